@@ -1,7 +1,8 @@
-//! Serves until SIGTERM or Ctrl-C, with time limits, and loses no request when it stops.
+//! Serves until SIGTERM or Ctrl-C, with time limits, and without losing requests when it stops.
 //!
-//! `axum::serve` sets no time limit for the head of a request. All axum examples include `examples/serve.rs`;
-//! the server of rl-admin has a copy, because a package cannot include files outside of its folder.
+//! `axum::serve` sets no time limit for the head of a request. All axum examples include this file.
+//! The server of rl-admin has a copy of it, because a package cannot include files outside its
+//! folder.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +20,11 @@ use tower_http::timeout::TimeoutLayer;
 
 /// The time limit for the head of a request, and for an idle connection.
 const HEAD: Duration = Duration::from_secs(10);
-/// The time limit for the rest: the body, the wait queue, and the handler.
+/// The time limit for the rest of a request: its body, the wait queue, and the handler.
 const REQUEST: Duration = Duration::from_secs(30);
 /// The time after the signal in which responses announce that their connections close.
 const NOTICE: Duration = Duration::from_secs(1);
-/// The time after the notice for requests in progress.
+/// The time that requests in progress have after the notice.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Serves `app` until the process gets a signal to stop.
@@ -52,8 +53,8 @@ pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> 
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    // The listener is closed, and the connections stay open. Closing idle ones now would lose requests
-    // that have arrived and have not been read yet.
+    // The listener is closed, and the connections stay open. If idle ones were closed now, requests
+    // that have arrived but are not read yet would be lost.
     is_stopping.store(true, Ordering::Relaxed);
     sleep(NOTICE).await;
     handle.graceful_shutdown(None);

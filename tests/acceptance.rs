@@ -1,11 +1,11 @@
-//! `ACCEPTANCE.md` says for each criterion which test holds it: no criterion is missing, and no
-//! named test.
+//! Checks that `ACCEPTANCE.md` names a test for each criterion, and that every test that it names
+//! exists.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The part of the list that is still to be built.
+/// The criteria for features that are not built yet.
 const LATER: [&str; 4] =
     ["algorithms", "failure handling", "performance", "records and management"];
 
@@ -42,7 +42,7 @@ fn every_criterion_has_one_row() {
 }
 
 #[test]
-fn every_row_says_what_holds_it_and_every_named_test_exists() {
+fn every_row_names_its_tests_and_every_named_test_exists() {
     let mut named = 0;
     for Row { id, held_by } in rows() {
         if let Some(work) = held_by.strip_prefix("waits for: ") {
@@ -64,7 +64,8 @@ fn every_row_says_what_holds_it_and_every_named_test_exists() {
     assert!(named > 50);
 }
 
-/// Whether `module`, such as `scenarios` or `rl_core::policy`, has a test called `name`.
+/// Returns whether the module `module`, such as `scenarios` or `rl_core::policy`, has a test called
+/// `name`.
 fn is_test(module: &str, name: &str) -> bool {
     let Some(file) = file_of(module) else {
         return false;
@@ -74,14 +75,14 @@ fn is_test(module: &str, name: &str) -> bool {
         return false;
     };
     let before = &text[..at];
-    // Its attributes stand between the end of the item before and the function.
+    // The attributes of a function are between the end of the item before it and the function.
     let attributes = before.rsplit("\n\n").next().unwrap_or_default();
     let is_attributed =
         ["#[test]", "::test]", "::test("].iter().any(|attribute| attributes.contains(attribute));
     is_attributed || is_in_macro(before, "proptest! {") || is_listed(&file, name)
 }
 
-/// Whether a macro that was opened has not been closed, at the left margin.
+/// Returns whether a macro was opened at the left margin and is not closed yet.
 fn is_in_macro(before: &str, opening: &str) -> bool {
     let Some(at) = before.rfind(opening) else {
         return false;
@@ -90,7 +91,7 @@ fn is_in_macro(before: &str, opening: &str) -> bool {
     !before[at..].contains(&format!("\n{margin}}}\n"))
 }
 
-/// Whether the module above makes a test of the function, once for each adapter.
+/// Returns whether the parent module makes a test of the function for each adapter.
 fn is_listed(file: &Path, name: &str) -> bool {
     let parent = file.with_file_name("mod.rs");
     let text = fs::read_to_string(parent).unwrap_or_default();
@@ -112,8 +113,8 @@ fn file_of(module: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn a_test_that_is_not_there_is_noticed() {
-    assert!(is_test("acceptance", "a_test_that_is_not_there_is_noticed"));
+fn a_missing_test_is_found() {
+    assert!(is_test("acceptance", "a_missing_test_is_found"));
     assert!(is_test("rl_core::model::limit_text", "text_form_round_trips"));
     for (module, name) in [
         ("acceptance", "is_test"),

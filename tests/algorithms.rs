@@ -1,4 +1,4 @@
-//! The promises of every algorithm, on every store that supports it.
+//! The guarantees of every algorithm, on every store that supports it.
 
 mod properties;
 
@@ -12,7 +12,7 @@ use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Cost, Decision, Limit, MemoryStore, Policy, RedisStore, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
-/// One of each kind, with a rate that is not whole where the algorithm has one.
+/// A limit of each kind. If the algorithm has a rate, the rate is not a whole number.
 const LIMITS: [&str; 9] = [
     "7/minute",
     "7/minute:clock",
@@ -25,10 +25,10 @@ const LIMITS: [&str; 9] = [
     "7:concurrency:lease=minute",
 ];
 
-/// Seven in the evening, less a second.
+/// Seven in the evening, minus one second.
 const START: u64 = 1_769_886_000 - 1;
 
-/// A store on invented time, one subject, and one limit.
+/// A store on a manual clock, with one subject and one limit.
 struct Tested {
     store: Arc<dyn Store>,
     clock: Arc<ManualClock>,
@@ -57,7 +57,7 @@ impl Tested {
         self.decide(Mode::Check, 1).await.is_allowed()
     }
 
-    /// Takes what there is, one by one; how many passed.
+    /// Makes requests of one unit until one is denied. Returns how many were allowed.
     async fn exhaust(&self) -> u64 {
         let mut passed = 0;
         while self.passes().await {
@@ -74,7 +74,7 @@ impl Tested {
     }
 }
 
-/// Every limit on every store, each with a clock of its own.
+/// Runs a test for every limit on every store. Each run has a clock of its own.
 async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> F) {
     let server = RedisServer::start();
     for text in limits {
@@ -95,7 +95,8 @@ async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> 
 #[tokio::test]
 async fn a_wait_is_exact_to_the_microsecond_under_every_algorithm() {
     each(&LIMITS, |tested| async move {
-        // Some at once and some later, so that not all comes back at the same time.
+        // Some units are used now and some later, so that they do not all come back at the same
+        // time.
         tested.decide(Mode::Check, 3).await;
         tested.clock.advance(Duration::from_micros(9_123_457));
         tested.exhaust().await;
@@ -115,7 +116,7 @@ async fn a_wait_is_exact_to_the_microsecond_under_every_algorithm() {
 }
 
 #[tokio::test]
-async fn a_denial_takes_nothing_under_every_algorithm() {
+async fn a_denial_charges_nothing_under_every_algorithm() {
     each(&LIMITS, |tested| async move {
         tested.exhaust().await;
         let wait = tested.wait(1).await;
@@ -142,7 +143,7 @@ async fn a_clock_that_steps_back_grants_nothing_under_any_algorithm() {
 }
 
 #[tokio::test]
-async fn all_comes_back_and_no_more_under_every_algorithm() {
+async fn all_used_units_become_available_again_and_no_more_under_every_algorithm() {
     each(&LIMITS, |tested| async move {
         let capacity = tested.policy.limits()[0].limit().capacity();
         assert_eq!(tested.exhaust().await, capacity, "{}", tested.policy);
@@ -157,15 +158,16 @@ async fn all_comes_back_and_no_more_under_every_algorithm() {
     .await;
 }
 
-/// 240 per hour, 200 calls at 6:59 and 240 at 7:00: a window on the clock lets 440 through in two
-/// minutes, those that slide do not.
+/// For a limit of 240 per hour, 200 calls come at 6:59 and 240 at 7:00. A clock-aligned window
+/// allows 440 in two minutes; sliding algorithms do not.
 #[tokio::test]
 async fn two_bursts_at_an_edge_pass_a_window_on_the_clock_and_not_one_that_slides() {
     let limits = [
         ("240/hour:clock", 440),
         ("240/hour:sliding-window:precision=minute", 240),
         ("240/hour:sliding-log", 240),
-        // The weighted part of 200 units a minute into the hour: 200 × 59 / 60, rounded down.
+        // A minute into the hour, 200 × 59 / 60 units of the previous hour still count, rounded
+        // down.
         ("240/hour:sliding-window-counter", 200 + 240 - 196),
     ];
     for (limit, expected) in limits {
@@ -180,7 +182,7 @@ async fn two_bursts_at_an_edge_pass_a_window_on_the_clock_and_not_one_that_slide
     }
 }
 
-/// A limit in memory, on a clock that it may share.
+/// A limit in memory, whose clock may be shared with other limits.
 struct InMemory {
     store: MemoryStore<Arc<ManualClock>>,
     policy: Policy,
@@ -205,8 +207,8 @@ impl InMemory {
 }
 
 proptest! {
-    /// An exact log allows each request that a sliding window allows. A request that the window denies, a log that is longer by
-    /// one bucket denies.
+    /// An exact log allows each request that a sliding window allows. A log that is longer by one
+    /// bucket denies each request that the window denies.
     #[test]
     fn a_sliding_window_is_a_log_but_for_one_bucket(
         max in 1..30_u64, period in 1..60_u64, precision in 1..60_u64,
@@ -229,8 +231,8 @@ proptest! {
         }
     }
 
-    /// An exact log of twice the limit allows each request that a counter allows. A request that the counter denies, a log of two
-    /// periods denies.
+    /// An exact log with twice the limit allows each request that a counter allows. A log of two
+    /// periods denies each request that the counter denies.
     #[test]
     fn a_sliding_window_counter_stays_within_its_error(
         max in 1..30_u64, period in 1..60_u64,
@@ -251,7 +253,7 @@ proptest! {
         }
     }
 
-    /// Calls that come evenly are counted as an exact log counts them, but for one.
+    /// For calls at equal intervals, the count differs from that of an exact log by at most one.
     #[test]
     fn a_sliding_window_counter_is_right_for_steady_traffic(
         period in 1..60_u64, interval in 300..20_000_u64, looks in prop::collection::vec(0..300_u64, 200),

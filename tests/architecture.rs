@@ -1,4 +1,4 @@
-//! The shape of the repository, held by reading its files: what would rot in prose fails here.
+//! Checks rules about the structure of the repository by reading its files.
 
 mod imports;
 mod names;
@@ -13,8 +13,7 @@ use imports::Crate;
 use names::Names;
 use source::{crate_paths, files, modules, packages, read, section, top};
 
-/// The modules that each module of rl-core may use. Arrows only point down: a module stands below
-/// all that use it.
+/// The modules that each module of rl-core may use. A module comes after all modules that it uses.
 const LEVELS: [(&str, &[&str]); 19] = [
     ("maybe_ready", &[]),
     ("time", &[]),
@@ -62,7 +61,7 @@ const LEVELS: [(&str, &[&str]); 19] = [
     ("conformance", &["maybe_ready", "time", "model", "policy", "decision", "store", "limiter"]),
 ];
 
-/// Where the names that the root of rl-core exports come from.
+/// Returns the modules that define the names which the root of rl-core exports.
 fn exports() -> BTreeMap<String, String> {
     let root = read("crates/rl-core/src/lib.rs");
     let mut exports = BTreeMap::new();
@@ -120,7 +119,7 @@ fn modules_of_the_core_only_use_what_is_below_them() {
     assert_eq!(wrong, [""; 0]);
 }
 
-/// The reading order at the top of the core is the order of the levels.
+/// The modules at the top of the core are declared in the order of the levels.
 #[test]
 fn the_core_declares_its_modules_from_the_bottom_up() {
     let root = read("crates/rl-core/src/lib.rs");
@@ -134,7 +133,8 @@ fn the_core_declares_its_modules_from_the_bottom_up() {
         for used in allowed.get(module).copied().unwrap_or_default() {
             let used = used.split("::").next().unwrap_or_default();
             let is_before = declared[..place].contains(&used);
-            // These name no more than the error of a store, which may stand on either side.
+            // These modules may use the error of a store, whose module may come before or after
+            // them.
             let is_error = matches!(*module, "observe" | "source") && used == "store";
             assert!(is_before || is_error, "mod {module} stands before {used}");
         }
@@ -189,14 +189,15 @@ const ALGORITHMS: &str = "crates/rl-core/src/algorithm";
 const SCRIPTS: &str = "crates/rl-core/src/store/redis/scripts";
 
 #[test]
-fn every_algorithm_has_its_twin_and_both_say_so() {
+fn every_algorithm_has_a_twin_and_both_name_each_other() {
     let mut twins = 0;
     for file in files(ALGORITHMS, ".rs") {
         let name = file.strip_prefix(ALGORITHMS).unwrap();
         let name = name.trim_start_matches('/').trim_end_matches(".rs");
         let (name, path) = match name {
             "fixed_window/mod" => ("fixed_window", "fixed_window/mod"),
-            // The packed form of fixed windows has its own twin, and a log is part of two algorithms.
+            // The packed form of fixed windows has its own twin, and the file for logs is part of
+            // two algorithms.
             name if name.starts_with("fixed_window/") => continue,
             "mod" | "counting" | "state" | "log" => continue,
             name => (name, name),
@@ -215,8 +216,8 @@ fn every_algorithm_has_its_twin_and_both_say_so() {
     assert!(twins > 0);
 }
 
-/// A key that a script makes up may live on another server of a cluster, and no permission covers
-/// it. A key without expiry lives for ever.
+/// A key that a script constructs may belong to another server of a cluster, and no permission
+/// covers it. A key without expiry is never removed.
 #[test]
 fn scripts_touch_the_keys_they_are_given_and_nothing_else() {
     let scripts = files(SCRIPTS, ".lua");
@@ -250,7 +251,8 @@ fn scripts_touch_the_keys_they_are_given_and_nothing_else() {
     assert!(calls > 5);
 }
 
-/// All sources with their place; those of the benchmarks measure real time on purpose.
+/// Returns all source files with their paths. Those of the benchmarks are omitted, because they
+/// measure real time.
 fn sources() -> Vec<source::Module> {
     packages()
         .iter()
@@ -261,12 +263,12 @@ fn sources() -> Vec<source::Module> {
 
 #[test]
 fn only_the_clock_reads_the_time() {
-    // In two parts, so that this file is not what it looks for.
+    // The names are split in two, so that this file does not contain them.
     let (wall, running) = (concat!("SystemTime", "::now"), concat!("Instant", "::now"));
     for module in sources() {
         let code = module.code() + &module.tests();
         let is_clock = module.path == "crates/rl-core/src/time/system_clock.rs";
-        // The runtime's own stands still when a test wants it to.
+        // The clock of the runtime is allowed, because a test can pause it.
         let of_runtime =
             [concat!("tokio::time::", "Instant"), concat!("tokio::time::", "{Instant")];
         let is_of_runtime = of_runtime.iter().any(|import| code.contains(import));
@@ -297,7 +299,7 @@ fn nothing_is_left_to_do_in_the_code() {
     }
 }
 
-/// Words after "Rust " that look like a version.
+/// Returns the words after "Rust " that look like a version.
 fn rust_versions(text: &str) -> Vec<&str> {
     let after = text.split("Rust ").skip(1);
     let version = after.map(|rest| {
@@ -356,7 +358,7 @@ fn every_public_module_of_the_core_shows_an_example() {
     assert!(shown > 8);
 }
 
-/// A table of tests is of use as long as the tests are there.
+/// The table of known faults is only useful if its tests exist.
 #[test]
 fn every_known_fault_names_tests_that_exist() {
     let sources: String = ["crates", "tests"]
@@ -380,7 +382,7 @@ fn every_known_fault_names_tests_that_exist() {
     }
 }
 
-/// The command of a row in SECURITY.md runs nothing if no test has the name.
+/// If no test has the name, the command in a row of SECURITY.md runs nothing.
 #[test]
 fn every_attack_names_a_test_that_exists() {
     let sources: String =
@@ -394,7 +396,7 @@ fn every_attack_names_a_test_that_exists() {
     }
 }
 
-/// Nothing that is compiled in asks for more than our own licences do.
+/// No dependency may have a licence with stronger requirements than ours.
 #[test]
 fn no_dependency_is_under_the_gpl_alone() {
     let metadata = Command::new(env!("CARGO"))
@@ -410,7 +412,7 @@ fn no_dependency_is_under_the_gpl_alone() {
     assert!(packages.len() > 50);
     for package in packages {
         let (name, license) = (&package["name"], package["license"].as_str().unwrap_or_default());
-        // One of several that may be chosen is enough.
+        // If a dependency offers several licences, one acceptable licence is enough.
         let mut choices = license.split(" OR ").flat_map(|choice| choice.split('/'));
         assert!(choices.any(|choice| !choice.contains("GPL")), "{name}: {license}");
         let is_ours = package["source"].is_null();
@@ -418,7 +420,7 @@ fn no_dependency_is_under_the_gpl_alone() {
     }
 }
 
-/// The crates that are libraries for others.
+/// The crates that are published as libraries.
 const LIBRARIES: [&str; 5] = [
     "crates/rl-core",
     "crates/rl-tower",

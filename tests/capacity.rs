@@ -1,6 +1,6 @@
-//! The least load that a local Redis has to carry. The bounds are those of the systems this one grows out of,
-//! ten times and more below what is measured by `rl-bench`; where a busy machine could still be in the
-//! way, it has several tries, and only one has to do.
+//! The minimum load that a local Redis must handle. The bounds are those of earlier systems, at
+//! least ten times below the results of `rl-bench`. Where a busy machine could affect the result,
+//! there are several attempts, of which one must succeed.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use rl_core::{Limit, Origin, Period, RateLimiter, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 use tokio::time::Instant;
 
-/// How often something is measured before it counts as missed.
+/// The number of attempts before a bound counts as missed.
 const TRIES: usize = 20;
 
-/// Six periods out of reach.
+/// Returns a limiter with six periods whose limits are never reached.
 async fn limiter(server: &RedisServer) -> RateLimiter {
     let limits = Period::NAMED.map(|period| Limit::new(1_000_000_000, period).unwrap());
     let store = RedisStore::connect(&server.url()).await.unwrap();
@@ -19,7 +19,7 @@ async fn limiter(server: &RedisServer) -> RateLimiter {
     limits.into_iter().fold(limiter, |limiter, limit| limiter.limit(limit)).build().unwrap()
 }
 
-/// Decisions of concurrent callers, each of subjects of its own, and their duration.
+/// Makes decisions with concurrent callers, each on its own subjects. Returns the total duration.
 async fn decide(limiter: &RateLimiter, callers: usize, each: usize) -> Duration {
     let begun = Instant::now();
     let callers: Vec<_> = (0..callers)
@@ -62,7 +62,7 @@ async fn a_decision_on_a_local_redis_adds_less_than_a_millisecond() {
     panic!("expected a median below a millisecond once, got {medians:?}");
 }
 
-/// By the processor time of the server: a decision may take 20 µs of it.
+/// A decision may take at most 20 µs of the server's processor time.
 #[tokio::test]
 async fn a_core_of_redis_carries_fifty_thousand_decisions_a_second() {
     const CALLERS: usize = 64;
@@ -86,7 +86,7 @@ async fn a_core_of_redis_carries_fifty_thousand_decisions_a_second() {
     panic!("expected 50 000 decisions for a second of the server's processor, got {rates:?}");
 }
 
-/// Seconds of the processor since the server started.
+/// Returns the processor time of the server since its start, in seconds.
 async fn processor_time(operator: &mut Bystander) -> f64 {
     let info: String = operator.query("INFO cpu").await;
     let seconds = |kind: &str| -> f64 {

@@ -1,7 +1,8 @@
-//! Many clients at once: a limit lets through exactly what it says, wherever they come from.
+//! Many concurrent clients: a limit allows exactly its number of requests, wherever the clients
+//! run.
 //!
-//! The experiment is an old one: ten clients ask at the same moment under a limit of five. Reading
-//! the count and raising it in two steps lets all ten pass.
+//! In each test, ten clients send a request at the same time under a limit of five. A limiter that
+//! reads the count and raises it in two steps would allow all ten.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -18,14 +19,14 @@ const CLIENTS: usize = 10;
 const LIMIT: u32 = 5;
 const ROUNDS: usize = 200;
 
-/// Longer than any pause of a busy machine: what is counted must have been decided by the store.
+/// Longer than any pause of a busy machine, so that every counted decision is one of the store.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn subject(round: usize) -> Subject {
     Subject::user(&format!("round-{round}"))
 }
 
-/// Returns the decision of a limiter in memory, which never has to wait.
+/// Returns the decision of a limiter in memory, which is ready immediately.
 fn at_once(decision: MaybeReady<Decision>) -> Decision {
     match decision {
         MaybeReady::Ready(Some(decision)) => decision,
@@ -106,13 +107,13 @@ async fn ten_tasks_at_once(store: impl rl_core::store::Store) {
     }
 }
 
-/// Another process with a limiter of its own.
+/// Another process, with its own limiter.
 struct Contender {
     process: Child,
-    // Until it is to end.
+    // The standard input of the process; `None` once the process has to end.
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// The time of its clock when it was ready, in seconds.
+    /// The time on the process' clock when it was ready, in seconds.
     clock: i64,
 }
 
@@ -121,10 +122,10 @@ impl Contender {
         Self::run(Command::new(env!("CARGO_BIN_EXE_contender")).args([&server.url(), limit]))
     }
 
-    /// Starts a process whose system clock is wrong by a number of seconds.
+    /// Starts a process whose system clock is wrong by this number of seconds.
     fn start_off(server: &RedisServer, limit: &str, seconds: i64) -> Self {
         let mut command = Command::new("faketime");
-        // Time limits are not of the calendar: they go on as they are.
+        // Time limits use the monotonic clock, which stays correct.
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").args(["-f", &format!("{seconds:+}s")]);
         let contender = env!("CARGO_BIN_EXE_contender");
         Self::run(command.args([contender, &server.url(), limit]))
@@ -147,7 +148,7 @@ impl Contender {
         writeln!(self.orders.as_ref().unwrap(), "round-{round} {calls}").unwrap();
     }
 
-    /// The next line; empty if the process has ended.
+    /// Returns the next line, or an empty text if the process has ended.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
@@ -157,8 +158,8 @@ impl Contender {
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        // It ends by itself when there are no more orders. One that is killed under faketime leaves a semaphore
-        // behind, and the next process of the same id does not start.
+        // The process ends by itself when its input is closed. If it were killed under faketime, it
+        // would leave a semaphore behind, and the next process with the same id could not start.
         drop(self.orders.take());
         let _ = self.process.wait();
     }
@@ -183,10 +184,10 @@ fn seconds_now() -> i64 {
     i64::try_from(SystemClock.now().as_micros() / 1_000_000).unwrap()
 }
 
-/// It is the server's clock that counts. By that of a client far ahead every round would find the
-/// buckets full again and the windows over.
+/// The server's clock decides. If the clock of a client far ahead decided, every round would find
+/// the buckets full again and the windows over.
 #[test]
-fn clients_whose_clocks_are_apart_decide_as_one() {
+fn clients_with_different_clocks_share_the_clock_of_the_server() {
     let server = RedisServer::start();
     for limit in ["5/hour", "5/hour:sliding-log", "5/hour:gcra:burst=5", "5/hour:token-bucket"] {
         let clocks = [0, -5, 5, -7_200, 7_200];
@@ -205,15 +206,15 @@ fn clients_whose_clocks_are_apart_decide_as_one() {
     }
 }
 
-/// Grants, denials and refunds of many threads, under six limits each: not one unit is lost or
-/// counted twice, in any limit.
+/// Many threads make grants, denials and refunds, each under six limits. In every limit, no unit is
+/// lost or counted twice.
 #[test]
 fn totals_of_six_limits_are_exact_under_many_threads() {
     const THREADS: usize = 8;
     const CALLS: usize = 2_000;
     const SUBJECTS: usize = 3;
 
-    // Time stands still: otherwise the second would end in between.
+    // The clock is stopped, because otherwise the window of the second could end during the test.
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
     let limiter = RateLimiter::builder()
         .limit(Limit::per_second(10_000))
@@ -236,7 +237,7 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
                     let decision = at_once(limiter.check(subject, 1));
                     in_use.fetch_add(decision.granted(), Ordering::Relaxed);
                     denied.fetch_add(u64::from(!decision.is_allowed()), Ordering::Relaxed);
-                    // Every seventh call gives back what it took.
+                    // Every seventh call refunds what it was granted.
                     if call % 7 == 0 && decision.is_allowed() {
                         let MaybeReady::Ready(Some(Ok(()))) = limiter.refund(subject, &decision, 1)
                         else {
@@ -256,11 +257,13 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
         assert_eq!(used, [in_use.into_inner(); 6]);
         assert!(used[0] <= 3_000, "{used:?}");
     }
-    // Otherwise the smallest limit was never reached, and half of the paths not taken.
+    // If nothing was denied, the smallest limit was never reached, and half of the paths were not
+    // tested.
     assert!(denied.into_inner() > 0);
 }
 
-/// A process that holds permits renews them; when it is killed, they are free when their lease ends.
+/// A process that holds permits renews them. After it is killed, they are free when their lease
+/// ends.
 #[tokio::test]
 async fn permits_of_a_process_that_dies_are_free_when_their_lease_ends() {
     const LEASE: Duration = Duration::from_secs(1);

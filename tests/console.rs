@@ -22,7 +22,7 @@ use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site};
 use rl_tower::RateLimitLayer;
 
-/// A condition that does not come about by then never will.
+/// The time limit for a condition. A condition that is not met by then counts as failed.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
 const HOUR: u64 = 3_600_000_000;
@@ -34,12 +34,12 @@ const VIEWER: &str = "a token that only victor knows";
 const EDITORS: [Role; 3] =
     [Role::CanCreateRateLimits, Role::CanUpdateRateLimits, Role::CanDeleteRateLimits];
 
-/// Returns the token of a user who may read everything, and has this role besides.
+/// Returns the token of a user who may read everything, and who also has this role.
 fn token_of(role: Role) -> String {
     format!("a token of who has {role} alone")
 }
 
-/// A service whose calls are limited by consumer, with its console beside it.
+/// A service that limits calls by consumer, with its console.
 struct House {
     site: Site,
     records: Records,
@@ -47,17 +47,17 @@ struct House {
 }
 
 impl House {
-    /// Counters in memory, and the console as it is but for TLS.
+    /// Creates a service with counters in memory, and a console without TLS.
     async fn new() -> Self {
         Self::with(None, Arc::new(SystemClock), ConsoleBuilder::without_tls).await
     }
 
-    /// The console as it is behind a proxy that speaks TLS.
+    /// Creates a service whose console is configured for a proxy with TLS.
     async fn behind_tls() -> Self {
         Self::with(None, Arc::new(SystemClock), |console| console).await
     }
 
-    /// Counters on this Redis.
+    /// Creates a service with counters on this Redis server.
     async fn connected_to(redis: &RedisServer) -> Self {
         Self::with(Some(redis), Arc::new(SystemClock), ConsoleBuilder::without_tls).await
     }
@@ -85,7 +85,7 @@ impl House {
         let tokens = tokens.with("guest", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), limiter.clone());
         let admin = admin.authorize(tokens).backend(backend).clock(clock);
-        // Tests of the limit are among the known faults.
+        // This limit is switched off here, because the known faults contain its tests.
         let admin = admin.failed_attempts(FailedAttempts::per_minute(u32::MAX)).build();
         let consumer = Header::new("x-consumer", Realm::Consumer).unwrap();
         let http = HttpLimiter::new(limiter.clone()).key(consumer);
@@ -96,12 +96,13 @@ impl House {
         Self { site: rl_tests::web::axum::serve(app), records, limiter }
     }
 
-    /// One call of a consumer: its status.
+    /// Makes a call as a consumer, and returns its status.
     async fn call(&self, consumer: &str) -> u16 {
         self.site.get("/api").header("x-consumer", consumer).fetch().await.status
     }
 
-    /// Creates a record with this number of calls per minute and hour, from an hour ago for eleven hours.
+    /// Creates a record with this number of calls per minute and per hour. It began an hour ago and
+    /// ends in ten hours.
     async fn record(&self, consumer: &str, per_minute: i64, per_hour: i64) -> Record {
         let now = SystemClock.now();
         let from = Timestamp::from_micros(now.as_micros() / HOUR * HOUR - HOUR);
@@ -154,7 +155,7 @@ impl Visitor<'_> {
     }
 }
 
-/// The value of the first field of this name on a page.
+/// Returns the value of the first field with this name on a page.
 fn field_of(page: &str, name: &str) -> String {
     let field = page.split("<input").find(|field| field.contains(&format!("name=\"{name}\"")));
     let field = field.unwrap_or_else(|| panic!("no field {name}: {page}"));

@@ -1,13 +1,12 @@
-//! Counts the cost of a decision: instructions and allocations do not depend on how busy the machine
-//! is.
+//! Counts instructions and allocations, which do not depend on how busy the machine is.
 
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// How often each is done: enough that what is not counted does not show.
+/// The number of repetitions, so large that uncounted work does not matter.
 const TIMES: u64 = 3_000;
 
-/// The program that does it, optimised.
+/// The path of the optimised program that repeats the operations.
 static PROGRAM: LazyLock<String> = LazyLock::new(|| {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let arguments = ["build", "--release", "-p", "rl-instructions", "--message-format=json"];
@@ -21,12 +20,12 @@ static PROGRAM: LazyLock<String> = LazyLock::new(|| {
     path.expect("a program is built")
 });
 
-/// Instructions for each time that the program does `what`.
+/// Returns the instructions of the program for one repetition of `what`.
 fn instructions(what: &str) -> u64 {
     instructions_under(what, &[])
 }
 
-/// Counts the instructions for each time that the program does `what` under `limits`.
+/// Returns the instructions of the program for one repetition of `what` under `limits`.
 fn instructions_under(what: &str, limits: &[String]) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -43,7 +42,8 @@ fn instructions_under(what: &str, limits: &[String]) -> u64 {
     count / TIMES
 }
 
-/// A limit leaves room for the next compiler. `PERFORMANCE.md` lists the goals that are missed.
+/// The limits allow for differences between compilers. `PERFORMANCE.md` lists the goals that are
+/// missed.
 #[test]
 #[rustfmt::skip]
 fn decisions_and_responses_take_few_instructions() {
@@ -71,8 +71,8 @@ fn decisions_and_responses_take_few_instructions() {
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
-/// Counts the decision of each algorithm alone, on one known subject, and of several limits together.
-/// Limits are 2 % above the count when they were set.
+/// Counts a decision of each algorithm on one known subject, and a decision of several limits
+/// together. Each limit is 2 % above the count at the time when the limit was set.
 #[test]
 #[rustfmt::skip]
 fn each_algorithm_takes_few_instructions() {
@@ -110,8 +110,9 @@ fn each_algorithm_takes_few_instructions() {
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
-/// As above, of what our layer adds to a request, six periods and numbers of ten digits in the headers:
-/// beside a layer that does nothing, and one that adds three header lines.
+/// Counts the instructions that our layer adds to a request, with six periods and numbers of ten
+/// digits in the headers. It is compared with a layer that does nothing, and with one that adds
+/// three header lines.
 #[test]
 fn a_layer_adds_few_instructions_to_a_request() {
     for (framework, limit) in [("axum", 7_539), ("actix", 6_751)] {

@@ -1,7 +1,8 @@
-//! Races in what is synchronised by hand.
+//! Races in code with hand-written synchronisation.
 //!
-//! Two models, run by loom through every order that the memory model allows, stand beside the code they
-//! are of; change both. The third is a race on real tasks.
+//! For the first two tests, loom runs a model of the code in every order that the memory model
+//! allows. Each model repeats code of the library, so a change of the code requires the same change
+//! here. The third test is a race between real tasks.
 
 use std::sync::Arc as StdArc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use rl_tests::web::eventually;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How connections leave the pool, as in `store/redis/connection/liveness.rs`.
+/// A model of the way in which connections leave the pool, in `store/redis/connection/liveness.rs`.
 struct Liveness {
     opened_under: u64,
     generation: Arc<AtomicU64>,
@@ -69,13 +70,13 @@ fn a_generation_ends_once_if_several_of_its_connections_fail() {
     });
 }
 
-/// The units that a permit holds: `Account` in `limiter/permit/inner.rs`.
+/// A model of a permit's charge: `Account` in `limiter/permit/inner.rs`.
 struct Account {
     leased: u64,
     is_settled: bool,
 }
 
-/// A store of one place: since when it is taken.
+/// A model of a store with one place. It contains the time since which the place is occupied.
 type Place = Mutex<Option<u64>>;
 
 fn free(place: &Place, leased: u64) {
@@ -85,8 +86,8 @@ fn free(place: &Place, leased: u64) {
     }
 }
 
-/// The lease is renewed while the permit is settled: `Held::renew` and `Held::settle`. In whichever
-/// order they meet in the store, the place is free in the end.
+/// The lease is renewed while the permit is settled. In whatever order the two calls reach the
+/// store, the place is free in the end.
 #[test]
 fn a_place_that_is_settled_while_it_is_renewed_is_free() {
     loom::model(|| {
@@ -123,7 +124,7 @@ fn a_place_that_is_settled_while_it_is_renewed_is_free() {
     });
 }
 
-/// A store that renews at once, and answers when the test lets it.
+/// A store that renews immediately, but replies only when the test permits it.
 #[derive(Debug)]
 struct SlowToAnswer {
     inside: MemoryStore,
@@ -154,9 +155,9 @@ impl Store for SlowToAnswer {
     }
 }
 
-/// The renewal is on its way, and done in the store, when the permit goes.
+/// The permit is dropped while the store has renewed its lease, but has not replied yet.
 #[tokio::test]
-async fn a_permit_that_goes_while_its_renewal_is_on_its_way_frees_its_place() {
+async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
     let told = StdArc::new(Semaphore::new(0));
     let inside = MemoryStore::new();
     let store = StdArc::new(SlowToAnswer { inside, asked: Semaphore::new(0), told: told.clone() });
@@ -169,7 +170,7 @@ async fn a_permit_that_goes_while_its_renewal_is_on_its_way_frees_its_place() {
         store.asked.acquire().await.unwrap().forget();
         drop(permit);
         told.add_permits(1);
-        // Long before its lease ends.
+        // This is long before the lease ends.
         let used = async || limiter.usage(&alice).await.unwrap().limits().next().unwrap().used();
         let free = eventually(async || used().await == 0);
         timeout(Duration::from_secs(4), free).await.expect("the place is free");

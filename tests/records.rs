@@ -1,4 +1,5 @@
-//! Limits in a database: one suite, on SQLite in memory and in a file, and on PostgreSQL.
+//! Limits in a database. The same tests run on SQLite in memory, on SQLite in a file, and on
+//! PostgreSQL.
 
 mod busy;
 mod changes;
@@ -21,21 +22,21 @@ use rl_tests::PostgresServer;
 use sqlx::{AnyConnection, Connection};
 use tempfile::TempDir;
 
-/// How long a test waits for a condition before it fails.
+/// The time limit for a condition that a test waits for.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
-/// An interval that no test outlasts.
+/// An interval that is longer than any test.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-/// Noon of a day in 2026.
+/// Noon on a day in 2026.
 const NOON: Timestamp = Timestamp::from_secs(1_769_947_200);
 
 const HOUR: u64 = 3_600_000_000;
 
-/// An empty database, which is deleted at the end of the test.
+/// An empty database, which is deleted when the test ends.
 pub(crate) struct Database {
     pub(crate) url: String,
-    // Several connections see the same data.
+    // Whether several connections use the same data.
     is_shared: bool,
     _folder: Option<TempDir>,
     _server: Option<Arc<PostgresServer>>,
@@ -66,7 +67,7 @@ impl Database {
         Records::connect_with(set(RecordsOptions::new(&self.url))).await.unwrap()
     }
 
-    /// Connects without the crate under test, after its first connection.
+    /// Connects without the crate under test. The crate must have connected before.
     async fn connect_directly(&self) -> AnyConnection {
         AnyConnection::connect(&self.url).await.unwrap()
     }
@@ -78,7 +79,7 @@ async fn on_every_database(test: impl AsyncFn(Database)) {
     }
 }
 
-/// Makes limits from six valid numbers.
+/// Returns limits of six valid numbers.
 fn limits(numbers: [i64; 6]) -> CallLimits {
     CallLimits::from_numbers(numbers).unwrap()
 }
@@ -89,7 +90,7 @@ fn per_hour(consumer: &str, calls: i64) -> RecordContent {
     RecordContent::new(consumer, from, to, limits([-1, -1, calls, -1, -1, -1]))
 }
 
-/// Returns a source that waits for changed limits even on a busy machine.
+/// Returns a source that waits long enough for changed limits, even on a busy machine.
 fn patient(records: &Records) -> RecordSourceBuilder {
     RecordSource::builder(records).deadline(GIVE_UP)
 }
@@ -98,12 +99,12 @@ async fn policy(source: &RecordSource, consumer: &str) -> Option<Policy> {
     source.policy(&Subject::consumer(consumer)).await.unwrap()
 }
 
-/// Returns the policy of a consumer as text, or `-` without one.
+/// Returns the policy of a consumer as text, or `-` if it has none.
 async fn policy_text(source: &RecordSource, consumer: &str) -> String {
     policy(source, consumer).await.map_or_else(|| "-".to_owned(), |policy| policy.to_string())
 }
 
-/// Waits until the policy of a consumer reads like `text`. Returns the time that this took.
+/// Waits until the policy of a consumer is `text`. Returns the time that this took.
 async fn until_policy(source: &RecordSource, consumer: &str, text: &str) -> Duration {
     let began = tokio::time::Instant::now();
     let mut polls = tokio::time::interval(Duration::from_millis(2));

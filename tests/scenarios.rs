@@ -1,4 +1,4 @@
-//! Timelines that every store must answer alike, and the program that runs them.
+//! Timelines for which every store must decide alike, and the program that runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ fn vectors(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors").join(file)
 }
 
-/// How each scenario of a file went on each store, as the program prints it.
+/// Returns the result of each scenario of a file on each store, as the program prints it.
 async fn verdicts(file: &str) -> Vec<(String, &'static str, Verdict)> {
     let stores = Stores::start().await.unwrap();
     let mut verdicts = Vec::new();
@@ -25,7 +25,8 @@ async fn verdicts(file: &str) -> Vec<(String, &'static str, Verdict)> {
 async fn six_windows_are_decided_as_written_in_memory_and_on_redis() {
     let verdicts = verdicts("six-windows.json").await;
     let on = |store: &str| verdicts.iter().filter(|(_, other, _)| *other == store).count();
-    // The others have windows on the clock, which the readable layout does not hold.
+    // The other scenarios use windows that are aligned to the clock, which the readable layout does
+    // not support.
     assert_eq!((on("memory"), on("redis-packed"), on("redis-readable")), (11, 11, 3));
     for (id, store, verdict) in &verdicts {
         assert_eq!(*verdict, Verdict::Passed, "{id} {store} {verdict}");
@@ -39,7 +40,7 @@ async fn every_operation_is_answered_alike_in_memory_and_in_both_layouts() {
     }
 }
 
-/// The fifteen steps of redis-cell, and one more.
+/// The fifteen steps of redis-cell's test, and one more.
 #[tokio::test]
 async fn gcra_decides_as_redis_cell_does() {
     for (id, store, verdict) in verdicts("gcra.json").await {
@@ -47,7 +48,7 @@ async fn gcra_decides_as_redis_cell_does() {
     }
 }
 
-/// The list of calls that the sliding log comes from, and the test that goes with it.
+/// The list of calls from which the sliding log originates, and the test for that list.
 #[tokio::test]
 async fn a_log_decides_as_the_list_of_calls_does() {
     for (id, store, verdict) in verdicts("sliding-log.json").await {
@@ -55,7 +56,7 @@ async fn a_log_decides_as_the_list_of_calls_does() {
     }
 }
 
-/// Runs the program on files of these contents.
+/// Runs the program on files with these contents.
 fn scenarios(files: &[&str]) -> (Output, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut program = Command::new(env!("CARGO_BIN_EXE_scenarios"));
@@ -181,7 +182,7 @@ fn malformed_files_are_refused_by_place_and_field_with_status_2() {
     ];
     let right = step(r#""t": 0"#);
     for (text, message) in cases {
-        // The mistake is in the second file, and nothing of the first is run.
+        // The mistake is in the second file, so the first file is not run either.
         let (output, folder) = scenarios(&[&right, &text]);
         let file = folder.path().join("file2.json").display().to_string();
         let errors = lines(&output.stderr).join("\n");
@@ -191,7 +192,7 @@ fn malformed_files_are_refused_by_place_and_field_with_status_2() {
 }
 
 #[test]
-fn a_file_that_is_not_there_and_no_file_at_all_end_with_status_2() {
+fn a_missing_file_and_no_file_at_all_end_with_status_2() {
     let run = |arguments: &[&str]| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_scenarios"));
         let output = program.args(arguments).output().unwrap();

@@ -1,4 +1,4 @@
-//! The contract of `Store` on every store we have.
+//! Runs the contract of `Store` on every store of the library.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) fn manual_clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)))
 }
 
-/// The clock of a server: it passes by itself, and can be looked at.
+/// The clock of a server, which runs in real time and can be read.
 #[derive(Debug)]
 pub(crate) struct ServerTime(pub(crate) redis::aio::MultiplexedConnection);
 
@@ -41,7 +41,7 @@ impl Time for ServerTime {
     }
 }
 
-/// Returns a test of a memory store that sees how many subjects are held.
+/// Returns a suite for a memory store that can count the subjects in the store.
 fn memory_suite<C: Clock>(store: MemoryStore<C>, time: impl Time) -> Suite {
     let store = Arc::new(store);
     let held = store.clone();
@@ -49,7 +49,7 @@ fn memory_suite<C: Clock>(store: MemoryStore<C>, time: impl Time) -> Suite {
     Suite::new(store, time).count_stored(stored)
 }
 
-/// Returns a test of a Redis store that sees how many keys have no expiry.
+/// Returns a suite for a Redis store that can count the keys without an expiry.
 async fn redis_suite(server: &RedisServer, store: RedisStore, time: impl Time) -> Suite {
     const WITHOUT_EXPIRY: &str = "local count = 0 for _, key in ipairs(redis.call('KEYS', '*')) do
         if redis.call('PTTL', key) == -1 then count = count + 1 end end return count";
@@ -99,7 +99,7 @@ async fn readable_redis_store_keeps_the_contract() {
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
 
-/// The memory store on the clock of the machine: nothing in the suite depends on a clock that
+/// The memory store runs on the system clock, so nothing in the suite may depend on a clock that
 /// stands still.
 #[tokio::test]
 async fn memory_store_keeps_the_contract_on_the_system_clock() {

@@ -1,5 +1,5 @@
-//! The algorithms exist twice, in Rust and in Lua: random timelines drive both, and every decision
-//! must be equal, field by field.
+//! The algorithms exist twice, in Rust and in Lua. Random timelines drive both, and every field of
+//! every decision must be equal.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use rl_core::{
 };
 use rl_tests::RedisServer;
 
-/// Random steps on each run; `RL_TWIN_STEPS` asks for more.
+/// The number of random steps in each run. `RL_TWIN_STEPS` sets another number.
 const STEPS: usize = 20_000;
 const STEPS_PER_TIMELINE: usize = 50;
 
@@ -28,24 +28,24 @@ struct Step {
 
 #[derive(Clone, Copy, Debug)]
 enum Advance {
-    /// A number of microseconds.
+    /// Advances by this number of microseconds.
     By(i64),
-    /// The `Retry-After` of the last decision, less a number of microseconds.
+    /// Advances by the `Retry-After` of the last decision, less a number of microseconds.
     ToEdge(i64),
 }
 
 #[derive(Clone, Debug)]
 enum Operation {
     Decide(Mode, u64),
-    /// Some units of an earlier decision.
+    /// Refunds some units of an earlier decision.
     Refund(usize, u64, RefundOf),
-    /// The lease of some units of an earlier decision.
+    /// Renews the lease of some units of an earlier decision.
     Renew(usize, u64),
-    /// A limit of the policy, or all.
+    /// Resets one limit of the policy, or all limits.
     Reset(Option<usize>),
 }
 
-/// The algorithms that a run may mix; `RL_TWIN_ALGORITHM` asks for one alone.
+/// The algorithms that a run mixes. `RL_TWIN_ALGORITHM` selects a single one.
 const ALGORITHMS: [&str; 9] = [
     "fixed-window",
     "clock",
@@ -71,7 +71,8 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     let max = prop_oneof![8 => 0..8_u64, 1 => Just(rl_core::MAX_UNITS), 1 => 0..=rl_core::MAX_UNITS, 1 => 0..100_000_u64];
     let capacity = prop_oneof![4 => 1..12_u64, 1 => 1..100_000_u64, 1 => any::<u64>()];
     let precision = 1..60_u64;
-    // A log has room for eight at first, and grows from there; in a few seconds entries come and go.
+    // A log has room for eight entries at first, and grows. Within a few seconds, entries are added
+    // and expire.
     let logged = prop_oneof![1 => 0..9_u64, 2 => 9..48_u64];
     let seconds = prop::option::of(1_000..9_000_u64);
     let log = (logged, seconds);
@@ -112,7 +113,7 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     })
 }
 
-/// Fixed windows alone, as most services have them: 1 to 16.
+/// Generates policies of 1 to 16 fixed windows, as most services have.
 fn fixed_windows() -> impl Strategy<Value = Policy> {
     let max = prop_oneof![8 => 0..9_u64, 1 => Just(rl_core::MAX_UNITS)];
     let periods = prop_oneof![
@@ -127,7 +128,7 @@ fn fixed_windows() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// A policy of any limits that do not share a state.
+/// Generates policies of any limits that do not share a state.
 fn policy(algorithms: Vec<&'static str>) -> impl Strategy<Value = Policy> {
     prop::collection::vec(limit(algorithms), 1..=7).prop_map(|limits| {
         let mut kept: Vec<Limit> = Vec::new();
@@ -136,7 +137,7 @@ fn policy(algorithms: Vec<&'static str>) -> impl Strategy<Value = Policy> {
                 kept.push(limit);
             }
         }
-        // Limits of one period have one name by default.
+        // By default, limits of the same period have the same name.
         let numbered = kept.into_iter().enumerate();
         let policy = numbered.fold(Policy::builder(), |policy, (i, limit)| {
             policy.named(&format!("limit-{i}"), limit)
@@ -153,7 +154,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Mode::Peek),
         1 => Just(Mode::Charge),
     ];
-    // Mostly one of the last, of which something is still there.
+    // Mostly selects one of the latest decisions, because their units still count.
     let back = prop_oneof![4 => 0..6_usize, 1 => 6..40_usize];
     let of = prop_oneof![
         2 => Just(RefundOf::All),
@@ -175,7 +176,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (-100_000_000_000..0_i64).prop_map(Advance::By),
         2 => (0..2_i64).prop_map(Advance::ToEdge),
     ];
-    // Mostly one policy, at times another: a change in flight, or a second service.
+    // Mostly one policy is used, and sometimes another, as during a change or with a second
+    // service.
     let policy = prop_oneof![6 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
     (advance, policy, operation).prop_map(|(advance, policy, operation)| Step {
         advance,
@@ -194,7 +196,8 @@ struct Past {
 }
 
 impl Step {
-    /// The same, soon after the one before: what many steps left is still there.
+    /// Returns the same step with a short pause before it, so that the effects of many steps are
+    /// still present.
     fn calm(mut self) -> Self {
         if let Advance::By(micros) = self.advance {
             self.advance = Advance::By(micros.rem_euclid(700_000));
@@ -203,8 +206,8 @@ impl Step {
     }
 }
 
-/// Returns the wait of a decision: until it would pass, or else until nothing counts. A year at
-/// most: however often it is waited for, the time is one that Lua holds exactly.
+/// Returns the time until a decision would be allowed, or else until nothing counts any more. It is
+/// at most a year, so that after many steps the time is still exact in Lua.
 fn told_wait(decision: &Decision) -> i64 {
     const YEAR: i64 = 365 * 86_400_000_000;
     let wait = match decision.retry_after() {
@@ -291,7 +294,7 @@ impl Twins {
     }
 }
 
-/// Returns whether a charge was refused, because its subject counts in too many states of other policies.
+/// Returns whether a charge was refused because its subject has states of too many other policies.
 fn is_refused(decision: &Result<Decision, StoreError>) -> bool {
     decision.as_ref().is_err_and(|error| error.kind() == FailureKind::Unsupported)
 }
@@ -303,11 +306,11 @@ fn steps() -> usize {
     })
 }
 
-/// Drives both twins through a number of timelines.
+/// Drives both twins through this number of timelines.
 fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Vec<Step>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
-    // Most timelines are in the eight years that the store in memory keeps compactly, some begin before.
+    // Most timelines are in the eight years that the memory store can pack; some begin earlier.
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     let twins = Twins {
         memory: MemoryStore::builder().clock(clock.clone()).build(),
@@ -341,7 +344,7 @@ fn start() -> impl Strategy<Value = u64> {
 }
 
 #[test]
-fn rust_and_lua_decide_alike() {
+fn rust_and_lua_make_equal_decisions() {
     let one = std::env::var("RL_TWIN_ALGORITHM").ok();
     let algorithms = || match &one {
         Some(name) => {
@@ -355,7 +358,7 @@ fn rust_and_lua_decide_alike() {
     let lively = prop::collection::vec(step(), STEPS_PER_TIMELINE);
     let calm = prop::collection::vec(step().prop_map(Step::calm), STEPS_PER_TIMELINE);
     let any = || policy(algorithms()).boxed();
-    // Policies of fixed windows take a path of their own, so they are generated often.
+    // Policies of only fixed windows use a separate path, so they are generated often.
     let plain = || prop_oneof![2 => any(), 1 => fixed_windows()];
     let policies = if one.is_some() {
         [any(), any(), any()]
@@ -365,10 +368,10 @@ fn rust_and_lua_decide_alike() {
     drive(steps() / STEPS_PER_TIMELINE, (start(), policies, prop_oneof![lively, calm]));
 }
 
-/// The entries of a log go round in a ring, and only where few calls are denied for long: one limit,
-/// at times raised or lowered, and twice as many calls as it has room for at a time.
+/// A log reuses positions only if many of its entries expire. The timelines therefore have a single
+/// limit, which is sometimes raised or lowered, and twice as many calls as it grants in a period.
 #[test]
-fn logs_that_go_round_decide_alike() {
+fn logs_that_reuse_positions_are_decided_alike() {
     let log = (any::<bool>(), 9..40_u64, 2_000..6_000_u64, 0..20_u64).prop_map(
         |(is_lease, max, millis, more)| {
             let algorithm = if is_lease { Algorithm::Concurrency } else { Algorithm::SlidingLog };
@@ -391,19 +394,19 @@ fn logs_that_go_round_decide_alike() {
     let policy = prop_oneof![20 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
     let step = (advance, policy, operation);
     let step = step.prop_map(|(advance, policy, operation)| Step { advance, policy, operation });
-    // Long enough to go round more than once.
+    // This is long enough that all positions are reused more than once.
     const LONG: usize = 6 * STEPS_PER_TIMELINE;
     drive(steps() / LONG, (start(), log, prop::collection::vec(step, LONG)));
 }
 
-/// Logs with enough entries for several blocks, from which entries leave in any order.
+/// Logs with enough entries for several blocks, whose entries are removed in any order.
 #[test]
-fn long_logs_decide_alike() {
+fn long_logs_are_decided_alike() {
     let log = (any::<bool>(), 400..2_000_u64, 200..700_u64).prop_map(|(is_lease, max, millis)| {
         let algorithm = if is_lease { Algorithm::Concurrency } else { Algorithm::SlidingLog };
         let period = Period::from_millis(millis).unwrap();
         let log = |max| Limit::new(max, period).unwrap().with_algorithm(algorithm).unwrap();
-        // The second policy has another limit that denies, so that the log is read and not charged.
+        // The second policy has another limit that denies, so that the log is read but not charged.
         let policies = [vec![log(max)], vec![log(max), Limit::per_day(50)], vec![log(max / 2)]];
         policies.map(|limits| Policy::new(limits).unwrap())
     });
@@ -427,33 +430,34 @@ fn long_logs_decide_alike() {
     drive((steps() / LONG / 2).max(1), (start(), log, prop::collection::vec(step, LONG)));
 }
 
-/// Calls of a few subjects, at once: whose, under which policy, and what they cost.
+/// Generates concurrent calls of a few subjects: the subject, the policy and the cost of each.
 fn crowd() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
-    // None of 0: who only looks need not wait for others.
+    // There is no cost of 0, because such a call need not wait for others.
     let cost = prop_oneof![6 => Just(1_u64), 2 => 1..4_u64, 1 => 1..=u64::MAX];
     let subject = prop_oneof![3 => Just(0_usize), 2 => 0..6_usize];
     let policy = prop_oneof![6 => Just(0_usize), 1 => 1..3_usize];
     prop::collection::vec((subject, policy, cost), 1..24)
 }
 
-/// Requests of one batch are decided as if they had come one after the other, in order of arrival.
+/// The requests of one batch are decided as if they had arrived one after the other.
 #[test]
-fn calls_that_travel_together_are_decided_one_after_the_other() {
+fn calls_of_one_batch_are_decided_one_after_the_other() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::default());
     let memory = MemoryStore::builder().clock(clock.clone()).build();
-    // One connection, so that who came first is served first.
+    // There is only one connection, so that requests are served in the order of their arrival.
     let redis = RedisStore::builder(&server.url()).connections(1).manual_clock(clock.clone());
     let redis = runtime.block_on(redis.connect()).unwrap();
     let namespace = Namespace::default();
-    // A server that does not know the script is sent it first, which may change the order of arrival.
+    // If the server does not know the script, the script is loaded first, which could change the
+    // order of arrival.
     let look = Policy::new([Limit::per_second(1)]).unwrap();
     let anyone = Subject::global();
     let parts = [Part::new(&anyone, &look, Cost::ONE)];
     let look = DecideRequest::new(&namespace, &parts, Mode::Peek);
     runtime.block_on(redis.decide(look)).unwrap();
-    // Permits travel alone.
+    // The last algorithm is left out, because permits are not batched.
     let any = || policy(ALGORITHMS[..8].to_vec()).boxed();
     let mostly_plain = || prop_oneof![1 => any(), 2 => fixed_windows()].boxed();
     let crowds = prop::collection::vec((0..2_000_000_i64, crowd()), 1..8);
@@ -482,7 +486,7 @@ fn calls_that_travel_together_are_decided_one_after_the_other() {
                         one_by_one.push(decide(&memory, call).await);
                     }
                 });
-                // A call with a refused charge is refused as a whole.
+                // If one charge of a call is refused, the whole call is refused.
                 let is_refused_somewhere = one_by_one.iter().any(is_refused);
                 for (rust, lua) in one_by_one.iter().zip(&together) {
                     if is_refused_somewhere && is_refused(lua) {
@@ -499,24 +503,25 @@ fn calls_that_travel_together_are_decided_one_after_the_other() {
     assert!(calls > 0 && runtime.block_on(server.keys_without_expiry()).is_empty());
 }
 
-/// A store with a denial cache, beside one without.
+/// A step with two stores: one with a denial cache, and one without.
 #[derive(Clone, Debug)]
 enum Moment {
-    /// Whether it is the one who remembers who asks, for whom, under which policy and for what cost.
+    /// Makes a request. The field says which store receives it, with its subject, policy and cost.
     Ask {
         remembers: bool,
         subject: usize,
         policy: usize,
         cost: u64,
     },
-    /// By the one who remembers: another is seen later.
+    /// Refunds units through the store with the cache. A refund through the other store takes
+    /// effect later.
     Refund(usize, u64),
     Reset(usize),
 }
 
 /// A cached denial denies no request that the server would allow, whatever other clients do meanwhile.
 #[test]
-fn a_denial_that_is_remembered_is_what_the_server_would_say() {
+fn a_cached_denial_equals_the_decision_of_the_server() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::default());

@@ -1,4 +1,4 @@
-//! Properties that hold on any traffic, tested on random traffic.
+//! Properties that must hold for any traffic, tested with random traffic.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,11 @@ use rl_core::store::{Refund, RefundOf, Reset};
 
 use super::*;
 
-/// The number of calls on each limit and store.
+/// The number of calls for each limit and store.
 const CALLS: usize = 300;
 
-/// Time that passes before a call, and its cost: now and then a long pause, mostly none to speak of.
+/// Returns for each call the time that passes before it, and its cost. Most pauses are very short,
+/// and some are long.
 fn traffic() -> Vec<(u64, u64)> {
     let pause = prop_oneof![
         6 => 0..2_000_000_u64,
@@ -24,7 +25,8 @@ fn traffic() -> Vec<(u64, u64)> {
     calls.new_tree(&mut runner).unwrap().current()
 }
 
-/// The most units that may pass in any span of `micros`, one period or less.
+/// Returns the maximum number of units that may be granted in any span of `micros`, for spans up to
+/// a period.
 fn guarantee(limit: Limit, micros: u64) -> u64 {
     let (max, period) = (limit.max(), limit.period().as_micros());
     let accrued = (u128::from(micros) * u128::from(max)).div_ceil(u128::from(period));
@@ -34,7 +36,7 @@ fn guarantee(limit: Limit, micros: u64) -> u64 {
         Algorithm::TokenBucket { capacity, refill: rl_core::Refill::Greedy } => capacity + accrued,
         Algorithm::TokenBucket { capacity, .. } => capacity + max,
         Algorithm::Gcra { burst } => burst + accrued,
-        // A window and the next.
+        // The maximum of a window, and that of the next one.
         _ => 2 * max,
     }
 }
@@ -55,7 +57,7 @@ async fn never_above_its_guarantee_in_any_span_under_every_algorithm() {
             let now = tested.clock.now().as_micros();
             admitted.push_back((now, cost));
             admitted.retain(|(time, _)| time + period > now);
-            // Every span that ends now, and is shorter than a period.
+            // Every span that ends now and is shorter than a period is checked.
             let mut units = 0;
             for (time, cost) in admitted.iter().rev() {
                 units += cost;
@@ -92,8 +94,8 @@ async fn a_peek_changes_no_byte_under_any_algorithm() {
     }
 }
 
-/// In memory there are no bytes to look at: a store that was looked at decides as its twin that was
-/// not.
+/// In memory there are no bytes to compare. A store that was peeked at is compared with another
+/// store that was not: their decisions must be equal.
 #[tokio::test]
 async fn a_peek_changes_no_decision_in_memory_under_any_algorithm() {
     for text in LIMITS {
@@ -153,7 +155,8 @@ async fn every_key_has_an_expiry_after_every_step_under_every_algorithm() {
     }
 }
 
-/// Four of seven are used; what is left follows the limit, and other limits come and go beside it.
+/// Four of seven units are used. The remaining units follow a change of the limit, while other
+/// limits are added and removed.
 #[tokio::test]
 async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
     each(&LIMITS, |mut tested| async move {
@@ -163,7 +166,7 @@ async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
         let before = tested.decide(Mode::Peek, 0).await;
         assert_eq!(used(&before), 4);
 
-        // Other limits come in front of it and behind, are charged, and go again.
+        // Other limits are added before and after it, are charged, and are removed again.
         let (others, alone) = (["900/day", "800/hour:sliding-log"], tested.policy.clone());
         let others = others.map(|text| text.parse::<Limit>().unwrap());
         tested.policy = Policy::new([others[0], limit, others[1]]).unwrap();
@@ -173,7 +176,8 @@ async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
         tested.policy = alone;
         assert_eq!(used(&tested.decide(Mode::Peek, 0).await), 5, "{limit}");
 
-        // A larger max, and the old one again. Where a rate is kept as a share of time, the share stays.
+        // The max is raised, and set back. If an algorithm stores its rate as a share of time, the
+        // share is preserved instead.
         let is_share = matches!(
             limit.algorithm(),
             Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: rl_core::Refill::Greedy, .. }

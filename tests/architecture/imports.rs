@@ -1,4 +1,4 @@
-//! Which file of a crate uses which other: the arrows that the structure is held by.
+//! Finds which files of a crate use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,23 +8,24 @@ use syn::{Item, ItemMod, ItemUse, UseTree};
 
 use super::source::{Module, modules, read};
 
-/// A path of the code, in segments, as the crate or the file sees it.
+/// A path in the code, in segments, relative to the crate or to the file.
 type Segments = Vec<String>;
 
-/// A file of a crate, parsed, without its tests.
+/// A parsed file of a crate, without its tests.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     pub(super) path: String,
-    /// Where the file stands below the root of the crate: `["store", "redis"]`.
+    /// The position of the file below the root of the crate: `["store", "redis"]`.
     place: Segments,
     /// The items that the file defines.
     defined: BTreeSet<String>,
-    /// The names that the file imports, with the paths they stand for. Its children see them all.
+    /// The names that the file imports, with the paths that they refer to. The children of the file
+    /// can use them too.
     imported: Vec<(String, Segments)>,
     /// The paths that the file uses.
     used: Vec<Segments>,
     syntax: Option<syn::File>,
-    /// The number of modules within the file around the item that is visited.
+    /// The nesting depth, within the file, of the module that is being visited.
     depth: usize,
 }
 
@@ -45,12 +46,13 @@ impl Crate {
         Self { files: files.map(|file| (file.place.clone(), file)).collect() }
     }
 
-    /// Returns, for each file, the files that its code uses.
+    /// Returns for each file the set of files that its code uses.
     fn arrows(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let arrows = self.files.values().map(|file| {
             let used = file.used.iter().filter_map(|path| self.resolve(&file.place, path, 0));
             let used = used.filter(|used| *used != file.path);
-            // `Type::builder` names the builder, and the builder names its type: the two are read as one.
+            // `Type::builder` refers to the builder, and the builder to its type, so the two files
+            // count as one.
             let builder = file.path.replace("/mod.rs", "/builder.rs");
             let used: BTreeSet<&str> = used.filter(|used| *used != builder).collect();
             (&*file.path, used)
@@ -58,7 +60,8 @@ impl Crate {
         arrows.collect()
     }
 
-    /// Returns the groups of files that use each other, directly or through others, as lists of arrows.
+    /// Returns the groups of files that use each other, directly or indirectly. Each group is a
+    /// list of arrows.
     pub(super) fn circles(&self) -> Vec<Vec<String>> {
         let arrows = self.arrows();
         let reached: BTreeMap<&str, BTreeSet<&str>> =
@@ -82,7 +85,8 @@ impl Crate {
         circles.into_iter().map(arrows_of).collect()
     }
 
-    /// Returns the imports that name an item of the crate's root instead of the module that defines it.
+    /// Returns the imports that refer to an item through the crate's root instead of the module
+    /// that defines it.
     pub(super) fn imports_through_the_root(&self) -> Vec<String> {
         let root = &self.files[&Vec::new()];
         let mut found = Vec::new();
@@ -112,7 +116,8 @@ impl Crate {
         files.filter_map(|(place, file)| Some((&**place, &*file.path, file.syntax.as_ref()?)))
     }
 
-    /// Returns the item that `path` names, seen from `place`, with the path of its file.
+    /// Returns the item to which `path` refers in the file at `place`, with the path of the item's
+    /// file.
     pub(super) fn definition(&self, place: &[String], path: &[String]) -> Option<(&str, &Item)> {
         let defining = self.resolve(place, path, 0)?;
         let file = self.files.values().find(|file| file.path == defining)?;
@@ -122,9 +127,10 @@ impl Crate {
         Some((&file.path, item))
     }
 
-    /// Returns the path of the file that defines what `path` names, seen from `place`.
+    /// Returns the path of the file that defines the item to which `path` refers in the file at
+    /// `place`.
     fn resolve(&self, place: &[String], path: &[String], depth: usize) -> Option<&str> {
-        // A glob that passes itself on would have no end.
+        // A glob import that includes itself would never end.
         if depth > 8 {
             return None;
         }
@@ -166,7 +172,8 @@ impl Crate {
     }
 }
 
-/// Returns the files that can be reached from `file`, itself included if it is in a circle.
+/// Returns the files that can be reached from `file`. It includes `file` itself if `file` is in a
+/// circle.
 fn reachable<'a>(
     file: &'a str,
     arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>,
@@ -224,7 +231,7 @@ fn item_name(item: &Item) -> Option<&syn::Ident> {
     }
 }
 
-/// Returns the paths of a `use`, each with the name that it gives to what it names.
+/// Returns the paths of a `use`, each with the name under which it imports the item.
 pub(super) fn leaves(tree: &UseTree, prefix: &[String]) -> Vec<(String, Segments)> {
     let with = |name: String| prefix.iter().cloned().chain([name]).collect::<Segments>();
     match tree {
@@ -269,7 +276,7 @@ impl<'ast> Visit<'ast> for Parsed {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         let is_own = matches!(item.vis, syn::Visibility::Inherited);
         for (name, path) in leaves(&item.tree, &[]) {
-            // In a module within the file, `super` is the file itself.
+            // Inside a module of the file, `super` refers to the file itself.
             let path = path.into_iter().enumerate();
             let path: Segments = path
                 .skip_while(|(index, segment)| *index < self.depth && segment == "super")
@@ -291,7 +298,7 @@ impl<'ast> Visit<'ast> for Parsed {
             .skip_while(|(index, segment)| *index < self.depth && segment == "super")
             .map(|(_, segment)| segment)
             .collect();
-        // A lone name in lower case is a variable, or is imported.
+        // A single name in lower case is a variable, or is imported.
         let is_item = segments.len() > 1
             || segments.iter().any(|name| name.starts_with(|c: char| c.is_uppercase()));
         if is_item && path.leading_colon.is_none() {

@@ -1,4 +1,4 @@
-//! The names of types and the first words of documentation.
+//! Checks the names of types, and the first words of documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +12,13 @@ use super::source::modules;
 #[derive(Debug, Default)]
 pub(super) struct Names {
     file: String,
-    /// The files that define a type of a name.
+    /// The files that define a type with the given name.
     pub(super) types: BTreeMap<String, BTreeSet<String>>,
     /// Functions whose documentation does not begin with a verb in the third person.
     pub(super) without_verb: Vec<String>,
     /// Methods of traits that the documentation hides.
     pub(super) hidden_methods: Vec<String>,
-    /// The functions with documentation.
+    /// The number of functions with documentation.
     pub(super) documented: usize,
 }
 
@@ -56,7 +56,7 @@ fn documentation(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// Words that end like a verb and are none, as the first word of a sentence.
+/// Words with the ending of a verb that are not verbs, at the beginning of a sentence.
 const NO_VERBS: [&str; 16] = [
     "As",
     "Always",
@@ -108,7 +108,8 @@ impl<'ast> Visit<'ast> for Names {
         }
         if let Some(name) = name {
             let files = self.types.entry(name.to_string()).or_default();
-            // The same name twice in one file, in modules for two features, is one type.
+            // If one file has the same name twice, in modules for two features, it counts as one
+            // type.
             files.insert(self.file.clone());
         }
         visit::visit_item(self, item);

@@ -1,16 +1,16 @@
-//! Wording that `CONTRIBUTING.md` rules out, because readers had to read it twice.
+//! Finds wording that `CONTRIBUTING.md` rules out, because readers had to read it twice.
 
 use super::source::read;
 
-/// A wording, and what to write instead.
+/// A ruled-out wording, and what to write instead.
 #[derive(Clone, Copy, Debug)]
 struct Wording {
-    /// The words, each between spaces or punctuation. `^` stands for the beginning of a sentence.
+    /// The words, each between spaces or punctuation. `^` means the beginning of a sentence.
     words: &'static [&'static str],
     instead: &'static str,
 }
 
-// In two parts where it must be, so that this file is not what it looks for.
+// Some are split in two, so that this file does not contain the wording itself.
 const WORDINGS: [Wording; 6] = [
     Wording {
         words: &[concat!("so", " many"), concat!("so", " much")],
@@ -51,14 +51,14 @@ const WORDINGS: [Wording; 6] = [
     },
 ];
 
-/// Returns the wordings of a file that are ruled out, with the text around them.
+/// Returns the ruled-out wording in a file, with the surrounding text.
 pub(super) fn ruled_out(file: &str) -> Vec<String> {
     let text = read(file);
     let is_code = !file.ends_with(".md");
     let passages = if is_code { comments_and_messages(&text) } else { paragraphs(&text) };
     let mut found = Vec::new();
     for passage in passages {
-        // A user of the system.
+        // The name of a user of the operating system is allowed.
         if passage.trim() == concat!("no", "body") {
             continue;
         }
@@ -73,7 +73,7 @@ pub(super) fn ruled_out(file: &str) -> Vec<String> {
     found
 }
 
-/// Returns the comments of a source, consecutive lines together, and its string literals.
+/// Returns the comments of a source file, with consecutive lines joined, and its string literals.
 fn comments_and_messages(text: &str) -> Vec<String> {
     let mut passages = vec![String::new()];
     for line in text.lines().map(str::trim) {
@@ -95,16 +95,16 @@ fn comments_and_messages(text: &str) -> Vec<String> {
     passages
 }
 
-/// Returns the paragraphs of a document without its blocks of code.
+/// Returns the paragraphs of a document without its code blocks.
 fn paragraphs(text: &str) -> Vec<String> {
     let prose = text.split("```").step_by(2);
     prose.flat_map(|text| text.split("\n\n")).map(|text| text.replace('\n', " ")).collect()
 }
 
-/// Returns a passage around `word`, if the passage has it outside of code.
+/// Returns the passage around `word`, if `word` occurs in it outside code.
 fn find(passage: &str, word: &str) -> Option<String> {
     let passage: String = passage.split('`').step_by(2).collect::<Vec<_>>().join("`…`");
-    // A name in the braces of a message is code as well.
+    // A name in the braces of a message counts as code.
     let passage: String = passage
         .split('{')
         .map(|part| part.split_once('}').map_or(part, |(_, rest)| rest))
@@ -126,7 +126,7 @@ fn find(passage: &str, word: &str) -> Option<String> {
             let before = before.trim_end();
             let begins = before.is_empty() || before.ends_with(['.', ':', ';', '!', '*', '|']);
             let sentence = after.split(['.', '!', '|']).next().unwrap_or_default();
-            // A question may begin so, and a heading of a table.
+            // A question or the heading of a table may begin in this way.
             if !begins || sentence.contains('?') || sentence.trim().is_empty() {
                 continue;
             }

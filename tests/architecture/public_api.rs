@@ -1,6 +1,6 @@
-//! The public interface of the libraries, held against a snapshot in the repository.
+//! Compares the public interface of the libraries with a snapshot in the repository.
 //!
-//! `UPDATE_PUBLIC_API=1 tests/run public_api` writes the snapshots anew.
+//! `UPDATE_PUBLIC_API=1 tests/run public_api` rewrites the snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,11 +16,11 @@ use super::source::{read, top};
 /// The folder of the snapshots.
 const SNAPSHOTS: &str = "tests/architecture/public_api";
 
-/// The public interface of one library, as lines of text.
+/// The public interface of a library, as lines of text.
 struct Interface<'a> {
     library: &'a Crate,
     lines: BTreeSet<String>,
-    /// The public paths of the types, by their file and name.
+    /// The public paths of the types, found by their file and name.
     types: BTreeMap<(&'a str, String), String>,
 }
 
@@ -35,7 +35,7 @@ fn is_hidden(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Returns code on one line, spaced as rustfmt does, as far as signatures need it.
+/// Returns code on one line, with the spacing of rustfmt as far as signatures need it.
 fn text(code: &impl ToTokens) -> String {
     let mut text = code.to_token_stream().to_string();
     for (from, to) in [
@@ -62,7 +62,7 @@ fn text(code: &impl ToTokens) -> String {
     ] {
         text = text.replace(from, to);
     }
-    // The documentation of fields is no part of the interface.
+    // The documentation of fields is not part of the interface.
     while let Some((before, rest)) = text.split_once("#[doc =") {
         let after = rest.split_once("\"] ").map_or("", |(_, after)| after);
         text = format!("{before}{after}");
@@ -100,7 +100,7 @@ impl<'a> Interface<'a> {
         interface.lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// Adds what a public module offers under `path`.
+    /// Adds the public items of a module under `path`.
     fn module(&mut self, place: &[String], path: &str) {
         let library = self.library;
         let Some((file, syntax)) = library.file(place) else { return };
@@ -128,7 +128,7 @@ impl<'a> Interface<'a> {
         }
     }
 
-    /// Adds an item: under the path, or below it if the path is that of the item's module.
+    /// Adds an item. If `path` is the path of the item's module, the item is added below it.
     fn item(&mut self, file: &'a str, item: &Item, path: &str) {
         let (name, visibility, attributes) = match item {
             Item::Const(item) => (&item.ident, &item.vis, &item.attrs),

@@ -1,10 +1,11 @@
-//! The repository as text: which files there are, which modules they form, and what they name.
+//! Reads the repository as text: its files, the modules that they form, and the paths that they
+//! use.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The top of the repository.
+/// Returns the root folder of the repository.
 pub(super) fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -16,8 +17,9 @@ pub(super) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// Every file below `folder` with this ending, as paths from the top; what is built is left out, and
-/// the fuzz targets, a workspace of their own whose sources have no `main`.
+/// Returns all files below `folder` with this ending, as paths from the root. Build output is
+/// omitted. The fuzz targets are omitted too, because they are a workspace of their own whose
+/// sources have no `main`.
 pub(super) fn files(folder: &str, ending: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![top().join(folder)];
@@ -41,19 +43,19 @@ fn from_top(path: &Path) -> String {
     path.to_str().unwrap().replace('\\', "/")
 }
 
-/// The folders of all packages.
+/// Returns the folders of all packages.
 pub(super) fn packages() -> Vec<String> {
     let manifests = ["crates", "examples", "tests"].map(|folder| files(folder, "Cargo.toml"));
     let folder = |manifest: String| manifest.trim_end_matches("/Cargo.toml").to_owned();
     manifests.into_iter().flatten().map(folder).collect()
 }
 
-/// A source file of a package, as the `mod`s that lead to it say.
+/// A source file of a package, found through its `mod` declarations.
 #[derive(Clone, Debug)]
 pub(super) struct Module {
     pub(super) path: String,
     pub(super) is_test: bool,
-    /// Whether every `mod` on the way is `pub`.
+    /// Whether every `mod` on the path to the file is `pub`.
     pub(super) is_public: bool,
 }
 
@@ -62,14 +64,14 @@ impl Module {
         read(&self.path)
     }
 
-    /// The code without comments, and without the tests at its end.
+    /// Returns the code without comments, and without the tests at its end.
     pub(super) fn code(&self) -> String {
         let text = self.text();
         let lines = without_tests(&text).lines();
         lines.map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
     }
 
-    /// The code of its tests: all of it, or what stands at its end.
+    /// Returns the code of the tests: the whole file, or the part at its end.
     pub(super) fn tests(&self) -> String {
         let text = self.text();
         let tests = if self.is_test { 0 } else { without_tests(&text).len() };
@@ -89,7 +91,7 @@ fn without_tests(text: &str) -> &str {
     &text[..tests.unwrap_or(text.len())]
 }
 
-/// All modules of a package, from the files that are compiled on their own.
+/// Returns all modules of a package, starting from the files that are compiled on their own.
 pub(super) fn modules(package: &str) -> Vec<Module> {
     let is_tests = package == "tests";
     let roots = files(package, ".rs").into_iter().filter(|file| {
@@ -121,7 +123,7 @@ fn normalized(path: &Path) -> PathBuf {
     normalized
 }
 
-/// The modules that a file declares and that are files themselves.
+/// Returns the modules that a file declares and that have files of their own.
 fn children(parent: &Module) -> Vec<Module> {
     let file = Path::new(&parent.path);
     let stem = file.file_stem().unwrap();
@@ -172,7 +174,7 @@ pub(super) fn crate_paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, root) in code.match_indices("crate::") {
         let is_word = code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        // `$crate::` and `my_crate::` are others.
+        // `$crate::` and `my_crate::` are paths of other crates.
         if !is_word && !code[..at].ends_with('$') {
             tree(&code[at + root.len()..], "", &mut paths);
         }
@@ -180,7 +182,7 @@ pub(super) fn crate_paths(code: &str) -> Vec<String> {
     paths
 }
 
-/// Reads a tree as in `use a::{b, c::d}`; returns what follows it.
+/// Reads a tree of paths as in `use a::{b, c::d}`. Returns the text after it.
 fn tree<'a>(code: &'a str, prefix: &str, paths: &mut Vec<String>) -> &'a str {
     let code = code.trim_start();
     if let Some(mut rest) = code.strip_prefix('{') {
@@ -190,7 +192,8 @@ fn tree<'a>(code: &'a str, prefix: &str, paths: &mut Vec<String>) -> &'a str {
                 return rest.get(1..).unwrap_or_default();
             }
             let after = tree(rest, prefix, paths);
-            // Text that is no name, such as `as` with another one, belongs to the entry before.
+            // Text that is not a path, such as `as` with another name, belongs to the previous
+            // entry.
             let skip = after.find([',', '}']).unwrap_or(after.len());
             rest = &after[skip..];
         }
@@ -208,7 +211,7 @@ fn tree<'a>(code: &'a str, prefix: &str, paths: &mut Vec<String>) -> &'a str {
     }
 }
 
-/// The section of a manifest, from name to the rest of the line.
+/// Returns a section of a manifest, as a map from each name to the rest of its line.
 pub(super) fn section(manifest: &str, name: &str) -> BTreeMap<String, String> {
     let heading = format!("[{name}]");
     manifest
@@ -218,7 +221,7 @@ pub(super) fn section(manifest: &str, name: &str) -> BTreeMap<String, String> {
         .take_while(|line| !line.starts_with('['))
         .filter_map(|line| line.split_once('='))
         .map(|(key, value)| {
-            // `redis.workspace = true` is about `redis`.
+            // The key `redis.workspace = true` belongs to `redis`.
             let key = key.trim().split('.').next().unwrap_or_default();
             (key.to_owned(), value.trim().to_owned())
         })

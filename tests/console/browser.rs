@@ -1,4 +1,4 @@
-//! In Chromium, as people use it.
+//! Tests of the console in Chromium, with the actions of a person.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rl_tests::{Browser, RedisServer};
 
 use super::{GIVE_UP, HOUR, House, OWNER, VIEWER};
 
-/// Where pictures are kept, to be looked at.
+/// Returns the path of a screenshot, which people can inspect.
 fn picture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("../console").join(name)
 }
@@ -22,7 +22,7 @@ async fn log_in(browser: &Browser, house: &House, token: &str) {
     browser.until_text("h1", |text| text == "Consumers").await;
 }
 
-/// Finds a consumer by a part of its id, and opens it.
+/// Searches for a consumer by a part of its id, and opens its page.
 async fn find(browser: &Browser, part: &str, id: &str) {
     browser.press("nav li:first-child a").await;
     browser.fill("#search", part).await;
@@ -44,7 +44,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.picture(&picture("login-light.png"), 1200, false).await;
     log_in(&browser, &house, OWNER).await;
 
-    // A consumer that has called, and has no record.
+    // The consumer has made calls, but has no record.
     browser.fill("#search", "acme-mobile").await;
     browser.press("main button[type=submit]").await;
     browser.press("main p a").await;
@@ -64,7 +64,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.press("form.sheet .main").await;
     browser.until_text(".done", |text| text.contains("created")).await;
 
-    // The bar moves while calls come in, without a click.
+    // The bar changes while calls arrive, without a click.
     browser.until_text("#u-hour-used", |text| text == "0 of 10").await;
     assert_eq!(width(&browser).await, "0.0%");
     for _ in 0..4 {
@@ -93,7 +93,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.until_text("#u-hour-used", |text| text == "11 of 20").await;
     browser.until_text("#changes ~ table", |text| text.contains("Calls per hour: 10 → 20")).await;
 
-    // More to see: a limit that is planned, one that is over, a tier.
+    // This adds more to display: a planned record, one that has ended, and a tier.
     let now = SystemClock.now();
     let numbers = CallLimits::from_numbers([5, 60, 1_000, 5_000, -1, 100_000]).unwrap();
     let span = |from: u64, to: u64| {
@@ -138,13 +138,13 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.close().await;
 }
 
-/// How long the bar of the hour is.
+/// Returns the width of the bar for the hour.
 async fn width(browser: &Browser) -> String {
     let width = "return document.getElementById('u-hour-bar').getAttribute('width')";
     browser.script(width).await.as_str().unwrap_or_default().to_owned()
 }
 
-/// The controls are not there, and who makes one is refused by the server.
+/// The page shows no controls for editing, and the server refuses a forged form.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_viewer_sees_everything_and_edits_nothing() {
     let house = House::new().await;
@@ -156,7 +156,7 @@ async fn a_viewer_sees_everything_and_edits_nothing() {
     assert_eq!(browser.count("main form[method=post], main .button, main a.danger").await, 0);
     assert_eq!(browser.count(".timeline .dates a").await, 0);
 
-    // A form of their own making, on a page of the console and with the token of their session.
+    // The visitor forges a form on a page of the console, with the token of the session.
     let forged = format!(
         "const form = document.querySelector('form.who').cloneNode(true);
          form.action = '/console/record/delete';
@@ -178,7 +178,7 @@ async fn a_viewer_sees_everything_and_edits_nothing() {
     browser.close().await;
 }
 
-/// A conflict shows the saved values beside the input, and nothing is lost.
+/// A conflict shows the saved values next to the input, and no input is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_of_two_saves_conflicts() {
     let house = House::new().await;
@@ -209,7 +209,7 @@ async fn the_second_of_two_saves_conflicts() {
     browser.close().await;
 }
 
-/// Returns the obstacles for screen readers and for users without a mouse.
+/// A script that returns obstacles for screen readers and for users without a mouse.
 const OBSTACLES: &str = r"
     const wrong = [];
     const all = (css) => Array.from(document.querySelectorAll(css));
@@ -249,7 +249,7 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     let browser = Browser::start().await;
     browser.open(&house.site.url("/console")).await;
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "login");
-    // The field has the focus: type, and press enter.
+    // The field has the focus: the test types a text and presses enter.
     browser
         .client()
         .active_element()
@@ -289,14 +289,14 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     browser.press("form.sheet .main").await;
     browser.until_text(".problems", |text| text.contains("Consumer")).await;
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "with problems");
-    // The check itself finds something where there is something.
+    // The check must report a fault that is there.
     browser.script("document.querySelector('main').append(document.createElement('input'))").await;
     assert_ne!(browser.script(OBSTACLES).await, serde_json::json!([]));
     browser.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_scripts_everything_works_but_the_moving() {
+async fn without_scripts_everything_works_except_the_refresh() {
     let house = House::new().await;
     let browser = Browser::start().await;
     let off = serde_json::json!({ "value": true });
@@ -319,9 +319,9 @@ async fn without_scripts_everything_works_but_the_moving() {
     browser.close().await;
 }
 
-/// The page follows a new limit, a store that goes down, and a logout.
+/// The page reflects a new limit, a store that fails, and a logout.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bars_follow_whatever_happens() {
+async fn the_bars_follow_changes_outages_and_a_logout() {
     let mut redis = RedisServer::start();
     let house = House::connected_to(&redis).await;
     let browser = Browser::start().await;
@@ -352,7 +352,7 @@ async fn the_bars_follow_whatever_happens() {
     browser.close().await;
 }
 
-/// A form left empty by mistake lifted every limit for a year.
+/// Fault: a form that was left empty by mistake lifted every limit for a year.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_without_limits_is_saved_only_after_confirmation() {
     let house = House::new().await;
@@ -379,7 +379,7 @@ async fn a_record_without_limits_is_saved_only_after_confirmation() {
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]));
     browser.picture(&picture("unlimited-light.png"), 1200, false).await;
     assert_eq!(stored().await, 0);
-    // Without the tick, the form asks again.
+    // Without the confirmation, the form is shown again.
     browser.press("form.sheet .main").await;
     browser.until_text(".conflict", |text| text.contains("Nothing was saved")).await;
     assert_eq!(stored().await, 0);
@@ -388,7 +388,7 @@ async fn a_record_without_limits_is_saved_only_after_confirmation() {
     browser.until_text(".done", |text| text.contains("created")).await;
     assert_eq!(stored().await, 1);
 
-    // Setting a limit needs no confirmation, but removing the last one does.
+    // Setting a limit needs no confirmation, whereas removing the last limit does.
     browser.open(&house.site.url("/console/record/new?consumer=acme")).await;
     browser.fill("#per_minute_call_limit", "5").await;
     browser.press("form.sheet .main").await;
@@ -414,7 +414,7 @@ async fn pages_show_the_consequence_for_calls_during_an_outage() {
     house.record("abc", 5, 100).await;
     let browser = Browser::start().await;
     log_in(&browser, &house, OWNER).await;
-    // A busy machine may take longer to connect than the limiter waits.
+    // On a busy machine, connecting may take longer than the limiter waits.
     let healthy = async {
         let mut looks = tokio::time::interval(Duration::from_millis(50));
         loop {
@@ -443,7 +443,7 @@ async fn pages_show_the_consequence_for_calls_during_an_outage() {
     browser.close().await;
 }
 
-/// Only the bars are refreshed, so the rest of the page can be out of date.
+/// Only the bars are refreshed, so the rest of the page may be out of date.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_shows_when_it_is_out_of_date() {
     let house = House::new().await;
@@ -469,7 +469,7 @@ async fn a_page_shows_when_it_is_out_of_date() {
     browser.close().await;
 }
 
-/// A stopped server neither answers nor closes its connections.
+/// A stopped server neither responds nor closes its connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_notices_a_server_that_hangs() {
     let server = super::server::Server::start(&[]).await;

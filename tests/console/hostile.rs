@@ -1,4 +1,4 @@
-//! Hostile clients: programs that are no browser, and other sites in a browser.
+//! Hostile clients: programs that are not browsers, and other sites in a browser.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use super::{EDITORS, GIVE_UP, House, OWNER, VIEWER, field_of, token_of};
 
-/// Where a form goes that changes something.
+/// The paths of forms that change something.
 const FORMS: [&str; 10] = [
     "/console/consumer/reset",
     "/console/record/new",
@@ -25,7 +25,7 @@ const FORMS: [&str; 10] = [
     "/console/nowhere",
 ];
 
-/// Pages that are to be looked at.
+/// The paths of pages that show something.
 const PAGES: [&str; 8] = [
     "/console",
     "/console/consumer?id=abc",
@@ -112,7 +112,7 @@ async fn every_edit_of_a_viewer_is_refused() {
         assert_eq!(page.status, 403, "{what}");
     }
     let page = viewer.get("/console/consumer?id=abc").await.body;
-    // The history names the paths of what was refused: only links and forms count.
+    // The history contains the paths of refused requests, so only links and forms are checked.
     for control in [
         "=\"/console/record/new",
         "=\"/console/record/edit",
@@ -127,7 +127,7 @@ async fn every_edit_of_a_viewer_is_refused() {
     assert_eq!(house.records.tiers().list(None, 10).await.unwrap(), [tier]);
 }
 
-/// A refusal of the console was a line in the log, and in no history.
+/// Fault: a refusal by the console was logged, but was in no history.
 #[tokio::test]
 async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_path() {
     let house = House::new().await;
@@ -174,12 +174,14 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
     );
 }
 
-/// A tick in the form of a record blocks as much as a block does, and so do its dates.
+/// A ticked box in the form of a record blocks a consumer just as a block does, and so do its
+/// dates.
 #[tokio::test]
 async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
-    // The block belongs to another consumer, because one for a blocked consumer would change nothing.
+    // The block belongs to another consumer, because a second block for a blocked consumer has no
+    // effect.
     let consumer_id = "def".to_owned();
     let blocks = RecordContent { consumer_id, blocks: true, ..record.content.clone() };
     let block = house.records.create(blocks, "otto").await.unwrap();
@@ -222,7 +224,8 @@ async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     assert_eq!(after, Some(block), "nothing of it was changed");
 }
 
-/// A form on another site is sent with no cookie by a browser; this one is, and has a token, too.
+/// A browser sends a form from another site without the cookie. This one has the cookie, and even a
+/// token.
 #[tokio::test]
 async fn a_form_from_elsewhere_is_refused() {
     let house = House::new().await;
@@ -274,7 +277,7 @@ async fn a_form_without_the_token_of_its_session_is_refused() {
         }
     }
     assert_eq!(owner.get("/console").await.status, 200);
-    // In an address it counts for nothing.
+    // A token in the address does not count.
     let path = format!("/console/logout?form_token={}", owner.form_token);
     assert_eq!(house.post_form(&path, Some(&owner.cookie), &[]).await.status, 403);
 }
@@ -299,7 +302,7 @@ async fn reading_never_changes() {
 }
 
 #[tokio::test]
-async fn the_cookie_is_for_no_script_and_no_other_site_and_a_login_changes_it() {
+async fn the_cookie_is_hidden_from_scripts_and_other_sites_and_a_login_changes_it() {
     let house = House::new().await;
     let login = async |cookie: Option<&str>| {
         let answer = house.post_form("/console/login", cookie, &[("token", OWNER)]).await;
@@ -309,12 +312,12 @@ async fn the_cookie_is_for_no_script_and_no_other_site_and_a_login_changes_it() 
     let (pair, rest) = line.split_once("; ").unwrap();
     assert_eq!(rest, "Path=/; HttpOnly; SameSite=Strict");
     let (name, id) = pair.split_once('=').unwrap();
-    // Another console on this host, at another port, has a cookie of its own.
+    // Another console on this host, at another port, has its own cookie.
     let port = house.site.url("").trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
     let own = format!("rl-console-{port}");
     assert_eq!((name, id.len()), (&*own, 64));
 
-    // A cookie that was planted before the login is worthless after it.
+    // A cookie that an attacker set before the login is worthless after it.
     let fixed = format!("{own}={}", "0123456789abcdef".repeat(4));
     assert!(!login(Some(&fixed)).await.contains("0123456789abcdef"));
     let second = login(Some(pair)).await;
@@ -336,7 +339,7 @@ async fn the_cookie_is_for_no_script_and_no_other_site_and_a_login_changes_it() 
 }
 
 #[tokio::test]
-async fn every_answer_forbids_what_a_page_of_the_console_never_needs() {
+async fn every_response_forbids_features_that_the_console_does_not_use() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let open =
@@ -413,7 +416,7 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
         shown += usize::from(body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
     }
     assert!(shown >= 9, "{shown}");
-    // The error of a form quotes the input, escaped.
+    // The error of a form quotes the input in escaped form.
     let wrong = [("consumer_id", text), ("from_date", text), ("per_day_call_limit", text)];
     let answer = owner.post("/console/record/new", &wrong).await;
     assert!(answer.status == 422 && !answer.body.contains("<script>alert"), "{}", answer.body);
@@ -421,7 +424,7 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
 }
 
 #[tokio::test]
-async fn after_the_login_one_stays_in_the_console() {
+async fn a_login_never_redirects_out_of_the_console() {
     let house = House::new().await;
     #[rustfmt::skip]
     let table = [

@@ -1,4 +1,4 @@
-//! The pages without a browser and without scripts.
+//! The pages of the console, without a browser and without scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rl_records::{CallLimits, HistoryQuery, RecordContent, RecordQuery, Refusal, 
 
 use super::{GIVE_UP, HOUR, House, OWNER, VIEWER, field_of};
 
-/// All that the form of a record sends.
+/// Returns the fields that the form of a record sends.
 fn typed<'a>(changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut fields = vec![
         ("consumer_id", "abc"),
@@ -28,7 +28,7 @@ fn typed<'a>(changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 }
 
 #[tokio::test]
-async fn pages_that_look_charge_nothing() {
+async fn pages_that_only_show_data_charge_nothing() {
     let house = House::new().await;
     house.record("abc", 10, 100).await;
     assert_eq!(house.call("abc").await, 200);
@@ -112,7 +112,7 @@ async fn a_rejected_form_shows_the_error_at_its_field_and_keeps_the_input() {
     }
     assert!(house.records.list(&RecordQuery::default()).await.unwrap().records.is_empty());
 
-    // Too much together with another record: known only when it is stored.
+    // The sum with another record is too large, which is detected only when the record is stored.
     let largest = [("per_day_call_limit", "9007199254740991")];
     assert_eq!(owner.post("/console/record/new", &typed(&largest)).await.status, 303);
     let answer = owner.post("/console/record/new", &typed(&largest)).await;
@@ -172,7 +172,7 @@ async fn the_limits_at_a_time_are_shown_with_their_reason() {
 }
 
 #[tokio::test]
-async fn counters_are_reset_by_those_who_may() {
+async fn counters_are_reset_only_with_the_role_for_it() {
     let house = House::new().await;
     house.record("abc", 1, 100).await;
     let owner = house.log_in(OWNER).await;
@@ -242,9 +242,9 @@ async fn lists_have_pages_and_a_search() {
     assert!(page.contains(">consumer-03<") && !page.contains(">consumer-04<"));
 }
 
-/// The page had changes of records alone.
+/// Fault: the page showed only changes of records.
 #[tokio::test]
-async fn the_changes_are_those_of_tiers_members_counters_and_refusals_too() {
+async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
     let house = House::new().await;
     let owner = house.log_in(OWNER).await;
     let hostile = "<b>gold</b>";
@@ -313,7 +313,7 @@ async fn pages_work_and_show_that_the_store_does_not_answer() {
     let house = House::connected_to(&redis).await;
     house.record("abc", 10, 100).await;
     let viewer = house.log_in(VIEWER).await;
-    // A busy machine may take longer to connect than the limiter waits.
+    // On a busy machine, connecting may take longer than the limiter waits.
     let healthy =
         async { while viewer.get("/console/store").await.body.contains("unavailable") {} };
     tokio::time::timeout(GIVE_UP, healthy).await.expect("the counters answer");
@@ -328,7 +328,7 @@ async fn pages_work_and_show_that_the_store_does_not_answer() {
 }
 
 #[tokio::test]
-async fn while_the_database_is_away_the_page_says_so() {
+async fn a_page_reports_that_the_database_is_down() {
     let house = House::new().await;
     let viewer = house.log_in(VIEWER).await;
     house.records.close().await;
@@ -340,7 +340,7 @@ async fn while_the_database_is_away_the_page_says_so() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_idle_ends_and_looking_by_itself_is_no_click() {
+async fn an_idle_session_ends_although_its_page_refreshes_itself() {
     let clock = Arc::new(ManualClock::at(SystemClock.now()));
     let house = House::with(None, clock.clone(), ConsoleBuilder::without_tls).await;
     house.record("abc", 10, 100).await;
@@ -349,7 +349,7 @@ async fn a_session_that_is_idle_ends_and_looking_by_itself_is_no_click() {
     after(29);
     assert_eq!(viewer.get("/console").await.status, 200, "a click");
     after(29);
-    // The page refreshes itself without a click.
+    // The automatic refresh of the page does not count as a click.
     assert_eq!(viewer.get("/console/usage?id=abc").await.status, 200);
     after(1);
     assert_eq!(viewer.get("/console/usage?id=abc").await.status, 401);
@@ -359,7 +359,7 @@ async fn a_session_that_is_idle_ends_and_looking_by_itself_is_no_click() {
         Some("/console/login?next=%2Fconsole%2Fconsumer%3Fid%3Dabc")
     );
 
-    // A session in use also ends, after a working day.
+    // Even a session that is in use ends, after twelve hours.
     let viewer = house.log_in(VIEWER).await;
     for _ in 0..28 {
         after(25);

@@ -1,4 +1,4 @@
-//! The console of the server, as a process of its own.
+//! The console of the server `rl-admin`, which runs as a separate process.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl Server {
             "roles": ["CanReadCallLimits", "CanGetRateLimits"]}}]"#
         );
         let child = Command::new(env!("CARGO_BIN_EXE_admin-server"))
-            // Without the environment of the test run.
+            // The environment of the test run must not affect the server.
             .env_clear()
             .env("DATABASE_URL", "sqlite::memory:")
             .env("RL_ADMIN_LISTEN", &place)
@@ -69,7 +69,7 @@ impl Drop for Server {
 }
 
 #[tokio::test]
-async fn on_the_loopback_it_is_there_without_more_ado() {
+async fn on_the_loopback_the_console_needs_no_setting() {
     let server = Server::start(&[]).await;
     assert_eq!(server.get("/console/login").await.status, 200);
     let answer = server.log_in(&format!("http://{}", server.place), "/console/login").await;
@@ -78,7 +78,7 @@ async fn on_the_loopback_it_is_there_without_more_ado() {
     assert_eq!(server.get("/management/rate-limiting").await.status, 401, "the API is there, too");
 }
 
-/// Behind a TLS proxy that is not configured, the cookie would be sent without protection.
+/// Behind a TLS proxy that is not configured, the cookie could be sent without TLS.
 #[tokio::test]
 async fn a_login_under_another_host_needs_a_configured_origin() {
     let server = Server::start(&[]).await;
@@ -101,7 +101,7 @@ async fn a_login_under_another_host_needs_a_configured_origin() {
 }
 
 #[tokio::test]
-async fn it_believes_the_proxies_that_are_named() {
+async fn forwarded_addresses_of_configured_proxies_are_trusted() {
     let server = Server::start(&[("RL_ADMIN_TRUSTED_PROXIES", "127.0.0.1")]).await;
     let log_in = async |from: &str, token: &str| {
         let request = client().post(format!("http://{}/console/login", server.place));
@@ -117,7 +117,7 @@ async fn it_believes_the_proxies_that_are_named() {
 }
 
 #[tokio::test]
-async fn behind_a_proxy_it_knows_where_browsers_come_from() {
+async fn behind_a_proxy_the_configured_origin_is_required_of_forms() {
     let origin = "https://limits.example.com";
     let settings = [
         ("RL_ADMIN_ORIGIN", origin),

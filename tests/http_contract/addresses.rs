@@ -1,5 +1,5 @@
-//! The client's address. The tests' client is 127.0.0.1; whether that is a trusted proxy is the
-//! question.
+//! The client's address. The client of these tests is 127.0.0.1, which some tests trust as a proxy
+//! and others do not.
 
 use reqwest::header::HeaderValue;
 use rl_core::adapter::HttpLimiter;
@@ -7,13 +7,13 @@ use rl_core::client_ip::ClientIp;
 use rl_core::key::ClientAddress;
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
-/// Nine requests per minute for each address, behind these proxies.
+/// Returns a site that allows nine requests per minute for each address, behind these proxies.
 fn site<T: Target>(proxies: &str) -> Site {
     let key = ClientAddress::new(ClientIp::with_proxies(proxies.parse().unwrap()));
     T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["9/minute"])).key(key)])
 }
 
-/// Returns the remaining units of the client that these header lines name.
+/// Returns the remaining units of the client that these header lines identify.
 async fn left(site: &Site, lines: &[&str]) -> String {
     let request = lines.iter().fold(site.get("/"), |request, line| {
         request.header("x-forwarded-for", HeaderValue::from_bytes(line.as_bytes()).unwrap())
@@ -39,19 +39,19 @@ pub(super) async fn a_stranger_cannot_choose_an_address<T: Target>() {
 pub(super) async fn behind_a_proxy_the_rightmost_stranger_counts<T: Target>() {
     let site = site::<T>("127.0.0.0/8");
     assert_eq!(left(&site, &["198.51.100.7"]).await, "8");
-    // The entries that the client wrote are further left.
+    // The entries that the client wrote are to the left of it.
     assert_eq!(left(&site, &["6.6.6.6, 198.51.100.7"]).await, "7");
     assert_eq!(left(&site, &["7.7.7.7, 198.51.100.7, 127.0.0.9"]).await, "6");
     assert_eq!(left(&site, &["198.51.100.7:51234"]).await, "5");
     assert_eq!(left(&site, &["::ffff:198.51.100.7"]).await, "4");
     assert_eq!(left(&site, &["6.6.6.6"]).await, "8");
-    // An unreadable entry ends the walk at the nearest proxy.
+    // An unreadable entry ends the search, and the nearest proxy is counted.
     assert_eq!(left(&site, &[]).await, "8");
     assert_eq!(left(&site, &["198.51.100.7, garbage"]).await, "7");
     assert_eq!(left(&site, &["198.51.100.7, \u{ff}"]).await, "6");
 }
 
-/// The fault: a client over its limit added 70 hops, and got the bucket of the proxy.
+/// Fault: a client over its limit added 70 hops, and was counted as the proxy.
 pub(super) async fn a_client_that_invents_hops_stays_the_client<T: Target>() {
     let site = site::<T>("127.0.0.0/8");
     let own = "198.51.100.7";

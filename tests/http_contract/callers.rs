@@ -13,7 +13,7 @@ fn secret() -> KeySecret {
     KeySecret::new(b"a secret of the tests").unwrap()
 }
 
-/// Three requests per minute for whom `key` finds.
+/// Returns a site that allows three requests per minute for each subject that `key` finds.
 fn site<T: Target>(key: impl KeyExtractor) -> Site {
     T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["3/minute"])).key(key)])
 }
@@ -22,7 +22,7 @@ async fn standing(request: RequestBuilder) -> String {
     request.fetch().await.standing()
 }
 
-pub(super) async fn api_keys_stand_in_headers_queries_cookies_and_bearer_tokens<T: Target>() {
+pub(super) async fn api_keys_are_read_from_headers_queries_cookies_and_bearer_tokens<T: Target>() {
     let site = site::<T>(
         ApiKey::header("X-Api-Key", secret())
             .unwrap()
@@ -30,7 +30,8 @@ pub(super) async fn api_keys_stand_in_headers_queries_cookies_and_bearer_tokens<
             .or(ApiKey::cookie("session", secret()))
             .or(ApiKey::bearer(secret())),
     );
-    // Each has a count of its own, and the same key is the same caller wherever it stands.
+    // Each key has its own count, and the same key is the same subject wherever it is in the
+    // request.
     let header = || site.get("/").header("x-api-key", "alpha");
     assert_eq!(standing(header()).await, "200 3-2-60");
     assert_eq!(standing(site.get("/?a=b&api_key=beta")).await, "200 3-2-60");
@@ -62,8 +63,9 @@ pub(super) async fn tiers_of_keys_have_limits_of_their_own<T: Target>() {
     }
 }
 
-/// A client could show one of two values to the limiter and the other to the service. If such a request had
-/// no key, the client could leave the bucket of its key for that of its address, or for none.
+/// A client could show one of two values to the limiter and the other to the service. If such a
+/// request counted as having no key, the client could choose to be counted by its address, or not
+/// at all.
 pub(super) async fn keys_that_can_be_read_in_two_ways_are_rejected_and_count_nowhere<T: Target>() {
     let limiter = limiter(&new_year(), &["3/minute"]);
     let key = || {
@@ -134,7 +136,8 @@ pub(super) async fn ambiguous_keys_pass_a_limiter_in_shadow<T: Target>() {
     assert_eq!((standing(twice).await.as_str(), site.handled()), ("200", 1));
 }
 
-/// `Preset::OpenBank` has limits for consumers and for addresses, and a client must not choose between them.
+/// `Preset::OpenBank` has separate limits for consumers and for addresses, and a client must not
+/// choose between them.
 pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>() {
     let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
     let key = Header::new("x-consumer-id", Realm::Consumer).unwrap().or(ClientAddress::default());
@@ -145,7 +148,7 @@ pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>(
     assert!(standing(site.get("/")).await.starts_with("200 1000-999-"));
 }
 
-/// The fault: a client that invented keys had a bucket for each of them.
+/// Fault: a client that invented keys had a bucket for each of them.
 pub(super) async fn invented_keys_count_by_address<T: Target>() {
     let sold = secret().subject(Realm::Key, b"sold");
     let (known, tier) = (sold.clone(), Policy::new([Limit::per_hour(50)]).unwrap());
@@ -158,7 +161,7 @@ pub(super) async fn invented_keys_count_by_address<T: Target>() {
         .unwrap();
     let key = ApiKey::header("x-api-key", secret()).unwrap();
     let key = key.known(move |key| *key == known).or(ClientAddress::default());
-    // Keys in a pair work too, although a map of policies has no pairs.
+    // Keys that are counted in a pair work too, although a map of policies contains no pairs.
     let site = T::serve(vec![HttpLimiter::new(limiter).key(key.and(Route))]);
     let mut passed = 0;
     for n in 0..20 {
@@ -178,10 +181,10 @@ pub(super) async fn odd_values_are_never_an_error_of_the_server<T: Target>() {
     let longest = [b'k'; 64 * 1_024];
     let longer = [b'k'; 64 * 1_024 + 1];
     let token = [&b"Bearer "[..], &longest].concat();
-    // As an API key, as a plain id, and as a bearer token.
+    // Each value is tried as an API key, as a plain id, and as a bearer token.
     let values: [(&[u8], [u16; 3]); 10] = [
         (b"", [403, 403, 403]),
-        // Servers trim.
+        // Servers trim such a value.
         (b"   \t ", [403, 403, 403]),
         (b"Bearer", [200, 200, 403]),
         (b"Bearer \t", [200, 200, 403]),
@@ -210,7 +213,8 @@ pub(super) async fn consumers_are_whom_the_authentication_names<T: Target>() {
     assert_eq!(standing(of("alice")).await, "200 3-2-60");
     assert_eq!(standing(of("alice")).await, "200 3-1-60");
     assert_eq!(standing(of("bob")).await, "200 3-2-60");
-    // A consumer whose id is the address of an anonymous client is another subject.
+    // A consumer whose id is the address of an anonymous client is another subject than that
+    // client.
     assert_eq!(standing(of("127.0.0.1")).await, "200 3-2-60");
     assert_eq!(standing(site.get("/")).await, "200 3-2-60");
     assert_eq!(standing(of("alice")).await, "200 3-0-60");
@@ -231,14 +235,14 @@ pub(super) async fn anonymous_callers_count_by_address<T: Target>() {
 
 pub(super) async fn routes_count_by_their_pattern<T: Target>() {
     let site = site::<T>(Route);
-    // However the path is written, it reaches the handler of this route.
+    // In every notation, the path reaches the handler of this route.
     for (path, counted) in [("/users/1", "3-2"), ("/users/%32?a=b", "3-1"), ("/users/a%2fb", "3-0")]
     {
         assert_eq!(standing(site.get(path)).await, format!("200 {counted}-60"), "{path}");
     }
     assert_eq!(standing(site.get("/users/4")).await, "429 3-0-60, retry 60");
     assert_eq!(standing(site.get("/")).await, "200 3-2-60");
-    // Requests that match no route count together, and get the service's own answer.
+    // Requests that match no route are counted together, and get the 404 of the service.
     for (path, counted) in [("/nowhere", "3-2"), ("/no/where", "3-1"), ("/%6eowhere", "3-0")] {
         assert_eq!(standing(site.get(path)).await, format!("404 {counted}-60"), "{path}");
     }

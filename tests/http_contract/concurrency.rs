@@ -38,7 +38,7 @@ pub(super) async fn a_place_is_free_however_a_request_ends<T: Target>() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
     let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
     for path in ["/", "/fails", "/nowhere", "/panics", "/users/7"] {
-        // The connection of a handler that panics ends without an answer.
+        // If a handler panics, its connection ends without a response.
         let answer = site.get(path).send().await;
         assert_eq!(answer.is_err(), path == "/panics");
         assert_ne!(answer.map(|answer| answer.status().as_u16()).unwrap_or_default(), 429);
@@ -73,7 +73,7 @@ pub(super) async fn a_waiting_request_gets_the_permit_that_is_released<T: Target
     }
 }
 
-/// Instances that share a store share its places.
+/// Instances that share a store also share the places under its concurrency limits.
 pub(super) async fn places_are_shared_by_all_instances<T: Target>() {
     let redis = RedisServer::start();
     let mut sites = Vec::new();

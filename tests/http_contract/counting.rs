@@ -1,4 +1,4 @@
-//! Counting: exact, all or nothing, and reported truthfully.
+//! Counting: it is exact, charges all limits or none, and is reported correctly.
 
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ pub(super) async fn waiting_for_retry_after_is_enough_and_less_is_not<T: Target>
 pub(super) async fn retry_after_is_the_longest_wait_of_all_limits<T: Target>() {
     let (site, clock) = site::<T>(&["1/second", "1/hour"]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-1");
-    // The fields show the second, the shortest that denies; the wait is that of the hour.
+    // The fields describe the second, the shortest limit that denies. The wait is the one of the
+    // hour.
     assert_eq!(site.get("/").fetch().await.standing(), "429 1-0-1, retry 3600");
     clock.advance(Duration::from_secs(3_599));
     assert_eq!(site.get("/").fetch().await.standing(), "429 1-0-1, retry 1");
@@ -98,13 +99,13 @@ pub(super) async fn a_body_passes_through_unchanged<T: Target>() {
     assert_eq!((answer.standing().as_str(), answer.body == body), ("200 2-1-60", true));
     let answer = site.post("/echo").body("").fetch().await;
     assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("200 2-0-60", ""));
-    // The server may end the connection because the handler has not read the body.
+    // The server may close the connection, because the handler has not read the body.
     let answer = site.post("/echo").body(body).fetch().await;
     assert_eq!((answer.status, site.handled()), (429, 2));
 }
 
-/// The body of a denial is as long as it says, and the answer to `HEAD` has none: else the client
-/// would read the rest of one answer as the beginning of the next.
+/// The body of a denial has the announced length, and a response to `HEAD` has no body. Otherwise
+/// the client would read the rest of one response as the beginning of the next.
 pub(super) async fn a_denial_leaves_the_connection_usable<T: Target>() {
     let (site, clock) = site::<T>(&["1/minute"]);
     let one_connection = client();
@@ -146,7 +147,7 @@ pub(super) async fn all_connections_and_workers_count_together<T: Target>() {
         }
     }
     assert_eq!((remaining.len(), denied, site.handled()), (20, 40, 20));
-    // Each allowed response reports another remaining number.
+    // Each allowed response must report a different number of remaining units.
     remaining.sort_by_key(|text| text.parse::<u32>().unwrap());
     assert_eq!(remaining, (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
 }

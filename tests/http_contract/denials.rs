@@ -8,19 +8,19 @@ use rl_core::time::Clock;
 use rl_core::{Cost, Limit, Policy, RateLimiter};
 use rl_tests::web::{Answer, Fetch, Target, limiter, new_year};
 
-/// One request per minute.
+/// Returns a limiter that allows one request per minute.
 fn one() -> RateLimiter {
     limiter(&new_year(), &["1/minute"])
 }
 
-/// The second answer of a site that grants one.
+/// Returns the second response of a site that allows one request.
 async fn denied<T: Target>(http: HttpLimiter) -> Answer {
     let site = T::serve(vec![http]);
     assert_eq!(site.get("/").fetch().await.status, 200);
     site.get("/").fetch().await
 }
 
-/// The headers of a body: its type, its length and whether it may be cached.
+/// Returns the headers that describe a body: its type, its length, and whether it may be cached.
 fn about_the_body(answer: &Answer) -> [Option<&str>; 3] {
     ["content-type", "content-length", "cache-control"].map(|name| answer.header(name))
 }
@@ -95,7 +95,7 @@ pub(super) async fn a_responder_of_the_users<T: Target>() {
     );
 }
 
-/// A responder may build a value from request data that no header can hold.
+/// A responder may use data of the request to build a value that a header cannot contain.
 pub(super) async fn a_responder_cannot_break_the_response<T: Target>() {
     let http = HttpLimiter::new(one()).deny_with(|_, _| {
         let mut denial = Denial::new(7);
@@ -139,7 +139,8 @@ pub(super) async fn a_responder_cannot_make_a_grpc_call_unreadable<T: Target>() 
     assert_eq!(site.get("/").fetch().await.body, r#"{"error":"slow down"}"#);
 }
 
-/// Nine requests per minute, and a block from the beginning of the year that ends, or does not.
+/// Returns a limiter for nine requests per minute, with a block from the beginning of the year. The
+/// block ends after `seconds`, or never.
 fn blocked(seconds: Option<u64>) -> RateLimiter {
     let clock = new_year();
     let until = seconds.map(|seconds| clock.now().plus_micros(seconds * 1_000_000));
@@ -190,7 +191,7 @@ pub(super) async fn a_denial_names_the_unit_of_its_limit<T: Target>() {
     );
 }
 
-pub(super) async fn grpc_calls_are_denied_in_their_own_way<T: Target>() {
+pub(super) async fn grpc_calls_are_denied_with_a_grpc_status<T: Target>() {
     let site = T::serve(vec![HttpLimiter::new(one())]);
     let call = |kind: &'static str| site.post("/").header("content-type", kind).fetch();
     assert_eq!(call("application/grpc").await.header("grpc-status"), None);
@@ -207,7 +208,8 @@ pub(super) async fn grpc_calls_are_denied_in_their_own_way<T: Target>() {
             [Some("application/grpc"), Some("8"), Some(words), Some("60000")]
         );
     }
-    // A gRPC-Web proxy stands between browsers and this service.
+    // This service receives the call through a gRPC-Web proxy, which stands between it and
+    // browsers.
     assert_eq!(call("application/grpc-web").await.status, 429);
     assert_eq!(site.handled(), 1);
 
@@ -216,7 +218,7 @@ pub(super) async fn grpc_calls_are_denied_in_their_own_way<T: Target>() {
     assert_eq!((answer.status, answer.header("grpc-status")), (200, Some("7")));
 }
 
-pub(super) async fn a_caller_without_a_key_is_turned_away<T: Target>() {
+pub(super) async fn a_request_without_a_key_is_rejected<T: Target>() {
     let site = T::serve(vec![HttpLimiter::new(one()).key(Identified)]);
     for _ in 0..2 {
         let answer = site.get("/").fetch().await;
@@ -228,7 +230,7 @@ pub(super) async fn a_caller_without_a_key_is_turned_away<T: Target>() {
     assert_eq!(site.get("/").header("x-consumer", "a").fetch().await.status, 200);
 }
 
-pub(super) async fn a_caller_without_a_key_passes_if_set<T: Target>() {
+pub(super) async fn a_request_without_a_key_is_allowed_if_configured<T: Target>() {
     let site =
         T::serve(vec![HttpLimiter::new(one()).key(Identified).on_missing_key(MissingKey::Allow)]);
     for _ in 0..3 {

@@ -32,7 +32,8 @@ pub(super) async fn preflights_are_exempt_when_set<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "200 2-1-60");
 }
 
-/// Else `OPTIONS` would be a way around the limit: to proxies, and to handlers of any method.
+/// If all `OPTIONS` requests were exempt, clients could use them to reach proxies and handlers of
+/// any method without a limit.
 pub(super) async fn an_options_request_that_is_no_preflight_is_counted<T: Target>() {
     const METHOD: &str = "access-control-request-method";
 
@@ -81,7 +82,8 @@ pub(super) async fn exempt_requests_have_no_headers_and_are_not_counted<T: Targe
     assert_eq!(site.get("/health/").fetch().await.standing(), "404 2-0-60");
 }
 
-/// Extensions of an earlier layer decide the exemption, the cost, the reaction to a denial, and the subject.
+/// The extensions from an outer layer determine the exemption, the cost, the reaction to a denial,
+/// and the subject.
 pub(super) async fn settings_read_the_extensions_of_an_earlier_layer<T: Target>() {
     fn consumer<T: Target>(request: &dyn RequestInfo) -> Option<&Subject> {
         T::extension(request)

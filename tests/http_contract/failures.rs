@@ -1,4 +1,4 @@
-//! A store that cannot answer.
+//! A store that cannot decide.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Target};
 use tokio::net::TcpSocket;
 
-/// However busy this machine is with other tests.
+/// Long enough for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One request per day, decided on this store.
+/// Returns a limiter that allows one request per day, with this store.
 fn on(store: RedisStore, on_failure: OnFailure) -> RateLimiter {
     let builder = RateLimiter::builder().limit(Limit::per_day(1)).store(store);
     builder.on_store_failure(on_failure).deadline(PATIENCE).build().unwrap()
 }
 
-/// The same, without a long wait for connections that cannot be made.
+/// Returns such a limiter on the server at `url`, which does not wait long for a connection.
 async fn limiter(url: &str, on_failure: OnFailure) -> RateLimiter {
     on(RedisStore::connect(url).await.unwrap(), on_failure)
 }
 
-/// An address without a listener, as long as the socket is held.
+/// Returns an address on which nothing listens as long as the socket exists.
 fn nobody() -> (TcpSocket, String) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -43,7 +43,7 @@ pub(super) async fn requests_pass_without_headers_when_the_store_is_down<T: Targ
     }
 }
 
-pub(super) async fn requests_are_turned_away_when_the_store_is_down_if_set<T: Target>() {
+pub(super) async fn requests_are_rejected_when_the_store_is_down_if_configured<T: Target>() {
     let (_nobody, url) = nobody();
     let site = T::serve(vec![HttpLimiter::new(limiter(&url, OnFailure::Reject).await)]);
     let answer = site.get("/").fetch().await;
@@ -58,7 +58,7 @@ pub(super) async fn requests_are_turned_away_when_the_store_is_down_if_set<T: Ta
     );
 }
 
-/// Responses of a fallback report the limits that it enforces: this instance's share.
+/// The responses of a fallback report the limits that it enforces, which are this instance's share.
 pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down<
     T: Target,
 >() {
@@ -75,8 +75,8 @@ pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_
     assert!(denied.header("retry-after").is_some());
 }
 
-/// Nothing is left of the limit for this instance: that is not the client's fault.
-pub(super) async fn a_share_of_less_than_one_turns_away_as_an_outage<T: Target>() {
+/// This instance's share of the limit is zero, which is not the client's fault.
+pub(super) async fn a_share_of_less_than_one_unit_is_rejected_as_an_outage<T: Target>() {
     let (_nobody, url) = nobody();
     let store = RedisStore::connect(&url).await.unwrap();
     let builder = RateLimiter::builder().limit(Limit::per_day(3)).store(store).deadline(PATIENCE);
@@ -95,8 +95,8 @@ pub(super) async fn grpc_calls_get_a_grpc_status_for_an_outage<T: Target>() {
     assert_eq!((fields, site.handled()), ([Some("14"), Some("1000")], 0));
 }
 
-/// A client that makes the store fail for its subject must not escape the subject's limit.
-pub(super) async fn a_poisoned_counter_does_not_open_the_gate<T: Target>() {
+/// A client that makes the store fail for its own subject must not escape the limit.
+pub(super) async fn a_damaged_counter_does_not_lift_the_limit<T: Target>() {
     let redis = RedisServer::start();
     let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;
     let site = T::serve(vec![HttpLimiter::new(on(store.unwrap(), OnFailure::Allow))]);
@@ -128,13 +128,15 @@ pub(super) async fn a_block_holds_when_the_store_is_down<T: Target>() {
     }
 }
 
-pub(super) async fn a_service_that_starts_before_its_store_enforces_when_it_comes_up<T: Target>() {
+pub(super) async fn a_service_that_starts_before_its_store_enforces_limits_once_the_store_runs<
+    T: Target,
+>() {
     let mut redis = RedisServer::stopped();
     let site = T::serve(vec![HttpLimiter::new(limiter(&redis.url(), OnFailure::Allow).await)]);
     assert_eq!(site.get("/").fetch().await.standing(), "200");
 
     redis.restart();
-    // The pool tries to connect again at times of its own.
+    // The pool tries to connect again after a delay of its own.
     let enforced = async {
         loop {
             let answer = site.get("/").fetch().await;

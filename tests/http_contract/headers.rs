@@ -9,7 +9,7 @@ use rl_core::source::ByRealm;
 use rl_core::{GoverningLimit, Limit, Policy, RateLimiter, Realm};
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
-/// 27 of 100 requests of this minute are used; 18 seconds have passed.
+/// Returns a site with 27 of 100 requests of this minute used, 18 seconds into the minute.
 async fn the_worked_example<T: Target>(headers: Headers) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["100/minute"]);
@@ -21,7 +21,7 @@ async fn the_worked_example<T: Target>(headers: Headers) -> Site {
 pub(super) async fn each_family_has_its_own_fields<T: Target>() {
     use HeaderFamily::*;
 
-    // 18 seconds into the minute that began with 2026; it ends at 1767225660.
+    // The time is 18 seconds into the first minute of 2026, which ends at 1767225660.
     let families: [(_, &[&str]); 10] = [
         (
             OpenBank,
@@ -90,7 +90,7 @@ pub(super) async fn each_family_has_its_own_fields<T: Target>() {
     }
 }
 
-pub(super) async fn families_stand_beside_each_other<T: Target>() {
+pub(super) async fn several_families_are_sent_in_one_response<T: Target>() {
     let both = Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub);
     let site = the_worked_example::<T>(both).await;
     let told = [
@@ -108,7 +108,7 @@ pub(super) async fn families_stand_beside_each_other<T: Target>() {
     assert_eq!(site.get("/").fetch().await.told(), told);
 }
 
-/// Scripts in browsers read only what a CORS layer exposes by name.
+/// Scripts in browsers can read only the fields that a CORS layer exposes by name.
 pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target>() {
     for headers in [
         Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub),
@@ -136,7 +136,8 @@ pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
     assert_eq!(site.get("/").fetch().await.told(), ["retry-after: 60"]);
 }
 
-/// Builds a site under 10 per second, 100 per minute and 1 000 per hour; the minute has one unit left, for 49 seconds.
+/// Returns a site with limits of 10 per second, 100 per minute and 1 000 per hour. The minute has
+/// one unit left, and ends in 49 seconds.
 async fn one_left_of_the_minute<T: Target>(follow: GoverningLimit) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["10/second", "100/minute", "1000/hour"]);

@@ -1,4 +1,4 @@
-//! Requests made to do harm, some of which no client library would send.
+//! Requests that are made to do harm. Most client libraries could not send some of them.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
@@ -14,7 +14,7 @@ use rl_core::{Limit, RateLimiter, Realm, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, eventually, limiter, new_year, statuses};
 
-/// However busy this machine is with other tests.
+/// Long enough for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn used(limiter: &RateLimiter, subject: &Subject) -> u64 {
@@ -22,18 +22,18 @@ async fn used(limiter: &RateLimiter, subject: &Subject) -> u64 {
     usage.limits().next().unwrap().used()
 }
 
-/// Creates a limiter that allows `max` requests per minute of all clients together.
+/// Returns a site that counts all clients together under `limit`, and its limiter.
 fn together<T: Target>(limit: &str) -> (Site, RateLimiter) {
     let limiter = limiter(&new_year(), &[limit]);
     (T::serve(vec![HttpLimiter::new(limiter.clone()).key(Constant)]), limiter)
 }
 
-/// A request with this line more, after which the connection ends.
+/// Returns a request with this additional line, after which the connection closes.
 fn with_line(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", line, b"\r\n\r\n"].concat()
 }
 
-/// A response, or the log of a cache, must not show a client the input of another.
+/// A response, or the log of a cache, must not show the input of one client to another.
 pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     const MARK: &str = "x4711x";
     let bodies =
@@ -43,7 +43,8 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
         let key = Header::new("x-key", Realm::Consumer).unwrap();
         let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"])).key(key);
         let site = T::serve(vec![http.headers(headers).denial_body(body)]);
-        // Granted, denied, denied in the manner of gRPC, and without a key.
+        // The responses are an allowed one, a denied one, a denied gRPC call, and one without a
+        // key.
         for (key, kind, status) in [
             ("x-key", "text/x", 200),
             ("x-key", "text/x", 429),
@@ -66,8 +67,8 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     }
 }
 
-/// A line break in a value starts no line of its own, in a response or in a store: the server rejects the
-/// request before the limiter sees it.
+/// A line break in a value must not start a line, in a response or in a store. The server rejects
+/// such a request before the limiter receives it.
 pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
     let limiter = limiter(&new_year(), &["9/minute"]);
     let key = Header::new("x-key", Realm::Consumer).unwrap();
@@ -78,14 +79,15 @@ pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
         assert_eq!(statuses, [400], "{}", value.escape_ascii());
     }
     assert_eq!(site.handled(), 0);
-    // A line feed alone may end a line: then there are two, and the value ends at the first.
+    // A line feed alone may end a line. In that case there are two lines, and the value ends at the
+    // first one.
     let answer = site.send(with_line(b"x-key: a\nx-key: b")).await;
     assert!(matches!(statuses(&answer)[..], [] | [400 | 403]));
     assert_eq!(site.get("/").header("x-key", "a").fetch().await.standing(), "200 9-8-60");
 }
 
-/// A key may be as long as the headers that servers accept. A longer value that arrives is ambiguous, not a
-/// missing key. Only the right end of a long header of addresses is read.
+/// A key may be as long as the headers that servers accept. A longer value counts as ambiguous, not
+/// as a missing key. Only the right end of a long header of addresses is read.
 pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     let secret = KeySecret::new(b"a secret of the tests").unwrap();
     let key = ApiKey::header("x-key", secret).unwrap().or(ClientAddress::default());
@@ -93,7 +95,7 @@ pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     for (length, expected) in [(60_000, 200), (70_000, 400), (1_000_000, 431)] {
         let line = format!("x-key: {}", "k".repeat(length));
         let statuses = statuses(&site.send(with_line(line.as_bytes())).await);
-        // How a server ends a connection whose request it has not read is its own affair.
+        // Servers differ in how they end a connection whose request they have not read.
         let is_cut = length > 70_000 && matches!(statuses[..], [] | [400 | 413]);
         assert!(is_cut || statuses == [expected], "{length}: {statuses:?}");
     }
@@ -112,7 +114,7 @@ pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "200 9-8-60", "as the proxy");
 }
 
-/// Many requests in one packet are as many charges, and no more.
+/// Each of several requests in one packet is charged once.
 pub(super) async fn pipelined_requests_are_charged_one_by_one<T: Target>() {
     let (site, limiter) = together::<T>("4/minute");
     let get = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -124,8 +126,8 @@ pub(super) async fn pipelined_requests_are_charged_one_by_one<T: Target>() {
     assert_eq!((used(&limiter, &Subject::global()).await, site.handled()), (4, 4));
 }
 
-/// Where a request ends is the server's to say, and some say it in two ways. However it is read,
-/// nothing is served that was not counted, and nothing is counted twice.
+/// The server determines where a request ends, and some servers accept two lengths. In either
+/// reading, no request is served without being counted, and none is counted twice.
 pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>() {
     let inner = "GET /users/7 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let lengths = [
@@ -149,13 +151,13 @@ pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>(
         assert!(statuses.iter().all(|status| matches!(status, 200 | 400 | 501)), "{statuses:?}");
         let counted = used(&limiter, &Subject::global()).await;
         assert!(served <= site.handled() && served <= 2, "{length}: {statuses:?}");
-        // A request whose body turns out to be none is counted, and reaches no handler.
+        // A request whose body is empty in one reading is counted, but reaches no handler.
         assert!((site.handled() as u64..=2).contains(&counted), "{length}: {counted}");
         assert_eq!(together::<T>("9/minute").0.get("/").fetch().await.status, 200);
     }
 }
 
-/// A network has 2^64 addresses, and each has several spellings.
+/// A network has 2^64 addresses, and each has several notations.
 pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>() {
     let behind = ClientAddress::new(ClientIp::with_proxies("127.0.0.0/8".parse().unwrap()));
     let site = T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["20/minute"])).key(behind)]);
@@ -179,7 +181,7 @@ pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>
     assert_eq!(neighbour.standing(), "200 20-19-60");
 }
 
-/// A proxy overwrites the header: if there are two, one is the client's.
+/// A proxy overwrites the header. If there are two, one comes from the client.
 pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>() {
     let rule = ClientIp::with_proxies("127.0.0.0/8".parse().unwrap());
     let rule = rule.single_header("x-real-ip").unwrap();
@@ -193,7 +195,7 @@ pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>
     }
 }
 
-/// In a cluster the braces of a key say where it lives; colons part realms and namespaces.
+/// In a cluster, the braces of a key determine its server. Colons separate realms and namespaces.
 pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
     let redis = RedisServer::start();
     let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;
@@ -208,7 +210,7 @@ pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
         ]
         .map(str::to_owned),
     );
-    // The same to the eye, and not the same.
+    // These ids look the same, but are different.
     ids.extend(
         ["\u{e9}", "e\u{301}", "\u{430}", "a\u{200b}", "\u{202e}a", "💥"].map(str::to_owned),
     );
@@ -217,7 +219,7 @@ pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
         for id in &ids {
             let value = HeaderValue::from_bytes(id.as_bytes()).unwrap();
             let answer = site.get("/").header("x-key", value).fetch().await.standing();
-            // Time passes on the server.
+            // Time passes on the server, so the seconds may differ.
             let (answer, expected) = (answer.split(['-', ',']), standing.split(['-', ',']));
             assert!(answer.take(2).eq(expected.take(2)), "{id:?}");
         }
@@ -231,9 +233,10 @@ pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
     }
 }
 
-/// How long a client may take to read is for the server to limit. As long as it does not, the place
-/// is held: the lease is renewed, and it is free when the body has ended or cannot be written.
-pub(super) async fn a_reader_who_takes_no_more_holds_its_place_until_the_end<T: Target>() {
+/// The server has to limit how long a client may take to read. As long as it does not, the place
+/// stays occupied, because its lease is renewed. The place is free when the body has ended or
+/// cannot be written.
+pub(super) async fn a_client_that_stops_reading_holds_its_place_until_the_body_ends<T: Target>() {
     let lease = Duration::from_millis(300);
     let clock = new_year();
     let limiter = limiter(&clock, &["1:concurrency:lease=300ms"]);
@@ -241,7 +244,7 @@ pub(super) async fn a_reader_who_takes_no_more_holds_its_place_until_the_end<T: 
     let mut response = site.get("/streams").send().await.unwrap();
     assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
     for _ in 0..8 {
-        // Nearly a whole lease: only who renews it in time keeps it.
+        // Nearly a whole lease passes, so only a lease that is renewed in time still holds.
         clock.advance(lease - Duration::from_millis(1));
         assert_eq!(site.get("/").fetch().await.status, 429);
         let reset = async || {

@@ -1,8 +1,8 @@
-//! The behaviour of a limiter as clients see it, tested on both adapters and on real servers.
+//! The behaviour of a limiter as clients observe it, tested with both adapters on real servers.
 //!
-//! Each sentence is a function over the [`Target`](rl_tests::web::Target); at the end of this file it
-//! becomes a test of axum and a test of actix-web. Where the frameworks differ in how a limiter is
-//! put in place, [`on_axum`] and [`on_actix`] go on alone.
+//! Each contract is a function that is generic over [`Target`](rl_tests::web::Target). At the end
+//! of this file, each becomes a test with axum and a test with actix-web. [`on_axum`] and
+//! [`on_actix`] contain tests of the ways in which each framework installs a limiter.
 
 mod addresses;
 mod callers;
@@ -21,7 +21,7 @@ mod settling;
 mod shadow;
 mod shared;
 
-/// Makes each sentence a test of either adapter.
+/// Makes each contract a test for both adapters.
 macro_rules! contract {
     ($($part:ident { $($sentence:ident,)+ })+) => {
         mod axum {
@@ -60,7 +60,7 @@ contract! {
     }
     headers {
         each_family_has_its_own_fields,
-        families_stand_beside_each_other,
+        several_families_are_sent_in_one_response,
         the_written_headers_are_those_that_cors_can_expose,
         without_a_family_only_a_denial_tells,
         the_shortest_active_limit_is_shown,
@@ -84,9 +84,9 @@ contract! {
         a_denial_has_no_retry_after_when_the_block_has_no_end,
         a_denial_reports_a_cost_that_is_never_granted,
         a_denial_names_the_unit_of_its_limit,
-        grpc_calls_are_denied_in_their_own_way,
-        a_caller_without_a_key_is_turned_away,
-        a_caller_without_a_key_passes_if_set,
+        grpc_calls_are_denied_with_a_grpc_status,
+        a_request_without_a_key_is_rejected,
+        a_request_without_a_key_is_allowed_if_configured,
         callers_without_a_key_share_a_count_if_set,
     }
     exemptions {
@@ -97,7 +97,7 @@ contract! {
         settings_read_the_extensions_of_an_earlier_layer,
     }
     callers {
-        api_keys_stand_in_headers_queries_cookies_and_bearer_tokens,
+        api_keys_are_read_from_headers_queries_cookies_and_bearer_tokens,
         tiers_of_keys_have_limits_of_their_own,
         keys_that_can_be_read_in_two_ways_are_rejected_and_count_nowhere,
         ambiguous_keys_of_grpc_calls_are_invalid_arguments,
@@ -127,14 +127,14 @@ contract! {
         changing_addresses_within_a_network_gains_nothing,
         an_address_that_is_forwarded_twice_is_not_trusted,
         ids_cannot_leave_their_place_in_a_key,
-        a_reader_who_takes_no_more_holds_its_place_until_the_end,
+        a_client_that_stops_reading_holds_its_place_until_the_body_ends,
     }
     nesting {
         the_stricter_numbers_survive_from_outside,
         the_stricter_numbers_survive_from_inside,
         an_inner_denial_is_not_overwritten,
         an_outer_denial_spares_the_inner_limiter,
-        lists_stand_beside_each_other,
+        lists_of_nested_limiters_are_both_sent,
         each_limiter_charges_once,
         a_cost_reaches_every_metered_limiter_around_the_handler,
         a_request_is_degraded_by_a_limiter_around_another,
@@ -145,13 +145,13 @@ contract! {
     }
     over_limit {
         requests_wait_for_their_turn_if_set,
-        a_request_that_would_wait_too_long_is_rejected_at_once,
+        a_request_that_would_wait_too_long_is_rejected_without_waiting,
         a_request_is_rejected_when_the_queue_is_full,
         degraded_requests_reach_the_handler_uncharged,
         the_strategy_is_chosen_for_each_request_if_set,
     }
     settling {
-        a_handler_says_what_a_request_costs,
+        a_handler_sets_the_cost_of_a_request,
         failed_requests_are_refunded_if_set,
         the_response_says_what_a_request_costs,
         a_request_is_settled_when_its_body_has_ended,
@@ -170,13 +170,13 @@ contract! {
     }
     failures {
         requests_pass_without_headers_when_the_store_is_down,
-        requests_are_turned_away_when_the_store_is_down_if_set,
+        requests_are_rejected_when_the_store_is_down_if_configured,
         a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down,
-        a_share_of_less_than_one_turns_away_as_an_outage,
+        a_share_of_less_than_one_unit_is_rejected_as_an_outage,
         grpc_calls_get_a_grpc_status_for_an_outage,
-        a_poisoned_counter_does_not_open_the_gate,
+        a_damaged_counter_does_not_lift_the_limit,
         a_block_holds_when_the_store_is_down,
-        a_service_that_starts_before_its_store_enforces_when_it_comes_up,
+        a_service_that_starts_before_its_store_enforces_limits_once_the_store_runs,
     }
     shared {
         a_store_elsewhere_counts_exactly,

@@ -1,4 +1,4 @@
-//! Limiters around limiters.
+//! Limiters that are nested in other limiters.
 
 use rl_core::OverLimit;
 use rl_core::adapter::HttpLimiter;
@@ -12,7 +12,7 @@ fn of(limit: &str) -> RateLimiter {
     limiter(&new_year(), &[limit])
 }
 
-/// Returns the units of the first limit that the client of the tests has used.
+/// Returns the units that the client of the tests has used under the first limit.
 async fn used(limiter: &RateLimiter) -> u64 {
     let usage = limiter.usage(&Subject::ip([127, 0, 0, 1])).await.unwrap();
     usage.limits().next().unwrap().used()
@@ -51,7 +51,7 @@ pub(super) async fn an_outer_denial_spares_the_inner_limiter<T: Target>() {
     assert_eq!(used(&inner).await, 1);
 }
 
-pub(super) async fn lists_stand_beside_each_other<T: Target>() {
+pub(super) async fn lists_of_nested_limiters_are_both_sent<T: Target>() {
     let ietf = || Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank);
     let limiters = ["5/minute", "9/hour"].map(|limit| HttpLimiter::new(of(limit)).headers(ietf()));
     let site = T::serve(limiters.to_vec());
@@ -96,12 +96,13 @@ pub(super) async fn the_same_limiter_around_another_charges_once<T: Target>() {
     assert_eq!((used(&limiter).await, used(&another).await), (3, 3));
 }
 
-/// The fault: the inner layer charged nothing, and 50 of 50 requests passed its limit.
+/// Fault: the inner layer charged nothing, and all 50 requests passed its limit.
 pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
     let policy = |max| Policy::new([Limit::per_hour(max)]).unwrap();
     let policies = ByRealm::with_default(policy(100)).with(Realm::Consumer, policy(3));
     let limiter = RateLimiter::builder().policies(policies).build().unwrap();
-    // The third layer has the subject of the first, with another subject in between.
+    // The third layer counts the same subject as the first; the layer between them counts another
+    // subject.
     let of_consumer = |key: &'static str| {
         HttpLimiter::new(limiter.clone()).key(move |request: &dyn RequestInfo| match key {
             "address" => Ok(Some(Subject::ip([127, 0, 0, 1]))),
@@ -129,8 +130,8 @@ pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
     }
 }
 
-/// A cost that a handler reports applies to every metered limiter, and to no other: the others count
-/// something else.
+/// A cost that a handler reports applies to every metered limiter around it. The other limiters are
+/// not affected, because they count something else.
 pub(super) async fn a_cost_reaches_every_metered_limiter_around_the_handler<T: Target>() {
     let [outer, inner, other] = ["9000/hour", "5000/hour", "100/hour"].map(of);
     let limiters = vec![

@@ -1,4 +1,4 @@
-//! Where a limiter can stand in actix-web.
+//! The ways to install a limiter in actix-web.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ async fn the_middleware_wrapped_last_runs_first() {
 }
 
 #[tokio::test]
-async fn a_condition_that_does_not_hold_switches_it_off() {
+async fn a_condition_that_is_false_disables_the_middleware() {
     for (on, standing) in [(true, "200 1-0-60"), (false, "200")] {
         let limit = limit("1/minute");
         let site =
@@ -82,7 +82,7 @@ async fn a_condition_that_does_not_hold_switches_it_off() {
 }
 
 #[tokio::test]
-async fn it_stands_between_other_middlewares() {
+async fn it_works_between_other_middlewares() {
     let limit = limit("1/minute");
     let site = serve(move || {
         App::new()
@@ -114,7 +114,7 @@ async fn another_handler_answers_degraded_requests() {
     assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "/ from the cache"));
 }
 
-/// To actix-web what is sent through a web socket is the body of the response.
+/// For actix-web, the messages of a web socket are the body of the response.
 #[tokio::test]
 async fn a_place_is_held_for_as_long_as_a_web_socket() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
@@ -178,7 +178,7 @@ async fn a_denied_decision_is_returned_from_a_handler() {
     }
 }
 
-/// The stricter numbers are those of the decision that denies.
+/// The response shows the values of the decision that denies, which is the stricter one.
 #[tokio::test]
 async fn a_denied_decision_of_a_handler_survives_the_middleware_around_it() {
     let (inner, outer) = (limiter(&new_year(), &["0/minute"]), limit("9/hour"));

@@ -1,4 +1,4 @@
-//! Where a limiter can stand in axum.
+//! The ways to install a limiter in axum.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ async fn a_single_route_has_a_limit_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_stack_of_layers_reads_from_the_outside() {
+async fn the_first_layer_of_a_stack_is_the_outermost() {
     let stack = ServiceBuilder::new().layer(layer("5/hour")).layer(layer("2/minute"));
     let site = serve(app().layer(stack));
     let answer = site.get("/").fetch().await;
@@ -76,7 +76,7 @@ async fn a_nested_router_has_limits_of_its_own_and_counts_whole_patterns() {
     assert_eq!(site.get("/users/1").fetch().await.standing(), "200");
 }
 
-/// The same layer, used in two places, is one limiter.
+/// The same layer in two places is one limiter.
 #[tokio::test]
 async fn clones_of_a_layer_count_together() {
     let layer = layer("2/minute");
@@ -88,7 +88,7 @@ async fn clones_of_a_layer_count_together() {
     assert_eq!(site.get("/one").fetch().await.status, 429);
 }
 
-/// A gateway: what it does not let through does not reach the service behind it.
+/// In front of a proxy, a denied request does not reach the service behind the proxy.
 #[tokio::test]
 async fn a_limiter_in_front_of_a_proxy_spares_the_service_behind_it() {
     let http = HttpLimiter::new(limiter(&new_year(), &["1000/hour"]));
@@ -125,9 +125,9 @@ async fn another_service_answers_degraded_requests() {
     assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "from the cache"));
 }
 
-/// actix-web notices when it writes next, and settles then.
+/// With actix-web, the request is settled at the next write to the connection, which fails.
 #[tokio::test]
-async fn a_request_is_settled_when_its_client_goes_away() {
+async fn a_request_is_settled_when_its_client_disconnects() {
     let limiter = ten();
     let site = Axum::serve(vec![HttpLimiter::new(limiter.clone()).metered()]);
     let mut response = site.get("/streams").send().await.unwrap();
@@ -136,9 +136,9 @@ async fn a_request_is_settled_when_its_client_goes_away() {
     settles_at(&limiter, 5).await;
 }
 
-/// actix-web lets the handler go on.
+/// With actix-web, the handler continues to run.
 #[tokio::test]
-async fn a_place_is_free_when_the_client_goes_away() {
+async fn a_place_is_free_when_the_client_disconnects() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
     let site = Axum::serve(vec![HttpLimiter::new(limiter.clone())]);
     let request = tokio::spawn(site.get("/waits").send());
@@ -149,7 +149,7 @@ async fn a_place_is_free_when_the_client_goes_away() {
     assert_eq!(site.get("/").fetch().await.status, 200);
 }
 
-/// To hyper the response to an upgrade ends at once: the handler takes the permit along.
+/// For hyper, the response to an upgrade ends immediately, so the handler has to hold the permit.
 #[tokio::test]
 async fn a_place_is_held_for_as_long_as_a_web_socket() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
@@ -188,7 +188,7 @@ async fn a_denied_decision_is_returned_from_a_handler() {
     assert_eq!(denied.header("cache-control"), Some("no-store"));
 }
 
-/// The stricter numbers are those of the decision that denies.
+/// The response shows the values of the decision that denies, which is the stricter one.
 #[tokio::test]
 async fn a_denied_decision_of_a_handler_survives_the_layer_around_it() {
     let (inner, outer) = (limiter(&new_year(), &["0/minute"]), layer("9/hour"));

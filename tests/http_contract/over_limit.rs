@@ -24,10 +24,11 @@ pub(super) async fn requests_wait_for_their_turn_if_set<T: Target>() {
     assert_eq!(site.handled(), 5);
 }
 
-pub(super) async fn a_request_that_would_wait_too_long_is_rejected_at_once<T: Target>() {
+pub(super) async fn a_request_that_would_wait_too_long_is_rejected_without_waiting<T: Target>() {
     let site = T::serve(vec![waiting("1/day", Duration::from_secs(86_000), 10)]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-86400");
-    // It would wait for most of a day if it did not see that this is not enough.
+    // The limiter knows that the longest permitted wait does not suffice, so the request does not
+    // wait.
     assert_eq!(site.get("/").fetch().await.status, 429);
     assert_eq!(site.handled(), 1);
 }
@@ -36,7 +37,7 @@ pub(super) async fn a_request_is_rejected_when_the_queue_is_full<T: Target>() {
     let site = T::serve(vec![waiting("1/day", Duration::from_secs(999_999), 1)]);
     assert_eq!(site.get("/").fetch().await.status, 200);
     let (one, other) = (Box::pin(site.get("/").fetch()), Box::pin(site.get("/").fetch()));
-    // One of the two waits for a day.
+    // One of the two requests waits, for up to a day.
     let (Either::Left((answer, _)) | Either::Right((answer, _))) = select(one, other).await;
     assert_eq!(answer.standing(), "429 1-0-86400, retry 86400");
     assert_eq!(site.handled(), 1);

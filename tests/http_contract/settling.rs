@@ -14,17 +14,18 @@ pub(super) async fn used(limiter: &RateLimiter) -> u64 {
     usage.limits().next().unwrap().used()
 }
 
-/// A response is with the client before the server has done with it.
+/// The client may receive the response before the server has settled the request.
 pub(super) async fn settles_at(limiter: &RateLimiter, units: u64) {
     eventually(|| async { used(limiter).await == units }).await;
 }
 
-pub(super) async fn a_handler_says_what_a_request_costs<T: Target>() {
+pub(super) async fn a_handler_sets_the_cost_of_a_request<T: Target>() {
     let limiter = ten();
     let site = T::serve(vec![HttpLimiter::new(limiter.clone()).metered()]);
     assert_eq!(site.get("/costs/4").fetch().await.standing(), "200 10-9-60");
     settles_at(&limiter, 5).await;
-    // Beyond the limit, because the work is done: the next one pays.
+    // The charge exceeds the limit, because the work has been done. Later requests are denied for
+    // it.
     assert_eq!(site.get("/costs/90").fetch().await.standing(), "200 10-4-60");
     settles_at(&limiter, 96).await;
     assert_eq!(site.get("/").fetch().await.standing(), "429 10-0-60, retry 60");

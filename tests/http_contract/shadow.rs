@@ -1,4 +1,4 @@
-//! Limits that are tried out: decided and reported, never denied.
+//! Limits in shadow: they are decided and reported, but never deny.
 
 use rl_core::adapter::HttpLimiter;
 use rl_core::{Limit, RateLimiter};

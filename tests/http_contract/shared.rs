@@ -1,4 +1,4 @@
-//! A store elsewhere: the adapters wait for its decisions.
+//! A store on a server, for whose decisions the adapters have to wait.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use rl_core::{Limit, RateLimiter, RedisStore};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, client, limiter, new_year};
 
-/// A limiter of an instance of its own, with its own connections. Its window of a day, and its time
-/// to decide, are longer than anything that a test does.
+/// Returns a limiter of a separate instance, with its own connections. Its window of a day and its
+/// deadline are longer than any test.
 async fn per_day(redis: &RedisServer, max: u32) -> RateLimiter {
     let patience = Duration::from_secs(60);
     let store = RedisStore::builder(&redis.url()).connection_wait(patience).connect().await;
@@ -16,7 +16,7 @@ async fn per_day(redis: &RedisServer, max: u32) -> RateLimiter {
     builder.deadline(patience).build().unwrap()
 }
 
-/// How many of `count` requests, made at once and spread over the sites, pass.
+/// Returns how many of `count` concurrent requests, spread over the sites, are allowed.
 async fn passed(sites: &[Site], count: usize) -> usize {
     let clients: Vec<_> = (0..6).map(|_| client()).collect();
     let requests: Vec<_> = (0..count)

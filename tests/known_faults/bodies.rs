@@ -26,10 +26,10 @@ fn one_per_minute() -> RateLimiter {
     limiter(&new_year(), &["1/minute"])
 }
 
-/// A response as it arrived: status, data and trailers.
+/// A response as it was received: status, data and trailers.
 type Arrived = (u16, Vec<u8>, Option<HeaderMap>);
 
-/// Asks a service that answers with a body made by `make` twice: the second time it is denied.
+/// Sends two requests to a service whose body is created by `make`. The second request is denied.
 async fn arrived<B>(make: impl Fn() -> B + Clone) -> [Arrived; 2]
 where
     B: Body<Data: From<Vec<u8>>, Error: Debug>,
@@ -49,8 +49,9 @@ where
     [next().await, next().await]
 }
 
-/// Middlewares that demand one body type, or that the body be made from their error, work with one
-/// framework only. Ours takes any whose data can be made from bytes: a denial has to be said in it.
+/// Some middlewares require one body type, or a body that can be created from their error, and so
+/// work with only one framework. Ours accepts any body whose data can be created from bytes, which
+/// a denial needs.
 #[tokio::test]
 async fn t06_every_body_type_is_taken() {
     fn expect([allowed, denied]: [Arrived; 2], body: &str) {
@@ -63,7 +64,7 @@ async fn t06_every_body_type_is_taken() {
     expect(arrived(|| AxumBody::from("axum")).await, "axum");
     expect(arrived(|| BoxBody::new(Full::<Bytes>::from("boxed"))).await, "boxed");
     expect(arrived(|| UnsyncBoxBody::new(Full::<Bytes>::from("unsync"))).await, "unsync");
-    // Data that is no `Bytes`.
+    // The data of this body is not `Bytes`.
     expect(arrived(|| Full::new(VecDeque::from(*b"deque"))).await, "deque");
 }
 
@@ -82,7 +83,7 @@ async fn t06_frames_and_trailers_pass_through() {
     assert_eq!((denied.0, denied.2), (429, None));
 }
 
-/// A body that must not be read.
+/// A body that panics when it is read.
 struct Untouched;
 
 impl Body for Untouched {
@@ -97,8 +98,8 @@ impl Body for Untouched {
     }
 }
 
-/// A middleware that collects the body of a request before it decides makes uploads wait, holds them
-/// in memory whatever their size, and breaks streams.
+/// A middleware that collects the body of a request before it decides delays uploads, holds them in
+/// memory whatever their size, and breaks streams.
 #[tokio::test]
 async fn t07_the_body_of_a_request_is_not_read() {
     let mut in_memory = layer(&one_per_minute()).layer(RecordingService::default());
@@ -116,8 +117,8 @@ async fn t07_the_body_of_a_request_is_not_read() {
     assert_eq!(denied.await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
-/// The same over the network: the body begins and never ends, and client and handler talk all the
-/// while.
+/// The same over the network: the body never ends, and client and handler exchange data while it is
+/// sent.
 #[tokio::test]
 async fn t07_an_endless_body_reaches_the_handler_as_it_comes() {
     async fn contract(site: Site) {

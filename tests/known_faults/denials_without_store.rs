@@ -1,5 +1,5 @@
-//! Denials that need no counter hold whatever happens to Redis: blocks, limits of 0, and costs that the
-//! limits never grant.
+//! Denials that need no counter apply whatever the state of Redis: blocks, limits of 0, and costs
+//! that the limits never grant.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use rl_core::{
 use rl_records::{CallLimits, RecordContent, RecordSource, Records};
 use rl_tests::{Bystander, RedisServer};
 
-/// Returns three per hour for all subjects except those that are always denied.
+/// Returns a policy of three requests per hour, except for subjects that are always denied.
 fn policy_of(subject: &Subject) -> Policy {
     let three = Policy::new([Limit::per_hour(3)]).unwrap();
     match subject.id().as_text() {
         Some("zero") => Policy::new([Limit::per_second(9), Limit::per_day(0)]).unwrap(),
         Some("blocked") => three.blocked_until(None),
-        // The year 2255.
+        // The block ends in the year 2255.
         Some("blocked for a time") => three.blocked_until(Timestamp::from_micros(1 << 53)),
         _ => three,
     }
 }
 
-/// A limiter that lets requests pass when Redis fails.
+/// Returns a limiter that fails open when Redis is down.
 async fn limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     // A process that gets too little time takes an outage for an overload, and the machine may be busy.
@@ -101,7 +101,7 @@ async fn blocks_hold_when_the_service_starts_without_redis() {
     assert!(all_failed_open(&during), "{during:?}");
 }
 
-/// The limits are in the database, and Redis holds none of them.
+/// The limits are in the database, not in Redis.
 #[tokio::test]
 async fn consumers_blocked_by_records_stay_blocked_when_redis_is_killed() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
@@ -113,7 +113,7 @@ async fn consumers_blocked_by_records_stay_blocked_when_redis_is_killed() {
     let mut server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let source = RecordSource::builder(&records).start();
-    // Looking a record up for the first time takes longer than a decision may.
+    // The first look-up of a record may take longer than the usual deadline of a decision.
     let deadline = Duration::from_secs(60);
     let builder = RateLimiter::builder().policies(source).store(store).deadline(deadline);
     let limiter = builder.build().unwrap();

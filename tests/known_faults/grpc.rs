@@ -17,7 +17,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
-/// Serves health checks behind `gate`.
+/// Serves health checks behind a limiter.
 async fn serve(http: HttpLimiter) -> SocketAddr {
     let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = incoming.local_addr().unwrap();
@@ -28,7 +28,7 @@ async fn serve(http: HttpLimiter) -> SocketAddr {
     address
 }
 
-/// A client that calls from this address.
+/// Returns a client that connects from this address.
 async fn client(server: SocketAddr, from: [u8; 4]) -> HealthClient<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{server}")).unwrap();
     let endpoint = endpoint.local_address(Some(IpAddr::from(from)));
@@ -44,7 +44,7 @@ fn two_per_minute() -> RateLimiter {
     limiter(&new_year(), &["2/minute"])
 }
 
-/// gRPC clients make of HTTP 429 an outage, `UNAVAILABLE`, and try again at once.
+/// gRPC clients treat HTTP 429 as an outage, `UNAVAILABLE`, and retry immediately.
 #[tokio::test]
 async fn t08_a_denied_call_is_resource_exhausted() {
     let server = serve(HttpLimiter::new(two_per_minute())).await;
@@ -64,7 +64,7 @@ async fn t08_a_denied_call_is_resource_exhausted() {
     assert_eq!(metadata("retry-after"), Some("60"));
 }
 
-/// Clients that follow Google's API guidance read when to retry, and which limits were exceeded.
+/// Clients that follow Google's API guidance read the time of the retry and the exceeded limits.
 #[tokio::test]
 async fn a_denied_call_carries_retry_info_and_quota_failure() {
     let limits = ["1/minute:unit=tokens", "3/day:requests"];
@@ -80,7 +80,7 @@ async fn a_denied_call_carries_retry_info_and_quota_failure() {
     assert_eq!(words, ("minute", "1 tokens per minute"));
 }
 
-/// A wait cannot help, so there is no delay to send.
+/// Waiting cannot help, so the response contains no delay.
 #[tokio::test]
 async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
     let server = serve(HttpLimiter::new(limiter(&new_year(), &["0/minute", "0/day"]))).await;
@@ -91,7 +91,7 @@ async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
     assert_eq!(details.quota_failure().unwrap().violations.len(), 2);
 }
 
-/// The caller exceeded no quota if the limiter cannot decide.
+/// If the limiter cannot decide, the client has not exceeded a quota.
 #[tokio::test]
 async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
     let http = HttpLimiter::new(undecided());
@@ -104,7 +104,7 @@ async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
     assert!(details.quota_failure().is_none());
 }
 
-/// Returns a limiter that denies because it cannot look up policies.
+/// Returns a limiter that rejects requests because it cannot look up policies.
 fn undecided() -> RateLimiter {
     struct Down;
 
@@ -118,8 +118,8 @@ fn undecided() -> RateLimiter {
     builder.build().unwrap()
 }
 
-/// tonic stores the peer's address in another extension than axum. An extractor that reads only axum's
-/// rejects all clients, or counts them together.
+/// tonic stores the peer's address in another extension than axum. An extractor that reads only the
+/// extension of axum rejects all clients, or counts them together.
 #[tokio::test]
 async fn t08_callers_are_counted_by_the_address_that_tonic_knows() {
     let server = serve(HttpLimiter::new(two_per_minute()).headers(Headers::none())).await;
@@ -132,7 +132,7 @@ async fn t08_callers_are_counted_by_the_address_that_tonic_knows() {
     assert!(check(&mut other).await.is_ok());
 }
 
-/// The service's own answers, trailers and all, arrive as without a limiter.
+/// The responses of the service, including their trailers, are the same as without a limiter.
 #[tokio::test]
 async fn t08_the_status_of_the_service_arrives() {
     let server = serve(HttpLimiter::new(limiter(&new_year(), &["9/minute"]))).await;

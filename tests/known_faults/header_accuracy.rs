@@ -15,7 +15,8 @@ fn caller() -> Subject {
     Subject::ip([127, 0, 0, 1])
 }
 
-/// Builds a site that reports all of these limits in a list, and one of them in single fields.
+/// Returns a site whose responses list all of these limits, and describe one of them in
+/// single-valued fields.
 fn site(limits: &[&str], follow: GoverningLimit) -> (Site, Arc<ManualClock>) {
     let clock = new_year();
     let headers =
@@ -23,7 +24,8 @@ fn site(limits: &[&str], follow: GoverningLimit) -> (Site, Arc<ManualClock>) {
     (Axum::serve(vec![HttpLimiter::new(limiter(&clock, limits)).headers(headers)]), clock)
 }
 
-/// Parses the list: the quota of each limit, its remaining units, and the seconds until its reset.
+/// Parses the lists. Returns for each limit its quota, its remaining units, and the seconds until
+/// its reset.
 fn listed(answer: &Answer) -> Vec<[String; 3]> {
     let number = |text: &str| text.split('=').nth(1).unwrap_or_default().to_owned();
     let of = |name| answer.header(name).unwrap().split(", ").map(|item| item.split(';'));
@@ -35,14 +37,14 @@ fn listed(answer: &Answer) -> Vec<[String; 3]> {
     policies.zip(standings).map(|(quota, [left, reset])| [quota, left, reset]).collect()
 }
 
-/// The single fields.
+/// Returns the single-valued fields.
 fn single(answer: &Answer) -> [String; 3] {
     ["limit", "remaining", "reset"]
         .map(|name| answer.header(&format!("x-rate-limit-{name}")).unwrap().to_owned())
 }
 
-/// The limit of one policy beside the remainder of another, and a reset computed from both, describe
-/// a limit that does not exist.
+/// If the fields combine the limit of one policy, the remaining units of another, and a reset
+/// computed from both, they describe a limit that does not exist.
 #[tokio::test]
 async fn t14_the_fields_describe_one_limit() {
     for follow in [GoverningLimit::ShortestActive, GoverningLimit::FewestRemaining] {
@@ -59,10 +61,10 @@ async fn t14_the_fields_describe_one_limit() {
     }
 }
 
-/// "The fewest units left" compares a second with a month: the second has fewer almost always. And
-/// the wait of the first limit that denies leads the client to the next denial.
+/// If "the fewest units left" decides, a second nearly always wins against a month. And if the wait
+/// is that of the first limit that denies, the client's retry is denied again.
 #[tokio::test]
-async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
+async fn t15_a_denial_reports_the_longest_wait_of_the_limits_that_deny() {
     for (follow, denied) in [
         (GoverningLimit::ShortestActive, "429 2-0-1, retry 2591999"),
         (GoverningLimit::FewestRemaining, "429 3-0-2591999, retry 2591999"),
@@ -72,7 +74,7 @@ async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
         clock.advance(Duration::from_secs(1));
         site.get("/").fetch().await;
         site.get("/").fetch().await;
-        // The second and the month are used up; the day is not.
+        // The second and the month are used up, but the day is not.
         let answer = site.get("/").fetch().await;
         assert_eq!(answer.standing(), denied, "{follow:?}");
         clock.advance(Duration::from_secs(2_591_998));
@@ -82,14 +84,14 @@ async fn t15_a_denial_tells_the_longest_wait_of_the_limits_that_deny() {
     }
 }
 
-/// Seconds that are rounded down send the client back too early, and in the last second at once:
-/// `Retry-After: 0` is a busy loop.
+/// If seconds are rounded down, the client retries too early. In the last second it retries
+/// immediately: `Retry-After: 0` is a busy loop.
 #[tokio::test]
 async fn t16_a_client_that_waits_for_retry_after_is_served() {
     let (site, clock) = site(&["1/second", "3/4321ms"], GoverningLimit::default());
     let mut told = BTreeSet::new();
     for n in 0..400_u64 {
-        // Pauses of up to a second that have nothing to do with the windows.
+        // The pauses are up to a second, and have no relation to the windows.
         clock.advance(Duration::from_micros(n * 7_919_017 % 1_000_003));
         let answer = site.get("/").fetch().await;
         if answer.status == 429 {
@@ -102,15 +104,15 @@ async fn t16_a_client_that_waits_for_retry_after_is_served() {
     assert_eq!(told, BTreeSet::from([1, 2, 3]));
 }
 
-/// A constant, what is used in place of what is left, or more left than there is: each was found in
-/// a header that no test compared with the count.
+/// Headers have been found with a constant, with used instead of remaining units, or with too many
+/// remaining units. No test compared them with the count.
 #[tokio::test]
-async fn t17_what_is_left_is_what_then_passes() {
+async fn t17_the_reported_remaining_units_are_those_that_are_granted() {
     let clock = new_year();
     let limiter = limiter(&clock, &["13/minute"]);
     let site = Axum::serve(vec![HttpLimiter::new(limiter.clone())]);
     for used in [1, 3, 4, 2] {
-        // Others of the same caller come in between.
+        // Other requests of the same client come in between.
         limiter.check(&caller(), used - 1).await;
         let answer = site.get("/").fetch().await;
         let left = limiter.usage(&caller()).await.unwrap().limits().next().unwrap().remaining();
@@ -121,7 +123,7 @@ async fn t17_what_is_left_is_what_then_passes() {
     }
     assert_eq!(site.get("/").fetch().await.status, 429);
 
-    // Used beyond the limit, nothing is left; not less than nothing, and not a great number.
+    // After a use beyond the limit, the remaining units are 0, neither negative nor a huge number.
     limiter.charge(&caller(), 50).await;
     assert_eq!(site.get("/").fetch().await.standing(), "429 13-0-60, retry 60");
 }

@@ -1,4 +1,4 @@
-//! Leases cost a consumer nothing, because unspent units go back.
+//! Leases cost a consumer nothing, because unspent units are returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rl_core::{
 use rl_tests::RedisServer;
 use tokio::runtime::Handle;
 
-/// The longest that a condition is waited for.
+/// The time limit for waiting for a condition.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn clock() -> Arc<ManualClock> {
@@ -23,7 +23,8 @@ fn node(server: &RedisServer, clock: &Arc<ManualClock>) -> RedisStoreBuilder {
     patient(server).manual_clock(clock.clone())
 }
 
-/// A busy machine must not turn into a decision without the store.
+/// Sets long time-outs, because on a busy machine a decision could otherwise be made without the
+/// store.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
     RedisStore::builder(&server.url()).connection_wait(PATIENCE).response_timeout(PATIENCE)
 }
@@ -52,7 +53,7 @@ async fn used(store: &dyn Store, subject: &Subject, policy: &Policy) -> u64 {
 }
 
 #[tokio::test]
-async fn restarted_nodes_serve_the_whole_limit_when_they_are_closed() {
+async fn restarted_nodes_grant_the_whole_limit_if_they_were_closed() {
     let (server, clock) = (RedisServer::start(), clock());
     let policy = Policy::new([Limit::per_month(2_000)]).unwrap();
     let subject = &Subject::consumer("alice");
@@ -91,7 +92,7 @@ async fn a_closed_store_decides_without_leases() {
     store.close().await.unwrap();
 }
 
-/// Requests are still arriving while the store is closed: none of them leaves units behind.
+/// Requests still arrive while the store is being closed. None of them may leave units behind.
 #[tokio::test]
 async fn a_store_that_is_closed_under_load_holds_nothing() {
     let (server, clock) = (RedisServer::start(), clock());
@@ -116,7 +117,7 @@ async fn a_store_that_is_closed_under_load_holds_nothing() {
 }
 
 #[tokio::test]
-async fn idle_units_go_back_after_the_idle_time_and_not_before() {
+async fn idle_units_are_returned_after_the_idle_time_and_not_before() {
     let (server, clock) = (RedisServer::start(), clock());
     let store = node(&server, &clock).lease(20).connect().await.unwrap();
     let policy = Policy::new([Limit::per_month(1_000)]).unwrap();
@@ -146,7 +147,7 @@ async fn one_task_returns_the_idle_units_of_all_subjects() {
         decide(&store, subject, &policy, 1).await;
     }
     let after = tasks();
-    // At most 64 tasks give idle units back.
+    // At most 64 tasks return idle units.
     assert!(after <= before + 70, "{before} tasks became {after}");
     for subject in &subjects {
         let returned = async { while used(&store, subject, &policy).await != 1 {} };
@@ -154,7 +155,8 @@ async fn one_task_returns_the_idle_units_of_all_subjects() {
     }
 }
 
-/// Covers both scripts that decide: the short one, and the one for a subject with counts of another policy.
+/// This covers both scripts that decide: the short one, and the one for a subject with counts of
+/// another policy.
 #[tokio::test]
 async fn a_denied_request_charges_nothing_when_units_are_leased() {
     let (server, clock) = (RedisServer::start(), clock());
@@ -173,7 +175,7 @@ async fn a_denied_request_charges_nothing_when_units_are_leased() {
         let limit = denied.limits().next().unwrap();
         assert_eq!((denied.is_allowed(), limit.used(), limit.remaining()), (false, 7, 3));
         assert_eq!(used(&plain, subject, &policy).await, 7, "{name}");
-        // Concurrent requests share calls.
+        // Concurrent requests share script calls.
         let crowd = join_all((0..40).map(|n| decide(&a, subject, &policy, 4 + n % 3))).await;
         assert!(crowd.iter().all(|decision| !decision.is_allowed()));
         assert_eq!(used(&plain, subject, &policy).await, 7, "{name}");
@@ -184,7 +186,8 @@ async fn a_denied_request_charges_nothing_when_units_are_leased() {
     }
 }
 
-/// Units taken for granted requests stay held. Units taken for a denied request go back.
+/// Units that were leased for allowed requests stay leased. Units that were leased for a denied
+/// request are returned.
 #[tokio::test]
 async fn a_denied_request_leaves_the_lease_as_it_was() {
     let (server, clock) = (RedisServer::start(), clock());
@@ -217,7 +220,7 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
     for subjects in subjects.chunks(1_024) {
         join_all(subjects.iter().map(|subject| decide(&store, subject, &policy, 1))).await;
     }
-    // Neither the idle time nor a window has passed.
+    // Neither the idle time nor any window has ended yet.
     clock.advance(Duration::from_secs(2));
     let mut leased = 0;
     for n in 0..10 {
@@ -228,8 +231,8 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
         }
     }
     assert!(leased > 900, "{leased} of 1000 decisions were leased");
-    // Replaced leases gave their unspent units back, and the others become idle. One sweep gives back the
-    // units of 2048 subjects.
+    // Replaced leases have returned their unspent units, and the others become idle. One sweep
+    // returns the units of 2048 subjects.
     clock.advance(Duration::from_secs(10));
     for _ in 0..=MOST / 2_048 {
         store.return_idle_leases().await;
@@ -238,10 +241,10 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
     assert_eq!(used.iter().filter(|used| **used != 1).count(), 0);
 }
 
-/// The server uses the other node's clock, an hour ahead of the clock by which the first node measures its
-/// lease, as after a step of the server's clock or while a machine was suspended.
+/// The server uses the clock of the other node, which is an hour ahead of the first node's. The
+/// same happens when the server's clock steps forward, or when a machine is suspended.
 #[tokio::test]
-async fn a_clock_that_jumps_admits_one_lease_more_and_only_within_the_lifetime() {
+async fn a_clock_that_jumps_allows_one_more_lease_and_only_within_its_lifetime() {
     let (server, behind, ahead) = (RedisServer::start(), clock(), clock());
     let policy = Policy::new([Limit::per_hour(1_000)]).unwrap();
     let subject = &Subject::consumer("alice");
@@ -263,7 +266,7 @@ async fn a_clock_that_jumps_admits_one_lease_more_and_only_within_the_lifetime()
     let of_the_lease = admitted().await;
     assert!((1..=20).contains(&of_the_lease), "{of_the_lease} of a lease of 20");
 
-    // After the lifetime of the lease, the node holds nothing.
+    // After the lifetime of the lease, the node holds no units.
     let subject = &Subject::consumer("bob");
     for _ in 0..40 {
         decide(&store, subject, &policy, 1).await;

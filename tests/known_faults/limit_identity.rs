@@ -1,4 +1,4 @@
-//! Limits that shared a state by mistake, and counters that were forgotten.
+//! Limits that shared a state by mistake, and counters that were lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn limiter(store: Arc<dyn Store>) -> RateLimiter {
     builder.deadline(Duration::from_secs(60)).build().unwrap()
 }
 
-/// Returns a memory store and a packed Redis store on one clock.
+/// Returns a memory store and a packed Redis store with the same clock.
 async fn stores(redis: &RedisServer) -> (Arc<ManualClock>, [Arc<dyn Store>; 2]) {
     let clock = new_year();
     let memory = MemoryStore::builder().clock(clock.clone()).build();
@@ -40,8 +40,8 @@ fn over(decision: &Decision) -> Vec<&str> {
     decision.limits().filter(|limit| limit.is_over()).map(|limit| limit.name()).collect()
 }
 
-/// Requests and tokens over one period had the same state, so the policy of every metered API could
-/// not be built.
+/// Fault: requests and tokens over one period had the same state, so the policy of a metered API
+/// could not be built.
 #[tokio::test]
 async fn requests_and_tokens_over_one_minute_are_limited_apart() {
     let redis = RedisServer::start();
@@ -111,8 +111,8 @@ async fn requests_and_tokens_count_apart_under_every_algorithm() {
     }
 }
 
-/// The oldest of more than 16 states of other policies was dropped, so a client that could choose among
-/// 17 policies could reset its own daily limit.
+/// Fault: with more than 16 states of other policies, the oldest was dropped. A client that could
+/// choose among 17 policies could reset its own daily limit.
 #[tokio::test]
 async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     let redis = RedisServer::start();
@@ -132,11 +132,11 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
             assert_eq!((denied.is_allowed(), used(&denied)), (false, vec![1]));
         }
         let refused = Origin::FailedClosed(FailureKind::Unsupported);
-        // The present policy and 16 others.
+        // The current policy and 16 others are decided by the store.
         assert_eq!(origins[..16], [Origin::Store; 16]);
         assert_eq!(origins[16..], [refused; 4]);
 
-        // States that have ended make room.
+        // States whose windows have ended make room.
         clock.advance(Duration::from_secs(86_400));
         assert!(limiter.check_with_policy(&daily, &client, 1).await.is_allowed());
         clock.advance(Duration::from_secs(86_400));
@@ -148,7 +148,7 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     }
 }
 
-/// A refund under a policy without counts, beside the most states that one subject can have.
+/// A refund under a policy without counts, for a subject with the maximum number of states.
 #[tokio::test]
 async fn a_refund_and_a_reset_beside_32_states_forget_nothing() {
     let redis = RedisServer::start();

@@ -1,4 +1,4 @@
-//! T11 and T12: what is shared, and what happens when a handle on it is dropped.
+//! T11 and T12: shared state, and the effect of dropping one of its handles.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use rl_tests::web::{self as servers, Fetch, client, limiter, new_year};
 
 use super::layer;
 
-/// actix-web makes its app once for each worker. Counters made along with it are multiplied by the
-/// number of workers, and a limiter that cannot leave its thread has to be made there.
+/// actix-web creates its app once for each worker. Counters that are created with the app are
+/// multiplied by the number of workers. A limiter that cannot be sent to another thread has to be
+/// created there.
 #[tokio::test]
 async fn t11_workers_count_together() {
     fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
@@ -42,11 +43,11 @@ async fn t11_workers_count_together() {
     assert_eq!((passed, workers.len()), (20, 2), "{workers:?}");
 }
 
-/// A handle that stops a cleaner or closes connections when it is dropped takes them from all its
-/// clones.
+/// If a handle stops a background task or closes connections when it is dropped, all its clones
+/// lose them.
 #[tokio::test]
 async fn t12_a_dropped_handle_takes_nothing_from_the_others() {
-    /// Four requests per day; handles come and go.
+    /// The limit is four requests per day, while handles are created and dropped.
     async fn contract(store: impl Store + Clone) -> RateLimiter {
         let patient = RateLimiter::builder().deadline(Duration::from_secs(60));
         let limiter = patient.limit(Limit::per_day(4)).store(store.clone()).build().unwrap();

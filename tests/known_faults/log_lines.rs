@@ -15,11 +15,13 @@ fn builder(url: &str) -> RedisStoreBuilder {
 
 fn limiter(store: RedisStore) -> RateLimiter {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(2)).store(store).namespace("api");
-    // Longer than the wait for a connection, so that the reason is known before.
+    // The deadline is longer than the wait for a connection, so that the reason is known before the
+    // deadline.
     limiter.deadline(GIVE_UP * 2).build().unwrap()
 }
 
-/// The line named neither host nor port, and not that the host name could not be resolved.
+/// Fault: the line named neither the host nor the port, and did not say that the host name could
+/// not be resolved.
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_the_login() {
     let port = free_port();
@@ -47,7 +49,7 @@ async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_t
     }
 }
 
-/// The texts said twice that the store did not answer, or that it refused.
+/// Fault: the texts said twice that the store did not respond, or that it refused the call.
 #[tokio::test]
 async fn an_error_text_names_its_cause_once() {
     let server = RedisServer::start();
@@ -60,7 +62,7 @@ async fn an_error_text_names_its_cause_once() {
     assert!(!error.contains(PASSWORD) && !error.contains("unknown-user"), "{error}");
 }
 
-/// The line named neither the key nor the subject, and said that all requests were rejected.
+/// Fault: the line named neither the key nor the subject, and said that all requests were rejected.
 #[tokio::test]
 async fn a_damaged_value_is_logged_with_its_subject_when_found_and_when_recovered() {
     let server = RedisServer::start();
@@ -88,9 +90,9 @@ async fn a_damaged_value_is_logged_with_its_subject_when_found_and_when_recovere
     assert!(found.contains(&tag) && well.contains(&tag), "{lines:#?}");
 }
 
-/// Each counter caused a line.
+/// Fault: each counter caused a line.
 #[tokio::test]
-async fn counters_without_expiry_are_one_line_however_many_there_are() {
+async fn counters_without_expiry_are_logged_once_however_many_there_are() {
     let server = RedisServer::start();
     let limiter = limiter(builder(&server.url()).connect().await.unwrap());
     let mut operator = Bystander::new(&server).await;
@@ -108,7 +110,7 @@ async fn counters_without_expiry_are_one_line_however_many_there_are() {
     assert!(line.starts_with("counters without expiry found"), "{line}");
 }
 
-/// After one late answer the log said that all requests pass without limits.
+/// Fault: after one late reply, the log said that all requests were allowed without limits.
 #[tokio::test(start_paused = true)]
 async fn a_store_failure_is_logged_once_with_its_consequence_for_undecided_requests() {
     let (log, _guard) = Log::capture();

@@ -24,13 +24,13 @@ fn app() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
 
-/// Asks the server that listens on a Unix socket.
+/// Sends a request to the server that listens on a Unix socket.
 async fn ask(socket: &Path, forwarded_for: &str) -> Answer {
     let client = reqwest::Client::builder().unix_socket(socket).build().unwrap();
     client.get("http://localhost/").header("x-forwarded-for", forwarded_for).fetch().await
 }
 
-/// The three things that can be done about connections without an address.
+/// Checks the three ways to handle connections without an address.
 async fn contract(strict: &Path, shared: &Path, behind_a_proxy: &Path) {
     // By default no forwarding header is trusted.
     assert_eq!(ask(strict, "198.51.100.7").await.standing(), "403");
@@ -48,7 +48,7 @@ fn limiters() -> [HttpLimiter; 3] {
     [http(), http().on_missing_key(MissingKey::Share), http().key(ClientAddress::new(local))]
 }
 
-/// A `peer_addr().unwrap()` is a panic for each request that comes over a Unix socket.
+/// A `peer_addr().unwrap()` would panic for each request over a Unix socket.
 #[tokio::test]
 async fn t13_over_a_unix_socket_axum_answers_as_it_is_set() {
     let folder = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ async fn t13_without_connect_info_axum_answers_as_it_is_set() {
     }
 }
 
-/// Neither do the requests that tests of actix-web make.
+/// Requests in unit tests of actix-web have no peer address either.
 #[test]
 fn t13_in_a_test_of_actix_the_answer_is_as_it_is_set() {
     actix_web::rt::System::new().block_on(async {

@@ -1,7 +1,7 @@
-//! Faults that rate limiters have had, each with the test that finds it.
+//! Faults of rate limiters in the past, each with a test that would find it.
 //!
-//! `README.md` in this folder lists them. The prefixes `t01` to `t31` are its numbers. A doc comment in the
-//! past tense describes the fault that its test finds.
+//! `README.md` in this folder lists them. The prefixes `t01` to `t31` are their numbers. A doc
+//! comment in the past tense describes the fault that its test would find.
 
 mod bodies;
 mod denials_without_store;
@@ -36,7 +36,7 @@ use rl_tower::RateLimitLayer;
 use scripted_store::ScriptedStore;
 use tower::{Service, ServiceExt};
 
-/// How long a test waits for a condition before it fails.
+/// The time limit for a condition that a test waits for.
 const GIVE_UP: Duration = Duration::from_secs(20);
 
 /// Returns a layer that counts all requests under one subject.
@@ -44,7 +44,7 @@ fn layer(limiter: &RateLimiter) -> RateLimitLayer {
     RateLimitLayer::new(limiter.clone()).key(Constant)
 }
 
-/// Waits until the service is ready, then calls it, as tower's contract demands.
+/// Waits until the service is ready, and then calls it, as tower requires.
 async fn call<S, B>(service: &mut S, request: Request<B>) -> S::Future
 where
     S: Service<Request<B>>,

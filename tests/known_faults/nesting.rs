@@ -1,11 +1,11 @@
-//! T9 and T10: limiters in limiters, and requests that browsers send unasked.
+//! T9 and T10: limiters in limiters, and requests that browsers send on their own.
 
 use reqwest::Method;
 use rl_core::adapter::HttpLimiter;
 use rl_tests::web::{Actix, Axum, Fetch, Target, limiter, new_year};
 
-/// An outer limiter that overwrites the headers of an inner one reports that much is
-/// left, and the next request is denied.
+/// An outer limiter that overwrites the headers of an inner one reports many remaining units,
+/// although the inner limiter denies the next request.
 #[tokio::test]
 async fn t09_the_stricter_numbers_survive_nesting() {
     async fn contract<T: Target>() {
@@ -21,9 +21,9 @@ async fn t09_the_stricter_numbers_survive_nesting() {
     contract::<Actix>().await;
 }
 
-/// Browsers ask before they send. Charged for that, a page has half of its quota; denied that, it
-/// sees a network error and never learns why. A CORS layer outside of the limiter answers them, or a
-/// setting exempts them.
+/// Browsers send a preflight before some requests. If it is charged, a page gets only half of its
+/// quota. If it is denied, the page sees a network error without a reason. So a CORS layer outside
+/// the limiter answers preflights, or a setting exempts them.
 #[tokio::test]
 async fn t10_preflights_and_health_checks_are_not_charged() {
     async fn contract<T: Target>() {

@@ -1,4 +1,4 @@
-//! The limiters of the open banking example that stand before authentication.
+//! The limiters of the open banking example that run before authentication.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Fixture {
     }
 }
 
-/// OT48.
+/// OT48: a limiter that is switched off.
 #[tokio::test]
 async fn a_self_service_limiter_that_is_off_counts_nothing() {
     let bank = signup(Mode::Off, [0, 0, 0, 0]);
@@ -58,7 +58,7 @@ async fn a_self_service_limiter_that_is_off_counts_nothing() {
     assert!(bank.store.is_empty());
 }
 
-/// OT49.
+/// OT49: a limiter in shadow mode.
 #[tokio::test]
 async fn a_request_over_a_limit_in_shadow_passes_with_a_warning() {
     let bank = signup(Mode::Shadow, [1, OFF, OFF, OFF]);
@@ -74,7 +74,7 @@ async fn a_request_over_a_limit_in_shadow_passes_with_a_warning() {
     }
 }
 
-/// OT50.
+/// OT50: an enforced limit.
 #[tokio::test]
 async fn a_request_over_an_enforced_limit_is_rejected_until_the_window_ends() {
     let bank = signup(Mode::Enforce, [2, 5, OFF, OFF]);
@@ -91,7 +91,7 @@ async fn a_request_over_an_enforced_limit_is_rejected_until_the_window_ends() {
     bank.allowed("192.0.2.7").await;
 }
 
-/// OT51.
+/// OT51: separate counts for each address.
 #[tokio::test]
 async fn each_address_has_its_own_count() {
     let bank = signup(Mode::Enforce, [1, OFF, OFF, OFF]);
@@ -100,7 +100,7 @@ async fn each_address_has_its_own_count() {
     bank.blocked("192.0.2.7").await;
 }
 
-/// OT52, and 0 blocks.
+/// OT52: -1 disables a window, and 0 blocks.
 #[tokio::test]
 async fn minus_one_switches_a_window_off_and_zero_blocks() {
     let bank = signup(Mode::Enforce, [OFF; 4]);
@@ -114,7 +114,7 @@ async fn minus_one_switches_a_window_off_and_zero_blocks() {
     assert_eq!(bank.limiter.rejection(&window), message);
 }
 
-/// OT53. A request that the window of its address rejects does not use up the window of all.
+/// OT53: a request that is rejected by the window of its address does not use up the global window.
 #[tokio::test]
 async fn the_global_window_holds_over_many_addresses_and_cannot_be_drained_by_one() {
     let bank = signup(Mode::Enforce, [1, OFF, OFF, 3]);
@@ -130,7 +130,7 @@ async fn the_global_window_holds_over_many_addresses_and_cannot_be_drained_by_on
     bank.allowed("192.0.2.4").await;
 }
 
-/// OT54.
+/// OT54: requests without a known address.
 #[tokio::test]
 async fn without_a_known_address_the_global_window_alone_counts() {
     let bank = signup(Mode::Enforce, [1, 1, 1, 3]);
@@ -144,7 +144,7 @@ async fn without_a_known_address_the_global_window_alone_counts() {
     );
 }
 
-/// OT55.
+/// OT55: the precedence of settings.
 #[test]
 fn a_limit_comes_from_the_scope_then_from_all_scopes_then_from_the_defaults() {
     let resolve = |scope: &str, settings: &[(&str, &str)]| {
@@ -165,7 +165,7 @@ fn a_limit_comes_from_the_scope_then_from_all_scopes_then_from_the_defaults() {
     assert_eq!(error, "RL_SELF_SERVICE_PER_HOUR \"many\": expected -1 to 1000000000");
 }
 
-/// OT56.
+/// OT56: the window that the headers describe.
 #[tokio::test]
 async fn headers_describe_the_window_with_the_fewest_left_then_the_soonest_reset() {
     let bank = signup(Mode::Enforce, [3, 2, 2, 5]);
@@ -175,7 +175,7 @@ async fn headers_describe_the_window_with_the_fewest_left_then_the_soonest_reset
     assert_eq!((window.limit, window.remaining, window.period), (2, 1, Period::HOUR));
 }
 
-/// Wrong tokens of the service count by address, with the code of the Open Bank Project.
+/// Wrong tokens are counted by address, and rejected with the code of the Open Bank Project.
 #[tokio::test]
 async fn the_example_limits_failed_authentication_by_address() {
     let settings = [("RL_PROXIES", "127.0.0.1")];

@@ -22,12 +22,12 @@ use tokio::time::{Instant, advance, timeout};
 use super::GIVE_UP;
 use crate::redis::failure::log::Log;
 
-/// Lets this time pass on a clock that stands still until all wait for it.
+/// Lets this time pass on tokio's paused clock, which only advances while all tasks wait.
 async fn pass(time: Duration) {
     let _ = timeout(time, std::future::pending::<()>()).await;
 }
 
-/// Tokio's time, which stands still until all wait for it.
+/// Tokio's paused clock, which only advances while all tasks wait.
 #[derive(Debug)]
 struct Paused(Instant);
 
@@ -37,8 +37,8 @@ impl Clock for Paused {
     }
 }
 
-/// A store that decides a fixed number of requests in each millisecond, in order of arrival. Further requests
-/// wait.
+/// A store that decides a fixed number of requests in each millisecond, in order of arrival. Other
+/// requests wait.
 #[derive(Debug)]
 struct SlowStore {
     memory: MemoryStore<Paused>,
@@ -57,7 +57,7 @@ struct Queued {
 }
 
 impl SlowStore {
-    /// Starts a store that answers until the runtime of the test ends.
+    /// Starts a store that decides until the runtime of the test ends.
     fn start(per_milli: usize) -> Arc<Self> {
         let memory = MemoryStore::builder().clock(Paused(Instant::now())).build();
         let (per_milli, queue) = (AtomicUsize::new(per_milli), Mutex::default());
@@ -72,7 +72,7 @@ impl SlowStore {
                     let (namespace, subject, policy) = (&namespace, &subject, &policy);
                     let parts = [Part::new(subject, policy, cost)];
                     let request = DecideRequest::new(namespace, &parts, mode);
-                    // A server decides even if the request has given up.
+                    // A server decides even if the request has timed out.
                     let _ = reply.send(server.memory.decide(request).await.unwrap());
                 }
             }
@@ -115,7 +115,8 @@ fn five_per_hour(store: impl Store) -> RateLimiterBuilder {
     RateLimiter::builder().limit(Limit::per_hour(5)).store(store)
 }
 
-/// The outcomes of a flood's requests, and the requests that passed of a client that was denied before.
+/// The outcomes of the flood, and the number of allowed requests of a client that was denied
+/// before.
 #[derive(Debug, Default)]
 struct Outcome {
     decided: usize,
@@ -125,8 +126,8 @@ struct Outcome {
     passed_denied: usize,
 }
 
-/// Lets `clients` invent subjects for this time, each 20 ms after its last answer, while a client that is
-/// denied asks every 5 ms.
+/// Runs a flood for this time. Each of `clients` sends a request for a new subject 20 ms after its
+/// last response. Meanwhile a denied client sends a request every 5 ms.
 async fn flood(limiter: &RateLimiter, clients: usize, time: Duration) -> Outcome {
     let guesser = Subject::ip([192, 0, 2, 7]);
     while limiter.check(&guesser, 1).await.is_allowed() {}
@@ -172,8 +173,9 @@ async fn flood(limiter: &RateLimiter, clients: usize, time: Duration) -> Outcome
     outcome
 }
 
-/// A flood beyond the capacity of the store opened the breaker, and the failure policy let all requests pass.
-/// The number of decided requests collapsed, because the store was busy with those that had given up.
+/// Fault: a flood beyond the capacity of the store opened the breaker, and the failure policy
+/// allowed all requests. The number of decided requests collapsed, because the store was busy with
+/// requests that had timed out.
 #[tokio::test(start_paused = true)]
 async fn a_flood_beyond_capacity_does_not_fail_open_and_costs_no_decisions() {
     let (log, _guard) = Log::capture();
@@ -186,7 +188,8 @@ async fn a_flood_beyond_capacity_does_not_fail_open_and_costs_no_decisions() {
         assert_eq!(limiter.in_flight(), 0);
         decided.push(outcome.decided);
     }
-    // The capacity of the store is 12 000 in three seconds, of which a hundred clients take all.
+    // The capacity of the store is 12 000 decisions in three seconds, which a hundred clients use
+    // completely.
     assert!(decided[1] * 10 >= decided[0] * 8, "{decided:?}");
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "no line for each request: {lines:#?}");
@@ -200,7 +203,7 @@ async fn an_overload_is_logged_once_when_it_begins_and_once_when_it_ends() {
     let limiter = five_per_hour(store.clone()).namespace("api").build().unwrap();
     flood(&limiter, 1_000, Duration::from_secs(2)).await;
     for _ in 0..3 {
-        // Requests that have given up are still in the queue of the store.
+        // Requests that have timed out are still in the queue of the store.
         advance(Duration::from_secs(2)).await;
         limiter.check(&Subject::user("alice"), 1).await;
     }
@@ -211,7 +214,7 @@ async fn an_overload_is_logged_once_when_it_begins_and_once_when_it_ends() {
     assert!(end.starts_with("store overload ended limiter=\"api\""), "{end}");
 }
 
-/// A paused store answers nothing, which is an outage under any load.
+/// A paused store replies to nothing, which is an outage under any load.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stops_answering_under_load_is_an_outage() {
     let store = SlowStore::start(40);
@@ -246,7 +249,8 @@ async fn on_overload_decides_requests_during_an_overload() {
     }
 }
 
-/// Finds the policy of consumers whose name begins with `known`; look-ups of others are refused.
+/// A source that finds the policies of consumers whose name begins with `known`. It refuses all
+/// other look-ups.
 struct Overloaded;
 
 impl PolicySource for Overloaded {
@@ -262,7 +266,8 @@ impl PolicySource for Overloaded {
     }
 }
 
-/// Each refused look-up, and each successful one in between, caused a log line, and the requests passed.
+/// Fault: each refused look-up, and each successful one in between, caused a log line, and the
+/// requests were allowed.
 #[tokio::test(start_paused = true)]
 async fn refused_look_ups_do_not_fail_open_and_are_logged_once() {
     let (log, _guard) = Log::capture();
@@ -293,9 +298,10 @@ async fn a_policy_can_be_set_for_look_ups_that_are_refused() {
     }
 }
 
-/// A denial was remembered for a second only, so during an overload of the store the denied client passed.
+/// Fault: a denial was cached for only a second, so the denied client was allowed while the store
+/// was overloaded.
 #[tokio::test]
-async fn a_known_denial_holds_in_an_overload_until_its_wait_ends() {
+async fn a_cached_denial_holds_during_an_overload_until_its_wait_ends() {
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
     let store = RedisStore::builder(&server.url()).manual_clock(clock.clone()).local_denial(true);
@@ -306,7 +312,7 @@ async fn a_known_denial_holds_in_an_overload_until_its_wait_ends() {
     for subject in [&denied, &reset] {
         while limiter.check(subject, 1).await.is_allowed() {}
     }
-    // Another instance resets the one; this one learns of it when it asks again.
+    // Another instance resets this subject. This instance notices it when it asks the server again.
     let other = RedisStore::builder(&server.url()).manual_clock(clock.clone());
     let other = other.connection_wait(GIVE_UP);
     let other = five_per_hour(other.connect().await.unwrap()).deadline(GIVE_UP).build().unwrap();
@@ -314,7 +320,7 @@ async fn a_known_denial_holds_in_an_overload_until_its_wait_ends() {
     clock.advance(Duration::from_secs(1));
     assert_eq!(limiter.check(&reset, 1).await.origin(), Origin::Store);
 
-    // The server is frozen, and the one decision that may be in flight waits for it.
+    // The server is frozen, and the only slot for a decision in flight is occupied by a call to it.
     server.signal("STOP");
     let waits = tokio::spawn(limiter.check(&Subject::user("bob"), 1));
     while limiter.in_flight() == 0 {

@@ -1,4 +1,4 @@
-//! Readable counters that other programs write, and that two services share.
+//! Readable counters that other programs write, or that two services share.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ async fn limiter(server: &RedisServer, limits: &[&str]) -> RateLimiter {
     builder.store(store).deadline(PATIENCE).build().unwrap()
 }
 
-/// A counter written with an expiry in the wrong unit denied its client for 27 hours under a limit per
-/// minute.
+/// Fault: a counter that was written with an expiry in the wrong unit denied its client for 27
+/// hours, under a limit per minute.
 #[tokio::test]
 async fn a_counter_that_outlives_its_period_is_healed() {
     let server = RedisServer::start();
@@ -34,7 +34,7 @@ async fn a_counter_that_outlives_its_period_is_healed() {
     }
 }
 
-/// One damaged counter made the usage of all six unknown.
+/// Fault: one damaged counter made the usage of all six periods unknown.
 #[tokio::test]
 async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
     let server = RedisServer::start();
@@ -66,7 +66,7 @@ async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
     assert_eq!(server.query::<u64>("DBSIZE").await, 0);
 }
 
-/// Consumer `2abc` under the prefix `shop` was consumer `abc` under `shop2`.
+/// Fault: the consumer `2abc` under the prefix `shop` was the consumer `abc` under `shop2`.
 #[tokio::test]
 async fn services_do_not_share_counters_when_one_prefix_begins_with_the_other() {
     let server = RedisServer::start();

@@ -27,8 +27,8 @@ fn one_per_minute() -> RateLimiter {
     limiter(&new_year(), &["1/minute"])
 }
 
-/// Middlewares that clone the inner service in `call` and then call the clone call an instance that
-/// was never polled. The probe panics then, and so do tower's own services.
+/// Some middlewares clone the inner service in `call`, and call the clone, which was never polled
+/// for readiness. In this case the inner service panics, as the services of tower do.
 #[tokio::test]
 async fn t01_the_service_that_is_ready_is_called() {
     let probe = RecordingService::default();
@@ -50,7 +50,7 @@ async fn t01_the_service_that_is_ready_is_called() {
     }
 }
 
-/// `Buffer` and `ConcurrencyLimit` are what such middlewares broke for their users.
+/// `Buffer` and `ConcurrencyLimit` are the services that such middlewares broke.
 #[tokio::test]
 async fn t01_buffers_and_concurrency_limits_stand_inside() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -66,8 +66,8 @@ async fn t01_buffers_and_concurrency_limits_stand_inside() {
     }
 }
 
-/// A future that is not polled does nothing, but a `Buffer` sends the request in `call`. A layer
-/// that calls the inner service before it asks the store has served the request before the decision.
+/// A `Buffer` sends the request in `call`, before its future is polled. So a layer that calls the
+/// inner service before it asks the store has the request served before the decision.
 #[tokio::test]
 async fn t02_nothing_is_called_before_the_verdict() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -78,7 +78,8 @@ async fn t02_nothing_is_called_before_the_verdict() {
     let denied = tokio::spawn(call(&mut limited, request()).await);
     let granted = tokio::spawn(call(&mut limited, request()).await);
     assert_eq!(store.asked(), 2);
-    // The buffer works in order: had it been given the two, they would be served before this one.
+    // The buffer works in order. If it had received the two requests, it would have served them
+    // before this one.
     call(&mut buffer, request()).await.await.unwrap();
     assert_eq!(calls(), 1);
 
@@ -92,8 +93,8 @@ async fn t02_nothing_is_called_before_the_verdict() {
     assert_eq!(calls(), 3);
 }
 
-/// A service that is ready may hold something scarce. Held longer than the verdict takes, a few
-/// denied clients keep everybody else out.
+/// A ready service may hold a scarce resource. If it is held for longer than the decision takes, a
+/// few denied clients keep all others out.
 #[tokio::test]
 async fn t03_a_denial_gives_back_what_readiness_holds() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -109,12 +110,12 @@ async fn t03_a_denial_gives_back_what_readiness_holds() {
     assert!(store.deny());
     let denied = answer.as_mut().await.unwrap();
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
-    // The response, the future it came from and the middleware are all still there.
+    // The response, its future and the middleware still exist.
     assert!(is_ready(&mut other));
     assert_eq!(calls(), 0);
 }
 
-/// The same for denials that need not wait for a store.
+/// The same for denials that do not wait for a store.
 #[tokio::test]
 async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
     let only_one = GlobalConcurrencyLimitLayer::new(1).layer(RecordingService::default());
@@ -137,7 +138,7 @@ async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
     assert!(is_ready(&mut other));
 }
 
-/// A client that hangs up while the store decides takes its place along, and is not served.
+/// If a client disconnects while the store decides, its place is freed, and it is not served.
 #[tokio::test]
 async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -159,8 +160,8 @@ async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
     assert_eq!(calls(), 1);
 }
 
-/// The same over the network: the server notices that the client has gone, and drops the request.
-/// (actix-web serves it to its end.)
+/// The same over the network: the server notices that the client has disconnected, and drops the
+/// request. (actix-web serves it to its end.)
 #[tokio::test]
 async fn t03_the_request_of_a_connection_that_ends_is_not_served() {
     let store = ScriptedStore::default();
@@ -176,8 +177,8 @@ async fn t03_the_request_of_a_connection_that_ends_is_not_served() {
     assert_eq!((patient.await.unwrap().status, site.handled()), (200, 1));
 }
 
-/// axum makes a service for each route and clones it for each connection. Counters that live in the
-/// service are counters for each connection.
+/// axum creates a service for each route, and clones it for each connection. If the counters were
+/// in the service, each connection would have its own counters.
 #[tokio::test]
 async fn t04_clones_and_siblings_count_together() {
     let layer = layer(&limiter(&new_year(), &["4/minute"]));
@@ -195,7 +196,7 @@ async fn t04_clones_and_siblings_count_together() {
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
 }
 
-/// An error type of the middleware's own, or a boxed one, keeps it out of `Router::layer`.
+/// A middleware with its own error type, or with a boxed one, cannot be used in `Router::layer`.
 #[tokio::test]
 async fn t05_a_denial_is_a_response_and_the_error_type_is_that_of_the_inner_service() {
     fn error<S: Service<Request<()>>>(_: &S) -> PhantomData<S::Error> {

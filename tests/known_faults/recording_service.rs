@@ -1,4 +1,4 @@
-//! An inner service that counts its calls and panics if called before it is ready.
+//! An inner service that counts its calls, and panics if it is called before it is ready.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -11,8 +11,8 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::Service;
 
-/// A service that takes tower's contract by the letter: an instance is ready only once it was polled,
-/// its clones are not, and a call to one that is not ready is a panic.
+/// A service that enforces tower's contract. An instance is ready only after it was polled, and its
+/// clones are not ready. A call to an instance that is not ready panics.
 #[derive(Debug, Default)]
 pub(super) struct RecordingService {
     is_ready: bool,
@@ -20,7 +20,7 @@ pub(super) struct RecordingService {
 }
 
 impl RecordingService {
-    /// How often it was called, counted over all clones.
+    /// Returns a function that returns the number of calls to all clones.
     pub(super) fn calls(&self) -> impl Fn() -> usize + use<> {
         let called = Arc::clone(&self.called);
         move || called.load(Ordering::SeqCst)

@@ -1,4 +1,4 @@
-//! T31: connections to Redis that break, hang, or cost more than they carry.
+//! T31: connections to Redis that break, hang, or carry only one request at a time.
 
 use std::io;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::GIVE_UP;
 
-/// All the time that a busy machine may need.
+/// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn store(redis: &RedisServer, connections: u32) -> RedisStore {
@@ -22,7 +22,7 @@ async fn store(redis: &RedisServer, connections: u32) -> RedisStore {
     builder.connection_wait(PATIENCE).connect().await.unwrap()
 }
 
-/// Many requests per day, and time to decide.
+/// Returns a limiter with a high limit per day and a long deadline.
 fn limiter(store: RedisStore) -> RateLimiter {
     let builder = RateLimiter::builder().limit(Limit::per_day(10_000)).store(store);
     builder.deadline(PATIENCE).build().unwrap()
@@ -37,8 +37,8 @@ fn used(decision: &Decision) -> u64 {
     decision.limits().next().unwrap().used()
 }
 
-/// A multiplexed connection that was lost never comes back by itself; a pool that takes every
-/// connection for a good one hands the dead one out until it is too old, half an hour later.
+/// A multiplexed connection that was lost is not restored by itself. A pool that considers every
+/// connection as working hands out the dead one until it is too old, half an hour later.
 #[tokio::test]
 async fn t31_a_lost_connection_is_replaced_at_once() {
     let redis = RedisServer::start();
@@ -51,8 +51,8 @@ async fn t31_a_lost_connection_is_replaced_at_once() {
 
         let killed: u64 = operator.query("CLIENT KILL TYPE normal SKIPME yes").await;
         assert!(killed >= 1);
-        // At most the command that finds the connection dead fails. It is not repeated: it may have
-        // been carried out.
+        // At most one command fails, the one that finds the connection dead. It is not repeated,
+        // because it may have been executed.
         let first = check(&limiter).await;
         let lost = u64::from(first.origin() != Origin::Store);
         for n in 1..=20 {
@@ -61,7 +61,7 @@ async fn t31_a_lost_connection_is_replaced_at_once() {
     }
 }
 
-/// A check-out that asks `PING` first doubles the round trips of every request.
+/// A check-out that sends `PING` first doubles the round trips of every request.
 #[tokio::test]
 async fn t31_a_decision_is_one_command() {
     let redis = RedisServer::start();
@@ -72,7 +72,7 @@ async fn t31_a_decision_is_one_command() {
     for _ in 0..50 {
         check(&limiter).await;
     }
-    // Those of one subject that are in flight together may travel as one.
+    // Requests for one subject that are in flight together may share a call.
     let asked = operator.calls().await["evalsha"];
     join_all((0..50).map(|_| check(&limiter))).await;
     let after = operator.calls().await;
@@ -83,20 +83,20 @@ async fn t31_a_decision_is_one_command() {
     assert!((51..=100).contains(&made("evalsha")), "{}", made("evalsha"));
 }
 
-/// A pool whose connections are lent to one request each has as many requests in flight as it has
+/// If a pool lends each connection to one request, it can have only as many requests in flight as
 /// connections.
 #[tokio::test]
 async fn t31_one_connection_carries_many_decisions_at_once() {
     let redis = RedisServer::start();
     let way = Way::to(&redis).await;
     let store = RedisStore::builder(&way.url).connections(1).connection_wait(PATIENCE);
-    // Each in a call of its own, although all are of one subject.
+    // Each request is sent in a call of its own, although all are for one subject.
     let limiter = limiter(store.coalesce(false).connect().await.unwrap());
     check(&limiter).await;
 
     way.let_through(Traffic::Held);
     let mut decisions = pin!(join_all((0..50).map(|_| check(&limiter))));
-    // All fifty are on their way before the first one has an answer.
+    // All fifty requests are sent before the first one gets a reply.
     tokio::select! {
         decisions = &mut decisions => panic!("{decisions:?}"),
         () = way.holds(50) => {}
@@ -107,11 +107,11 @@ async fn t31_one_connection_carries_many_decisions_at_once() {
     assert_eq!(counts, (2..=51).collect::<Vec<_>>());
 }
 
-/// A pool waits for 30 seconds by default, for every request of an outage.
+/// By default a pool waits for 30 seconds, for every request during an outage.
 #[tokio::test]
 async fn t31_waits_are_bounded() {
-    // Bound, but not listening: a connection is refused. Listening, but never accepting: one is made
-    // and leads nowhere.
+    // The first address is bound but does not listen, so connections are refused. The second one
+    // listens but never accepts, so connections get no reply.
     let refusing = TcpSocket::new_v4().unwrap();
     refusing.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -129,9 +129,9 @@ async fn t31_waits_are_bounded() {
     }
 }
 
-/// A server that is gone without a word, as when its machine loses power, ends no connection. A
-/// limiter that goes on sending to it fails until the operating system gives up, in a quarter of an
-/// hour.
+/// A server that disappears without notice, as when its machine loses power, closes no connection.
+/// A limiter that continues to use such a connection fails until the operating system gives up, in
+/// a quarter of an hour.
 #[tokio::test]
 async fn t31_a_connection_that_does_not_answer_is_replaced() {
     let redis = RedisServer::start();
@@ -148,18 +148,17 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     timeout(GIVE_UP, answered()).await.expect("answers again");
 }
 
-/// The fate of commands on their way to the server.
+/// The state of a relay, which affects commands on their way to the server.
 #[derive(Clone, Copy, PartialEq)]
 enum Traffic {
     Flows,
-    /// They are held until they may go on.
+    /// The commands are held until they are released.
     Held,
-    /// Data sent over open connections is lost without an error. New
-    /// connections are fine.
+    /// Data on open connections is lost without an error. New connections work.
     Lost,
 }
 
-/// A way to a server.
+/// A relay between clients and a server.
 struct Way {
     url: String,
     traffic: watch::Sender<Traffic>,
@@ -195,7 +194,7 @@ impl Way {
     }
 }
 
-/// Carries commands there and replies back, as the traffic is.
+/// Forwards commands to the server and replies back, as the traffic setting says.
 async fn carry(
     mut here: TcpStream,
     mut there: TcpStream,

@@ -1,4 +1,5 @@
-//! Refunds: charges that a reset or a loss has wiped are not given back, and a metered load reaches its rate.
+//! Refunds: a charge that a reset or a loss has removed is not refunded, and a metered load reaches
+//! its rate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const LIMITS: [&str; 9] = [
 /// A minute past midnight.
 const START: Timestamp = Timestamp::from_secs(1_769_904_060);
 
-/// How used units are lost.
+/// The ways in which counts are lost.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     ResetOfAll,
@@ -49,7 +50,7 @@ impl Tested {
         Self::new(Arc::new(store.connect().await.unwrap()), clock, limit, subject)
     }
 
-    /// Creates a store with room for one subject in each of its shards.
+    /// Creates a store that has room for one subject in each of its shards.
     fn in_memory(limit: &str) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let store = MemoryStore::builder().capacity(64).clock(clock.clone()).build();
@@ -95,8 +96,8 @@ impl Tested {
             Loss::ResetOfTheLimit => self.store.reset(reset(Some(0))).await.unwrap(),
             Loss::Eviction => {
                 for invented in 0.. {
-                    // It uses more than the subject, and less than the limit, because denied subjects
-                    // are not evicted.
+                    // Each invented subject uses more than the tested one, but less than the limit,
+                    // because denied subjects are not evicted.
                     self.decide_for(&Subject::user(&invented.to_string()), Mode::Check, 90).await;
                     if self.used().await == 0 {
                         break;
@@ -107,7 +108,8 @@ impl Tested {
         }
     }
 
-    /// 80 of 100 units are charged and lost; 100 are charged; then the 80 are given back.
+    /// 80 of 100 units are charged and lost. Then 100 units are charged, and the first 80 are
+    /// refunded.
     async fn assert_nothing_comes_back(
         &self,
         loss: Loss,
@@ -128,11 +130,11 @@ impl Tested {
 }
 
 #[tokio::test]
-async fn a_refund_after_a_reset_gives_nothing_back_under_any_algorithm() {
+async fn a_refund_after_a_reset_returns_nothing_under_any_algorithm() {
     let server = RedisServer::start();
     for (place, limit) in LIMITS.into_iter().enumerate() {
         for loss in [Loss::ResetOfAll, Loss::ResetOfTheLimit] {
-            // Within one microsecond, and later.
+            // The refund follows within one microsecond, or later.
             for micros in [0, 1, 1_000_000] {
                 let subject = format!("{place}-{loss:?}-{micros}");
                 let on_redis = Tested::on_redis(&server, limit, &subject).await;
@@ -144,7 +146,7 @@ async fn a_refund_after_a_reset_gives_nothing_back_under_any_algorithm() {
 }
 
 #[tokio::test]
-async fn a_refund_after_an_eviction_from_memory_gives_nothing_back_under_any_algorithm() {
+async fn a_refund_after_an_eviction_from_memory_returns_nothing_under_any_algorithm() {
     for limit in LIMITS {
         for micros in [0, 1, 1_000_000] {
             Tested::in_memory(limit).assert_nothing_comes_back(Loss::Eviction, micros, None).await;
@@ -153,7 +155,7 @@ async fn a_refund_after_an_eviction_from_memory_gives_nothing_back_under_any_alg
 }
 
 #[tokio::test]
-async fn a_refund_after_the_loss_of_keys_on_redis_gives_nothing_back_under_any_algorithm() {
+async fn a_refund_after_the_loss_of_keys_on_redis_returns_nothing_under_any_algorithm() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     for limit in LIMITS {
@@ -163,8 +165,8 @@ async fn a_refund_after_the_loss_of_keys_on_redis_gives_nothing_back_under_any_a
     }
 }
 
-/// Sends as many requests as pass at each of `steps` steps of 10 ms. Each reserves 100 units, uses 20, and
-/// gives back 80 after 200 ms. Returns the units used in all.
+/// At each of `steps` steps of 10 ms, sends requests until one is denied. Each request reserves 100
+/// units, uses 20, and refunds 80 after 200 ms. Returns the number of units used.
 async fn used_by_a_metered_load(tested: &Tested, steps: u64) -> u64 {
     let (mut in_flight, mut used) = (VecDeque::new(), 0);
     for step in 0..steps {
@@ -185,7 +187,8 @@ async fn used_by_a_metered_load(tested: &Tested, steps: u64) -> u64 {
     used
 }
 
-/// The load reached 220 of 1 000 units a second, because a refund excluded units that had accrued meanwhile.
+/// Fault: the load reached only 220 of 1 000 units per second, because a refund discarded units
+/// that had accrued meanwhile.
 #[tokio::test]
 async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     let server = RedisServer::start();
@@ -210,15 +213,19 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     }
 }
 
-/// Returns the units that the load above uses at least in this many seconds, by the formulas of
-/// ALGORITHMS.md.
+/// Returns the minimum number of units that the load above uses in this many seconds, by the
+/// formulas of ALGORITHMS.md.
 ///
-/// An evenly refilled bucket reaches its rate. Under the other algorithms, reserved units count until they
-/// are settled. With R units reserved, U used, and the time d from the charge to the refund, at least
-/// rate × U / (U + (R − U) × d / period) is used, less the rest that is too small for a whole request.
-/// A unit of a sliding window counts for up to one precision longer than its period, so fewer are used by
-/// that part. The last reservation is not settled when the time is over, and no unit is settled before the
-/// first refund.
+/// An evenly refilled bucket reaches its rate. Under the other algorithms, reserved units count
+/// until they are settled.
+///
+/// Let R be the reserved units, U the used units, and d the time from the charge to the refund. At
+/// least rate × U / (U + (R − U) × d / period) is used, less a rest that is too small for a whole
+/// request.
+///
+/// A unit of a sliding window counts for up to one precision longer than its period, which reduces
+/// the result by that part. The last reservation is not settled when the time is over, and no unit
+/// is settled before the first refund.
 fn reached(limit: Limit, seconds: u64) -> u64 {
     const RESERVED: f64 = 100.0;
     const USED: f64 = 20.0;
@@ -227,7 +234,7 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
     let of_rate = |counted_for: f64, fitting: f64| {
         fitting / counted_for * USED / (USED + (RESERVED - USED) * SETTLED_AFTER / counted_for)
     };
-    // Less than a whole request does not fit.
+    // A rest that is too small for a whole request cannot be used.
     let fitting = max - RESERVED;
     let rate = match limit.algorithm() {
         Algorithm::TokenBucket { refill: Refill::Greedy, .. } | Algorithm::Gcra { .. } => {
@@ -236,14 +243,15 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
         Algorithm::SlidingWindow { precision } => {
             of_rate(period + precision.as_micros() as f64 / 1e6, fitting)
         }
-        // An interval bucket is full when its interval ends, as a fixed window is empty.
+        // A bucket that is refilled by interval is full when its interval ends, just as a fixed
+        // window is empty.
         _ => of_rate(period, fitting),
     };
     (rate * (seconds as f64 - SETTLED_AFTER - 0.01) - RESERVED).max(0.0) as u64
 }
 
-/// Random reservations that are given back in part and in any order: in every span the units that pass
-/// less those that are given back in it are at most what the limit grants in that span.
+/// Random reservations are partly refunded, in any order. In every span, the granted units less the
+/// units refunded in it are at most what the limit grants in that span.
 #[tokio::test]
 async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
     let limits = [
@@ -276,7 +284,7 @@ async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
                 let before = tested.used().await;
                 let returned = number(units + 1);
                 tested.refund(&decision, returned).await;
-                // The units that it really gave back.
+                // The number of units that the refund has returned.
                 let given = before - tested.used().await;
                 assert!(given <= returned, "{limit}");
                 refunded += given;
@@ -301,7 +309,7 @@ async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
     }
 }
 
-/// Returns the units that a limit grants in a span of a second or less.
+/// Returns the number of units that a limit grants in a span of a second or less.
 fn granted_in(limit: Limit, micros: u64) -> i64 {
     let accrued = (micros * limit.max()).div_ceil(limit.period().as_micros());
     let most = match limit.algorithm() {

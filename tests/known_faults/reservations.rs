@@ -1,4 +1,4 @@
-//! An estimate comes back if its process dies, and stays charged while its holder lives.
+//! An estimate is refunded if its process dies, and stays charged while its holder lives.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use rl_core::{
 };
 use rl_tests::{Bystander, RedisServer};
 
-/// The longest that a condition is waited for.
+/// The time limit for waiting for a condition.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LIFETIME: Duration = Duration::from_secs(10);
 
@@ -60,7 +60,7 @@ impl World {
         self.decide(subject, policy, Mode::Check, cost, Reservations::Reserve(LIFETIME)).await
     }
 
-    /// Checks without reserving, in a limiter that reserves.
+    /// Checks without making a reservation, in a limiter that makes reservations.
     async fn check(&self, subject: &Subject, policy: &Policy, cost: u64) -> Decision {
         self.decide(subject, policy, Mode::Check, cost, Reservations::ReturnExpired).await
     }
@@ -167,7 +167,7 @@ async fn usage_excludes_expired_reservations_before_a_decision_gives_them_back()
 }
 
 #[tokio::test]
-async fn a_reservation_that_is_renewed_stays_charged_and_one_that_is_settled_comes_back_once() {
+async fn a_renewed_reservation_stays_charged_and_a_settled_one_is_refunded_once() {
     let world = World::new().await;
     let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour", "200/day"]));
     let reserved = world.reserve(alice, policy, 60).await;
@@ -220,7 +220,7 @@ async fn a_reservation_that_expired_or_was_lost_or_reset_is_not_settled() {
 }
 
 #[tokio::test]
-async fn a_reservation_made_before_a_reset_gives_nothing_back_when_it_expires() {
+async fn a_reservation_made_before_a_reset_refunds_nothing_when_it_expires() {
     let world = World::new().await;
     let (alice, policy) = (&Subject::user("alice"), &policy(&["100/hour", "100/hour:clock"]));
     world.reserve(alice, policy, 60).await;
@@ -233,9 +233,10 @@ async fn a_reservation_made_before_a_reset_gives_nothing_back_when_it_expires() 
     assert_eq!(world.used(alice, policy).await, [91, 91]);
 }
 
-/// A decision gives back at most 32 reservations, and 4 under a log, so that it does not block the server.
+/// A decision refunds at most 32 reservations, or 4 under a log, so that it does not block the
+/// server.
 #[tokio::test]
-async fn reservations_that_expire_together_come_back_in_bounded_steps() {
+async fn reservations_that_expire_together_are_refunded_in_bounded_steps() {
     let world = World::new().await;
     for (limit, step) in [("1000/hour", 32), ("1000/hour:sliding-log", 4)] {
         let (alice, policy) = (&Subject::user("alice"), &policy(&[limit]));
@@ -243,7 +244,7 @@ async fn reservations_that_expire_together_come_back_in_bounded_steps() {
             assert!(world.reserve(alice, policy, 2).await.is_allowed());
         }
         assert_eq!(world.used(alice, policy).await, [200], "reserved at the same time");
-        // Each is charged a microsecond after the one before.
+        // Each reservation was charged a microsecond after the one before it.
         world.clock.advance(LIFETIME + Duration::from_millis(1));
         let decision = world.check(alice, policy, 1).await;
         assert_eq!(decision.limits().next().unwrap().used(), 201 - 2 * step, "{limit}");
@@ -254,8 +255,8 @@ async fn reservations_that_expire_together_come_back_in_bounded_steps() {
     }
 }
 
-/// Takes the shortest of several decisions that give back the most reservations, because a busy machine
-/// interrupts the server.
+/// The test uses the shortest of several decisions that refund the maximum number of reservations,
+/// because a busy machine interrupts the server.
 #[tokio::test]
 async fn giving_back_expired_reservations_takes_the_server_less_than_a_millisecond() {
     let world = World::new().await;
@@ -283,7 +284,7 @@ async fn giving_back_expired_reservations_takes_the_server_less_than_a_milliseco
     }
 }
 
-/// Returns the time that the server has run scripts, in µs.
+/// Returns the time in µs that the server has spent in scripts.
 async fn micros_in_scripts(server: &RedisServer) -> u64 {
     let stats: String = Bystander::new(server).await.query("INFO commandstats").await;
     let scripts = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap();
@@ -316,7 +317,7 @@ async fn a_request_is_charged_its_cost_in_the_end_if_its_reservation_expired() {
         let usage = limiter.usage(alice).await.unwrap();
         usage.limits().map(|limit| limit.used()).collect::<Vec<_>>()
     };
-    // The request of the second limit comes back with the reservation, and is charged again.
+    // The request of the second limit is refunded with the reservation, and is charged again.
     for (due, expected) in [(60, [60, 1]), (25, [85, 2]), (0, [85, 2])] {
         let before = used().await;
         let permit = limiter.acquire(alice, 15).await;
@@ -372,7 +373,7 @@ async fn the_readable_layout_reserves_nothing() {
     assert_eq!(limiter.usage(alice).await.unwrap().limits().next().unwrap().used(), 30);
 }
 
-/// Uses a real process that holds an estimate and is killed.
+/// The test uses a real process that holds an estimate and is killed.
 #[tokio::test]
 async fn the_estimate_of_a_process_that_is_killed_comes_back() {
     const SECOND: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! Runs every example and the server of rl-admin as processes, and checks their start, output, time limits
-//! and shutdown.
+//! Runs every example and the server of rl-admin as processes. Checks their start, output, time
+//! limits and shutdown.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::GIVE_UP;
 
-/// The programs that need no other server, and the path that is requested of each.
+/// The programs that need no other server, each with the path to request.
 const PROGRAMS: [(&str, &str); 6] = [
     (env!("CARGO_BIN_EXE_example-axum-quickstart"), "/"),
     (env!("CARGO_BIN_EXE_example-actix-quickstart"), "/"),
@@ -26,7 +26,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 const SHARED_REDIS: &str = env!("CARGO_BIN_EXE_example-shared-redis");
 const ADMIN_SERVER: &str = env!("CARGO_BIN_EXE_admin-server");
 
-/// A process that listens at `address`, until it is dropped.
+/// A process that listens at `address`. It is stopped when it is dropped.
 pub(super) struct Program {
     child: Child,
     pub(super) address: String,
@@ -63,7 +63,7 @@ impl Program {
         self.output.lock().unwrap().clone()
     }
 
-    /// Returns the printed lines that begin with `curl`, once all of them are there.
+    /// Returns the printed lines that begin with `curl`, once all of them have been printed.
     async fn curl_lines(&self) -> Vec<String> {
         until(async || self.output().contains("\ncurl ")).await;
         let output = self.output();
@@ -107,8 +107,8 @@ async fn until(mut is_true: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Reads one response. Returns its status and whether it closes the connection; `None` if the
-/// connection ended before the response did.
+/// Reads one response. Returns its status and whether it closes the connection, or `None` if the
+/// connection ended before the response was complete.
 async fn read_response(stream: &mut TcpStream) -> Option<(u16, bool)> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -122,15 +122,15 @@ async fn read_response(stream: &mut TcpStream) -> Option<(u16, bool)> {
     Some((status, field("connection: ") == Some("close")))
 }
 
-/// The responses and losses of clients that send one request after the other.
+/// The responses to clients that send one request after the other, and the requests that were lost.
 #[derive(Debug, Default)]
 struct Load {
     answered: AtomicUsize,
     lost: AtomicUsize,
 }
 
-/// Sends requests over one connection, and over a new one when the server closes it, until the
-/// server accepts no more connections.
+/// Sends requests over one connection until the server accepts no more connections. If the server
+/// closes the connection, a new one is opened.
 async fn send_requests(address: String, path: &'static str, load: Arc<Load>) {
     while let Ok(mut stream) = TcpStream::connect(&address).await {
         loop {
@@ -166,7 +166,8 @@ async fn stop_under_load(program: &mut Program, path: &'static str, signal: &str
     let client = |_| tokio::spawn(send_requests(address.clone(), path, Arc::clone(&load)));
     let clients: Vec<_> = (0..20).map(client).collect();
     until(async || load.answered.load(Ordering::Relaxed) >= 100).await;
-    // Connections are accepted in order: when a later one is answered, the halves are accepted.
+    // Connections are accepted in order. Once a later one gets a response, those with incomplete
+    // heads have been accepted.
     let mut later = TcpStream::connect(&address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     later.write_all(request.as_bytes()).await.unwrap();
@@ -239,7 +240,8 @@ async fn the_commands_that_examples_print_succeed() {
     }
 }
 
-/// A connection that never completes a head cost the server a file descriptor and memory for ever.
+/// Fault: a connection that never completed a head cost the server a file descriptor and memory for
+/// ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
     let mut programs = Vec::new();
@@ -259,7 +261,8 @@ async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
     for program in &programs {
         for count in 0..200 {
             let mut stream = TcpStream::connect(&program.address).await.unwrap();
-            // Half of a head, nothing at all, and the beginning of a preface of HTTP/2.
+            // The connections send half of a head, nothing at all, and the beginning of a preface
+            // of HTTP/2.
             let sent: &[u8] =
                 [&b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: "[..], b"", b"PRI * HT"][count % 3];
             stream.write_all(sent).await.unwrap();
@@ -316,7 +319,8 @@ async fn an_empty_setting_is_unset_and_a_log_file_has_no_colours() {
     }
 }
 
-/// A package cannot include files outside of its folder, so rl-admin has a copy, which must not diverge.
+/// A package cannot include files outside its folder, so rl-admin has a copy, which must not
+/// differ.
 #[test]
 fn the_admin_server_has_the_serve_module_of_the_examples() {
     let read = |file: &str| {

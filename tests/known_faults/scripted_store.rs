@@ -1,4 +1,4 @@
-//! A store that leaves its decisions to the test.
+//! A store whose decisions the test makes.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::GIVE_UP;
 
-/// A store that answers when the test lets it, like a slow server.
+/// A store that replies only when the test permits it, like a slow server.
 #[derive(Clone, Default)]
 pub(super) struct ScriptedStore(Arc<Mutex<VecDeque<Question>>>);
 
@@ -24,7 +24,7 @@ struct Question {
 }
 
 impl ScriptedStore {
-    /// A limiter on this store, with all the time in the world.
+    /// Returns a limiter on this store, with a very long deadline.
     pub(super) fn limiter(&self) -> RateLimiter {
         let builder = RateLimiter::builder().limit(Limit::per_minute(10)).store(self.clone());
         builder.deadline(Duration::from_secs(86_400)).build().unwrap()
@@ -35,19 +35,19 @@ impl ScriptedStore {
         self.questions().len()
     }
 
-    /// Allows the oldest request, and returns whether its caller still waits.
+    /// Allows the oldest request. Returns whether its caller is still waiting.
     pub(super) fn grant(&self) -> bool {
         let Question { granted, answer, .. } = self.next();
         answer.send(granted).is_ok()
     }
 
-    /// Denies the oldest request, and returns whether its caller still waits.
+    /// Denies the oldest request. Returns whether its caller is still waiting.
     pub(super) fn deny(&self) -> bool {
         let Question { denied, answer, .. } = self.next();
         answer.send(denied).is_ok()
     }
 
-    /// Waits until a question is asked.
+    /// Waits until the store is called.
     pub(super) async fn is_asked(&self) {
         let asked = async {
             while self.asked() == 0 {

@@ -1,4 +1,4 @@
-//! Guesses at tokens of the management API and the console, sequential and concurrent.
+//! Guesses of tokens for the management API and the console, sequential and concurrent.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn builder() -> AdminBuilder {
     Admin::builder(records, limiter).authorize(tokens)
 }
 
-/// The API and the console of one admin, on a clock that stands still.
+/// Returns the API and the console of one admin, on a clock that moves only when the test moves it.
 async fn site(attempts: FailedAttempts) -> (Site, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_767_188_040)));
     let admin = builder().await.failed_attempts(attempts).clock(clock.clone()).build();
@@ -57,7 +57,7 @@ async fn wrong_tokens_to_the_api_and_the_console_count_together() {
     }
     assert_eq!(call(&site, "one-guess-too-many").await, (429, Some("60".to_owned())));
     assert_eq!(log_in(&site, "one-guess-too-many").await, 429);
-    // The right token is rejected as well. Otherwise further guesses would still find it.
+    // The correct token is rejected too. Otherwise further guesses could still find it.
     assert_eq!(call(&site, ALICE).await.0, 429);
     assert_eq!(log_in(&site, ALICE).await, 429);
     clock.advance(Duration::from_secs(60));
@@ -117,7 +117,7 @@ async fn two_authorization_lines_are_a_bad_request() {
     assert_eq!(answer.status, 200, "the scheme may be in small letters: {}", answer.body);
 }
 
-/// Looks up tokens only when the test allows it, like a slow database.
+/// A source of tokens that answers only when the test permits it, like a slow database.
 struct SlowTokens(Arc<Semaphore>);
 
 impl Authorize for SlowTokens {
@@ -135,7 +135,7 @@ impl Authorize for SlowTokens {
     }
 }
 
-/// A source of tokens that does not answer.
+/// A source of tokens that is unavailable.
 struct Absent;
 
 impl Authorize for Absent {
@@ -144,7 +144,7 @@ impl Authorize for Absent {
     }
 }
 
-/// Any number of guesses at the tokens that are known was answered with 503, and the right one with 200.
+/// Fault: guesses were answered with 503 without being counted, and the correct token with 200.
 #[tokio::test]
 async fn wrong_tokens_are_counted_while_another_source_of_tokens_is_unavailable() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
@@ -167,7 +167,8 @@ async fn wrong_tokens_are_counted_while_another_source_of_tokens_is_unavailable(
     assert_eq!((statuses[0], statuses[19], statuses[20]), (401, 401, 429));
 }
 
-/// With only a peek before the look-up and a charge after it, all of these guesses were answered.
+/// Fault: with only a peek before the look-up and a charge after it, all of these guesses were
+/// answered.
 #[tokio::test]
 async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
     let cues = Arc::new(Semaphore::new(0));
@@ -184,7 +185,7 @@ async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
         parts.extensions.insert(ConnectInfo(peer));
         parts
     };
-    // The right guess is looked up after the wrong ones; all of them wait for the database.
+    // The correct guess is looked up after the wrong ones, and all of them wait for the database.
     let guesses = (0..200).map(|guess| if guess == 199 { "right" } else { "wrong" });
     let guesses = guesses.map(|token| {
         let (admin, parts) = (admin.clone(), request(token));
@@ -203,7 +204,7 @@ async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
     assert_eq!((count(200), count(401), count(429)), (0, 20, 180));
 }
 
-/// Right credentials are not attempts, even while their look-ups wait.
+/// Correct credentials do not count as attempts, even while their look-ups wait.
 #[tokio::test]
 async fn concurrent_right_credentials_are_never_limited() {
     let (site, _clock) = site(FailedAttempts::per_minute(1)).await;

@@ -8,7 +8,7 @@ use super::{
     stored, token_of,
 };
 
-/// Every operation: its method, its path, and the role it needs.
+/// Every operation: its method, its path, and the role that it requires.
 const OPERATIONS: [(&str, &str, Option<Role>); 45] = [
     ("GET", "/management/rate-limiting", None),
     ("GET", "/health/redis", None),
@@ -70,7 +70,7 @@ fn body_of(method: &str) -> Option<serde_json::Value> {
     ["POST", "PUT"].contains(&method).then(|| record([1, -1, -1, -1, -1, -1]))
 }
 
-/// OT1, OT10, OT13, OT22, OT23: without credentials, and with unknown ones.
+/// OT1, OT10, OT13, OT22, OT23: requests without credentials and with unknown ones.
 #[tokio::test]
 async fn unknown_credentials_get_401_on_every_route() {
     in_both_worlds(async |bank: Bank| {
@@ -100,7 +100,7 @@ async fn unknown_credentials_get_401_on_every_route() {
     .await;
 }
 
-/// OT2, OT11, OT14, OT22, OT24, OT27, OT29: the answer names the role, before anything else is wrong.
+/// OT2, OT11, OT14, OT22, OT24, OT27, OT29: the response names the role before any other error.
 #[tokio::test]
 async fn each_operation_needs_its_role_and_no_other() {
     in_both_worlds(async |bank: Bank| {
@@ -126,9 +126,9 @@ async fn each_operation_needs_its_role_and_no_other() {
     .await;
 }
 
-/// O11: an id of another consumer is not found, whatever the operation.
+/// O11: a record with the id of another consumer is not found, whatever the operation.
 #[tokio::test]
-async fn a_record_of_another_consumer_is_not_there() {
+async fn a_record_of_another_consumer_is_not_found() {
     in_both_worlds(async |bank: Bank| {
         let id = bank.add([1, -1, -1, -1, -1, -1]).await;
         let foreign = format!("/management/consumers/mallory/consumer/rate-limits/{id}");
@@ -179,7 +179,7 @@ async fn every_operation_of_the_document_is_tried() {
     }
 }
 
-/// Tools and browsers read the document without a token, if the setting allows it.
+/// Tools and browsers can read the document without a token, if the setting allows it.
 #[tokio::test]
 async fn only_the_document_needs_no_token_when_it_is_public() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();

@@ -1,10 +1,10 @@
-//! The aggregated limits of a consumer's records.
+//! The combined limits of a consumer's records.
 
 use serde_json::json;
 
 use super::{ACTIVE, Bank, RATE_LIMITS, active_numbers, dated, in_both_worlds, message, record};
 
-/// OT25 and OT26: created, echoed as text, deleted.
+/// OT25 and OT26: a record is created, returned with its limits as text, and deleted.
 #[tokio::test]
 async fn a_record_is_created_and_echoed_and_deleted() {
     in_both_worlds(async |bank: Bank| {
@@ -35,7 +35,7 @@ async fn a_record_is_created_and_echoed_and_deleted() {
     .await;
 }
 
-/// Numbers and the other spelling are taken as well; answers have one form.
+/// Numbers and the alternative field names are accepted too. Responses always have the same form.
 #[tokio::test]
 async fn numbers_and_both_spellings_are_read() {
     in_both_worlds(async |bank: Bank| {
@@ -53,7 +53,7 @@ async fn numbers_and_both_spellings_are_read() {
     .await;
 }
 
-/// OT28: active in the hour of now, and in no hour that it does not touch.
+/// OT28: a record that begins or ends within an hour is active in that hour, and in no other.
 #[tokio::test]
 async fn a_record_is_active_in_every_hour_that_it_touches() {
     in_both_worlds(async |bank: Bank| {
@@ -74,7 +74,7 @@ async fn a_record_is_active_in_every_hour_that_it_touches() {
     .await;
 }
 
-/// OT30: two records that overlap, looked at a day from now.
+/// OT30: two records overlap, and are inspected a day from now.
 #[tokio::test]
 async fn records_that_overlap_add_up() {
     in_both_worlds(async |bank: Bank| {
@@ -92,7 +92,7 @@ async fn records_that_overlap_add_up() {
     .await;
 }
 
-/// OT31: nothing is considered, nothing is limited.
+/// OT31: without a record, no record is listed, and nothing is limited.
 #[tokio::test]
 async fn without_a_record_nothing_is_limited() {
     in_both_worlds(async |bank: Bank| {
@@ -104,7 +104,7 @@ async fn without_a_record_nothing_is_limited() {
     .await;
 }
 
-/// OT32: 0 alone blocks, and the denial says whom.
+/// OT32: a limit of 0 alone blocks, and the denial names the consumer.
 #[tokio::test]
 async fn a_record_of_zero_blocks_until_it_is_deleted() {
     in_both_worlds(async |bank: Bank| {
@@ -125,7 +125,7 @@ async fn a_record_of_zero_blocks_until_it_is_deleted() {
     .await;
 }
 
-/// OT33: 0 beside a positive number adds nothing; alone again, it blocks.
+/// OT33: a 0 beside a positive number adds nothing. When it is alone again, it blocks.
 #[tokio::test]
 async fn zero_beside_others_adds_nothing() {
     in_both_worlds(async |bank: Bank| {
@@ -140,7 +140,7 @@ async fn zero_beside_others_adds_nothing() {
     .await;
 }
 
-/// OT35: a record without any limit is considered, and limits nothing.
+/// OT35: a record without limits is listed, but limits nothing.
 #[tokio::test]
 async fn a_record_of_minus_one_limits_nothing() {
     in_both_worlds(async |bank: Bank| {

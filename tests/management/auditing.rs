@@ -1,4 +1,5 @@
-//! The history names actors, actions and subjects. A doc comment in the past tense describes a fault.
+//! The history names actors, actions and subjects. A doc comment that begins with "Fault" describes
+//! an earlier fault.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ fn told(entry: &Value) -> (&str, &str, &str) {
     (text("about"), text("kind"), text("subject"))
 }
 
-/// Assignments of tiers and resets of counters were in no history.
+/// Fault: assignments of tiers and resets of counters were in no history.
 #[tokio::test]
 async fn tiers_their_members_and_resets_are_in_the_history() {
     in_both_worlds(async |bank: Bank| {
@@ -68,7 +69,7 @@ async fn tiers_their_members_and_resets_are_in_the_history() {
             all[3..6].iter().map(|entry| entry["after"]["limit"].clone()).collect();
         assert_eq!(limits, [json!(null), json!("day"), json!("minute")]);
 
-        // Pages continue over all kinds of entries.
+        // The pages continue over entries of all kinds.
         let first = bank.get(&format!("{HISTORY}?limit=4")).await;
         let rest = bank.get(&format!("{HISTORY}?limit=1000&before={}", first["next"])).await;
         assert_eq!(rest["changes"].as_array().unwrap().len(), 5);
@@ -76,7 +77,8 @@ async fn tiers_their_members_and_resets_are_in_the_history() {
     .await;
 }
 
-/// A refusal named its actor and the role, and neither the path nor the consumer.
+/// Fault: an entry about a refusal named the actor and the role, but neither the path nor the
+/// consumer.
 #[tokio::test]
 async fn refused_requests_are_sampled_in_the_history() {
     in_both_worlds(async |bank: Bank| {

@@ -1,4 +1,5 @@
-//! Invalid input is rejected with the field and the expected value, and nothing is stored.
+//! Invalid input is rejected with the name of the field and the expected value, and nothing is
+//! stored.
 
 use reqwest::Method;
 use rl_tests::web::{Answer, Fetch};
@@ -75,11 +76,12 @@ async fn every_field_of_a_record_is_checked() {
     .await;
 }
 
-/// The answer names the field and what was expected, and repeats nothing of what was given.
+/// Checks that the response names the field and the expected value, and repeats no part of the
+/// input.
 fn refused(answer: &Answer, field: &str, value: &Value) {
     assert_eq!(answer.status, 400, "{field} {value}: {}", answer.body);
     let told = parse(answer);
-    // The dates are checked against each other: either may be the one that is wrong.
+    // The two dates are compared with each other, so either may be the invalid one.
     let named = told["field"].as_str().unwrap();
     let is_date = field.ends_with("_date") && named.ends_with("_date");
     assert!(named == field || is_date, "{field} {value}: {}", answer.body);
@@ -138,9 +140,9 @@ async fn every_part_of_a_path_is_checked() {
     .await;
 }
 
-/// The sentence is the one that clients of such systems know.
+/// The message is the one that clients of open banking systems expect.
 #[tokio::test]
-async fn an_hour_is_written_in_one_way() {
+async fn an_hour_has_only_one_valid_form() {
     in_both_worlds(async |bank: Bank| {
         for hour in [
             "2025-12-31",
@@ -199,7 +201,7 @@ async fn bodies_that_are_no_objects_or_too_long_are_refused() {
     .await;
 }
 
-/// Limits that no store can count, alone or together, are refused before they are stored.
+/// Limits that a store cannot count, alone or together, are refused before they are stored.
 #[tokio::test]
 async fn limits_that_cannot_be_added_up_are_refused() {
     in_both_worlds(async |bank: Bank| {
@@ -212,7 +214,7 @@ async fn limits_that_cannot_be_added_up_are_refused() {
     .await;
 }
 
-/// The fault: the usual end of a record that never ends was rejected as "a time from 1970 to 9999".
+/// Fault: the usual end of a record without an end was rejected as "a time from 1970 to 9999".
 #[tokio::test]
 async fn a_record_may_last_to_the_end_of_the_year_9999() {
     in_both_worlds(async |bank: Bank| {
@@ -238,7 +240,7 @@ async fn a_record_may_last_to_the_end_of_the_year_9999() {
     .await;
 }
 
-/// The fault: missing fields were named one at a time, in two joined sentences.
+/// Fault: missing fields were reported one at a time, in two joined sentences.
 #[tokio::test]
 async fn all_missing_and_unknown_fields_are_named_at_once() {
     in_both_worlds(async |bank: Bank| {
@@ -258,9 +260,9 @@ async fn all_missing_and_unknown_fields_are_named_at_once() {
     .await;
 }
 
-/// The fault: the server waited for a body whose announced length was too long.
+/// Fault: the server waited for a body although its announced length was too long.
 #[tokio::test]
-async fn a_body_that_is_announced_to_be_too_long_is_refused_at_once() {
+async fn a_body_whose_announced_length_is_too_long_is_refused_without_reading_it() {
     let bank = Bank::embedded().await;
     let head = format!(
         "POST {PREFIX}{RATE_LIMITS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ALICE}\r\n\

@@ -1,4 +1,4 @@
-//! A consumer is blocked until a time, whatever its records say.
+//! A consumer is blocked until a given time, whatever its records allow.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn a_block_wins_over_every_limit_until_it_ends() {
         assert_eq!(active_numbers(&active), [0; 6]);
         assert_eq!(active["considered_rate_limit_ids"], json!([generous, id]));
 
-        // Setting limits does not unblock by accident.
+        // Setting limits must not unblock a consumer by accident.
         assert_eq!(bank.manage("PUT", CALL_LIMITS, Some(record([50; 6]))).await.status, 200);
         let path = format!("{RATE_LIMITS}/{}", id.as_str().unwrap());
         let kept = bank.manage("PUT", &path, Some(record([9; 6]))).await;
@@ -54,7 +54,7 @@ async fn a_block_wins_over_every_limit_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_block_is_taken_back() {
+async fn a_block_can_be_removed() {
     in_both_worlds(async |bank: Bank| {
         let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
         assert_eq!(bank.manage("PUT", BLOCK, until.clone()).await.status, 200);
@@ -83,10 +83,10 @@ async fn a_block_is_taken_back() {
     .await;
 }
 
-/// A user who may block cannot unblock through a shorter block, and a user who may change records can do
-/// neither by other dates.
+/// A user who may block cannot unblock by shortening a block. A user who may change records can
+/// neither block nor unblock by changing dates.
 #[tokio::test]
-async fn a_block_ends_sooner_for_those_alone_who_may_unblock() {
+async fn a_block_is_shortened_only_with_the_role_for_unblocking() {
     in_both_worlds(async |bank: Bank| {
         let at = |seconds| Timestamp::from_secs(NOW_SECONDS + seconds);
         let mut blocks = Vec::new();

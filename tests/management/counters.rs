@@ -1,4 +1,4 @@
-//! Usage: shown without a charge, and reset.
+//! Counters: reading them charges nothing, and they can be reset.
 
 use std::time::Duration;
 
@@ -32,9 +32,10 @@ async fn counters_are_shown_for_every_period() {
     .await;
 }
 
-/// However often it is looked, and by whichever endpoint, the next request finds what it would have.
+/// However often counters are read, and by whichever endpoint, the next request is decided as if
+/// nothing had been read.
 #[tokio::test]
-async fn looking_charges_nothing_and_opens_no_window() {
+async fn reading_counters_charges_nothing_and_opens_no_window() {
     in_both_worlds(async |bank: Bank| {
         bank.add([-1, 3, -1, -1, -1, -1]).await;
         let looks = [
@@ -88,7 +89,7 @@ async fn one_counter_or_all_are_reset() {
     .await;
 }
 
-/// Anonymous addresses have no records; they are counted, shown and reset all the same.
+/// Anonymous addresses have no records, but their counters can be read and reset too.
 #[tokio::test]
 async fn any_subject_is_shown_and_reset() {
     in_both_worlds(async |bank: Bank| {
@@ -115,9 +116,9 @@ async fn any_subject_is_shown_and_reset() {
     .await;
 }
 
-/// While the store is down, reports say so, and show the data that needs no store.
+/// While the store is down, reports say so, and still contain the data that needs no store.
 #[tokio::test]
-async fn without_redis_reports_say_so() {
+async fn reports_say_that_redis_is_down() {
     let mut bank = Bank::impatient(Duration::from_secs(1)).await;
     bank.add([-1, 100, -1, -1, -1, -1]).await;
     let health = bank.get("/health/redis").await;
@@ -157,9 +158,9 @@ async fn without_redis_reports_say_so() {
     super::until(async || bank.get(COUNTERS).await["per_minute"]["status"] == "NO_COUNTER").await;
 }
 
-/// The embedded service has no Redis, and says so.
+/// A service with counters in memory has no Redis, and reports that.
 #[tokio::test]
-async fn counters_in_memory_are_no_redis() {
+async fn counters_in_memory_are_not_reported_as_redis() {
     let bank = Bank::embedded().await;
     let health = bank.manage("GET", "/health/redis", None).await;
     assert_eq!(health.status, 503);

@@ -1,4 +1,4 @@
-//! Several people change the same thing, and what is remembered of it.
+//! Several people who change the same object, and the history of the changes.
 
 use futures::future::join_all;
 use reqwest::Method;
@@ -69,7 +69,7 @@ async fn no_concurrent_edit_is_lost() {
         let changes = bank.get(&format!("{path}/history")).await;
         assert_eq!(changes["changes"].as_array().unwrap().len(), 10, "each is remembered");
 
-        // Setting creates one record, however many do it.
+        // Concurrent requests that set limits create only one record.
         let set = async |calls: i64| {
             let path = CALL_LIMITS.replace("abc", "other");
             bank.manage("PUT", &path, Some(record([calls; 6]))).await.status
@@ -84,7 +84,7 @@ async fn no_concurrent_edit_is_lost() {
 }
 
 #[tokio::test]
-async fn setting_call_limits_heeds_what_was_seen() {
+async fn setting_call_limits_respects_if_match() {
     in_both_worlds(async |bank: Bank| {
         let set = async |tag: &str, calls| {
             put_if(&bank, Method::PUT, CALL_LIMITS, tag, record([calls; 6])).await

@@ -1,4 +1,5 @@
-//! The effect of a change on a consumer decides which roles it needs, and whether it is warned about.
+//! The effect of a change on a consumer determines the required roles, and whether the response
+//! contains a warning.
 
 use rl_admin::Role;
 use rl_tests::web::Answer;
@@ -13,7 +14,7 @@ fn refused(answer: &Answer, role: Role) {
     assert!(message(answer).ends_with(&role.to_string()), "{}", answer.body);
 }
 
-/// The fault: a limit of 0 blocks like a block, but needed no role for blocking.
+/// Fault: a limit of 0 blocks like a block, but required no role for blocking.
 #[tokio::test]
 async fn a_limit_of_zero_needs_the_roles_of_a_block() {
     in_both_worlds(async |bank: Bank| {
@@ -34,7 +35,7 @@ async fn a_limit_of_zero_needs_the_roles_of_a_block() {
         assert_eq!(bank.manage("PUT", &path, zero()).await.status, 200);
         assert_eq!(bank.call().await.status, 429);
 
-        // Any change that unblocks needs the other role.
+        // Any change that unblocks requires the role for unblocking.
         refused(&bank.as_who(&updater, "PUT", &path, some()).await, unblock);
         refused(&bank.as_who(&setter, "PUT", CALL_LIMITS, some()).await, unblock);
         refused(&bank.as_who(&creator, "POST", RATE_LIMITS, some()).await, unblock);
@@ -46,7 +47,7 @@ async fn a_limit_of_zero_needs_the_roles_of_a_block() {
         refused(&bank.as_who(&deleter, "DELETE", &other, None).await, block);
         assert_eq!(bank.as_who(&deleter, "DELETE", &path, None).await.status, 204);
 
-        // Past records, and changes without effect, need neither role.
+        // Records in the past, and changes without an effect, require neither role.
         let past = dated([0; 6], "2024-01-01T00:00:00Z", "2024-02-01T00:00:00Z");
         assert_eq!(bank.manage("POST", RATE_LIMITS, Some(past)).await.status, 201);
         assert_eq!(bank.as_who(&updater, "PUT", &other, some()).await.status, 200);
@@ -87,7 +88,8 @@ async fn a_tier_of_zero_needs_the_roles_of_a_block() {
     .await;
 }
 
-/// The limit of a resource with 0 tokens blocked its applications without the role for that.
+/// Fault: a limit of a resource with 0 tokens blocked its applications without the role for
+/// blocking.
 #[tokio::test]
 async fn a_resource_limit_of_zero_needs_the_roles_of_a_block() {
     in_both_worlds(async |bank: Bank| {
@@ -108,7 +110,7 @@ async fn a_resource_limit_of_zero_needs_the_roles_of_a_block() {
         assert_eq!(updated.status, 200, "{}", updated.body);
         assert_eq!(bank.manage("PUT", path, limit(&["shop"], 0, 1)).await.status, 200);
 
-        // Listing another application blocks it, and removing one unblocks it.
+        // Listing another application blocks it, and removing an application unblocks it.
         refused(&bank.as_who(&updater, "PUT", path, limit(&["shop", "app"], 0, 1)).await, block);
         refused(&bank.as_who(&updater, "PUT", path, limit(&[], 0, 1)).await, unblock);
         refused(&bank.as_who(&updater, "PUT", path, limit(&["shop"], 3, 1)).await, unblock);
@@ -118,7 +120,7 @@ async fn a_resource_limit_of_zero_needs_the_roles_of_a_block() {
     .await;
 }
 
-/// A record without limits replaces the tier, and is easily made by mistake.
+/// A record without limits replaces the tier, and is easily created by mistake.
 #[tokio::test]
 async fn a_record_that_lifts_a_tier_is_answered_with_a_warning() {
     in_both_worlds(async |bank: Bank| {

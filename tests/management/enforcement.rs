@@ -9,7 +9,7 @@ use super::{
     written_numbers,
 };
 
-/// OT3, OT12, OT15: set with the role for it, and read with another.
+/// OT3, OT12, OT15: limits are set with one role, and read with another.
 #[tokio::test]
 async fn call_limits_are_set_and_read() {
     in_both_worlds(async |bank: Bank| {
@@ -35,7 +35,7 @@ async fn call_limits_are_set_and_read() {
             assert_eq!(read[state]["per_month"]["reset_in_seconds"], 2_592_000);
         }
 
-        // Once more, it is the same record.
+        // A second request with the same keys updates the same record.
         written["per_second_call_limit"] = json!("11");
         let again = parse(&bank.manage("PUT", CALL_LIMITS, Some(written)).await);
         assert_eq!(again["rate_limiting_id"], set["rate_limiting_id"]);
@@ -45,9 +45,9 @@ async fn call_limits_are_set_and_read() {
     .await;
 }
 
-/// OT4 to OT9: one call in exactly one of the six periods; O24: a denial never says 0.
+/// OT4 to OT9: one call in exactly one of the six periods. O24: a denial never reports 0 seconds.
 #[tokio::test]
-async fn a_limit_of_one_in_any_period_lets_one_call_pass() {
+async fn a_limit_of_one_in_any_period_allows_one_call() {
     in_both_worlds(async |bank: Bank| {
         for (place, (name, seconds)) in [
             ("second", 1),
@@ -75,9 +75,9 @@ async fn a_limit_of_one_in_any_period_lets_one_call_pass() {
     .await;
 }
 
-/// OT16 to OT21: a limit with an endpoint and a version; taken back, it binds no more.
+/// OT16 to OT21: a limit for an endpoint and a version. After it is removed, it has no effect.
 #[tokio::test]
-async fn a_limit_for_an_endpoint_holds_until_it_is_taken_back() {
+async fn a_limit_for_an_endpoint_holds_until_it_is_removed() {
     in_both_worlds(async |bank: Bank| {
         for place in [0, 1, 2, 4, 5] {
             let mut numbers = [-1; 6];
@@ -99,7 +99,8 @@ async fn a_limit_for_an_endpoint_holds_until_it_is_taken_back() {
     .await;
 }
 
-/// OT34 and OT47: over whatever paths, one limit counts, and a request is one unit however deep its path.
+/// OT34 and OT47: calls of all paths count under one limit, and each request is one unit, however
+/// deep its path.
 #[tokio::test]
 async fn calls_of_every_path_count_together_and_once() {
     in_both_worlds(async |bank: Bank| {
@@ -120,7 +121,7 @@ async fn calls_of_every_path_count_together_and_once() {
     .await;
 }
 
-/// OT36 to OT45: nothing is limited, headers say so, and calls are counted all the same.
+/// OT36 to OT45: nothing is limited, the headers report that, and calls are counted nevertheless.
 #[tokio::test]
 async fn unlimited_requests_are_counted() {
     in_both_worlds(async |bank: Bank| {
@@ -129,7 +130,7 @@ async fn unlimited_requests_are_counted() {
             assert_eq!(bank.call_at(path).await.standing(), "200 -1--1--1");
             assert_eq!(bank.counted().await, [calls; 6]);
         }
-        // A limit that is set later finds them counted.
+        // A limit that is set later includes the calls that were counted before.
         bank.add([-1, 4, -1, -1, -1, -1]).await;
         assert_eq!(bank.call().await.standing(), "200 4-0-60");
         assert_eq!(bank.call().await.status, 429);
@@ -137,7 +138,7 @@ async fn unlimited_requests_are_counted() {
     .await;
 }
 
-/// OT46: the headers are those of the shortest period that has a limit.
+/// OT46: the headers describe the shortest period that has a limit.
 #[tokio::test]
 async fn headers_are_those_of_the_shortest_limit() {
     in_both_worlds(async |bank: Bank| {
@@ -149,7 +150,7 @@ async fn headers_are_those_of_the_shortest_limit() {
     .await;
 }
 
-/// A window ends when it ends, and the record when it is dated to.
+/// A window and a record both end at their exact times.
 #[tokio::test]
 async fn windows_and_records_end_on_time() {
     in_both_worlds(async |bank: Bank| {
@@ -160,7 +161,7 @@ async fn windows_and_records_end_on_time() {
         assert_eq!(bank.call().await.standing(), "429 1-0-1, retry 1");
         bank.clock.advance(Duration::from_micros(1));
         assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
-        // 13:40 itself is the last instant of the record, 13:35 was the beginning of the window.
+        // The record is active until 13:40, inclusive. The window began at 13:35.
         bank.clock.advance(Duration::from_secs(300) + Duration::from_micros(1));
         assert_eq!([bank.call().await.status, bank.call().await.status], [200, 200]);
         assert_eq!(bank.call().await.standing(), "200 -1--1--1");
@@ -168,7 +169,7 @@ async fn windows_and_records_end_on_time() {
     .await;
 }
 
-/// Two that are alike are not overwritten by guess.
+/// If two records match, the server does not choose one of them to overwrite.
 #[tokio::test]
 async fn setting_call_limits_where_there_are_several_records_is_refused() {
     in_both_worlds(async |bank: Bank| {

@@ -1,4 +1,4 @@
-//! Why a request would pass or not.
+//! Explanations of why a request would be allowed or denied.
 
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ async fn an_explanation_names_policy_source_records_and_use() {
 }
 
 #[tokio::test]
-async fn an_explanation_tells_a_block_from_a_limit() {
+async fn an_explanation_distinguishes_a_block_from_a_limit() {
     in_both_worlds(async |bank: Bank| {
         let zero = bank.add([0, -1, -1, -1, -1, -1]).await;
         let explained = explain(&bank, 1).await;
@@ -86,7 +86,7 @@ async fn an_explanation_tells_a_block_from_a_limit() {
     .await;
 }
 
-/// A denial that needs no counter was explained with `used` 0, whatever had been used.
+/// Fault: a denial that needs no counter was explained with `used` 0, whatever had been used.
 #[tokio::test]
 async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
     in_both_worlds(async |bank: Bank| {
@@ -100,7 +100,7 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
         for _ in 0..3 {
             assert_eq!(bank.call().await.status, 200);
         }
-        // A cost that is never granted.
+        // First case: a cost that is never granted.
         let costly = explain(&bank, 11).await;
         assert_eq!(
             (&costly["decided_by"], hour(&costly)),
@@ -108,7 +108,7 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
         );
         assert_eq!(costly["reason"], "hour: 3 of 10 used, and the cost exceeds the capacity");
 
-        // A limit of 0 beside one that has room.
+        // Second case: a limit of 0 beside a limit with units left.
         let zero = bank.add([0, -1, -1, -1, -1, -1]).await;
         let denied = explain(&bank, 1).await;
         assert_eq!((&denied["allowed"], &denied["decided_by"]), (&json!(false), &json!("policy")));
@@ -116,7 +116,7 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
         assert_eq!(hour(&bank.get(path).await).0, json!(3));
         bank.remove(&zero).await;
 
-        // A block.
+        // Third case: a block.
         let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
         let block = "/management/consumers/abc/block";
         assert_eq!(bank.manage("PUT", block, until).await.status, 200);

@@ -1,4 +1,4 @@
-//! Pages, and what is looked for.
+//! Lists: their pages and their searches.
 
 use rl_core::time::Clock;
 use rl_records::{CallLimits, RecordContent, TierContent};
@@ -59,9 +59,9 @@ async fn records_are_listed_in_pages_and_searched() {
     .await;
 }
 
-/// The console takes any text as a name; what it made is on a page of these lists, too.
+/// The console accepts any text as a name, so these lists must continue after any name.
 #[tokio::test]
-async fn a_list_goes_on_after_whatever_name_it_has_shown() {
+async fn a_list_continues_after_any_name() {
     in_both_worlds(async |bank: Bank| {
         let limits = CallLimits::UNLIMITED;
         let now = bank.clock.now();
@@ -110,7 +110,7 @@ async fn an_invalid_query_of_a_list_is_named() {
             let wrong = bank.manage("GET", &format!("/management/rate-limits?{query}"), None).await;
             assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!(field)), "{query}");
         }
-        // A limit of a resource may list a thousand applications.
+        // A limit of a resource may list a thousand applications, so its pages are small.
         for list in ["resources", "resources/a/history", "applications/shop/resources"] {
             let many = bank.manage("GET", &format!("/management/{list}?limit=51"), None).await;
             assert_eq!(

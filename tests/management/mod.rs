@@ -1,7 +1,7 @@
 //! The management API beside the service that it manages, over HTTP.
 //!
-//! Every test runs in two worlds: *embedded*, with SQLite and counters in memory, and *fleet*, with
-//! PostgreSQL and counters on Redis. The time of both stands still until a test moves it.
+//! Every test runs in two setups. The *embedded* one has SQLite, and counters in memory. The
+//! *fleet* has PostgreSQL, and counters on Redis. In both, time moves only when a test moves it.
 
 mod access;
 mod aggregation;
@@ -44,33 +44,33 @@ use serde_json::{Value, json};
 
 use crate::records::Database;
 
-/// Longer than a busy machine takes.
+/// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// 13:34 of the last day of a year.
+/// 13:34 on the last day of a year.
 const NOW: &str = "2025-12-31T13:34:00Z";
 const NOW_SECONDS: u64 = 1_767_188_040;
 
 const PREFIX: &str = "/obp/v6.0.0";
 
-/// May do everything.
+/// The token of a user with all roles.
 const ALICE: &str = "token-of-alice-who-may-do-all";
-/// May do everything, with resources of one application alone.
+/// The token of a user with all roles, who owns only one application.
 const OWNER_OF_SHOP: &str = "token-of-who-owns-the-shop";
 /// A valid token without roles.
 const WITHOUT_ROLES: &str = "token-without-roles-for-tests";
 
-/// Returns the token of a user with this role alone.
+/// Returns the token of a user who has only this role.
 fn token_of(role: Role) -> String {
     format!("token-of-who-has-{role}")
 }
 
-/// A service with its management, until it is dropped.
+/// A service with its management, which runs until it is dropped.
 struct Bank {
     site: Site,
     clock: Arc<ManualClock>,
     records: Records,
-    /// The services of the fleet.
+    /// The Redis server of the fleet; `None` if embedded.
     redis: Option<RedisServer>,
     _database: Database,
 }
@@ -84,7 +84,7 @@ impl Bank {
         Self::open(Database::postgres(), Some(RedisServer::start()), PATIENCE).await
     }
 
-    /// A fleet that waits no longer than this for a Redis that is away.
+    /// Creates a fleet that waits only this long for an unreachable Redis.
     async fn impatient(wait: Duration) -> Self {
         Self::open(Database::memory(), Some(RedisServer::start()), wait).await
     }
@@ -95,7 +95,8 @@ impl Bank {
         let records = Records::connect_with(options).await.unwrap();
         let source =
             RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
-        // A failed decision must not look like an allowed one.
+        // The deadline is long and failures reject, so that a failed decision is not mistaken for
+        // an allowed one.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
         let limiter = limiter.on_store_failure(OnFailure::Reject).clock(clock.clone());
         let (limiter, backend) = match &redis {
@@ -113,7 +114,7 @@ impl Bank {
         let admin = Admin::builder(records.clone(), limiter.clone())
             .authorize(tokens())
             .backend(backend)
-            // Tests of the limit make one of their own.
+            // This limit is switched off here, because its tests create their own services.
             .failed_attempts(FailedAttempts::per_minute(u32::MAX))
             .clock(clock.clone())
             .build();
@@ -121,7 +122,7 @@ impl Bank {
         Self { site, clock, records, redis, _database: database }
     }
 
-    /// Calls the management as the owner of a token.
+    /// Calls the management with this token.
     async fn as_who(&self, token: &str, method: &str, path: &str, body: Option<Value>) -> Answer {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let request = self.site.request(method, &format!("{PREFIX}{path}"));
@@ -132,7 +133,7 @@ impl Bank {
         }
     }
 
-    /// Calls the management as Alice, who may do everything.
+    /// Calls the management as Alice, who has all roles.
     async fn manage(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
         self.as_who(ALICE, method, path, body).await
     }
@@ -157,7 +158,7 @@ impl Bank {
         assert_eq!((gone.status, &*gone.body), (204, ""));
     }
 
-    /// A request of consumer `abc` to the service.
+    /// Sends a request of consumer `abc` to the service.
     async fn call(&self) -> Answer {
         self.call_at("/banks").await
     }
@@ -166,7 +167,7 @@ impl Bank {
         self.site.get(path).header("x-consumer", "abc").fetch().await
     }
 
-    /// The calls that are counted in each period.
+    /// Returns the number of calls that are counted in each period.
     async fn counted(&self) -> [u64; 6] {
         let counters = self.get("/management/consumers/abc/call-counters").await;
         let names = ["second", "minute", "hour", "day", "week", "month"];
@@ -196,7 +197,7 @@ fn tokens() -> BearerTokens {
     })
 }
 
-/// Creates a service that limits consumers, as an authentication in front identified them.
+/// Creates a service that limits consumers, whom an outer authentication layer has identified.
 fn service(limiter: RateLimiter) -> Router {
     let http = HttpLimiter::new(limiter)
         .key(Identified.or(ClientAddress::default()))
@@ -218,7 +219,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// A record for a year around now, in the text of those who write it.
+/// Returns the JSON of a record for a year around now, with numbers as text.
 fn record(numbers: [i64; 6]) -> Value {
     dated(numbers, "2025-06-01T00:00:00Z", "2026-06-01T00:00:00Z")
 }
@@ -241,24 +242,24 @@ fn message(answer: &Answer) -> String {
     parse(answer)["message"].as_str().unwrap().to_owned()
 }
 
-/// The six numbers of an answer about active limits.
+/// Returns the six numbers in a response about active limits.
 fn active_numbers(active: &Value) -> [i64; 6] {
     let names = ["second", "minute", "hour", "day", "week", "month"];
     names.map(|name| active[format!("active_per_{name}_rate_limit")].as_i64().unwrap())
 }
 
-/// The six texts of an answer about a record or call limits, as numbers.
+/// Returns the six texts in a response about a record or call limits, as numbers.
 fn written_numbers(limits: &Value) -> [i64; 6] {
     let names = ["second", "minute", "hour", "day", "week", "month"];
     names.map(|name| limits[format!("per_{name}_call_limit")].as_str().unwrap().parse().unwrap())
 }
 
-/// How many records there are, of whomever.
+/// Returns the number of stored records, of all consumers.
 async fn stored(records: &Records) -> usize {
     records.list(&rl_records::RecordQuery::default()).await.unwrap().records.len()
 }
 
-/// Waits until it is so.
+/// Waits until the condition is met.
 async fn until(is_so: impl AsyncFn() -> bool) {
     let mut looks = tokio::time::interval(Duration::from_millis(10));
     let wait = async {

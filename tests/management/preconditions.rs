@@ -1,5 +1,5 @@
-//! Changes with and without `If-Match`, also concurrent ones. A doc comment in the past tense describes a
-//! fault.
+//! Changes with and without `If-Match`, including concurrent ones. A doc comment that begins with
+//! "Fault" describes an earlier fault.
 
 use futures::future::join_all;
 use reqwest::Method;
@@ -21,12 +21,12 @@ async fn send(bank: &Bank, method: &str, path: &str, tag: &str, body: Value) -> 
     request.header("if-match", tag).json(&body).fetch().await
 }
 
-/// Returns the input for a tier.
+/// Returns the JSON of a tier with this number of calls per minute.
 fn per_minute(calls: i64) -> Value {
     json!({ "per_minute_call_limit": calls })
 }
 
-/// The answer was 412, although the requests had no precondition.
+/// Fault: the response was 412, although the requests had no precondition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_changes_without_if_match_all_succeed() {
     in_both_worlds(async |bank: Bank| {
@@ -52,7 +52,7 @@ async fn concurrent_changes_without_if_match_all_succeed() {
             let put = async |number: i64| bank.manage("PUT", path, Some(body(number))).await.status;
             assert_eq!(join_all((1..9).map(put)).await, [200; 8], "{path}");
         }
-        // The same for an owner of single applications.
+        // The same for an actor who owns only some applications.
         let put = async |number: i64| {
             let body = json!({ "apps": ["shop"], "max_permits": number, "rate": 1 });
             bank.as_who(super::OWNER_OF_SHOP, "PUT", PAYMENTS, Some(body)).await.status
@@ -62,7 +62,7 @@ async fn concurrent_changes_without_if_match_all_succeed() {
     .await;
 }
 
-/// Each of the concurrent requests created a block of its own, and the longest held.
+/// Fault: each of the concurrent requests created its own block, and the longest one applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_of_many_concurrent_blocks_decides() {
     in_both_worlds(async |bank: Bank| {
@@ -82,7 +82,7 @@ async fn the_last_of_many_concurrent_blocks_decides() {
     .await;
 }
 
-/// `If-Match: *` created an object at some endpoints, and was 404 at others.
+/// Fault: with `If-Match: *`, some endpoints created an object, and others responded with 404.
 #[tokio::test]
 async fn if_match_is_412_at_every_endpoint_when_there_is_nothing_to_change() {
     in_both_worlds(async |bank: Bank| {
@@ -119,7 +119,7 @@ async fn if_match_is_412_at_every_endpoint_when_there_is_nothing_to_change() {
     .await;
 }
 
-/// An unknown tag was answered as if the record had been changed meanwhile.
+/// Fault: for an unknown tag, the response said that the record had been changed in the meantime.
 #[tokio::test]
 async fn an_unknown_tag_is_not_reported_as_a_change() {
     in_both_worlds(async |bank: Bank| {
@@ -135,7 +135,7 @@ async fn an_unknown_tag_is_not_reported_as_a_change() {
     .await;
 }
 
-/// Blocks took no `If-Match`.
+/// Fault: blocks ignored `If-Match`.
 #[tokio::test]
 async fn blocks_respect_if_match() {
     in_both_worlds(async |bank: Bank| {
@@ -153,7 +153,7 @@ async fn blocks_respect_if_match() {
     .await;
 }
 
-/// The setting holds for blocks as for all other changes.
+/// The setting applies to blocks as to all other changes.
 #[tokio::test]
 async fn a_change_without_if_match_is_428_when_it_is_required() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();

@@ -1,4 +1,4 @@
-//! Limits by application and resource.
+//! Limits of resources, by application.
 
 use reqwest::Method;
 use rl_tests::web::Fetch;
@@ -92,7 +92,7 @@ async fn the_remaining_units_of_a_resource_are_shown() {
 }
 
 #[tokio::test]
-async fn an_invalid_resource_is_named() {
+async fn an_invalid_field_of_a_resource_is_named() {
     in_both_worlds(async |bank: Bank| {
         let with = |field: &str, value: Value| {
             let mut body = payments(&["shop"]);
@@ -131,9 +131,10 @@ async fn an_invalid_resource_is_named() {
     .await;
 }
 
-/// Viewers read everything; owners edit and delete what is under their own applications alone.
+/// Viewers may read everything. Owners may edit and delete only the limits of their own
+/// applications.
 #[tokio::test]
-async fn owners_edit_what_is_under_their_own_applications() {
+async fn owners_edit_only_limits_of_their_own_applications() {
     in_both_worlds(async |bank: Bank| {
         let as_owner = async |method: &str, path: &str, body: Option<Value>| {
             bank.as_who(super::OWNER_OF_SHOP, method, path, body).await.status

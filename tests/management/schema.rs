@@ -1,4 +1,4 @@
-//! The document of the API says what the API does.
+//! Checks that the API behaves as its OpenAPI document says.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use tokio::process::Command;
 
 use super::{ALICE, Bank, PREFIX};
 
-/// The program that tests the API by its document: `tests/run` installs it.
+/// Returns the path of schemathesis, which tests an API by its document. `tests/run` installs it.
 fn schemathesis() -> PathBuf {
     let named = std::env::var_os("RL_SCHEMATHESIS").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -15,14 +15,15 @@ fn schemathesis() -> PathBuf {
     found.expect("there is no schemathesis on the PATH: `tests/run` installs it")
 }
 
-/// Requests are made up from the document, right and wrong ones; answers must be as it says.
+/// schemathesis generates valid and invalid requests from the document; the responses must be as
+/// documented.
 ///
-/// Not every right request can be granted: a record may not end before it begins, which the document
-/// has no words for.
+/// Some valid requests are rejected nevertheless. For example, a record may not end before it
+/// begins, which a document cannot express.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_does_what_its_document_says() {
     let bank = Bank::fleet().await;
-    // Something is there already, and some of it counted.
+    // Some objects exist already, and a call has been counted.
     bank.add([10, -1, -1, -1, -1, -1]).await;
     bank.call().await;
     let folder = tempfile::tempdir().unwrap();
@@ -46,9 +47,9 @@ async fn the_api_does_what_its_document_says() {
     assert!(told.contains(&format!("Tested: {operations}")), "{told}");
 }
 
-/// Clients that are made from the document could not send it.
+/// Clients that are generated from the document could not send an undocumented header.
 #[tokio::test]
-async fn the_document_names_if_match_where_it_is_heeded_and_nowhere_else() {
+async fn the_document_lists_if_match_exactly_where_it_is_checked() {
     let bank = Bank::embedded().await;
     let document = bank.get("/openapi.json").await;
     for (path, operations) in document["paths"].as_object().unwrap() {
@@ -72,7 +73,7 @@ async fn the_document_names_if_match_where_it_is_heeded_and_nowhere_else() {
     }
 }
 
-/// Behind whatever place it is nested at.
+/// The document contains the path at which the routes are nested.
 #[tokio::test]
 async fn the_document_names_the_place_where_it_is_mounted() {
     let bank = Bank::embedded().await;

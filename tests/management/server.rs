@@ -1,4 +1,4 @@
-//! The server: processes of their own, and services that they manage.
+//! The server `rl-admin` and the services that it manages, as separate processes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use super::{ALICE, PATIENCE, RATE_LIMITS, parse, record, until};
 
-/// A program that runs, until it is dropped.
+/// A running program, which is stopped when it is dropped.
 struct Process {
     child: Child,
-    // The log so far.
+    // The log output until now.
     log: Arc<Mutex<String>>,
 }
 
@@ -78,7 +78,7 @@ fn tokens() -> String {
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_admin-server"));
-    // Without the environment of the test run.
+    // The environment of the test run must not affect the server.
     command.env_clear().stdout(Stdio::null());
     command
 }
@@ -107,7 +107,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn the_server_does_not_start_open_and_says_what_is_wrong() {
+async fn the_server_does_not_start_without_tokens_and_names_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens.json");
     std::fs::write(&file, "[{\"name\": \"bob\", \"token\": \"swordfish\", \"roles\": []}]")
@@ -148,7 +148,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     assert_eq!(server.call("POST", &path, Some(record([1; 6]))).await.status, 201);
     assert_eq!(server.call("GET", RATE_LIMITS, None).await.status, 404, "without the prefix");
 
-    // A request whose second half arrives after the signal to stop.
+    // The second half of this request arrives after the signal to stop.
     let body = record([2; 6]).to_string();
     let (half, rest) = body.split_at(20);
     let mut slow = TcpStream::connect(&server.place).await.unwrap();
@@ -158,7 +158,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
         body.len()
     );
     slow.write_all(head.as_bytes()).await.unwrap();
-    // The server asks for the body: it is being answered.
+    // The server asks for the body, which shows that it is handling the request.
     let mut asked = [0; 25];
     slow.read_exact(&mut asked).await.unwrap();
     assert!(asked.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&asked));
@@ -172,7 +172,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     let status = tokio::time::timeout(PATIENCE, server.process.ended()).await.unwrap();
     assert_eq!(status.code(), Some(0));
     let changed = "rl_admin::audit: record changed actor=\"alice\" action=\"created\" subject=";
-    // The last output of a process may arrive after its end.
+    // The last output of a process may arrive after the process has ended.
     until(async || server.process.log().contains("rl_admin: stopped")).await;
     let log = server.process.log();
     assert_eq!(log.matches(changed).count(), 2, "{log}");
@@ -184,7 +184,8 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     assert_eq!(listed["limits"].as_array().unwrap().len(), 2);
 }
 
-/// The server gets the services' setting for addresses; keys are in the same tiers as in the services.
+/// The server has the services' setting for addresses, and finds keys in the same tiers as the
+/// services do.
 #[tokio::test]
 async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     let settings = [("RL_ANONYMOUS_PER_HOUR", "7")];
@@ -215,7 +216,7 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     assert_eq!((&free["allowed"], &free["limits"]), (&json!(true), &json!([])), "{free}");
 }
 
-/// Subjects are named and counted as the services do, and have the same digits in all logs.
+/// Subjects have the same names and counters as in the services, and the same digits in all logs.
 #[tokio::test]
 async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_services() {
     let settings = [
@@ -251,7 +252,7 @@ async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_servic
     assert_eq!(digits[0], digits[1]);
 }
 
-/// A service in a process of its own.
+/// A service in a separate process.
 struct Member {
     _process: Process,
     url: String,
@@ -266,18 +267,18 @@ impl Member {
         let mut told = BufReader::new(process.child.stdout.take().unwrap());
         told.read_line(&mut url).unwrap();
         assert!(url.starts_with("http://"), "{}", process.log());
-        // The rest is not read.
+        // The rest of the output is read and discarded, so that the process never blocks.
         std::thread::spawn(move || told.read_to_end(&mut Vec::new()));
         Self { _process: process, url: url.trim_end().to_owned(), client: client() }
     }
 
-    /// The limit per hour that binds a request.
+    /// Returns the limit per hour that applies to a request.
     async fn limit(&self) -> Option<i64> {
         let answer = self.client.get(&self.url).header("x-consumer", "abc").fetch().await;
         answer.header("x-rate-limit-limit").map(|limit| limit.parse().unwrap())
     }
 
-    /// Sends requests until one is under this limit, and returns the time that it took.
+    /// Sends requests until this limit applies to one. Returns the time that this took.
     async fn bound_by(&self, limit: i64) -> Duration {
         let begun = Instant::now();
         while self.limit().await != Some(limit) {
@@ -287,10 +288,11 @@ impl Member {
     }
 }
 
-/// Services in two processes, the management in a third, PostgreSQL and Redis: a limit that is changed
-/// binds the next request everywhere, and while the database is away the last one does.
+/// Two services, the management, PostgreSQL and Redis each run in separate processes. A changed
+/// limit applies to the next request everywhere. While the database is down, the last known limit
+/// applies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_that_is_changed_binds_every_process_and_holds_without_the_database() {
+async fn a_changed_limit_applies_in_every_process_and_while_the_database_is_down() {
     let (mut database, redis) = (PostgresServer::start(), RedisServer::start());
     let (url, redis) = (database.url(), redis.url());
     let admin = Server::start(&url, &[("RL_REDIS_URL", &redis)]).await;
@@ -315,7 +317,7 @@ async fn a_limit_that_is_changed_binds_every_process_and_holds_without_the_datab
     let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
     println!("a change binds the next request within {median:?} (median), {longest:?} (longest)");
 
-    // They count together: what one has let pass the other knows.
+    // The services share counters: each one includes the requests that the other has allowed.
     let counters = "/management/consumers/abc/call-counters";
     assert_eq!(admin.call("DELETE", counters, None).await.status, 204);
     assert_eq!(set(5).await, 200);

@@ -1,4 +1,5 @@
-//! Paths name subjects as the limiter counts them. A doc comment in the past tense describes a fault.
+//! Paths name subjects as the limiter counts them. A doc comment that begins with "Fault" describes
+//! an earlier fault.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{ALICE, Bank, NOW_SECONDS, PATIENCE, in_both_worlds, message, parse};
 
-/// Another spelling of an address was answered as a subject without usage.
+/// Fault: an address in another notation was reported as a subject without usage.
 #[tokio::test]
 async fn counters_of_an_ipv6_client_are_found_by_any_spelling_of_its_address() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
@@ -55,7 +56,8 @@ async fn counters_of_an_ipv6_client_are_found_by_any_spelling_of_its_address() {
     }
 }
 
-/// An invalid address, and a realm that nothing counts, got an answer with usage.
+/// Fault: for an invalid address, and for a realm that is never counted, the response contained
+/// usage.
 #[tokio::test]
 async fn subjects_that_nothing_counts_are_rejected_with_their_value() {
     in_both_worlds(async |bank: Bank| {
@@ -90,7 +92,8 @@ async fn subjects_that_nothing_counts_are_rejected_with_their_value() {
     .await;
 }
 
-/// Periods that are only counted were shown as limits in shadow, which is how they are counted.
+/// Fault: periods without a limit were shown as limits in shadow, because they are counted in that
+/// way.
 #[tokio::test]
 async fn periods_without_a_limit_are_shown_as_unlimited() {
     in_both_worlds(async |bank: Bank| {
@@ -116,7 +119,7 @@ async fn periods_without_a_limit_are_shown_as_unlimited() {
     .await;
 }
 
-/// One endpoint took `minute` alone, the other `per_minute` alone.
+/// Fault: one endpoint accepted only `minute`, and the other only `per_minute`.
 #[tokio::test]
 async fn limits_and_counters_are_reset_by_both_names_of_a_period() {
     in_both_worlds(async |bank: Bank| {
@@ -135,7 +138,8 @@ async fn limits_and_counters_are_reset_by_both_names_of_a_period() {
     .await;
 }
 
-/// Damages counters on Redis, checks the answers, and returns the counters as the API shows them.
+/// Damages counters on Redis, checks the responses, and returns the counters as the API reports
+/// them.
 async fn with_damage(layout: Layout, damage: impl AsyncFn(&mut Bystander)) -> Value {
     let server = RedisServer::start();
     let records = Records::connect("sqlite::memory:").await.unwrap();
@@ -163,9 +167,9 @@ async fn with_damage(layout: Layout, damage: impl AsyncFn(&mut Bystander)) -> Va
     counters
 }
 
-/// All six counters were shown as unavailable because one was damaged.
+/// Fault: all six counters were reported as unavailable because one was damaged.
 #[tokio::test]
-async fn a_damaged_counter_is_named_as_damaged_and_whole_ones_are_shown() {
+async fn a_damaged_counter_is_reported_as_damaged_and_the_others_are_shown() {
     let counters = with_damage(Layout::Readable, async |redis| {
         redis.query::<()>("DEL abc_PER_MINUTE").await;
         redis.query::<()>("RPUSH abc_PER_MINUTE x").await;

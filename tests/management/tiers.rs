@@ -1,4 +1,4 @@
-//! Tiers, who is in them, and the list of consumers.
+//! Tiers, their members, and the list of consumers.
 
 use reqwest::Method;
 use rl_core::key::KeySecret;
@@ -73,7 +73,7 @@ async fn a_tier_binds_its_members_until_a_record_puts_it_aside() {
     .await;
 }
 
-/// A key is named by its hash; the key itself is nowhere.
+/// A key is identified by its hash, and the key itself is stored nowhere.
 #[tokio::test]
 async fn keys_are_in_tiers_by_their_hash() {
     in_both_worlds(async |bank: Bank| {

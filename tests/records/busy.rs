@@ -7,7 +7,7 @@ use sqlx::{Executor, Row};
 
 use super::{Database, GIVE_UP, patient, per_hour, policy_text};
 
-/// Eight edits that waited for a lock had taken every connection, so look-ups waited as well.
+/// Fault: eight edits that waited for a lock held all connections, so look-ups had to wait too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edits_that_wait_for_a_lock_delay_no_look_up() {
     let database = Database::postgres();
@@ -35,7 +35,7 @@ async fn edits_that_wait_for_a_lock_delay_no_look_up() {
 
     assert_eq!(policy_text(&source, "abc").await, "hour=5/hour");
     assert_eq!(records.read(record.id).await.unwrap().unwrap().revision, 1);
-    // The lock is never released, and the edits end nevertheless.
+    // The lock is never released, but the edits end nevertheless.
     let ended = async {
         for edit in edits {
             let error = edit.await.unwrap().unwrap_err();

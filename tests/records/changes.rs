@@ -1,4 +1,4 @@
-//! The effect of a change by one instance on another.
+//! The effects of a change by one instance on other instances.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,8 @@ use super::{Database, NEVER, on_every_database, patient, per_hour, policy_text, 
 /// The time that a busy machine may add to the documented second.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Creates, changes and deletes a record on one instance. Returns the longest delay on the other.
+/// Creates, changes and deletes a record on one instance. Returns the longest delay until the other
+/// has noticed.
 async fn follow(one: &Records, other: &rl_records::RecordSource) -> Duration {
     assert_eq!(policy_text(other, "abc").await, "-");
     let record = one.create(per_hour("abc", 5), "alice").await.unwrap();
@@ -32,7 +33,7 @@ async fn follow(one: &Records, other: &rl_records::RecordSource) -> Duration {
 async fn a_change_applies_to_the_next_request_of_the_same_process() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
-        // Without polling, only the change itself notifies the source.
+        // Without polling, only the change itself can notify the source.
         let source = patient(&records).poll_every(NEVER).start();
         assert_eq!(policy_text(&source, "abc").await, "-");
         let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
@@ -71,7 +72,7 @@ async fn redis_announces_changes() {
     follow(&one, &patient(&other).poll_every(NEVER).start()).await;
 }
 
-/// The other instance has missed more changes than the change log returns at once.
+/// The other instance has missed more changes than one poll reads.
 #[tokio::test]
 async fn an_instance_that_is_far_behind_looks_up_everything_again() {
     let redis = RedisServer::start();
@@ -87,14 +88,14 @@ async fn an_instance_that_is_far_behind_looks_up_everything_again() {
         let content = per_hour("busy", calls);
         record = quiet.update(record.id, content, record.revision, "alice").await.unwrap();
     }
-    // This announcement causes the first poll since the changes.
+    // The announcement of this change causes the first poll after the changes.
     loud.create(per_hour("else", 1), "alice").await.unwrap();
     until_policy(&source, "abc", "hour=5/hour").await;
     until_policy(&source, "busy", "hour=1099/hour").await;
 }
 
-/// After a failover to a lagging replica, the next change got the number of a lost one, and no instance
-/// noticed it.
+/// Fault: after a fail-over to a lagging replica, the next change got the number of a lost one, and
+/// no instance noticed.
 #[tokio::test]
 async fn limits_are_looked_up_again_after_the_database_went_back() {
     for database in [Database::file(), Database::postgres()] {
@@ -113,7 +114,7 @@ async fn limits_are_looked_up_again_after_the_database_went_back() {
         one.update(record.id, per_hour("abc", 6), 1, "alice").await.unwrap();
         until_policy(&source, "abc", "hour=6/hour").await;
 
-        // The database goes back and reaches the same number between two polls.
+        // Between two polls, the database goes back and reaches the same number again.
         let replaced = "BEGIN; \
                         UPDATE rl_history SET changed_at = changed_at + 1 WHERE change = 2; \
                         UPDATE rl_records SET per_hour_call_limit = 7; \
@@ -130,7 +131,7 @@ async fn limits_are_looked_up_again_after_the_database_went_back() {
     }
 }
 
-/// A future that is dropped after `left` polls.
+/// Polls a future a limited number of times, and then drops it.
 struct Polls<F> {
     future: Pin<Box<F>>,
     left: usize,
@@ -146,7 +147,7 @@ impl<F: Future> Future for Polls<F> {
     }
 }
 
-/// A change that was committed after its caller was cancelled was not announced.
+/// Fault: a change that was committed after its caller was cancelled was not announced.
 #[tokio::test]
 async fn a_change_applies_even_if_its_caller_is_cancelled_during_the_commit() {
     let calls = |record: &Record| match record.content.limits.get(CallPeriod::Hour) {
@@ -154,13 +155,13 @@ async fn a_change_applies_even_if_its_caller_is_cancelled_during_the_commit() {
         CallLimit::Unlimited => panic!("it has a limit"),
     };
     let records = Database::memory().connect().await;
-    // Without polling, only the change itself notifies the source.
+    // Without polling, only the change itself can notify the source.
     let source = patient(&records).poll_every(NEVER).start();
     let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
     let (mut left, mut made) = (1, 0);
     loop {
         let mut ended = 0;
-        // The number of polls differs from run to run.
+        // The number of polls until the commit differs from run to run.
         for _ in 0..20 {
             assert_eq!(policy_text(&source, "abc").await, format!("hour={}/hour", calls(&record)));
             let next = calls(&record) + 1;

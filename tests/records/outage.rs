@@ -1,4 +1,4 @@
-//! Limits and changes while the database is down.
+//! Limits and changes during an outage of the database.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn the_last_limits_apply_while_the_database_is_down_and_changes_follow_aft
     until_policy(&listening, "abc", "hour=6/hour").await;
     until_known(&source, "never seen").await;
 
-    // Announcements of other instances work again, too.
+    // After the outage, announcements of other instances arrive again.
     let other = Records::connect(&server.url()).await.unwrap();
     other.update(record.id, per_hour("abc", 7), 2, "carol").await.unwrap();
     until_policy(&source, "abc", "hour=7/hour").await;
@@ -52,7 +52,7 @@ async fn the_last_limits_apply_while_the_database_is_down_and_changes_follow_aft
     assert_eq!(policy_text(&source, "never seen").await, "-");
 }
 
-/// The instance knew only that the record had changed, and allowed the consumer.
+/// Fault: the instance knew only that the record had changed, and allowed the consumer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_applies_on_its_instance_although_the_database_is_lost_before_the_next_call() {
     let mut server = PostgresServer::start();
@@ -72,7 +72,8 @@ async fn a_block_applies_on_its_instance_although_the_database_is_lost_before_th
     }
 }
 
-/// Members of a tier were looked up with their next request, which was too late after the database was lost.
+/// Fault: the members of a tier were looked up only with their next request. By then the database
+/// was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_tier_applies_on_its_instance_although_the_database_is_lost_before_the_next_call()
 {
@@ -121,7 +122,7 @@ async fn an_unreachable_database_is_reported_with_its_cause_and_without_the_logi
     }
 }
 
-/// The server accepts connections and never replies, like one whose disk hangs.
+/// The server accepts connections and never replies, as with a disk that hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_limits_apply_while_the_database_hangs_and_every_call_ends() {
     let server = PostgresServer::start();
@@ -134,7 +135,7 @@ async fn the_last_limits_apply_while_the_database_hangs_and_every_call_ends() {
     let hanging = async {
         let unknown = (0..1_000).map(|number| Subject::consumer(&format!("new {number}")));
         let asked: Vec<_> = unknown.map(|consumer| source.policy(&consumer)).collect();
-        // Look-ups beyond the queue fail without waiting.
+        // Look-ups beyond the queue fail immediately.
         let refused = asked.iter().filter(|policy| matches!(policy, MaybeReady::Ready(_))).count();
         assert!(refused > 500, "{refused}");
         for policy in futures::future::join_all(asked).await {
@@ -179,7 +180,7 @@ async fn until_changed(records: &Records, record: &Record, calls: i64) -> Record
         loop {
             attempts.tick().await;
             let content = per_hour("abc", calls);
-            // Each connection from before the outage fails once.
+            // Each connection that was opened before the outage fails once.
             match records.update(record.id, content, record.revision, "bob").await {
                 Ok(changed) => return changed,
                 Err(ChangeError::Database(_)) => {}

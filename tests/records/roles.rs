@@ -1,4 +1,4 @@
-//! The rights that a service needs on PostgreSQL.
+//! The rights that a service requires on PostgreSQL.
 
 use rl_core::FailureKind;
 use rl_records::Records;
@@ -15,7 +15,7 @@ async fn role(database: &Database, owner: &mut AnyConnection) -> (String, String
     (role, url)
 }
 
-/// The tables were created at every start, which only their owner may do.
+/// Fault: the tables were created at every start, which only their owner may do.
 #[tokio::test]
 async fn a_role_that_may_only_read_and_write_the_tables_can_connect() {
     let database = Database::postgres();

@@ -80,7 +80,7 @@ async fn an_invalid_field_is_named_and_nothing_is_stored() {
             for error in [
                 records.create(content.clone(), "alice").await.unwrap_err(),
                 records.update(stored.id, content, 1, "alice").await.err().unwrap_or_else(|| {
-                    // The update replaces the large limit, so it does not overflow.
+                    // The update replaces the large limit, so the sum does not overflow.
                     ChangeError::NotFound
                 }),
             ] {
@@ -174,7 +174,8 @@ async fn the_list_has_pages_and_can_be_searched() {
             assert!(page.records.len() <= 10);
             seen.extend(page.records);
             let Some(next) = page.next else { break };
-            // Send the cursor through its text, and delete the record that it points to.
+            // The cursor is converted to text and back, and the record to which it points is
+            // deleted.
             query.after = Some(next.to_string().parse().unwrap());
             if seen.len() == 10 {
                 records.delete(seen[9].id, 1, "alice").await.unwrap();
@@ -199,8 +200,8 @@ async fn the_list_has_pages_and_can_be_searched() {
     .await;
 }
 
-/// A page begins after the last id of the previous one, so the database must sort like Rust: by bytes,
-/// whatever its locale.
+/// A page begins after the last id of the previous one. So the database must sort as Rust does, by
+/// bytes, whatever its locale.
 #[tokio::test]
 async fn text_is_ordered_by_bytes_on_every_database() {
     let order = ["-", "B", "_", "a", "ä"];
@@ -368,7 +369,7 @@ async fn limits_of_resources_have_revisions_and_a_history() {
         assert_eq!((&*history[0].by, history[0].after.is_none()), ("carol", true));
         assert_eq!(history[1].before, Some(content(10)));
 
-        // A new limit of the same name has another revision.
+        // A new limit with the same name must have another revision.
         let other = records.resources().create(content(20), "dora").await.unwrap();
         for seen in [created.revision, changed.revision] {
             let late = records.resources().update(content(12), seen, "carol").await.unwrap_err();

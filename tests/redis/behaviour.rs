@@ -1,4 +1,4 @@
-//! Behaviour of the Redis store on a real server, by the server's clock.
+//! Behaviour of the Redis store on a real server, whose clock decides.
 
 pub(crate) mod access;
 mod commands;
@@ -18,7 +18,8 @@ use rl_tests::RedisServer;
 
 const LAYOUTS: [Layout; 2] = [Layout::Packed, Layout::Readable];
 
-/// A timeout longer than any pause of a busy machine, so that the store makes every decision.
+/// A timeout that is longer than any pause of a busy machine, so that the store makes every
+/// decision.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn store_of(server: &RedisServer, layout: Layout) -> RedisStore {
@@ -35,7 +36,7 @@ fn limiter(store: &RedisStore, limits: &[Limit]) -> RateLimiter {
     limiter.build().unwrap()
 }
 
-/// Returns limits for the six periods that no test reaches.
+/// Returns limits for the six periods that no test uses up.
 fn six_limits() -> [Limit; 6] {
     [
         Limit::per_second(10_000),
@@ -47,7 +48,7 @@ fn six_limits() -> [Limit; 6] {
     ]
 }
 
-/// Checks one unit, and asserts that the store decided.
+/// Checks one unit, and asserts that the store made the decision.
 async fn check(limiter: &RateLimiter, subject: &Subject) -> Decision {
     let decision = limiter.check(subject, 1).await;
     assert_eq!(decision.origin(), Origin::Store);

@@ -1,4 +1,4 @@
-//! The decisions and the log lines when Redis is down, slow or refuses the service.
+//! Decisions and log lines when Redis is down, slow, or refuses the service.
 
 mod cancelled;
 mod configuration;
@@ -20,13 +20,13 @@ use tracing::Level;
 
 /// Returns the longest acceptable time of a decision.
 ///
-/// With a manual clock the bound is exactly 100 ms. On real time the rest allows for a machine that
-/// is busy with other tests.
+/// With a manual clock the bound is exactly 100 ms. In real time, the bound allows for delays on a
+/// machine that is busy with other tests.
 fn in_time() -> Duration {
     if is_soak() { Duration::from_millis(100 + 150) } else { Duration::from_secs(5) }
 }
 
-/// How long to wait for a condition before the test fails.
+/// The time limit for a condition that a test waits for.
 const GIVE_UP: Duration = Duration::from_secs(20);
 
 /// A password that is part of every URL, and must not appear anywhere else.
@@ -36,8 +36,8 @@ const ALLOWING: (Level, &str) = (Level::WARN, "undecided requests are allowed");
 const REJECTING: (Level, &str) = (Level::WARN, "undecided requests are rejected");
 const RECOVERED: (Level, &str) = (Level::INFO, "store recovered");
 
-/// Creates a server, not running yet, with a user `rl` who has all permissions and the password
-/// [`PASSWORD`].
+/// Creates a server that is not running yet. It has a user `rl` with all permissions and the
+/// password [`PASSWORD`].
 fn stopped_server() -> RedisServer {
     let password = format!(">{PASSWORD}");
     RedisServer::stopped_with(&["--user", "rl", "on", &password, "~*", "&*", "+@all"])
@@ -53,19 +53,19 @@ fn url(server: &RedisServer) -> String {
     server.url_of("rl", PASSWORD)
 }
 
-/// Creates a store without a denial cache, so that every decision involves the server.
+/// Creates a store without a denial cache, so that every decision needs the server.
 fn without_denial_cache(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url).local_denial(false)
 }
 
-/// Creates a limiter of three requests per hour with the default settings.
-/// Returns a limiter that allows requests during an overload as well. A process that gets too little
-/// time takes an outage for an overload, and the machine may be busy.
+/// Returns the builder of a limiter for three requests per hour that also allows requests during an
+/// overload. On a busy machine, a process that gets too little CPU time takes an outage for an
+/// overload.
 fn three_per_hour(store: RedisStore) -> RateLimiterBuilder {
     RateLimiter::builder().limit(Limit::per_hour(3)).on_overload(OnFailure::Allow).store(store)
 }
 
-/// Checks one unit, and asserts that the decision came in time.
+/// Checks one unit, and asserts that the decision was made in time.
 async fn check(limiter: &RateLimiter, subject: &str) -> Decision {
     let asked = SystemClock.now();
     let decision = limiter.check(&Subject::user(subject), 1).await;
@@ -87,8 +87,8 @@ async fn check_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -
     tokio::time::timeout(GIVE_UP, asking).await.expect("the expected answer in the end")
 }
 
-/// Checks until this number of lines was logged. A store counts as recovered only after a period
-/// without failures.
+/// Makes checks until this number of lines has been logged. A store counts as recovered only after
+/// a period without failures.
 async fn check_until_logged(limiter: &RateLimiter, log: &Log, lines: usize) {
     let asking = async {
         while log.count() < lines {
@@ -110,7 +110,7 @@ fn is_store(origin: Origin) -> bool {
 /// Asserts that the store allows exactly three of five requests.
 async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
     let holds = async {
-        // If the machine stalled for longer than the deadline, try with another subject.
+        // If the machine stalled for longer than the deadline, another subject is tried.
         for attempt in 0.. {
             let (mut allowed, mut by_store) = (0, 0);
             for _ in 0..5 {
@@ -129,7 +129,7 @@ async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
     assert_eq!(allowed, 3);
 }
 
-/// Restarts the server in a thread of its own, because waiting for it must not block the requests.
+/// Restarts the server in a separate thread, because waiting for it must not block the requests.
 async fn restart(mut server: RedisServer) -> RedisServer {
     let restarted = tokio::task::spawn_blocking(move || {
         server.restart();
@@ -147,7 +147,7 @@ async fn an_outage_allows_requests_in_time_and_logs_two_lines() {
     assert_limit_holds(&limiter, "before").await;
     log.assert_lines(&[]);
 
-    // Eight callers that send requests continuously.
+    // Eight callers send requests continuously.
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let callers: Vec<_> = (0..8)
         .map(|caller| {
@@ -179,7 +179,7 @@ async fn an_outage_allows_requests_in_time_and_logs_two_lines() {
     log.assert_lines(&[ALLOWING, RECOVERED]);
 }
 
-/// While the breaker is open no request waits, so a decision without the store is faster than one
+/// While the breaker is open, no request waits. So a decision without the store is faster than one
 /// with it.
 #[tokio::test]
 async fn decisions_during_an_outage_take_microseconds() {
@@ -197,10 +197,10 @@ async fn decisions_during_an_outage_take_microseconds() {
         let decision = limiter.check(&alice, 1).await;
         assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
     }
-    // Some of them are probes, which wait for the store.
+    // Some of the decisions are probes, which wait for the store.
     let each = SystemClock.now().micros_since(begun) as f64 / f64::from(DECISIONS);
     load::print_measurement(&format!("down, breaker open: a decision takes {each:.2} µs"));
-    // Waiting for a connection would take 75 000 µs.
+    // A decision that waited for a connection would take 75 000 µs.
     assert!(each < 1_000.0, "{each} µs");
 }
 
@@ -274,8 +274,8 @@ async fn requests_to_a_frozen_server_end_at_the_deadline() {
     log.assert_lines(&[ALLOWING, RECOVERED]);
 }
 
-/// A server may run and still be unable to decide. That passes by itself, so it is an outage, not a
-/// configuration failure for which requests would be rejected.
+/// A server may be running but unable to decide. That ends without intervention, so it counts as an
+/// outage. In a configuration failure, requests would be rejected.
 #[tokio::test]
 async fn a_server_that_cannot_write_is_an_outage() {
     let (log, _guard) = Log::capture();
@@ -287,7 +287,7 @@ async fn a_server_that_cannot_write_is_an_outage() {
     for (trouble, cure) in [
         ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
         ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
-        // The server becomes a replica, as after a fail-over.
+        // The server becomes a replica, as in a fail-over.
         ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
     ] {
         operator.query::<()>(trouble).await;
@@ -301,7 +301,7 @@ async fn a_server_that_cannot_write_is_an_outage() {
     log.assert_lines(&expected);
 }
 
-/// A server that is busy with an endless script refuses all commands, also on new connections.
+/// A server that is busy with an endless script refuses all commands, even on new connections.
 #[tokio::test]
 async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     let (log, _guard) = Log::capture();

@@ -1,4 +1,4 @@
-//! Leases: the units that nodes reserve ahead never exceed the limits, also if nodes fail.
+//! Leases: units that nodes reserve ahead never exceed the limits, even if nodes fail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use rl_tests::{Bystander, RedisServer};
 enum Event {
     /// A node receives a request with this cost.
     Ask(usize, u64),
-    /// A node disappears with its leases, and another replaces it.
+    /// A node disappears with its leases, and a new node replaces it.
     Die(usize),
-    /// A node is closed, and another replaces it.
+    /// A node is closed, and a new node replaces it.
     Close(usize),
     /// A node returns idle leases.
     Sweep(usize),
@@ -47,18 +47,19 @@ async fn decide(
 }
 
 fn node(server: &RedisServer, clock: &Arc<ManualClock>, lease: u32) -> RedisStoreBuilder {
-    // Long time limits, so that a busy machine does not cause a decision without the store.
+    // The time limits are long, so that a busy machine does not cause a decision without the store.
     let patience = Duration::from_secs(30);
     let store = RedisStore::builder(&server.url()).connection_wait(patience);
     store.response_timeout(patience).manual_clock(clock.clone()).lease(lease).local_denial(true)
 }
 
-/// The units that were allowed in each window, by the index of the limit and the end of the window.
+/// The number of units that were allowed in each window. A window is identified by the index of its
+/// limit and by its end.
 #[derive(Default)]
 struct Audit(BTreeMap<(usize, u64), u64>);
 
 impl Audit {
-    /// Counts units that were just allowed, in the windows that are open on the server.
+    /// Counts units that were just allowed in the windows that are open on the server.
     fn count(&mut self, usage: &Decision, now: Timestamp, units: u64) {
         for (place, limit) in usage.limits().enumerate() {
             assert!(limit.is_active(), "units were spent in no window: {usage:?}");
@@ -72,7 +73,7 @@ impl Audit {
 }
 
 #[test]
-fn nodes_that_come_and_go_never_admit_more_than_the_limits() {
+fn nodes_that_start_and_stop_never_allow_more_than_the_limits() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::default());
@@ -144,7 +145,7 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
     let clock = Arc::new(ManualClock::default());
     let connect = |store: RedisStoreBuilder| runtime.block_on(store.connect()).unwrap();
     let observer = connect(RedisStore::builder(&server.url()).manual_clock(clock.clone()));
-    // With small leases, units of different requests are most likely to be confused.
+    // Small leases make it most likely that units of different requests are confused.
     let fleets = [1, 2, 4].map(|lease| {
         [connect(node(&server, &clock, lease)), connect(node(&server, &clock, lease))]
     });
@@ -182,7 +183,8 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
         .unwrap();
 }
 
-/// Returns the used units of each limit, as the store's own decision and as the server report them.
+/// Returns the used units of each limit, as a decision of the store reports them and as the server
+/// reports them.
 async fn used(store: &RedisStore, subject: &Subject, policy: &Policy) -> (Vec<u64>, Vec<u64>) {
     let reported = decide(store, subject, policy, Mode::Check, 1).await;
     assert!(reported.is_allowed());
@@ -215,7 +217,8 @@ async fn a_lease_grows_with_demand_and_returns_unspent_units() {
     let calls = server.calls("evalsha").await - before;
     assert_eq!(calls, 8 + 3, "the looks, and three leases");
 
-    // The window of a second is over: six units of the hour are returned before sixteen are leased.
+    // The window of a second has ended. Six units of the hour are returned before sixteen units are
+    // leased.
     clock.advance(Duration::from_secs(1));
     assert_eq!(used(&store, subject, &policy).await, (vec![1, 9], vec![16, 24]));
 }
@@ -271,8 +274,8 @@ async fn leasing(lease: u32) -> (RedisServer, Arc<ManualClock>, RedisStore) {
     (server, clock, store)
 }
 
-/// The lease expires while a call for more units is under way, and the units of that call are not
-/// enough for the request.
+/// The lease expires while a call for more units is in flight, and the units of that call alone are
+/// not enough for the request.
 #[tokio::test]
 async fn a_request_whose_lease_ends_during_its_call_is_charged_in_full() {
     let (server, clock, store) = leasing(4).await;

@@ -3,9 +3,9 @@
 //! | module | what it covers |
 //! |---|---|
 //! | `behaviour` | decisions, keys, commands, permissions and damaged values on one server |
-//! | `failure` | outages, overload, deadlines and the configuration |
-//! | `leases` | units that are leased ahead |
-//! | `shortcuts` | decisions without a call: cached denials, batches, leases |
+//! | `failure` | outages, overload, deadlines and configuration failures |
+//! | `leases` | units that nodes reserve ahead |
+//! | `shortcuts` | decisions that share a call or need none: batches, cached denials, leases |
 //! | `topologies` | TLS, sentinels and clusters |
 
 mod behaviour;

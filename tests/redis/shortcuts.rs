@@ -1,5 +1,5 @@
-//! Shortcuts on Redis, as callers see them: batches and cached denials. `twins` shows that their
-//! decisions are correct.
+//! Shortcuts on Redis from the point of view of callers: batches and cached denials. The tests in
+//! `twins` show that the decisions are correct.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -57,7 +57,7 @@ async fn calls_that_are_in_flight_together_share_a_few_script_calls() {
     assert!(calls <= 8, "{calls} calls for 64 subjects");
 }
 
-/// Polls a future once, as a runtime does before it turns to other tasks.
+/// Polls a future once, as a runtime does before it runs other tasks.
 fn begin<F: Future>(future: Pin<&mut F>) {
     assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
@@ -92,7 +92,7 @@ fn requests_to_a_store_whose_runtime_has_ended_fail_at_once() {
         ))
     };
     let (alice, bob) = (Subject::user("alice"), Subject::user("bob"));
-    // Sent alone and in flight, so that all others are queued for the next batch.
+    // This request is sent alone. While it is in flight, all others are queued for the next batch.
     let first = charge(&alice);
     let there = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for subject in [&alice, &bob, &bob] {
@@ -109,7 +109,8 @@ async fn a_batch_under_changed_policies_is_decided_by_the_stored_states() {
     let subjects: Vec<_> = (0..40).map(|n| Subject::user(&n.to_string())).collect();
     let of =
         |limits: &[&str]| Policy::new(limits.iter().map(|text| text.parse().unwrap())).unwrap();
-    // With the limits in another order, counts of other widths, and more or fewer limits.
+    // The policies have the limits in another order, counts of other widths, and more or fewer
+    // limits.
     let policies = [
         of(&["9/minute", "9/day"]),
         of(&["300/day", "70000/minute"]),
@@ -154,7 +155,8 @@ async fn a_subject_with_a_damaged_state_fails_alone_in_its_batch() {
     }
 }
 
-/// The damage: a window of one second with sixteen seconds left, the largest number in its three bytes.
+/// The damaged window of one second has sixteen seconds left, the largest number in its three
+/// bytes.
 #[tokio::test]
 async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     let server = RedisServer::start();
@@ -165,7 +167,7 @@ async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     check(&store, &subjects[7], &policy).await.unwrap();
     let key = "rl:3:default:user:{7}";
     let mut state: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
-    // Skips the state tags and the time, up to the time left of the second.
+    // This skips the state tags and the time, up to the remaining time of the second.
     state[10..13].fill(0xff);
     operator.send::<()>(redis::cmd("SET").arg(key).arg(&state).arg("EX").arg(100)).await;
     for _ in 0..2 {
@@ -181,7 +183,7 @@ async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     assert_eq!(operator.send::<Vec<u8>>(redis::cmd("GET").arg(key)).await, state);
 }
 
-/// The state of a removed limit keeps the script from its short path.
+/// Because of the state of a removed limit, the script cannot use its short path.
 #[tokio::test]
 async fn many_calls_of_a_subject_under_changed_limits_are_decided_one_by_one() {
     let server = RedisServer::start();
@@ -224,7 +226,7 @@ async fn a_cached_denial_takes_no_call_until_a_refund() {
     assert_eq!((passed.is_allowed(), passed.origin()), (true, Origin::Shadow));
     assert_eq!(server.calls("evalsha").await, before, "no call was made");
 
-    // Peeks and other costs involve the server.
+    // Peeks and requests with another cost go to the server.
     assert_eq!(limiter.peek(&subject, 1).await.origin(), Origin::Store);
     assert_eq!(limiter.check(&subject, 2).await.origin(), Origin::Store);
     let some = limiter.check_up_to(&subject, 1).await;

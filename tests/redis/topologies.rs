@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use rl_core::{Limit, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 
-/// A timeout longer than any pause of a busy machine, so that the store makes every decision.
+/// A timeout that is longer than any pause of a busy machine, so that the store makes every
+/// decision.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn patient(store: RedisStoreBuilder) -> RedisStore {
@@ -20,8 +21,8 @@ async fn patient(store: RedisStoreBuilder) -> RedisStore {
     store.connect().await.unwrap()
 }
 
-/// Asserts that the store allows exactly five of twenty concurrent requests, for each of many
-/// subjects.
+/// Asserts for each of many subjects that the store allows exactly five of twenty concurrent
+/// requests.
 async fn assert_exactly_five_of_twenty_pass(store: RedisStore) {
     let limiter = RateLimiter::builder()
         .limit(Limit::per_hour(5))
@@ -36,7 +37,8 @@ async fn assert_exactly_five_of_twenty_pass(store: RedisStore) {
         let mut allowed = 0;
         for caller in callers {
             let decision = caller.await.unwrap();
-            // On a busy machine the last requests may find the denials of the first in the cache.
+            // On a busy machine, the last requests may find the denials of earlier ones in the
+            // cache.
             let origin = decision.origin();
             let denied = (false, Origin::LocalDeny);
             assert!(

@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use crate::free_port;
 
-/// A condition on a page that does not come about by then never will.
+/// The time limit for a condition on a page. A condition that is not met by then counts as failed.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
-/// A Chromium without a window, with nothing in it, driven by its `chromedriver`; ends with the test.
+/// A headless Chromium with an empty profile, driven by its `chromedriver`. It ends with the test.
 #[derive(Debug)]
 pub struct Browser {
     client: Client,
@@ -26,11 +26,11 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// A browser that shows nothing yet.
+    /// Starts a browser with an empty page.
     ///
     /// # Panics
     ///
-    /// Panics if there is no `chromium` or no `chromedriver` on the `PATH`, or if they do not come up.
+    /// Panics if `chromium` or `chromedriver` is not on the `PATH`, or does not start.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let port = free_port();
@@ -48,7 +48,7 @@ impl Browser {
             line.clear();
             assert_ne!(log.read_line(&mut line).expect("a line"), 0, "chromedriver ended");
         }
-        // Keep reading: the driver waits when the pipe is full.
+        // The output is read all the time, because the driver blocks when the pipe is full.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
 
         let profile = folder.path().join("profile");
@@ -78,37 +78,37 @@ impl Browser {
         Self { client, driver, folder }
     }
 
-    /// All that the driver can do.
+    /// Returns the client of the driver.
     #[must_use]
     pub const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Shows the page at `url`.
+    /// Opens the page at `url`.
     ///
     /// # Panics
     ///
-    /// Panics if it does not load.
+    /// Panics if the page does not load.
     pub async fn open(&self, url: &str) {
         self.client.goto(url).await.expect("the page loads");
     }
 
-    /// Presses what `css` finds, and waits until it is there.
+    /// Clicks the element that `css` selects. Waits until the element exists.
     ///
     /// # Panics
     ///
-    /// Panics if it is not there.
+    /// Panics if the element does not appear.
     pub async fn press(&self, css: &str) {
         let found = self.client.wait().at_most(GIVE_UP).for_element(Locator::Css(css)).await;
         let found = found.unwrap_or_else(|why| panic!("{css}: {why}"));
         found.click().await.unwrap_or_else(|why| panic!("{css}: {why}"));
     }
 
-    /// Types `text` into what `css` finds, in the place of what was there.
+    /// Replaces the text of the field that `css` selects by `text`.
     ///
     /// # Panics
     ///
-    /// Panics if it is not there.
+    /// Panics if the field does not exist.
     pub async fn fill(&self, css: &str, text: &str) {
         let found = self.client.wait().at_most(GIVE_UP).for_element(Locator::Css(css)).await;
         let found = found.unwrap_or_else(|why| panic!("{css}: {why}"));
@@ -116,11 +116,11 @@ impl Browser {
         found.send_keys(text).await.expect("a field");
     }
 
-    /// The text of what `css` finds.
+    /// Returns the text of the element that `css` selects.
     ///
     /// # Panics
     ///
-    /// Panics if it does not come.
+    /// Panics if the element does not appear.
     pub async fn text(&self, css: &str) -> String {
         let found = self.client.wait().at_most(GIVE_UP).for_element(Locator::Css(css)).await;
         let found = found.unwrap_or_else(|why| panic!("{css}: {why}"));
@@ -131,7 +131,7 @@ impl Browser {
     ///
     /// # Panics
     ///
-    /// Panics if that does not come about.
+    /// Panics if the condition is not met in time.
     pub async fn until_text(&self, css: &str, is_so: impl Fn(&str) -> bool) -> String {
         let mut looks = tokio::time::interval(Duration::from_millis(20));
         let began = tokio::time::Instant::now();
@@ -150,11 +150,11 @@ impl Browser {
         }
     }
 
-    /// How many elements `css` finds.
+    /// Returns the number of elements that `css` selects.
     ///
     /// # Panics
     ///
-    /// Panics if the browser is gone.
+    /// Panics if the browser has ended.
     pub async fn count(&self, css: &str) -> usize {
         self.client.find_all(Locator::Css(css)).await.expect("an answer").len()
     }
@@ -163,31 +163,32 @@ impl Browser {
     ///
     /// # Panics
     ///
-    /// Panics if it fails.
+    /// Panics if the script fails.
     pub async fn script(&self, script: &str) -> Value {
         self.client.execute(script, Vec::new()).await.expect("a script")
     }
 
-    /// A command of the protocol that Chromium's own tools speak.
+    /// Sends a command of the Chrome DevTools Protocol, and returns its result.
     ///
     /// # Panics
     ///
-    /// Panics if it fails.
+    /// Panics if the command fails.
     pub async fn tool(&self, command: &'static str, parameters: Value) -> Value {
         let command = Tool { command, parameters };
         self.client.issue_cmd(command).await.expect("an answer")
     }
 
-    /// Returns the errors in the browser's log: those of scripts, and violations of the page's policy.
+    /// Returns the errors in the browser's log: script errors, and violations of the page's content
+    /// security policy.
     ///
     /// # Panics
     ///
-    /// Panics if the browser is gone.
+    /// Panics if the browser has ended.
     pub async fn complaints(&self) -> Vec<String> {
         let entries = self.client.issue_cmd(Log).await.expect("an answer");
         let entries = entries.as_array().cloned().unwrap_or_default();
         let is_grave = |entry: &&Value| {
-            // A status other than success is an answer, too.
+            // A response with an error status is an expected result, so it is not counted here.
             entry["source"] != "network"
                 && (entry["level"] == "SEVERE" || entry["level"] == "WARNING")
         };
@@ -195,11 +196,11 @@ impl Browser {
         grave.map(|entry| entry["message"].to_string()).collect()
     }
 
-    /// Keeps a picture of the whole page, this wide, in a light or a dark scheme.
+    /// Saves a screenshot of the whole page, with this width, in the light or the dark scheme.
     ///
     /// # Panics
     ///
-    /// Panics if it cannot be taken or stored.
+    /// Panics if the screenshot cannot be taken or stored.
     pub async fn picture(&self, file: &Path, width: u32, is_dark: bool) {
         let scheme = if is_dark { "dark" } else { "light" };
         // Animations are drawn in their final state.
@@ -225,12 +226,12 @@ impl Browser {
     ///
     /// # Panics
     ///
-    /// Panics if it is gone.
+    /// Panics if the browser has already ended.
     pub async fn close(self) {
         self.client.clone().close().await.expect("the browser ends");
     }
 
-    /// The processes that work in the folder of this browser.
+    /// Returns the processes that use the folder of this browser.
     fn processes(&self) -> Vec<PathBuf> {
         let folder = self.folder.path().to_string_lossy().into_owned();
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -246,7 +247,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        // A test that failed has not closed it.
+        // A test that failed has not closed the browser.
         for process in self.processes() {
             let id = process.file_name().unwrap_or_default();
             let _ = Command::new("kill").arg("-9").arg(id).stderr(Stdio::null()).status();

@@ -1,4 +1,4 @@
-//! Fixtures of the tests: servers that they start and stop themselves.
+//! Fixtures of the tests, such as servers that tests start and stop.
 
 mod browser;
 mod postgres_server;
@@ -17,18 +17,18 @@ pub use postgres_server::PostgresServer;
 pub use redis_server::{Bystander, RedisServer};
 pub use redis_topology::{RedisCluster, Sentinels};
 
-/// Whether `tests/run --soak` runs: the full load, and strict times.
+/// Returns whether `tests/run --soak` runs, with the full load and strict times.
 #[must_use]
 pub fn is_soak() -> bool {
     std::env::var_os("RL_SOAK").is_some()
 }
 
-/// A port that nothing listens on, below those that the system gives to connections: one of theirs
-/// could take it before the server does.
+/// Returns a port on which nothing listens. It is below the ports that the system assigns to
+/// outgoing connections. Otherwise a connection could take the port before the server does.
 ///
 /// # Panics
 ///
-/// Never: the remainder is small.
+/// Never panics, because the remainder is small.
 #[must_use]
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
@@ -36,14 +36,15 @@ pub fn free_port() -> u16 {
         let random = RandomState::new().hash_one(0_u8);
         let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");
         let is_free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-        // A server that is stopped for a while must find its port again.
+        // Each port is returned only once, so that a server that is stopped for a while can use its
+        // port again.
         if is_free && GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
             return port;
         }
     }
 }
 
-/// The first program of the README compiles as it is printed.
+/// The first program of the README, which must compile as it is printed.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 mod readme {}

@@ -10,9 +10,10 @@ use tempfile::TempDir;
 
 use crate::free_port;
 
-/// A PostgreSQL of this test alone: a port of its own, a folder of its own, killed at the end.
+/// A PostgreSQL server for a single test, with its own port and folder. It is killed at the end.
 ///
-/// It refuses to run as root; then it runs as `postgres` or, if there is no such user, as `nobody`.
+/// PostgreSQL refuses to run as root. In that case it runs as the user `postgres`, or else as
+/// `nobody`.
 #[derive(Debug)]
 pub struct PostgresServer {
     programs: PathBuf,
@@ -23,11 +24,11 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// A server that accepts connections, with nothing in it.
+    /// Starts an empty server, and waits until it accepts connections.
     ///
     /// # Panics
     ///
-    /// Panics if PostgreSQL is not installed, or does not come up.
+    /// Panics if PostgreSQL is not installed, or does not start.
     #[must_use]
     pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -42,7 +43,7 @@ impl PostgresServer {
             let given = Command::new("chown").arg(user).arg(server.folder.path()).status();
             assert!(given.expect("chown").success());
         }
-        // In the order of a language, as many databases are, and not of bytes.
+        // Text is sorted in the order of a language, as in many databases, instead of by bytes.
         let made = server
             .program("initdb")
             .args(["--auth=trust", "--username=rl", "--no-sync", "--encoding=UTF8"])
@@ -57,11 +58,12 @@ impl PostgresServer {
         server
     }
 
-    /// The server of all tests that run at the same time; killed when the last of them has ended.
+    /// Returns the server that all concurrent tests share. It is killed when the last of them has
+    /// ended.
     ///
     /// # Panics
     ///
-    /// As [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     #[must_use]
     pub fn shared() -> Arc<Self> {
         static RUNNING: Mutex<Weak<PostgresServer>> = Mutex::new(Weak::new());
@@ -80,7 +82,8 @@ impl PostgresServer {
     fn program(&self, name: &str) -> Command {
         let program = self.programs.join(name);
         let mut command = match self.user {
-            // Of the commands that change the user, the one that becomes the program: what is killed is it.
+            // This command changes the user and then becomes the server, so that killing it kills
+            // the server.
             Some((user, group)) => {
                 let mut command = Command::new("setpriv");
                 command.args(["--reuid", user, "--regid", group, "--clear-groups", "--"]);
@@ -93,11 +96,11 @@ impl PostgresServer {
         command
     }
 
-    /// Starts the server on the same port, with what it held; stops it first if it runs.
+    /// Starts the server on the same port with the same data. If it is running, stops it first.
     ///
     /// # Panics
     ///
-    /// Panics if it does not come up.
+    /// Panics if the server does not start.
     pub fn restart(&mut self) {
         self.stop();
         let mut child = self
@@ -117,7 +120,7 @@ impl PostgresServer {
         let mut all = String::new();
         while log.read_line(&mut line).is_ok_and(|length| length > 0) {
             if line.contains("ready to accept connections") {
-                // Keep reading: the server stops when the pipe is full.
+                // The output is read all the time, because the server blocks when the pipe is full.
                 std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
                 return;
             }
@@ -127,24 +130,24 @@ impl PostgresServer {
         panic!("postgres did not come up: {all}");
     }
 
-    /// Stops the server and all that it has begun, without closing anything: it hangs.
+    /// Stops the server and all its processes without closing any connection, so that it hangs.
     ///
     /// # Panics
     ///
-    /// Panics if it does not run, or has ended meanwhile.
+    /// Panics if the server is not running.
     pub fn hang(&self) {
         let server = self.process();
-        // The server first: no more of those who serve its connections begin, and none that ends is gone
-        // before it is reported.
+        // The server is stopped before its child processes. Otherwise it could start further ones
+        // after the list of its children was read.
         send("STOP", &server);
         children(&server).iter().for_each(|child| send("STOP", child));
     }
 
-    /// Lets it go on after [`hang`](Self::hang).
+    /// Continues the server after a [`hang`](Self::hang).
     ///
     /// # Panics
     ///
-    /// As [`hang`](Self::hang).
+    /// Panics as [`hang`](Self::hang) does.
     pub fn go_on(&self) {
         let server = self.process();
         children(&server).iter().for_each(|child| send("CONT", child));
@@ -155,10 +158,10 @@ impl PostgresServer {
         self.child.as_ref().expect("it runs").id().to_string()
     }
 
-    /// Ends the server and all connections at once.
+    /// Ends the server and all its connections immediately.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // A kill would leave its children; SIGQUIT ends them and the server.
+            // Killing the server would leave its child processes running. SIGQUIT ends all of them.
             let told = Command::new("kill").args(["-s", "QUIT", &child.id().to_string()]).status();
             if !told.is_ok_and(|status| status.success()) {
                 let _ = child.kill();
@@ -167,17 +170,17 @@ impl PostgresServer {
         }
     }
 
-    /// The URL of a database that is there from the beginning.
+    /// Returns the URL of a database that exists from the start.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of("postgres")
     }
 
-    /// The URL of a new, empty database.
+    /// Creates an empty database, and returns its URL.
     ///
     /// # Panics
     ///
-    /// Panics if the server does not run.
+    /// Panics if the server is not running.
     #[must_use]
     pub fn new_database(&self) -> String {
         static COUNT: AtomicU64 = AtomicU64::new(1);
@@ -213,7 +216,8 @@ fn children(process: &str) -> Vec<String> {
     found.split_whitespace().map(ToOwned::to_owned).collect()
 }
 
-/// The newest that Debian installed, else what is on the `PATH`.
+/// Returns the folder of the newest version that Debian has installed, or else an empty path for
+/// the `PATH`.
 fn programs() -> PathBuf {
     let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let version = |path: &Path| {

@@ -9,40 +9,40 @@ use tempfile::TempDir;
 
 use crate::free_port;
 
-/// A redis-server of this test alone: a port of its own, a folder of its own, killed at the end.
+/// A redis-server process for a single test, with its own port and folder. It is killed at the end.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
     arguments: Vec<String>,
-    // The initial configuration of a sentinel, which rewrites the file as it learns.
+    // The initial configuration of a sentinel, which rewrites the file while it runs.
     sentinel: Option<String>,
     folder: TempDir,
     child: Option<Child>,
 }
 
 impl RedisServer {
-    /// A server that accepts connections.
+    /// Starts a server, and waits until it accepts connections.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// A server that accepts connections.
+    /// Starts a server, and waits until it accepts connections.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no `redis-server` on the `PATH`, or if it does not come up.
+    /// Returns an error if `redis-server` is not on the `PATH`, or does not start.
     pub fn try_start() -> io::Result<Self> {
         let mut server = Self::stopped();
         server.try_restart()?;
         Ok(server)
     }
 
-    /// A server with settings of its own, as on its command line.
+    /// Starts a server with these command-line arguments.
     ///
     /// # Panics
     ///
-    /// Panics if there is no `redis-server` on the `PATH`, or if it does not come up.
+    /// Panics if `redis-server` is not on the `PATH`, or does not start.
     #[must_use]
     pub fn start_with(arguments: &[&str]) -> Self {
         let mut server = Self::stopped_with(arguments);
@@ -50,13 +50,13 @@ impl RedisServer {
         server
     }
 
-    /// A port on which no server listens yet.
+    /// Reserves a port for a server that is not started yet.
     #[must_use]
     pub fn stopped() -> Self {
         Self::stopped_with(&[])
     }
 
-    /// A port on which no server listens yet, and settings for the one that will.
+    /// Reserves a port for a server that is not started yet, with arguments for its later start.
     ///
     /// # Panics
     ///
@@ -72,11 +72,11 @@ impl RedisServer {
         }
     }
 
-    /// A sentinel with this configuration, besides the port and the address.
+    /// Starts a sentinel with this configuration, in addition to the port and the address.
     ///
     /// # Panics
     ///
-    /// Panics if there is no `redis-server` on the `PATH`, or if it does not come up.
+    /// Panics if `redis-server` is not on the `PATH`, or does not start.
     #[must_use]
     pub fn start_sentinel(configuration: &str) -> Self {
         let mut server = Self::stopped();
@@ -85,11 +85,11 @@ impl RedisServer {
         server
     }
 
-    /// Starts the server, empty, on the same port; stops it first if it runs.
+    /// Starts the server on the same port without data. If it is running, stops it first.
     ///
     /// # Panics
     ///
-    /// Panics if there is no `redis-server` on the `PATH`, or if it does not come up.
+    /// Panics if `redis-server` is not on the `PATH`, or does not start.
     pub fn restart(&mut self) {
         self.try_restart().expect("a redis-server");
     }
@@ -121,7 +121,7 @@ impl RedisServer {
         let mut last = String::new();
         while log.read_line(&mut line)? > 0 {
             if line.contains("Ready to accept connections") || line.contains("Sentinel ID is") {
-                // Keep reading: the server stops when the pipe is full.
+                // The output is read all the time, because the server blocks when the pipe is full.
                 std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
                 return Ok(());
             }
@@ -132,7 +132,7 @@ impl RedisServer {
         Err(io::Error::other(why))
     }
 
-    /// Kills the server, as a crash would.
+    /// Kills the server as in a crash.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -140,74 +140,74 @@ impl RedisServer {
         }
     }
 
-    /// Sends a signal to the server by its name, such as `STOP` or `CONT`.
+    /// Sends a signal to the server, given by its name, such as `STOP` or `CONT`.
     ///
     /// # Panics
     ///
-    /// Panics if the server does not run, or if there is no `kill`.
+    /// Panics if the server is not running, or if there is no program `kill`.
     pub fn signal(&self, name: &str) {
         let child = self.child.as_ref().expect("the server runs");
         let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
         assert!(sent.expect("kill").success());
     }
 
-    /// The URL of the server.
+    /// Returns the URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// The URL of the server for a user with a password.
+    /// Returns the URL of the server with a user and a password.
     #[must_use]
     pub fn url_of(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@127.0.0.1:{}/", self.port)
     }
 
-    /// The folder in which the server works.
+    /// Returns the folder in which the server works.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The port of the server.
+    /// Returns the port of the server.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// A connection of a bystander: an operator, or another client.
+    /// Opens a connection for an operator or another client.
     ///
     /// # Panics
     ///
-    /// Panics if the server does not run.
+    /// Panics if the server is not running.
     pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
         connect(&self.url()).await
     }
-    /// Sends a command, given as words, and returns the answer.
+    /// Sends a command, given as words, and returns the reply.
     ///
     /// # Panics
     ///
-    /// Panics if the server answers with an error, or with something else.
+    /// Panics if the reply is an error, or has another type.
     pub async fn query<T: redis::FromRedisValue>(&self, command: &str) -> T {
         Bystander::new(self).await.query(command).await
     }
 
-    /// Every key that has no expiry.
+    /// Returns every key that has no expiry.
     pub async fn keys_without_expiry(&self) -> Vec<String> {
         Bystander::new(self).await.keys_without_expiry().await
     }
 
-    /// How often a command ran since the server started, by `INFO commandstats`.
+    /// Returns how often a command ran since the server started, from `INFO commandstats`.
     pub async fn calls(&self, command: &str) -> u64 {
         let calls = Bystander::new(self).await.calls().await;
         calls.get(command).copied().unwrap_or(0)
     }
 }
 
-/// A connection that is patient.
+/// Opens a connection with a long response time-out.
 async fn connect(url: &str) -> redis::aio::MultiplexedConnection {
     let client = redis::Client::open(url).expect("a URL");
-    // However busy the machine is, the answer comes: half a second, the default, may be short.
+    // The default time-out of half a second may be too short on a busy machine.
     let patient =
         redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server runs")
@@ -219,16 +219,16 @@ impl Drop for RedisServer {
     }
 }
 
-/// A separate connection: an operator's, or another client's.
+/// A separate connection, for an operator or another client.
 #[derive(Clone, Debug)]
 pub struct Bystander(redis::aio::MultiplexedConnection);
 
 impl Bystander {
-    /// Connects.
+    /// Connects to the server.
     ///
     /// # Panics
     ///
-    /// Panics if the server does not run.
+    /// Panics if the server is not running.
     pub async fn new(server: &RedisServer) -> Self {
         Self(server.connection().await)
     }
@@ -237,16 +237,16 @@ impl Bystander {
     ///
     /// # Panics
     ///
-    /// Panics if the server does not run.
+    /// Panics if the server is not running.
     pub async fn at(url: &str) -> Self {
         Self(connect(url).await)
     }
 
-    /// Sends a command, given as words, and returns the answer.
+    /// Sends a command, given as words, and returns the reply.
     ///
     /// # Panics
     ///
-    /// Panics if the server answers with an error, or with something else.
+    /// Panics if the reply is an error, or has another type.
     pub async fn query<T: redis::FromRedisValue>(&mut self, command: &str) -> T {
         let mut words = command.split(' ');
         let mut query = redis::cmd(words.next().unwrap_or_default());
@@ -254,16 +254,16 @@ impl Bystander {
         self.send(&query).await
     }
 
-    /// Sends a command and returns the answer.
+    /// Sends a command, and returns the reply.
     ///
     /// # Panics
     ///
-    /// Panics if the server answers with an error, or with something else.
+    /// Panics if the reply is an error, or has another type.
     pub async fn send<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> T {
         command.query_async(&mut self.0).await.expect("the server answers")
     }
 
-    /// The server's clock.
+    /// Returns the time on the server's clock.
     pub async fn now(&mut self) -> Timestamp {
         let (seconds, micros): (u64, u64) = self.query("TIME").await;
         Timestamp::from_secs(seconds).plus_micros(micros)
@@ -276,7 +276,7 @@ impl Bystander {
         }
     }
 
-    /// Every key that has no expiry.
+    /// Returns every key that has no expiry.
     pub async fn keys_without_expiry(&mut self) -> Vec<String> {
         let keys: Vec<String> = self.query("KEYS *").await;
         let mut lasting = Vec::new();
@@ -288,7 +288,8 @@ impl Bystander {
         lasting
     }
 
-    /// Every key, with its value as it is stored and when it expires, in milliseconds since the epoch.
+    /// Returns every key with its stored value, and with its expiry in milliseconds since the
+    /// epoch.
     pub async fn contents(&mut self) -> BTreeMap<String, (Vec<u8>, i64)> {
         let keys: Vec<String> = self.query("KEYS *").await;
         let mut contents = BTreeMap::new();
@@ -300,7 +301,7 @@ impl Bystander {
         contents
     }
 
-    /// How often each command ran since the server started, by `INFO commandstats`.
+    /// Returns how often each command ran since the server started, from `INFO commandstats`.
     pub async fn calls(&mut self) -> BTreeMap<String, u64> {
         let stats: String = self.query("INFO commandstats").await;
         let calls = |line: &str| {

@@ -4,25 +4,25 @@ use std::time::Duration;
 use crate::web::eventually;
 use crate::{Bystander, RedisServer, free_port};
 
-/// A primary, two replicas of it, and three sentinels that watch them.
+/// A primary, its two replicas, and three sentinels that monitor them.
 #[derive(Debug)]
 pub struct Sentinels {
-    /// The primary is the first.
+    /// The servers. The first one is the primary.
     pub servers: Vec<RedisServer>,
     /// The sentinels.
     pub sentinels: Vec<RedisServer>,
 }
 
 impl Sentinels {
-    /// The name of the primary in the sentinels' configuration.
+    /// The name of the primary in the configuration of the sentinels.
     pub const NAME: &str = "limits";
 
     /// The password of the sentinels.
     pub const PASSWORD: &str = "hunter2-sentinel";
 
-    /// Servers that have found each other.
+    /// Starts the servers, and waits until they are connected.
     pub async fn start() -> Self {
-        // Otherwise the primary waits five seconds for more replicas.
+        // By default the primary would wait five seconds for more replicas.
         let at_once = ["--repl-diskless-sync-delay", "0"];
         let primary = RedisServer::start_with(&at_once);
         let port = primary.port();
@@ -58,13 +58,13 @@ impl Sentinels {
         info.matches("state=online").count() == 2
     }
 
-    /// The URLs of the sentinels, with their password.
+    /// Returns the URLs of the sentinels, including their password.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(|sentinel| sentinel.url_of("", Self::PASSWORD)).collect()
     }
 
-    /// Connections to the sentinels.
+    /// Opens connections to the sentinels.
     pub async fn operators(&self) -> Vec<Bystander> {
         let mut operators = Vec::new();
         for url in self.urls() {
@@ -73,7 +73,7 @@ impl Sentinels {
         operators
     }
 
-    /// The port of the primary, as this sentinel knows it.
+    /// Returns the port of the primary, as this sentinel reports it.
     pub async fn primary_port(operator: &mut Bystander) -> u16 {
         let command = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", Self::NAME);
         let (_, port): (String, u16) = operator.query(&command).await;
@@ -86,26 +86,26 @@ async fn facts(operator: &Bystander) -> HashMap<String, String> {
     operator.query(&format!("SENTINEL MASTER {}", Sentinels::NAME)).await
 }
 
-/// Three primaries with a third of the slots each, and a replica of each.
+/// Three primaries, each with a third of the slots, and a replica of each.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The primaries come first, their replicas after them in the same order.
+    /// The servers: first the primaries, then their replicas in the same order.
     pub servers: Vec<RedisServer>,
     tls_ports: Vec<u16>,
 }
 
 impl RedisCluster {
-    /// The first slot of each primary, and the end.
+    /// The first slot of each primary, and the number of slots.
     pub const SHARES: [u16; 4] = [0, 5_461, 10_922, 16_384];
 
-    /// Servers that have found each other.
+    /// Starts the servers, and waits until they are connected.
     pub async fn start() -> Self {
         let server = |_| Self::server(&[]);
         Self::join((0..6).map(server).collect(), Vec::new()).await
     }
 
-    /// Servers that speak TLS with each other, and on a second port with clients, with these
-    /// settings for it.
+    /// Starts servers that use TLS among themselves, and on a second port for clients. `settings`
+    /// configures that port.
     pub async fn start_with_tls(settings: &[&str]) -> Self {
         let (mut servers, mut ports) = (Vec::new(), Vec::new());
         for _ in 0..6 {
@@ -154,8 +154,8 @@ impl RedisCluster {
         this
     }
 
-    /// Introduces the servers to each other: again and again, because one that is slow to answer, as
-    /// on a busy machine, is forgotten.
+    /// Introduces the servers to each other. This is repeated, because a server that responds
+    /// slowly, as on a busy machine, is forgotten.
     async fn meet(&self, operators: &[Bystander]) {
         let know_all = async |operator: &Bystander| {
             let nodes: String = operator.clone().query("CLUSTER NODES").await;
@@ -185,7 +185,7 @@ impl RedisCluster {
         tokio::time::timeout(Duration::from_secs(30), meeting).await.expect("they meet in the end");
     }
 
-    /// Waits until every server knows three primaries with all slots, and a replica of each.
+    /// Waits until every server knows three primaries with all slots, and one replica of each.
     async fn is_whole(&self) {
         for operator in self.operators().await {
             eventually(|| async {
@@ -202,7 +202,7 @@ impl RedisCluster {
         }
     }
 
-    /// The URLs of the servers.
+    /// Returns the URLs of the servers.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         if self.tls_ports.is_empty() {
@@ -211,7 +211,7 @@ impl RedisCluster {
         self.tls_ports.iter().map(|port| format!("rediss://127.0.0.1:{port}/")).collect()
     }
 
-    /// Connections to all servers that run.
+    /// Opens connections to all servers that are running.
     pub async fn operators(&self) -> Vec<Bystander> {
         let mut operators = Vec::new();
         for server in &self.servers {
@@ -220,7 +220,7 @@ impl RedisCluster {
         operators
     }
 
-    /// Moves a slot with all of its keys from one primary to another, as `redis-cli` does.
+    /// Moves a slot with all its keys from one primary to another, in the same way as `redis-cli`.
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
         let (mut source, mut target) =
             (Bystander::new(&self.servers[from]).await, Bystander::new(&self.servers[to]).await);
@@ -236,7 +236,7 @@ impl RedisCluster {
                 break;
             }
             for key in keys {
-                // A key may be gone by then, which is no error.
+                // The key may have expired by now, which is not an error.
                 let mut migrate = redis::cmd("MIGRATE");
                 migrate.arg("127.0.0.1").arg(port).arg(key).arg(0).arg(5_000);
                 source.send::<String>(&migrate).await;

@@ -11,7 +11,7 @@ use rl_core::Decision;
 
 /// Sends [degraded](Decision::is_degraded) requests to another handler.
 ///
-/// The middleware goes inside of a limiter that degrades requests, in front of the service to protect.
+/// Wrap the service to protect in this middleware, inside a limiter that degrades requests.
 ///
 /// ```
 /// use actix_web::{App, web};
@@ -35,7 +35,8 @@ where
     H::Output: Responder,
     A: FromRequest,
 {
-    /// Creates a middleware that sends degraded requests to `handler`, which is a handler as for a route.
+    /// Creates a middleware that sends degraded requests to `handler`, which may be any handler of
+    /// a route.
     pub const fn new(handler: H) -> Self {
         Self { handler, arguments: PhantomData }
     }
@@ -60,7 +61,7 @@ where
     }
 }
 
-/// A service with a handler for degraded requests, made by [`Degrade`].
+/// A service with a separate handler for degraded requests, made by [`Degrade`].
 pub struct DegradeMiddleware<S, H, A> {
     service: S,
     degrade: Degrade<H, A>,
@@ -76,7 +77,8 @@ where
 {
     type Response = ServiceResponse<EitherBody<B>>;
     type Error = Error;
-    // Boxed, because the future of the handler cannot be named here without all of its bounds.
+    // Boxed, because the type of the handler's future cannot be written here without all of its
+    // bounds.
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>>>>;
 
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -113,7 +115,7 @@ where
     Ok(handler.call(arguments).await.respond_to(request).map_into_boxed_body())
 }
 
-// Not derived: the arguments of a handler need not be `Clone`.
+// Not derived, because a derive would require the arguments of the handler to be `Clone`.
 impl<H: Clone, A> Clone for Degrade<H, A> {
     fn clone(&self) -> Self {
         Self { handler: self.handler.clone(), arguments: PhantomData }

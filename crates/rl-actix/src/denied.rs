@@ -9,9 +9,9 @@ use crate::response::{self, ActixResponse};
 
 /// The response to a denied decision, for handlers that call the limiter themselves.
 ///
-/// It is a [`Responder`], and a [`ResponseError`] for `?`. Outer middlewares find the decision in the
-/// extensions of the response. The [crate](crate#decisions-in-handlers) shows how it is used.
-/// [`RateLimit::denied`](crate::RateLimit::denied) creates one in the form and with the headers of a
+/// It is a [`Responder`], and a [`ResponseError`] for `?`. Outer middlewares find the decision in
+/// the extensions of the response. The [crate](crate#decisions-in-handlers) has an example.
+/// [`RateLimit::denied`](crate::RateLimit::denied) creates one with the form and the headers of a
 /// middleware.
 #[derive(Clone)]
 pub struct Denied(adapter::Denied);

@@ -25,7 +25,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, B> {
-        // Waits for a remote store. Boxed, so that the future stays small for users of the memory store.
+        // Waits for a remote store. The box keeps the future small for users of the memory store.
         Pending { pending: Option<Box<Pending<S>>> },
         // Waits for the inner service.
         Calling { #[pin] future: F, counted: Option<CountedRequest> },
@@ -108,7 +108,7 @@ where
                 }
                 StateProj::Calling { future, counted } => {
                     let result = ready!(future.poll(cx));
-                    // Taken in any case: if the service failed, the permit is released here.
+                    // Taken even if the service failed, so that the permit is released here.
                     let counted = counted.take();
                     return Poll::Ready(result.map(|mut response| {
                         let permit = counted.and_then(|counted| {

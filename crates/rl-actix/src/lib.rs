@@ -6,7 +6,7 @@
 //!
 //! #[actix_web::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     // Outside of the closure, which runs for each worker, so that all workers share the counters.
+//!     // Outside the closure, which runs for each worker, so that all workers share the counters.
 //!     let limiter = RateLimiter::builder()
 //!         .limit(Limit::per_second(10))
 //!         .limit(Limit::per_minute(100))
@@ -23,9 +23,10 @@
 //! }
 //! ```
 //!
-//! By default clients are counted by the address of the peer. Headers and denials are those of the Open Bank
-//! Project: `x-rate-limit-remaining: 9`, and a 429 with the message "Too Many Requests. We only allow 10
-//! requests per second for anonymous access." [`RateLimit`] has settings for all of this:
+//! By default clients are counted by the address of the peer. Headers and denials have the form of
+//! the Open Bank Project: `x-rate-limit-remaining: 9`, and a 429 with the message "Too Many
+//! Requests. We only allow 10 requests per second for anonymous access." [`RateLimit`] has settings
+//! for all of this:
 //!
 //! ```
 //! use rl_actix::denial::DenialBody;
@@ -42,13 +43,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This crate re-exports all of [`rl_core`], the limits, stores, limiter, keys and headers. An application
-//! needs no other crate.
+//! This crate re-exports all of [`rl_core`]: limits, stores, the limiter, keys and headers. An
+//! application needs no other crate.
 //!
 //! # Decisions in handlers
 //!
-//! A handler may call the limiter itself, for instance because the cost depends on the body. It returns a
-//! denial as [`Denied`], with the status, body and headers that a middleware would send.
+//! A handler may call the limiter itself, for example because the cost depends on the body. It
+//! returns a denial as [`Denied`], with the status, body and headers that a middleware would send.
 //!
 //! ```
 //! use actix_web::web;
@@ -65,20 +66,21 @@
 //!
 //! # The path of a request
 //!
-//! The middleware works around an `App`, a `scope` and a `resource`. A denied request does not reach the
-//! inner service. An allowed request carries the [`Decision`] in its extensions, where handlers find it as
-//! [`web::ReqData<Decision>`](actix_web::web::ReqData). The [rules](adapter#rules) describe each step.
+//! The middleware can wrap an `App`, a `scope` or a `resource`. A denied request does not reach the
+//! inner service. An allowed request contains the [`Decision`] in its extensions, where handlers
+//! find it as [`web::ReqData<Decision>`](actix_web::web::ReqData). The [rules](adapter#rules)
+//! describe each step.
 //!
-//! If an inner middleware returns an error instead of a response, actix-web creates the response outside of
-//! all middlewares. This response has no rate limit headers.
+//! If an inner middleware returns an error instead of a response, actix-web creates the response
+//! outside all middlewares. This response has no rate limit headers.
 //!
-//! A request is settled when the body of its response has ended. actix-web notices that a client has
-//! disconnected when it writes to the connection.
+//! A request is settled when the body of its response has ended. actix-web detects that a client
+//! has disconnected only when it writes to the connection.
 //!
-//! actix-web runs the middleware that was wrapped last first. Authentication belongs in a `.wrap` *after* a
-//! limiter that counts by consumer, and CORS after all others. Otherwise browsers report a denial as a
-//! network error, and the limiter counts preflights like any other request, except with
-//! [`exempt_preflights`](RateLimit::exempt_preflights).
+//! actix-web runs the middleware first that was wrapped last. Authentication belongs in a `.wrap`
+//! *after* a limiter that counts by consumer, and CORS after all others. If CORS is inside the
+//! limiter, browsers report a denial as a network error. Preflights are then counted like any other
+//! request, unless [`exempt_preflights`](RateLimit::exempt_preflights) is set.
 //!
 //! # Features
 //!
@@ -87,7 +89,7 @@
 //! | `tracing` | Log lines through the `tracing` facade | Yes |
 //! | `redis` | Counters on Redis, shared by every instance | No |
 //! | `redis-tls` | Redis over TLS and mutual TLS | No |
-//! | `redis-sentinel` | The primary that sentinels report | No |
+//! | `redis-sentinel` | The primary server, found through Redis Sentinel | No |
 //! | `redis-cluster` | Redis Cluster | No |
 //! | `serde` | Limits, periods and policies in configuration files | No |
 

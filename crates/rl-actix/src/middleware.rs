@@ -18,9 +18,9 @@ use crate::response::{self, ResponseBody};
 
 /// Puts a limiter in front of an app, a scope or a resource.
 ///
-/// Clones share the limiter. A setting changes one clone only.
+/// Clones share the limiter. A setting changes only the clone on which it is set.
 ///
-/// The [crate] shows how the middleware is used, and [`adapter`](rl_core::adapter#rules) has the rules.
+/// The [crate] has an example, and [`adapter`](rl_core::adapter#rules) has the rules.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     limiter: HttpLimiter,
@@ -66,8 +66,8 @@ impl RateLimit {
 
     /// Exempts requests for which `predicate` returns true.
     ///
-    /// Exempt requests are not counted, and their responses get no headers. Each call adds a predicate.
-    /// [`RequestExt`](crate::RequestExt) reads the extensions of the request.
+    /// Exempt requests are not counted, and their responses get no headers. Repeated calls add
+    /// predicates. [`RequestExt`](crate::RequestExt) reads the extensions of the request.
     ///
     /// ```
     /// # use rl_actix::{Limit, RateLimit, RateLimiter};
@@ -85,12 +85,12 @@ impl RateLimit {
 
     /// Exempts CORS preflights. By default they are counted.
     ///
-    /// A CORS layer outside of the limiter answers preflights itself, and the limiter never sees them.
-    /// This setting is for services whose CORS layer is inside of the limiter.
+    /// A CORS layer outside the limiter answers preflights itself, so they never reach the limiter.
+    /// This setting is for services whose CORS layer is inside the limiter.
     ///
-    /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is exempt,
-    /// whose headers announce no body and override no method. A client can send any number of such requests,
-    /// so only the CORS layer should answer them.
+    /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is
+    /// exempt. Its headers may neither announce a body nor override the method. A client can send
+    /// any number of such requests, so only the CORS layer should answer them.
     #[must_use]
     pub fn exempt_preflights(self) -> Self {
         self.set(HttpLimiter::exempt_preflights)
@@ -98,8 +98,8 @@ impl RateLimit {
 
     /// Sets the function that returns the cost of a request. Defaults to one unit for each request.
     ///
-    /// An outer middleware can leave a value in the extensions of the request, such as the size of a body that it
-    /// has read. [`RequestExt`](crate::RequestExt) reads it.
+    /// An outer middleware can leave a value in the extensions of the request, such as the size of
+    /// a body that it has read. [`RequestExt`](crate::RequestExt) reads that value.
     ///
     /// ```
     /// # use rl_actix::{Cost, Limit, RateLimit, RateLimiter};
@@ -117,8 +117,9 @@ impl RateLimit {
 
     /// Lets handlers change the cost of a request through the [`Permit`](crate::Permit) in its extensions.
     ///
-    /// This costs an allocation for each request. Requests also have a permit under a concurrency limit and
-    /// with [`response_cost`](Self::response_cost), but only with this setting it can change the cost.
+    /// This costs one allocation for each request. Requests also have a permit under a concurrency
+    /// limit and with [`response_cost`](Self::response_cost), but only this setting lets the permit
+    /// change the cost.
     ///
     /// ```
     /// use actix_web::web::{self, ReqData};
@@ -142,7 +143,7 @@ impl RateLimit {
 
     /// Sets the function that reads the final cost of a request from the head of its response.
     ///
-    /// `None` leaves the cost unchanged. A cost replaces what a handler has set before.
+    /// `None` leaves the cost unchanged. Any other result replaces a cost that a handler has set.
     ///
     /// ```
     /// # use rl_actix::{Cost, Limit, RateLimit, RateLimiter};
@@ -231,12 +232,13 @@ impl RateLimit {
 
     /// Sets the function that returns the response to a rejected request.
     ///
-    /// The responder gets the reason and the default response, in the form of
-    /// [`denial_body`](Self::denial_body). The rate limit headers are added to the response that it returns.
-    /// Keep `default.status` in general: it is 503 if the limiter cannot decide.
+    /// The responder gets the reason and the default response, which has the form of
+    /// [`denial_body`](Self::denial_body). The rate limit headers are added to the response that it
+    /// returns. Most responders should keep `default.status`, which is 503 if the limiter cannot
+    /// decide.
     ///
-    /// A gRPC client can read a gRPC response only. If the responder returns another form for a gRPC call
-    /// ([`Denial::is_grpc`] is false), the default is sent instead.
+    /// A gRPC client can read only a gRPC response. If the responder returns another form for a
+    /// gRPC call ([`Denial::is_grpc`] is false), the default is sent instead.
     ///
     /// ```
     /// use rl_actix::denial::Denial;
@@ -260,8 +262,8 @@ impl RateLimit {
 
     /// Leaves the [`Decision`] out of the extensions of responses, where outer middlewares could read it.
     ///
-    /// A response that has no other extensions needs two allocations for it. Handlers find the decision in
-    /// the extensions of the request in any case.
+    /// If a response has no other extensions, the decision in it takes two allocations. Handlers
+    /// find the decision in the extensions of the request in any case.
     #[must_use]
     pub fn hide_decision(self) -> Self {
         self.set(HttpLimiter::hide_decision)
@@ -291,8 +293,8 @@ impl RateLimit {
         self.set(HttpLimiter::expose_subject)
     }
 
-    /// Returns the response to a request that a handler has denied itself, in the form and with the headers
-    /// of this middleware.
+    /// Returns the response to a request that a handler has denied itself. It has the form and the
+    /// headers of this middleware.
     #[must_use]
     pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
         self.limiter.denied(decision, subject).into()
@@ -329,7 +331,7 @@ where
 /// A service behind a limiter, made by [`RateLimit`].
 #[derive(Debug)]
 pub struct RateLimitMiddleware<S> {
-    // Shared with the requests that wait for a remote store.
+    // The requests that wait for a remote store share it.
     service: Rc<S>,
     limiter: HttpLimiter,
 }
@@ -415,8 +417,8 @@ mod tests {
         RateLimitMiddleware { service: Rc::new(fn_service(handler)), limiter }
     }
 
-    /// The allocations are the decision in the extensions of the request and the table of the extensions,
-    /// which a server reuses for the next request.
+    /// The two allocations are the decision in the extensions of the request and the table of the
+    /// extensions, which a server reuses for the next request.
     #[test]
     fn an_allowed_request_allocates_twice() {
         let limited = limited(middleware().hide_decision());

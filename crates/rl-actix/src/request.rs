@@ -1,4 +1,4 @@
-//! Requests of actix-web, as the limiter sees them.
+//! The view of an actix-web request that the limiter reads.
 
 use std::any::Any;
 use std::cell::{OnceCell, Ref, RefMut};
@@ -17,7 +17,7 @@ use rl_core::{Subject, adapter};
 /// ```
 /// use rl_actix::{Cost, Limit, RateLimit, RateLimiter, RequestExt};
 ///
-/// /// Left by an outer middleware that has read the body.
+/// /// Inserted by an outer middleware that has read the body.
 /// struct Estimate { tokens: u64 }
 ///
 /// let limiter = RateLimiter::builder().limit(Limit::per_minute(10_000)).build()?;
@@ -39,8 +39,8 @@ impl<R: RequestInfo + ?Sized> RequestExt for R {}
 
 /// Counts by the value of type `T` that an outer middleware left in the extensions of the request.
 ///
-/// `read` returns a [`Subject`] for it, or anything else that implements [`IntoSubject`]. A request without
-/// such a value has no key.
+/// `read` returns a [`Subject`] for the value, or another type that implements [`IntoSubject`]. A
+/// request without such a value has no key.
 ///
 /// # Examples
 ///
@@ -65,9 +65,10 @@ where
 /// The view of a request for the limiter.
 pub(crate) struct ActixRequest<'a> {
     request: &'a ServiceRequest,
-    // Borrowed as long as this view lives, so that it can return references into the extensions.
+    // Borrowed for as long as this view lives, so that the view can return references into the
+    // extensions.
     extensions: Ref<'a, Extensions>,
-    // actix-web creates the text with each call.
+    // Cached, because actix-web creates this text anew with each call.
     route: OnceCell<Option<String>>,
 }
 

@@ -1,4 +1,4 @@
-//! Responses of actix-web: their bodies, denials, and the view for the limiter.
+//! Responses of actix-web: their bodies, denials, and the view that the limiter reads.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -19,12 +19,12 @@ use rl_core::{Permit, ResponseInfo};
 use crate::request::ActixExtensions;
 
 pin_project! {
-    /// The body of the inner service's response, or that of a denial.
+    /// The body of the inner service's response, or of a denial.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
         body: EitherBody<B>,
-        // Dropped when the body has ended, or with the body.
+        // Dropped at the end of the body, or together with the body.
         permit: Option<Permit>,
     }
 }
@@ -74,7 +74,7 @@ pub(crate) fn boxed(denial: Denial) -> HttpResponse {
             }
             Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
         };
-        // The responder of an application may return an invalid header, which is left out.
+        // The responder of an application may return an invalid header, which is omitted.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value) {
             response.headers_mut().insert(name, value);
         }
@@ -87,6 +87,7 @@ pub(crate) fn status_of(denial: &Denial) -> StatusCode {
     StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
+/// The names of the limiter's fields. A look-up in this table is cheaper than validating a name.
 static NAMES: LazyLock<[HeaderName; FIELD_NAMES.len()]> =
     LazyLock::new(|| FIELD_NAMES.map(HeaderName::from_static));
 

@@ -16,9 +16,9 @@ use crate::outage::OutageLog;
 use crate::refusal_sampler::RefusalSampler;
 use crate::routes;
 
-/// The management of rate limits: its objects, and the actors that may use it.
+/// The management of rate limits: the objects that it manages, and the actors that may use it.
 ///
-/// Clones are cheap and share everything.
+/// Clones are cheap, and share all state.
 ///
 /// # Examples
 ///
@@ -45,7 +45,7 @@ pub struct Admin {
 impl Admin {
     /// Returns a builder for the management of these records, and of the counters of `limiter`.
     ///
-    /// Pass the limiter of the service, or one with the same policies, store and namespace.
+    /// Pass the limiter of the service, or a limiter with the same policies, store and namespace.
     pub fn builder(records: Records, limiter: RateLimiter) -> AdminBuilder {
         AdminBuilder {
             records,
@@ -62,7 +62,7 @@ impl Admin {
         }
     }
 
-    /// Returns the routes of the API, to be nested under a path such as `/obp/v6.0.0`.
+    /// Returns the routes of the API. Nest them under a path such as `/obp/v6.0.0`.
     pub fn router(&self) -> Router {
         routes::router(self.context.clone())
     }
@@ -71,9 +71,9 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// Returns 400 for several `Authorization` lines, and 401 if no [`Authorize`] accepts the credentials.
-    /// Returns 429 if the client's address has sent [too many wrong credentials](FailedAttempts), and 503 if
-    /// they cannot be checked now.
+    /// Returns 400 if there are several `Authorization` lines, and 401 if no [`Authorize`] accepts
+    /// the credentials. Returns 429 if the client's address has sent [too many wrong
+    /// credentials](FailedAttempts). Returns 503 if the credentials cannot be checked now.
     pub async fn actor(&self, request: &Parts) -> Result<Actor, ApiError> {
         self.context.actor(request).await
     }
@@ -110,14 +110,14 @@ pub struct AdminBuilder {
 }
 
 impl AdminBuilder {
-    /// Adds a way to authenticate requests. The first one that accepts the credentials decides. Without any,
-    /// every request gets 401.
+    /// Adds a way to authenticate requests. The first one that accepts the credentials decides. If
+    /// none is added, every request gets 401.
     pub fn authorize(mut self, authorize: impl Authorize) -> Self {
         self.authorize.push(Arc::new(authorize));
         self
     }
 
-    /// Sets the place of the counters, as the API shows it. Defaults to [`Backend::Memory`].
+    /// Sets where the counters are stored, as the API reports it. Defaults to [`Backend::Memory`].
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
@@ -125,24 +125,25 @@ impl AdminBuilder {
 
     /// Sets whether a change must name the expected revision with `If-Match`. Defaults to `false`.
     ///
-    /// Older clients send no `If-Match`. Such a change applies to any revision, and the history keeps the
-    /// content before it.
+    /// Older clients send no `If-Match`. Their changes apply to any revision, and the history keeps
+    /// the earlier content.
     pub fn require_if_match(mut self, required: bool) -> Self {
         self.requires_if_match = required;
         self
     }
 
-    /// Sets the rule by which the service finds the addresses of its clients, as in its
-    /// [`ClientAddress`](rl_core::key::ClientAddress).
+    /// Sets the rule by which the service finds the addresses of its clients. It is the rule of the
+    /// service's [`ClientAddress`](rl_core::key::ClientAddress).
     ///
-    /// Requests may name an address in any spelling. The rule maps it to the network that it counts under.
-    /// Defaults to [`ClientIp::peer`], which counts IPv6 by networks of 64 bits.
+    /// Requests may contain an address in any notation. The rule maps the address to the network
+    /// under which it is counted. Defaults to [`ClientIp::peer`], which counts IPv6 by networks of
+    /// 64 bits.
     pub fn client_ip(mut self, rule: ClientIp) -> Self {
         self.client_ip = rule;
         self
     }
 
-    /// Declares a realm of the service, so that requests can name its subjects. A request that names an
+    /// Declares a realm of the service, so that requests can name its subjects. A request with an
     /// undeclared realm gets 400.
     pub fn realm(mut self, realm: Realm) -> Self {
         if !self.realms.contains(&realm) {
@@ -151,25 +152,25 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets whether this program is separate from the service and has a limiter of its own. Defaults to
+    /// Sets whether this program is separate from the service, with its own limiter. Defaults to
     /// `false`.
     ///
-    /// The policies of the service may then differ from those of this limiter. Responses about policies have
-    /// a note about that.
+    /// The policies of the service may then differ from those of this limiter, so responses about
+    /// policies contain a note.
     pub const fn stand_alone(mut self, is_stand_alone: bool) -> Self {
         self.is_stand_alone = is_stand_alone;
         self
     }
 
-    /// Sets whether `/openapi.json` needs no credentials, for tools and browsers that send none. Defaults to
-    /// `false`. The document contains no data.
+    /// Sets whether `/openapi.json` needs no credentials, for tools and browsers that send none.
+    /// Defaults to `false`. The document contains no data of consumers.
     pub const fn public_document(mut self, is_public: bool) -> Self {
         self.has_public_document = is_public;
         self
     }
 
-    /// Sets how many wrong credentials an address may send to the API and the console together. Defaults to
-    /// 20 in a minute, for the peer of the connection.
+    /// Sets the number of wrong credentials that an address may send to the API and the console
+    /// together. Defaults to 20 in a minute, counted by the peer of the connection.
     pub fn failed_attempts(mut self, attempts: FailedAttempts) -> Self {
         self.attempts = attempts;
         self

@@ -1,6 +1,7 @@
 //! Records the changes of each actor in the log and in the history.
 //!
-//! The log shows subjects only by a hash. The history has them in clear, for actors who may read it.
+//! The log shows only a hash of each subject. The history shows subjects in plain text, for actors
+//! who may read it.
 
 use rl_core::{Realm, Subject};
 use rl_records::Refusal;
@@ -8,15 +9,15 @@ use rl_records::Refusal;
 use crate::access::{Actor, Role};
 use crate::context::Context;
 
-/// The parts of a request that the entry about its refusal names.
+/// The parts of a request that are recorded if the request is refused.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestSummary {
     pub(crate) method: String,
-    /// The path with the ids of subjects, for the history only.
+    /// The path including the ids of subjects, for the history only.
     pub(crate) path: String,
     /// The path without ids, for the log.
     pub(crate) route: String,
-    /// The subject that the request names, if any.
+    /// The subject that the request names, if there is one.
     pub(crate) subject: Option<Subject>,
 }
 
@@ -59,7 +60,7 @@ pub(crate) fn tier_member_changed(actor: &Actor, subject: &Subject, tier: Option
 
 /// Logs a reset of counters, and writes it to the history.
 ///
-/// The counters are reset already, so a failure to write the history is only logged.
+/// The counters have already been reset, so a failure to write the history is only logged.
 pub(crate) async fn reset(
     context: &Context,
     actor: &Actor,
@@ -89,8 +90,9 @@ pub(crate) fn not_owned(actor: &Actor) {
 
 /// Logs a request that was refused because of a missing role, and writes it to the history.
 ///
-/// Every token can cause refusals, so only a few of each actor are written in a minute. The next entry
-/// counts the refusals that it stands for. The request does not wait for the database.
+/// Any token can cause refusals, so only a few per actor are written in a minute. The next entry
+/// contains the number of refusals that were not written. The request does not wait for the
+/// database.
 pub(crate) fn refuse(context: &Context, actor: &Actor, role: Role, request: &RequestSummary) {
     let Some(count) = context.refusals.count(actor.name(), context.now()) else { return };
     let RequestSummary { method, path, route, subject } = request.clone();

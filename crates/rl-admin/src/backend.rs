@@ -1,4 +1,4 @@
-/// The place of the limiter's counters, as the API shows it.
+/// Where the limiter's counters are stored, as the API reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
@@ -15,7 +15,8 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Reads the host and the port from the URL of a Redis. Ignores user and password.
+    /// Reads the host and the port from the URL of a Redis server. Ignores the user and the
+    /// password.
     ///
     /// # Examples
     ///

@@ -21,7 +21,7 @@ pub(crate) struct Context {
     pub(crate) requires_if_match: bool,
     // The rule by which the service finds the addresses of its clients.
     pub(crate) client_ip: ClientIp,
-    // The declared realms, beside the predefined ones.
+    // The realms that were declared in addition to the predefined ones.
     pub(crate) realms: Vec<Realm>,
     pub(crate) is_stand_alone: bool,
     pub(crate) has_public_document: bool,
@@ -46,20 +46,21 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Returns 400 for several `Authorization` lines, and 401 if no [`Authorize`] accepts the credentials.
-    /// Returns 429 if the client's address has sent too many wrong credentials, and 503 if they cannot be
-    /// checked now.
+    /// Returns 400 if there are several `Authorization` lines, and 401 if no [`Authorize`] accepts
+    /// the credentials. Returns 429 if the client's address has sent too many wrong credentials.
+    /// Returns 503 if the credentials cannot be checked now.
     pub(crate) async fn actor(&self, request: &Parts) -> Result<Actor, ApiError> {
         if request.headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
             return Err(ApiError::ambiguous_credentials());
         }
         let attempts = &self.attempts;
         let client = attempts.client(request);
-        // Check first, so that a locked address causes no look-up of credentials.
+        // This check comes first, so that a locked address causes no look-up of credentials.
         attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
         match self.identify(request).await {
             Authorized::As(actor) => {
-                // Wrong credentials sent at the same time may have locked the address meanwhile.
+                // Concurrent requests with wrong credentials may have locked the address in the
+                // meantime.
                 attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
                 Ok(actor)
             }
@@ -72,14 +73,14 @@ impl Context {
         }
     }
 
-    /// Tries each [`Authorize`] in turn. The first that accepts the credentials decides.
+    /// Tries each [`Authorize`] in turn. The first one that accepts the credentials decides.
     async fn identify(&self, request: &Parts) -> Authorized {
         let mut result = Authorized::Unknown;
         for authorize in &self.authorize {
             match (authorize.authorize(request).await, &result) {
                 (Authorized::As(actor), _) => return Authorized::As(actor),
-                // Wrong credentials count even if another check is unavailable. Otherwise an outage would
-                // permit any number of guesses.
+                // Wrong credentials are counted even if another check is unavailable. Otherwise an
+                // outage would permit any number of guesses.
                 (_, Authorized::Wrong) | (Authorized::Unknown, _) => {}
                 (other, _) => result = other,
             }

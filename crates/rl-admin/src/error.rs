@@ -13,15 +13,15 @@ use utoipa::{IntoResponses, ToSchema};
 use crate::access::{Role, TooManyAttempts};
 use crate::failure::{Dependency, DependencyFailure};
 
-/// An error response: a status, a message, and the field that is invalid.
+/// An error response: a status, a message, and the invalid field if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
-    // Boxed, because most functions return this error type and few requests fail.
+    // Boxed, because most functions can return this error, but few requests fail.
     body: Box<Problem>,
     // The current revision, if the request expected another one.
     revision: Option<i64>,
-    // Seconds until a retry.
+    // The seconds until the client may retry.
     retry_after: Option<u64>,
     // The dependency whose failure caused the error, for the log.
     failure: Option<Box<DependencyFailure>>,
@@ -66,7 +66,7 @@ impl ApiError {
         error
     }
 
-    /// Creates a 400 like [`invalid`](Self::invalid), with a message of its own.
+    /// Creates a 400 like [`invalid`](Self::invalid), but with the given message.
     pub(crate) fn invalid_as(field: &str, expected: &str, message: String) -> Self {
         let mut error = Self::invalid(field, expected);
         error.body.message = message;
@@ -105,7 +105,8 @@ impl ApiError {
         error
     }
 
-    /// Creates a 400 for an hour, with the message that clients of open banking systems know.
+    /// Creates a 400 for an invalid hour, with the message that clients of open banking systems
+    /// expect.
     pub(crate) fn invalid_hour(given: &str) -> Self {
         const FORMAT: &str =
             "YYYY-MM-DD-HH in UTC (e.g. 2025-12-31-13 for hour 13:00-13:59 UTC on Dec 31, 2025)";
@@ -114,7 +115,7 @@ impl ApiError {
         Self::invalid_as("DATE_WITH_HOUR", FORMAT, message)
     }
 
-    /// Creates a 412 for a precondition that names another revision than the current one.
+    /// Creates a 412 for a precondition that does not match the current revision.
     pub(crate) fn revision_mismatch(name: &str, revision: i64) -> Self {
         let message = format!(
             "If-Match does not name the current revision: it is {revision} and was written by {name:?}; \
@@ -125,7 +126,7 @@ impl ApiError {
         error
     }
 
-    /// Creates a 412 for a precondition without an object to change.
+    /// Creates a 412 for a precondition on an object that does not exist.
     pub(crate) fn nothing_to_match() -> Self {
         let message = "If-Match was sent, but there is nothing to change";
         Self::new(StatusCode::PRECONDITION_FAILED, message)
@@ -173,7 +174,7 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, message)
     }
 
-    /// Creates a 404 for an object.
+    /// Creates a 404 for an object that does not exist.
     pub(crate) fn not_found(object: impl fmt::Display) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("{object} not found"))
     }
@@ -184,7 +185,7 @@ impl ApiError {
         self.status
     }
 
-    /// Removes the failure that caused this error, for the log.
+    /// Removes and returns the failure that caused this error, for the log.
     pub(crate) fn take_failure(&mut self) -> Option<DependencyFailure> {
         self.failure.take().map(|failure| *failure)
     }
@@ -201,7 +202,7 @@ impl ApiError {
         &self.body.message
     }
 
-    /// Returns the field that is invalid, if the error is about one.
+    /// Returns the invalid field, if the error is about a field.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         self.body.field.as_deref()
@@ -311,7 +312,7 @@ impl From<StoreError> for ApiError {
             _ => "the counters cannot be reached",
         };
         let mut converted = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
-        // A damaged counter is no outage: the store has replied.
+        // A damaged counter is not an outage, because the store has replied.
         if error.kind() != FailureKind::Corrupt {
             converted.failure = Some(Box::new(DependencyFailure {
                 dependency: Dependency::Counters,

@@ -7,7 +7,7 @@ pub(crate) enum Dependency {
     Counters,
 }
 
-/// A failed dependency, as the extension of an error response.
+/// A failed dependency, which an error response carries in its extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DependencyFailure {
     pub(crate) dependency: Dependency,

@@ -1,8 +1,8 @@
-//! Management of rate limits over HTTP: an axum [`Router`](axum::Router) that any service can mount, and
-//! a [`console`] for people.
+//! Management of rate limits over HTTP: an axum [`Router`](axum::Router) that any service can
+//! mount, and a [`console`] for administrators.
 //!
-//! It reads and changes the records of `rl-records`, and reports active limits and usage. It resets counters,
-//! blocks consumers and explains decisions. Reading never charges a counter.
+//! It reads and changes the records of `rl-records`, and reports active limits and usage. It can
+//! reset counters, block consumers and explain decisions. Reading never charges a counter.
 //!
 //! ```
 //! use axum::body::Body;
@@ -13,7 +13,7 @@
 //! use tower::ServiceExt;
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // The service has these: records, their source of policies, and the limiter.
+//! // The service already has these: records, their source of policies, and the limiter.
 //! let records = Records::connect("sqlite::memory:").await?;
 //! let source = RecordSource::start(&records);
 //! let limiter = RateLimiter::builder().policies(source).build()?;
@@ -35,13 +35,15 @@
 //!
 //! # Rules
 //!
-//! 1. **Authentication comes first.** Without an [`Authorize`], every request gets 401, whatever its path. Then
-//!    the [`Role`] is checked, with 403, and only then the rest of the request.
-//! 2. **A change applies to the next request** in this process, and soon in others: see `rl-records`.
-//! 3. **No edit is lost.** A change with `If-Match` gets 412 if the object has another `ETag`. The history
-//!    keeps every change with its actor.
-//! 4. **Invalid input is refused** with the field and the expected value, and nothing is stored.
-//! 5. **The document matches the code.** `/openapi.json` is generated from it.
+//! 1. **Authentication comes first.** Without an [`Authorize`], every request gets 401, whatever
+//!    its path. Next, the [`Role`] is checked (403), and only then the rest of the request.
+//! 2. **A change applies to the next request** in this process, and soon in other processes: see
+//!    `rl-records`.
+//! 3. **No edit is lost.** A change with `If-Match` gets 412 if the object has another `ETag`. The
+//!    history contains every change with its actor.
+//! 4. **Invalid input is refused** with the name of the field and the expected value, and nothing
+//!    is stored.
+//! 5. **The document matches the code.** `/openapi.json` is generated from the code.
 //!
 //! The README of the crate lists the operations. The binary `rl-admin` serves them.
 

@@ -1,4 +1,4 @@
-//! The management API on a listener of its own. The README of the crate lists its settings.
+//! The server of the management API. The README of the crate lists its settings.
 
 mod serve;
 mod settings;
@@ -55,7 +55,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Logs a warning if tokens are sent in clear over the network.
+/// Logs a warning if tokens are sent over the network without encryption.
 fn warn_about(settings: &Settings, address: SocketAddr) {
     if !address.ip().is_loopback() && !settings.console.is_behind_tls() {
         tracing::warn!(
@@ -78,7 +78,7 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     let limiter = RateLimiter::builder()
         .policies(source)
         .namespace(&settings.namespace)
-        // Reports may wait longer than the requests of a service.
+        // Reports may wait longer than the requests of a service may.
         .deadline(Duration::from_secs(1));
     let limiter = match &settings.redis {
         Some(url) => {
@@ -106,8 +106,7 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     Ok(admin.build())
 }
 
-/// Returns the policies of the services for subjects that are no consumers, as far as they are configured
-/// here.
+/// Returns the policies for subjects that are not consumers, as far as they are configured here.
 fn others(anonymous: CallLimit) -> ByRealm {
     let policies = Preset::OpenBank.policies();
     match anonymous {

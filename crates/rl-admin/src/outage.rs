@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::failure::{Dependency, DependencyFailure};
 use crate::wire::all_periods;
 
-/// The time without a failure after which an outage is over.
+/// The time without a failure after which an outage is considered over.
 const CALM: Duration = Duration::from_secs(10);
 
 /// The interval between probes during an outage.
@@ -17,7 +17,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Logs one line when an outage of a dependency begins, and one when it is over.
 ///
-/// A response only shows a failure, never a recovery. So a task probes the dependency during an outage.
+/// Responses report only failures, never a recovery. So a task probes the dependency during an
+/// outage.
 #[derive(Debug)]
 pub(crate) struct OutageLog {
     records: Records,
@@ -33,7 +34,7 @@ impl OutageLog {
         Arc::new(Self { records, limiter, database, counters })
     }
 
-    /// Notes a failure that a response reports.
+    /// Records a failure that a response reports.
     pub(crate) fn note(self: &Arc<Self>, failure: &DependencyFailure) {
         let DependencyFailure { dependency, kind, cause } = failure;
         if !self.transition(*dependency).occurred() {
@@ -72,7 +73,7 @@ impl OutageLog {
     }
 }
 
-/// Probes a dependency until its outage is over, then logs that.
+/// Probes a dependency until its outage is over, and then logs the recovery.
 async fn probe(log: Weak<OutageLog>, dependency: Dependency) {
     let mut ticks = interval(PROBE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -81,7 +82,7 @@ async fn probe(log: Weak<OutageLog>, dependency: Dependency) {
         let Some(log) = log.upgrade() else { return };
         let transition = log.transition(dependency);
         if !log.is_available(dependency).await {
-            // Extends the outage without counting a failed request.
+            // A count of 0 extends the outage without counting a failed request.
             transition.occurred_times(0);
             continue;
         }
@@ -111,7 +112,8 @@ mod tests {
         let records = Records::connect("sqlite::memory:").await.unwrap();
         let source = RecordSource::start(&records);
         let limiter = RateLimiter::builder().policies(source).build().unwrap();
-        // From here on time is the test's. The pool of the database opened its connection in real time.
+        // From here on the test controls the time. Before, the pool of the database opened its
+        // connection in real time.
         tokio::time::pause();
         let log = OutageLog::new(records, limiter);
         let failure = DependencyFailure {

@@ -3,7 +3,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rl_core::time::Timestamp;
 
-/// Samples the refusals that are written, so that no actor can fill the history and the log.
+/// Limits how many refusals are written, so that no actor can fill the history and the log.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalSampler(Mutex<Minute>);
 
@@ -22,17 +22,17 @@ struct ActorCount {
 }
 
 impl RefusalSampler {
-    /// The largest number of refusals of one actor that are written in a minute.
+    /// The maximum number of refusals by one actor that are written in a minute.
     const MAX_OF_ACTOR: u32 = 10;
 
-    /// The largest number of refusals of all actors that are written in a minute.
+    /// The maximum number of refusals by all actors that are written in a minute.
     const MAX_OF_ALL: u32 = 100;
 
-    /// The largest number of actors that are counted.
+    /// The maximum number of actors for which refusals are counted.
     const MAX_ACTORS: usize = 1_000;
 
-    /// Counts a refusal. Returns the number of refusals that its entry stands for, or `None` if it is not
-    /// to be written.
+    /// Counts a refusal. Returns the number of refusals since the last entry, this one included, or
+    /// `None` if it must not be written.
     pub(crate) fn count(&self, actor: &str, now: Timestamp) -> Option<u64> {
         let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = now.as_micros() / 60_000_000;

@@ -9,7 +9,7 @@ use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
 use rl_core::store::Layout;
 use rl_records::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 
-/// The settings of the environment.
+/// The settings that the server reads from environment variables.
 pub(crate) struct Settings {
     pub(crate) database: String,
     pub(crate) redis: Option<String>,
@@ -25,9 +25,9 @@ pub(crate) struct Settings {
     pub(crate) zero_means: ZeroMeans,
     /// The limit per hour of an anonymous address.
     pub(crate) anonymous: CallLimit,
-    /// The rule by which the services count addresses.
+    /// The rule by which the services find and count addresses.
     pub(crate) client_ip: ClientIp,
-    /// The realms of the services, beside the predefined ones.
+    /// The realms of the services, in addition to the predefined ones.
     pub(crate) realms: Vec<Realm>,
     pub(crate) log_secret: Option<String>,
 }
@@ -37,8 +37,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the variable and the expected value. Tokens are required, so that the
-    /// server is never open.
+    /// Returns an error that names the variable and the expected value. The tokens are required, so
+    /// that the server is never open.
     pub(crate) fn from_environment(
         read: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, InvalidSetting> {
@@ -133,7 +133,7 @@ fn tokens(read: impl Fn(&'static str) -> Option<String>) -> Result<BearerTokens,
     Ok(tokens)
 }
 
-/// Reads the length of the network by which the services count IPv6 addresses.
+/// Reads the length of the networks by which the services count IPv6 addresses.
 fn client_ip(read: impl Fn(&'static str) -> Option<String>) -> Result<ClientIp, InvalidSetting> {
     let Some(text) = read("RL_IPV6_PREFIX") else { return Ok(ClientIp::peer()) };
     let rule = text.parse().ok().and_then(|bits| ClientIp::peer().ipv6_prefix(bits).ok());
@@ -148,7 +148,7 @@ fn realms(read: impl Fn(&'static str) -> Option<String>) -> Result<Vec<Realm>, I
     realms.map_err(|error| InvalidSetting(format!("RL_REALMS: {error}")))
 }
 
-/// Reads the limits of consumers without records, which the services must have, too.
+/// Reads the limits of consumers without records. The services must have the same setting.
 fn defaults(read: impl Fn(&'static str) -> Option<String>) -> Result<CallLimits, InvalidSetting> {
     let mut limits = CallLimits::UNLIMITED;
     for (period, name) in CallPeriod::ALL.into_iter().zip([

@@ -5,14 +5,14 @@ use std::error::Error;
 
 use rl_core::{Limit, ParseLimitError, Period, Policy};
 
-/// An algorithm, under a limit that 17 requests do not reach.
+/// An algorithm, with a limit that 17 requests do not use up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Algorithm {
     pub(crate) name: &'static str,
     pub(crate) limit: &'static str,
-    /// Whether it is one of the six that are also measured together.
+    /// Whether it is one of the six algorithms that are also measured together in one policy.
     mixed: bool,
-    /// Whether a request holds its unit until it ends. Such a limit has neither period nor edge.
+    /// Whether a request holds its unit until it ends. Such a limit has no window, and so no edge.
     pub(crate) is_held: bool,
 }
 
@@ -42,8 +42,8 @@ pub(crate) const ALGORITHMS: &[Algorithm] = &[
     held("concurrency", "20:concurrency"),
 ];
 
-/// The limits whose decisions on the same requests are drawn: the file's name, which is also the
-/// heading in `ALGORITHMS.md`, and the limit.
+/// The limits whose decisions on the same requests are drawn. Each has the name of its picture,
+/// which is also its heading in `ALGORITHMS.md`.
 pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("fixed-window", "10/minute"),
     ("sliding-log", "10/minute:sliding-log"),
@@ -53,16 +53,16 @@ pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("gcra", "10/minute:gcra:burst=3"),
 ];
 
-/// The limit that is drawn on requests of some duration.
+/// The limit that is drawn for requests that take some time.
 pub(crate) const CONCURRENCY: (&str, &str) = ("concurrency", "4:concurrency");
 
-/// Returns the limit with another `max`, and with a burst or capacity that follows it.
+/// Returns the limit with another `max`. A burst or a capacity is changed accordingly.
 pub(crate) fn with_max(limit: &str, max: u64) -> String {
     let rest = limit.trim_start_matches(|c: char| c.is_ascii_digit());
     format!("{max}{rest}")
 }
 
-/// Limits that are decided together, as a row of a table.
+/// Limits that are decided together, which make a row of a table.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -89,13 +89,13 @@ impl Row {
         rows
     }
 
-    /// Returns a policy whose limits are not reached.
+    /// Returns a policy whose limits are never used up in a measurement.
     pub(crate) fn roomy(&self) -> Result<Policy, Box<dyn Error>> {
         self.policy(str::parse)
     }
 
-    /// Returns a policy that the first request uses up. Its lease lasts while other requests are
-    /// denied.
+    /// Returns a policy that the first request uses up. The lease of that request lasts while other
+    /// requests are denied.
     pub(crate) fn tight(&self) -> Result<Policy, Box<dyn Error>> {
         self.policy(|limit| {
             let limit: Limit = with_max(limit, 1).parse()?;

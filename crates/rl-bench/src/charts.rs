@@ -1,6 +1,7 @@
-//! Charts for the documents: how costs grow, and our limiters beside others.
+//! Charts for the documents. They show how costs grow, and compare our limiter with others.
 //!
-//! A chart holds all its numbers and words, so that the JSON of a run is enough to draw it again.
+//! A chart contains all its numbers and texts, so that it can be drawn again from the JSON of a
+//! run.
 
 mod bars;
 mod chart;

@@ -1,4 +1,4 @@
-//! The goals of all measurements, and whether they are reached.
+//! The goals of all measurements, and whether the measured values reach them.
 
 use std::fmt;
 
@@ -13,26 +13,26 @@ use crate::table::Table;
 pub(crate) struct Goal {
     /// The short name, such as `M1` or `R7`.
     pub(crate) name: &'static str,
-    /// The comparison, in a few words.
+    /// A short description of the comparison.
     pub(crate) what: String,
     /// The value that must be reached.
     pub(crate) floor: f64,
-    /// The value that is aimed at.
+    /// The ambitious value, beyond the one that must be reached.
     pub(crate) moon: f64,
     pub(crate) unit: Unit,
     /// The median; `None` if it could not be measured here.
     pub(crate) measured: Option<f64>,
-    /// The interval that contains the true value in 95 of 100 runs; `None` for counts, which do not
+    /// The interval that contains the true value in 95 of 100 runs. `None` for counts, which do not
     /// vary.
     pub(crate) interval: Option<(f64, f64)>,
 }
 
-/// The unit of a [`Goal`], which also decides whether more or less is better.
+/// The unit of a [`Goal`], which also determines whether a larger value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// How many times as fast or as small ours is: more is better.
+    /// The factor by which ours is faster or smaller. A larger factor is better.
     Times,
-    /// A quantity with this name, of which less is better.
+    /// A quantity with this name. A smaller quantity is better.
     AtMost(&'static str),
 }
 
@@ -59,11 +59,11 @@ impl Unit {
 /// The verdict on a [`Goal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The value that is aimed at is reached.
+    /// The ambitious value is reached.
     Moon,
     /// The value that must be reached is reached.
     Reached,
-    /// The floor is within the interval, so another run may have another verdict.
+    /// The interval contains the floor, so another run may have another verdict.
     Unclear,
     Missed,
     NotMeasured,
@@ -104,7 +104,7 @@ impl Goal {
         Self { name, what: what.to_owned(), floor, moon, unit, measured, interval }
     }
 
-    /// Returns the verdict, which must hold for the whole interval.
+    /// Returns the verdict. A goal counts as reached only if the whole interval reaches it.
     pub(crate) fn verdict(&self) -> Verdict {
         let Some(measured) = self.measured.filter(|measured| measured.is_finite()) else {
             return Verdict::NotMeasured;

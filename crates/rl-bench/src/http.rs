@@ -1,7 +1,7 @@
-//! The cost of a limit in a web service.
+//! Measures what a rate limit costs a web service.
 //!
-//! axum and actix-web are measured without a limit, with ours, and with those of other crates. All
-//! servers run in this process, and get requests in turns.
+//! axum and actix-web are measured without a limit, with our limiter, and with those of other
+//! crates. All servers run in this process, and take turns in serving requests.
 
 mod allocations;
 mod client;
@@ -24,18 +24,18 @@ use crate::redis::Server as Redis;
 use crate::report::Report;
 use crate::table::Table;
 
-/// Concurrent connections.
+/// The number of concurrent connections.
 const CONNECTIONS: usize = 32;
-/// Rounds in which each server has two turns, in forward and in reverse order.
+/// The number of rounds. In each round every server has two turns, in forward and in reverse order.
 const ROUNDS: usize = 40;
 
 /// A limit that no measurement uses up.
 const ENDLESS: u32 = 1_000_000_000;
-/// A limit that is used up, and the number of requests of each connection.
+/// A limit that the requests use up, and the number of requests on each connection.
 const PRESSED: u32 = 100;
 const TRIES: usize = 25;
 
-/// Indices of servers.
+/// The indices of servers in the list.
 const AXUM: usize = 1;
 const OURS_ON_AXUM: usize = 4;
 const ACTIX: usize = 8;
@@ -80,7 +80,8 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     Ok(report_goals(&servers, &paced, report))
 }
 
-/// Starts all servers with limits of `max`. Those on Redis use databases from `database` on.
+/// Starts all servers with limits of `max`. Their Redis databases have the numbers from `database`
+/// on.
 async fn start(
     redis: &Redis,
     max: u32,
@@ -131,7 +132,7 @@ async fn start(
     Ok(started)
 }
 
-/// Counts the requests allowed beyond a limit under concurrent requests.
+/// Counts how many of the concurrent requests are allowed beyond a limit.
 async fn press(servers: &mut [MeasuredServer], redis: &Redis) -> Result<(), Box<dyn Error>> {
     let pressed = start(redis, PRESSED, 3).await?;
     for (server, pressed) in servers.iter_mut().zip(pressed) {
@@ -169,7 +170,7 @@ fn report_goals(
     let head = ["server", "thousand/s", "beside no-op", "too many"];
     let mut table = Table::new(&title, head);
     let ratio = |server: &MeasuredServer| {
-        // Both turns of a round together even out any drift.
+        // The mean of both turns of a round cancels a drift of the machine.
         let rounds = |server: &MeasuredServer| -> Vec<f64> {
             server.rates.chunks(2).map(|pair| pair.iter().sum()).collect()
         };

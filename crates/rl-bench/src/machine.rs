@@ -1,4 +1,4 @@
-//! The machine and the versions of a measurement.
+//! The machine and the versions that a measurement used.
 
 use std::process::Command;
 
@@ -19,8 +19,8 @@ pub(crate) fn program(name: &str) -> String {
     line.unwrap_or_else(|| format!("{name} of unknown version"))
 }
 
-/// Returns a crate with its version in the workspace's lock file. If there are several, it is the
-/// newest.
+/// Returns the name of a crate with its version in the lock file of the workspace. If there are
+/// several versions, returns the newest.
 pub(crate) fn library(name: &str) -> String {
     let lock = include_str!("../../../Cargo.lock");
     let version =
@@ -29,7 +29,7 @@ pub(crate) fn library(name: &str) -> String {
     format!("{name} {version}")
 }
 
-/// Returns the profile. Ratios of unoptimised programs mean nothing.
+/// Returns the name of the build profile. Ratios of unoptimised programs are meaningless.
 pub(crate) const fn profile() -> &'static str {
     if cfg!(debug_assertions) { "DEBUG BUILD: RUN WITH --release" } else { "release" }
 }

@@ -13,17 +13,17 @@
 //! cargo run -p rl-bench -- pictures
 //! ```
 //!
-//! Compare the ratios of one run only. Absolute times differ between machines, and between hours on one
-//! machine. The pictures do not depend on the machine.
+//! Compare only the ratios within one run. Absolute times differ between machines, and between
+//! hours on one machine. The pictures do not depend on the machine.
 //!
 //! These limiters are not compared:
 //!
 //! | limiter | reason |
 //! |---|---|
 //! | actix-governor | its licence, GPL-3.0, does not permit a dependency |
-//! | tower-rate-limiter | it needs a newer compiler than this workspace |
-//! | limitador on Redis | it links the system's TLS library; our client sends its commands instead |
-//! | trypema on Redis | it needs Redis 7.2 or newer |
+//! | tower-rate-limiter | it requires a newer compiler than this workspace |
+//! | limitador on Redis | it links the system's TLS library; the benchmark sends its commands through our client instead |
+//! | trypema on Redis | it requires Redis 7.2 or newer |
 //! | redis-cell (`CL.THROTTLE`) | it is a server module; a GCRA script represents it |
 
 #![expect(clippy::print_stdout, reason = "a program that prints results")]
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
         ["pictures"] => pictures::run(),
         ["charts", file] => charts::draw_from(file),
         ["charts"] => return refuse("charts needs the name of a file that --json has written"),
-        // One of the processes that `redis` starts.
+        // A process that the benchmark `redis` has started.
         ["node", ref words @ ..] => redis::node(words),
         [name @ ("memory" | "http" | "redis" | "all"), ref words @ ..] => match options(words) {
             Ok(options) => measure(name, &options),
@@ -143,7 +143,7 @@ fn measure(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
         "redis" => redis::run(&mut report),
         _ => all(&mut report),
     };
-    // Also writes the results before a failure.
+    // The results are written even after a failure.
     if let Some(file) = &options.json {
         report.write(file)?;
     }

@@ -1,5 +1,5 @@
-//! Comparisons on a noisy machine: both sides run in one process, in short blocks that take turns,
-//! so that a slow phase slows both.
+//! Comparisons on a machine with varying load. Both sides run in one process, in short blocks that
+//! alternate, so that a slow phase affects both.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use fastrand::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Samples for an interval: enough for two digits of its ends.
+/// The number of samples for an interval, enough for two digits of its ends.
 const RESAMPLES: usize = 2_000;
 
-/// Returns how long `work` took.
+/// Returns the time that `work` took, and its result.
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
 pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = Instant::now();
@@ -19,8 +19,8 @@ pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (start.elapsed(), result)
 }
 
-/// Returns the processor time of `work`, which must run on this thread alone. Other processes do
-/// not affect it.
+/// Returns the processor time of `work`, and its result. All of `work` must run on this thread.
+/// Other processes do not affect the time.
 pub(crate) fn time_on_processor<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = processor_time();
     let result = work();
@@ -39,7 +39,7 @@ pub(crate) fn process_time() -> Duration {
     Duration::try_from(time).expect("it begins at 0")
 }
 
-/// Returns how long `work` took.
+/// Returns the time that `work` took, and its result.
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
 pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T) {
     let start = Instant::now();
@@ -47,12 +47,12 @@ pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T
     (start.elapsed(), result)
 }
 
-/// Returns the median; NaN if there are no samples.
+/// Returns the median, or NaN if there are no samples.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     quantile(&sorted(samples), 0.5)
 }
 
-/// A median, with the interval that contains the true one in 95 of 100 runs.
+/// A median, with the interval that contains the true median in 95 of 100 runs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Estimate {
     pub(crate) median: f64,
@@ -61,8 +61,8 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// Estimates the median of `samples`. The interval is a bootstrap: the spread of medians of
-    /// samples drawn from `samples`.
+    /// Estimates the median of `samples`. The interval is found by bootstrapping: it is the spread
+    /// of the medians of random resamples.
     pub(crate) fn of(samples: &[f64]) -> Self {
         let mut rng = Rng::with_seed(1);
         let mut resample = || -> f64 {
@@ -85,10 +85,10 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// Returns how many times as fast our side is.
+/// Returns the factor by which our side is faster.
 ///
-/// Each round has four blocks: ours, theirs, theirs, ours. A block gets the number of the slice of
-/// work to do, and returns nanoseconds for each decision. Both sides do every slice once.
+/// Each round has four blocks: ours, theirs, theirs, ours. A block receives the number of its slice
+/// of the work, and returns the nanoseconds for each decision. Both sides do every slice once.
 pub(crate) fn compare(
     rounds: usize,
     mut ours: impl FnMut(usize) -> f64,
@@ -100,13 +100,13 @@ pub(crate) fn compare(
         let (c, d) = (theirs(second), ours(second));
         ((a + d) / 2.0, (b + c) / 2.0)
     };
-    round(rounds); // Warms caches and branch predictors up.
+    round(rounds); // This round only warms up caches and branch predictors.
     let (ours, theirs): (Vec<f64>, Vec<f64>) = (0..rounds).map(round).unzip();
     let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours).collect();
     Estimate::of(&ratios)
 }
 
-/// Returns the 99th percentile; NaN if there are no samples.
+/// Returns the 99th percentile, or NaN if there are no samples.
 pub(crate) fn p99(samples: &[f64]) -> f64 {
     quantile(&sorted(samples), 0.99)
 }
@@ -118,7 +118,7 @@ pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Returns a quantile, interpolated between its two neighbours.
+/// Returns a quantile, interpolated between the two nearest samples.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * sorted.len().saturating_sub(1) as f64;
     let (below, above) = (place.floor() as usize, place.ceil() as usize);

@@ -1,4 +1,5 @@
-//! Decisions in this process: ours on six periods, beside other limiters on one period and on six.
+//! Decisions in this process: our limiter for six periods, compared with others for one period and
+//! for six.
 
 mod algorithms;
 mod block;
@@ -24,7 +25,7 @@ use crate::machine;
 use crate::report::Report;
 use crate::table::Table;
 
-/// The steps that the progress bar shows: measurements, and the blocks of the flood.
+/// The number of steps in the progress bar: the measurements, and the blocks of the flood.
 const STEPS: usize = 6 + matrix::STEPS + growth::STEPS + 100;
 
 /// Runs all measurements in memory, prints them, and adds the goals to the report.
@@ -86,8 +87,8 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
 /// Measures the memory of a million subjects, and the allocations of decisions on known subjects.
 fn space(keys: &Keys, report: &mut Report, goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let ours = endless(MANY)?;
-    // The order differs from that of later visits, which would otherwise read a table that keeps
-    // insertion order from front to back.
+    // This order differs from the order of later visits. Otherwise a table in insertion order would
+    // be read from front to back.
     let numbers: Vec<u32> = (0..).take(MANY).collect();
     let mut table = Table::new(
         "memory (bytes asked of the allocator by a million subjects)",

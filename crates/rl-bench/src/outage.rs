@@ -1,5 +1,5 @@
-//! The latency of requests while Redis is down, at a steady rate through axum, without limits and
-//! with limits on an unreachable server.
+//! Measures the latency of requests at a constant rate through axum while Redis is down. A service
+//! without limits is compared with one whose limits are on an unreachable server.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,12 +20,12 @@ use crate::machine;
 use crate::measure::{quantile, sorted, time_async};
 use crate::table::Table;
 
-/// Requests per second.
+/// The number of requests per second.
 const RATE: usize = 2_000;
 
 const SECONDS: usize = 10;
 
-/// Requests that start at the same time.
+/// The number of requests that start at the same time.
 const AT_ONCE: usize = 10;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -37,7 +37,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     println!("measured  in the process, from the call of the router to its response\n");
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let limited = runtime.block_on(limited())?;
-    // One second, so that the breaker opens, which takes 0.3 s.
+    // These requests take a second. The breaker opens after 0.3 s, so it is open when the
+    // measurement begins.
     runtime.block_on(latencies(limited.clone(), RATE));
     let mut table = Table::new("microseconds", ["", "p50", "p99", "p99.9", "slowest"]);
     let plain = runtime.block_on(latencies(router(), RATE * SECONDS));

@@ -1,8 +1,10 @@
-//! Measures a flood beyond capacity: clients invent a subject for each request, while one address is denied.
+//! Measures a flood that exceeds the capacity: clients invent a subject for each request, while one
+//! address is denied.
 //!
-//! Clients, limiter and Redis share the processors, so the clients must be cheap: they have no task and no
-//! timer each. One task for each core keeps its idle clients in a queue. All pauses are equal, so the queue
-//! is in the order in which they end. The time that clients still take is measured beside the flood.
+//! Clients, limiter and Redis share the processors, so the clients must be cheap: they have neither
+//! tasks nor timers of their own. One task for each core keeps its idle clients in a queue. All
+//! pauses have the same length, so the queue is ordered by their ends. The processor time of the
+//! clients is measured separately.
 
 #![expect(clippy::disallowed_methods, reason = "the denied address pauses in real time")]
 
@@ -26,7 +28,7 @@ use crate::measure::{process_time, time_on_processor};
 use crate::redis::Server;
 use crate::table::Table;
 
-/// The numbers of clients, measured one after the other.
+/// The numbers of clients, which are measured one after the other.
 const CLIENTS: [usize; 3] = [4_000, 10_000, 20_000];
 
 /// The pause of the denied address.
@@ -34,10 +36,10 @@ const DENIED_PAUSE: Duration = Duration::from_millis(5);
 
 const SECONDS: u64 = 5;
 
-/// The least share of decided requests at the most clients, relative to the fewest clients.
+/// The minimum share of decided requests with the most clients, relative to that with the fewest.
 const LEAST: f64 = 0.8;
 
-/// The requests by which the cost of one is measured.
+/// The number of requests over which the cost of one is averaged.
 const COUNTED: u32 = 1_000_000;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -119,14 +121,15 @@ fn processors() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Returns the processor time in ns that a client takes for a request, without the limiter's.
+/// Returns the processor time in nanoseconds that a client takes for a request, without the
+/// limiter.
 fn cost_of_clients() -> f64 {
     cost(|_| Origin::Disabled)
 }
 
-/// Returns the processor time in ns that the limiter takes to reject a request.
+/// Returns the processor time in nanoseconds that the limiter takes to reject a request.
 ///
-/// The only request that may be in flight waits for a server that does not respond.
+/// The only slot for requests in flight is taken by a request to a server that does not respond.
 async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
     let server = Server::start()?;
     let store = RedisStore::connect(&server.url(0)).await?;
@@ -147,7 +150,7 @@ async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
     Ok(with - cost_of_clients())
 }
 
-/// Returns the processor time in ns of a request that `ask` answers at once.
+/// Returns the processor time in nanoseconds of a request that `ask` answers without waiting.
 fn cost(mut ask: impl FnMut(&Subject) -> Origin) -> f64 {
     let found = Found::default();
     let mut clients = Clients::new(0, CLIENTS[2], 1);
@@ -185,7 +188,7 @@ async fn flood(limiter: &RateLimiter, clients: usize, found: &Arc<Found>) -> Den
     denied
 }
 
-/// The requests of the address that is denied.
+/// The results of the requests from the denied address.
 #[derive(Debug, Default)]
 struct Denied {
     asked: u64,

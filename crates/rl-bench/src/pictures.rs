@@ -1,4 +1,4 @@
-//! Pictures of the decisions of each algorithm on the same requests, for the documents.
+//! Pictures for the documents that show the decisions of each algorithm on the same requests.
 
 mod bars;
 mod edge;
@@ -32,7 +32,7 @@ fn folder() -> PathBuf {
 struct Picture {
     name: &'static str,
     svg: String,
-    /// The HTML that embeds the picture, with its numbers in words.
+    /// The HTML that embeds the picture, with its numbers as a text.
     embedding: String,
 }
 
@@ -58,13 +58,13 @@ impl Picture {
     }
 }
 
-/// Returns the algorithms with an edge at a full hour, under a limit of 240.
+/// Returns the algorithms with a window edge at a full hour, each with a limit of 240.
 fn with_edges() -> impl Iterator<Item = (&'static Algorithm, String)> {
     let rates = ALGORITHMS.iter().filter(|algorithm| !algorithm.is_held);
     rates.map(|algorithm| (algorithm, with_max(algorithm.limit, 240)))
 }
 
-/// Returns a table of how many requests of two bursts at the edge of an hour are allowed.
+/// Returns a table of how many requests are allowed in two bursts around the edge of an hour.
 fn bursts() -> Result<Table, Box<dyn Error>> {
     let mut table = Table::new(
         "240 per hour: 200 requests at 6:59, 240 at 7:00",

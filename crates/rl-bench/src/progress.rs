@@ -13,7 +13,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Creates a progress bar of `steps` steps. It draws on standard error, if that is a terminal.
+    /// Creates a progress bar with `steps` steps. It is drawn on standard error, if that is a
+    /// terminal.
     pub(crate) fn of(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
         let style =

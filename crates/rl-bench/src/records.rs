@@ -1,4 +1,4 @@
-//! The duration of queries on 300 000 records.
+//! Measures the duration of queries on 300 000 records.
 
 use std::error::Error;
 
@@ -18,10 +18,10 @@ use crate::table::Table;
 
 const CONSUMERS: u32 = 100_000;
 
-/// Consumers that are looked up once each.
+/// The number of consumers that are looked up, once each.
 const LOOK_UPS: usize = 10_000;
 
-/// Pages of each kind of list.
+/// The number of pages of each kind of list.
 const PAGES: usize = 200;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -91,7 +91,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Looks up consumers that are not cached, from number `first` on.
+/// Looks up consumers that are not cached, beginning with the number `first`.
 async fn cold(records: &Records, first: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let source = RecordSource::start(records);
     let mut numbers: Vec<u32> = (first..first + CONSUMERS - 1).collect();
@@ -137,11 +137,12 @@ async fn cursor(records: &Records) -> Result<RecordCursor, Box<dyn Error>> {
     Ok(page.next.expect("it has three records"))
 }
 
-/// Writes all records and their history with two statements. Through the API it would take minutes.
+/// Writes all records and their history with two statements, because writing them through the API
+/// would take minutes.
 async fn fill(url: &str, now: Timestamp) -> Result<(), Box<dyn Error>> {
     let database = SqlitePool::connect(url).await?;
     let now = i64::try_from(now.as_micros())?;
-    // Of three records, one has expired, one is active, and one has not begun.
+    // One third of the records has expired, one third is active, and one third has not begun.
     sqlx::query(
         "WITH RECURSIVE consumer (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM consumer WHERE n < $1), \
          part (p) AS (VALUES (0), (1), (2)) \

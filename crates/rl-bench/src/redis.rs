@@ -1,4 +1,5 @@
-//! Decisions on a Redis server: ours beside plain commands, the usual script and other limiters.
+//! Decisions on a Redis server: ours, compared with plain commands, the usual script and other
+//! limiters.
 
 mod algorithms;
 mod candidate;
@@ -40,14 +41,15 @@ const LOADS: [Load; 6] = [
     Load::on_all(256, 16_000),
     Load::on_all(1_024, 20_480),
 ];
-/// Rounds for each load. In each, every candidate has two blocks, in forward and in reverse order.
+/// The number of rounds for each load. In each round, every candidate has two blocks, in forward
+/// and in reverse order.
 const ROUNDS: usize = 7;
-/// Indices of candidates.
+/// The indices of candidates in the list.
 const INCR: usize = 0;
 const SIX_KEYS: usize = 2;
 const OURS: [usize; 3] = [3, 4, 5];
 
-/// The steps that the progress bar shows.
+/// The number of steps in the progress bar.
 const STEPS: usize = LOADS.len() + 10 + nodes::STEPS;
 
 /// Runs all measurements on Redis, prints them, and adds the goals to the report.
@@ -67,7 +69,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     );
     let title = "rl-core on Redis: six periods, second to month, in each decision";
     report.begin(title, &versions, &how, STEPS);
-    // One thread for all clients leaves the other core to the server.
+    // All clients run on one thread, which leaves the other core to the server.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let goals = runtime.block_on(measure(report))?;
     report.end(goals);
@@ -79,7 +81,7 @@ pub(crate) fn scripts() -> Result<(), Box<dyn Error>> {
     scripts::run()
 }
 
-/// Runs a process that [`nodes`] has started.
+/// Runs a process of [`nodes`], which has started it.
 pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
     node::run(words)
 }
@@ -136,8 +138,8 @@ async fn beside_others(server: &Server, report: &mut Report) -> Result<(), Box<d
     Ok(())
 }
 
-/// Adds the rates to the report: a table with the requests allowed beyond a limit, and a chart of
-/// the rate by concurrency.
+/// Adds the rates to the report. The table also contains the requests that were allowed beyond a
+/// limit; the chart shows the rate by concurrency.
 fn rates(
     candidates: &[Arc<Candidate>],
     results: &[Vec<Round>],
@@ -205,7 +207,7 @@ fn ratios(candidates: &[Arc<Candidate>], results: &[Vec<Round>], theirs: usize) 
     };
     for (load, rounds) in LOADS.iter().zip(results) {
         let speeds = ours(rounds, |block| block.seconds);
-        // A candidate compared with itself should come out at 1.
+        // For a candidate that is compared with itself, the ratio should be 1.
         let noise = ratio(rounds, &|round| round[OURS[0]][1].seconds / round[OURS[0]][0].seconds);
         let name = format!("{} in flight", load.in_flight);
         table.row([name.into()].into_iter().chain(speeds).chain([noise]));
@@ -215,7 +217,8 @@ fn ratios(candidates: &[Arc<Candidate>], results: &[Vec<Round>], theirs: usize) 
     table
 }
 
-/// Returns a table of how many of 64 concurrent requests small limits allow, and how many may be.
+/// Returns a table for small limits and 64 concurrent requests: how many were allowed, and how many
+/// the limits permit.
 async fn exactness(
     server: &Server,
     report: &mut Report,

@@ -1,10 +1,10 @@
-//! The results of a run: printed as they come, and written to a file for other programs.
+//! The results of a run, which are printed as they arrive and written to a file for other programs.
 //!
-//! `--json FILE` writes one object. Its fields keep their names:
+//! `--json FILE` writes one object. The names of its fields do not change:
 //!
 //! | field | content |
 //! |---|---|
-//! | `format` | 1; a change of a field's meaning gets another number |
+//! | `format` | 1; if the meaning of a field changes, this number changes |
 //! | `machine`, `profile` | the processor, its cores and the system; `release` or a warning |
 //! | `versions` | the compared libraries and servers, each as `name version` |
 //! | `goals` | `name`, `what`, `floor`, `moon`, `unit` (`times`: more is better; otherwise less is better), `measured`, `interval` of 95 % or `null`, `verdict` |
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     goals: Vec<Goal>,
     tables: BTreeMap<&'static str, Table>,
     charts: Vec<Chart>,
-    /// Whether only the measurements of the goals run.
+    /// Whether only the measurements with goals run.
     #[serde(skip)]
     pub(crate) goals_only: bool,
     #[serde(skip)]
@@ -54,7 +54,7 @@ impl Report {
         }
     }
 
-    /// Begins a measurement of `steps` steps, and prints the versions and the method.
+    /// Begins a measurement with `steps` steps, and prints the versions and the method.
     pub(crate) fn begin(&mut self, title: &str, versions: &[String], how: &str, steps: usize) {
         println!("{title}\n\nmachine   {}", self.machine);
         println!("versions  {}, {}", versions.join(", "), self.profile);
@@ -77,7 +77,7 @@ impl Report {
         self.progress.beside(|| println!("{text}\n"));
     }
 
-    /// Prints a table and adds it under a name.
+    /// Prints a table, and adds it to the report under a name.
     pub(crate) fn table(&mut self, name: &'static str, table: Table) {
         self.progress.beside(|| println!("{table}"));
         self.tables.insert(name, table);
@@ -92,7 +92,7 @@ impl Report {
         &self.charts
     }
 
-    /// Ends a measurement: prints its goals and adds them.
+    /// Ends a measurement: prints its goals, and adds them to the report.
     pub(crate) fn end(&mut self, mut goals: Vec<Goal>) {
         self.progress = Progress::default();
         goals.sort_by_key(|goal| goal.name[1..].parse::<u32>().unwrap_or_default());
@@ -105,14 +105,14 @@ impl Report {
         println!("{}", goals::table(&self.goals));
     }
 
-    /// Writes all of it to a file.
+    /// Writes the whole report to a file.
     pub(crate) fn write(&self, file: &str) -> Result<(), Box<dyn Error>> {
         let text = serde_json::to_string_pretty(self)?;
         std::fs::write(file, text + "\n").map_err(|error| format!("{file}: {error}").into())
     }
 }
 
-/// Wraps the text. Lines after the first are indented by `indent`.
+/// Wraps the text. All lines except the first are indented by `indent`.
 fn wrapped(text: &str, indent: usize) -> String {
     const WIDTH: usize = 110;
     let mut lines = vec![String::new()];

@@ -15,7 +15,7 @@ pub(crate) struct Table {
 /// A cell.
 #[derive(Clone, Debug)]
 pub(crate) enum Cell {
-    /// Text, which the JSON report contains as a number if it is one.
+    /// A text. If it is a number, the JSON report contains it as a number.
     Text(String),
     Ratio(Estimate),
 }

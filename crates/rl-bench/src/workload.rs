@@ -1,4 +1,4 @@
-//! Sequences of keys that the measurements visit, and the share of visits that is to be denied.
+//! The sequences of keys that the measurements visit, and the share of visits that must be denied.
 
 use fastrand::Rng;
 
@@ -27,7 +27,7 @@ impl Mix {
         }
     }
 
-    /// Marks visits that are to be denied, at random.
+    /// Marks a random share of the visits, which must be denied.
     pub(crate) fn of(self, visits: &[u32]) -> Vec<u32> {
         let mut rng = Rng::with_seed(4);
         let used_up = |rng: &mut Rng| match self {
@@ -39,18 +39,18 @@ impl Mix {
     }
 }
 
-/// Returns how many of the visits are to be allowed.
+/// Returns how many of the visits must be allowed.
 pub(crate) fn count_to_allow(visits: &[u32]) -> usize {
     visits.iter().filter(|key| *key & USED_UP == 0).count()
 }
 
-/// Returns `count` visits of keys below `keys`, uniformly distributed.
+/// Returns `count` visits of the keys below `keys`, uniformly distributed.
 pub(crate) fn uniform(keys: usize, count: usize, seed: u64) -> Vec<u32> {
     let mut rng = Rng::with_seed(seed);
     (0..count).map(|_| rng.u32(..keys as u32)).collect()
 }
 
-/// Returns `count` visits of `keys`, of which the n-th has a probability in proportion to `1 /
+/// Returns `count` visits of `keys`. The probability of the n-th key is proportional to `1 /
 /// n^exponent`.
 pub(crate) fn zipf(keys: &[u32], exponent: f64, count: usize, seed: u64) -> Vec<u32> {
     let mut sum = 0.0;
@@ -78,7 +78,7 @@ mod tests {
         for rank in [1_u32, 2, 10, 100] {
             let expected = COUNT as f64 * f64::from(rank).powf(-0.99) / sum;
             let came = visits.iter().filter(|key| **key == 1_000 - rank).count() as f64;
-            // Within five standard deviations.
+            // The frequency is within five standard deviations.
             assert!((came - expected).abs() < 5.0 * expected.sqrt(), "{rank}: {came}, {expected}");
         }
     }

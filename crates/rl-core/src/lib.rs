@@ -1,4 +1,4 @@
-//! Rate limits: up to sixteen limits of one subject, decided together, all or nothing.
+//! Rate limits: up to sixteen limits of one subject, all charged together or not at all.
 //!
 //! ```
 //! use rl_core::{Limit, RateLimiter, Subject};
@@ -24,15 +24,15 @@
 //! | `tracing` | Log lines through the `tracing` facade | Yes |
 //! | `redis` | Counters on Redis, shared by every instance | No |
 //! | `redis-tls` | Redis over TLS and mutual TLS | No |
-//! | `redis-sentinel` | The primary that sentinels name | No |
+//! | `redis-sentinel` | The primary server, found through Redis Sentinel | No |
 //! | `redis-cluster` | Redis Cluster | No |
 //! | `serde` | Limits, periods and policies in configuration files | No |
-//! | `conformance` | The contract of [`Store`](store::Store) as a test, and stores on a clock of yours | No |
+//! | `conformance` | The contract of [`Store`](store::Store) as tests, and stores on a clock that tests control | No |
 //!
 //! # Reading order
 //!
-//! From what knows nothing of limits to what applications hold; each module uses only those before
-//! it.
+//! The list begins with modules that know nothing of limits, and ends with those that applications
+//! use. Each module uses only modules before it.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

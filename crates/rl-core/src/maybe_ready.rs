@@ -3,17 +3,17 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A future that is ready at once, or waits in a box.
+/// A future that is ready immediately, or waits in a box.
 ///
-/// The type can be named, so that a middleware can hold it in its own future. It allocates only if it
-/// has to wait.
+/// The type has a name, so a middleware can store it in its own future. It allocates memory only if
+/// it has to wait.
 ///
 /// # Panics
 ///
-/// Like most futures it panics when polled again after it was ready.
+/// Like most futures, it panics if it is polled again after it was ready.
 #[must_use = "futures do nothing unless awaited"]
 pub enum MaybeReady<T> {
-    /// The output, until the future is polled.
+    /// The output; `None` after the future was polled.
     Ready(Option<T>),
     /// A future that has to wait.
     Boxed(Pin<Box<dyn Future<Output = T> + Send>>),
@@ -32,7 +32,8 @@ impl<T> MaybeReady<T> {
 }
 
 impl<T: Send + 'static> MaybeReady<T> {
-    /// Returns a future whose output is that of this one, converted by `f`. It is ready if this one is.
+    /// Returns a future whose output is the output of this one, converted by `f`. It is ready if
+    /// this one is.
     pub fn map<U>(self, f: impl FnOnce(T) -> U + Send + 'static) -> MaybeReady<U> {
         match self {
             Self::Ready(answer) => MaybeReady::Ready(answer.map(f)),
@@ -41,7 +42,7 @@ impl<T: Send + 'static> MaybeReady<T> {
     }
 }
 
-// The waiting future is pinned in its box, so this type can move.
+// The boxed future is pinned in its box, so this enum can be moved.
 impl<T> Unpin for MaybeReady<T> {}
 
 impl<T> Future for MaybeReady<T> {

@@ -21,14 +21,14 @@ use crate::tier::TierContent;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aggregation {
-    /// The limits of a consumer without an active record and without a tier.
+    /// The limits of a consumer that has neither an active record nor a tier.
     pub defaults: CallLimits,
-    /// The meaning of 0 where no record has a larger limit.
+    /// The meaning of a limit of 0 if no active record has a larger limit.
     pub zero_means: ZeroMeans,
 }
 
 impl Default for Aggregation {
-    /// Returns rules without default limits, under which 0 blocks.
+    /// Returns rules without default limits, in which a limit of 0 blocks.
     fn default() -> Self {
         Self { defaults: CallLimits::UNLIMITED, zero_means: ZeroMeans::Blocked }
     }
@@ -45,11 +45,11 @@ impl Aggregation {
         self.with_tier(tier).limits([]).has_zero()
     }
 
-    /// Returns the combined limits of these records. In the result, 0 always blocks.
+    /// Returns the combined limits of these records. A 0 in the result always blocks.
     #[must_use]
     pub fn limits<'a>(&self, records: impl IntoIterator<Item = &'a CallLimits>) -> CallLimits {
         let mut records = records.into_iter();
-        // Start with the first record instead of the defaults, which records replace.
+        // The sum starts with the first record, because records replace the defaults.
         let sum = match records.next() {
             Some(first) => records.fold(*first, add),
             None => self.defaults,
@@ -67,7 +67,8 @@ fn add(sum: CallLimits, other: &CallLimits) -> CallLimits {
     CallPeriod::ALL.into_iter().fold(sum, |limits, period| {
         let limit = match (sum.get(period), other.get(period)) {
             (CallLimit::Unlimited, limit) | (limit, CallLimit::Unlimited) => limit,
-            // Sums are checked when a record is stored. Clamp those that another program wrote.
+            // Sums are checked when a record is stored. Records that another program wrote may
+            // exceed the maximum, so the sum is clamped.
             (CallLimit::AtMost(a), CallLimit::AtMost(b)) => {
                 CallLimit::AtMost(a.saturating_add(b).min(MAX_UNITS))
             }
@@ -78,8 +79,9 @@ fn add(sum: CallLimits, other: &CallLimits) -> CallLimits {
 
 /// Returns whether `record` removes all limits of its consumer while it is active.
 ///
-/// A record of −1 in every period does so if `replaced`, the limits of the tier or the defaults, has any
-/// limit. Such a record is easily made by mistake, so warn about it.
+/// This is the case if the record has −1 in every period, and `replaced` has any limit. `replaced`
+/// are the limits of the tier or the defaults. Such a record is easily made by mistake, so callers
+/// should warn about it.
 ///
 /// # Examples
 ///
@@ -103,9 +105,10 @@ pub fn lifts(replaced: &CallLimits, record: &RecordContent) -> bool {
 
 /// Returns the end of the block that is active at `now`, if there is one.
 ///
-/// The end is the first instant at which no record blocks; `Some(None)` is a block without an end.
-/// `blocks` are the first and the last instants of all records that block. Blocks that overlap, or that
-/// follow each other without a gap, count as one.
+/// The end is the first instant at which no record blocks. `Some(None)` is a block without an end.
+///
+/// `blocks` contains the first and the last instant of each record that blocks. Blocks that
+/// overlap, or that follow each other without a gap, count as one block.
 pub(crate) fn block_at(
     blocks: impl Iterator<Item = (Timestamp, Timestamp)>,
     now: Timestamp,
@@ -122,7 +125,7 @@ pub(crate) fn block_at(
     (end > now).then(|| (end < NO_END).then_some(end))
 }
 
-/// The beginning of the year 9999. A block that reaches it has no end.
+/// The beginning of the year 9999. A block that lasts until then counts as having no end.
 const NO_END: Timestamp = Timestamp::from_secs(253_370_764_800);
 
 /// The contribution of one record to the limits of its consumer.
@@ -152,7 +155,7 @@ impl Contribution {
     }
 }
 
-/// The limits of a consumer at a time, and where they come from.
+/// The limits of a consumer at a given time, and the records or the tier that they come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveLimits {
     limits: CallLimits,
@@ -161,7 +164,7 @@ pub struct ActiveLimits {
 }
 
 impl ActiveLimits {
-    /// Combines the active records of a consumer. Its tier counts if there is no record.
+    /// Combines the active records of a consumer. If there is none, the tier supplies the limits.
     pub(crate) fn new(
         records: &[Record],
         tier: Option<TierContent>,
@@ -190,12 +193,12 @@ impl ActiveLimits {
         self.limits
     }
 
-    /// Returns the ids of the records that were combined, in the order in which they begin.
+    /// Returns the ids of the combined records, ordered by the begin of the records.
     pub fn considered_ids(&self) -> impl Iterator<Item = RecordId> + '_ {
         self.contributions.iter().map(|record| record.id)
     }
 
-    /// Returns the contribution of each record, in the order in which they begin.
+    /// Returns the contributions of the records, ordered by the begin of the records.
     #[must_use]
     pub fn contributions(&self) -> &[Contribution] {
         &self.contributions
@@ -213,15 +216,17 @@ impl ActiveLimits {
         self.contributions.iter().any(|record| record.blocks)
     }
 
-    /// Returns whether the limits are the configured defaults, for want of a record and a tier.
+    /// Returns whether the limits are the configured defaults, because the consumer has no active
+    /// record and no tier.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.contributions.is_empty() && self.tier.is_none()
     }
 
-    /// Returns the first instant at which none of these records blocks.
+    /// Returns the first instant at which none of these records blocks the consumer.
     ///
-    /// Returns `None` without a block, and for a block without an end: a `to_date` in the year 9999.
+    /// Returns `None` if no record blocks, or if the block has no end: a `to_date` in the year
+    /// 9999.
     #[must_use]
     pub fn block_end(&self) -> Option<Timestamp> {
         let blocking = self.contributions.iter().filter(|record| record.blocks);

@@ -11,7 +11,7 @@ use crate::tier::TierContent;
 pub struct AuditEntry {
     /// The number of the entry. Later entries have larger numbers.
     pub number: i64,
-    /// The time.
+    /// The time of the entry.
     pub at: Timestamp,
     /// The name of the actor.
     pub by: String,
@@ -21,7 +21,7 @@ pub struct AuditEntry {
 
 /// The event of an [`AuditEntry`].
 ///
-/// It names subjects in clear, so show it only to actors who may read the history.
+/// It names subjects in plain text, so show it only to actors who may read the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(clippy::large_enum_variant, reason = "entries are made one page at a time")]
@@ -32,29 +32,29 @@ pub enum AuditEvent {
         id: String,
         /// The consumer of the record.
         consumer: String,
-        /// The content before; `None` if it was created.
+        /// The content before the change; `None` if the record was created.
         before: Option<RecordContent>,
-        /// The content after; `None` if it was deleted.
+        /// The content after the change; `None` if the record was deleted.
         after: Option<RecordContent>,
     },
     /// A tier was created, changed or deleted.
     Tier {
         /// The name of the tier.
         name: String,
-        /// The content before; `None` if it was created.
+        /// The content before the change; `None` if the tier was created.
         before: Option<TierContent>,
-        /// The content after; `None` if it was deleted.
+        /// The content after the change; `None` if the tier was deleted.
         after: Option<TierContent>,
     },
-    /// A consumer or an API key was put into a tier, or taken out of it.
+    /// A consumer or an API key was put into a tier, or removed from it.
     Member {
         /// `consumer` or `key`.
         realm: String,
         /// The id of the consumer, or the keyed hash of the key.
         id: String,
-        /// The tier before; `None` if there was none.
+        /// The tier before the change; `None` if there was none.
         before: Option<String>,
-        /// The tier after; `None` if there is none.
+        /// The tier after the change; `None` if there is none.
         after: Option<String>,
     },
     /// Counters were reset.
@@ -70,10 +70,10 @@ pub enum AuditEvent {
     Refusal(Refusal),
 }
 
-/// A request that was refused because its actor does not have the role.
+/// A request that was refused because its actor lacks the required role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The role.
+    /// The required role.
     pub role: String,
     /// The method of the request.
     pub method: String,
@@ -81,7 +81,8 @@ pub struct Refusal {
     pub path: String,
     /// The consumer that the request names, if any.
     pub consumer: Option<String>,
-    /// The number of requests that this entry stands for: this one, and earlier ones without an entry.
+    /// The number of requests that this entry counts: this one, and earlier ones without an entry
+    /// of their own.
     pub count: u64,
 }
 

@@ -3,9 +3,9 @@ use crate::error::ChangeError;
 
 /// The person or program that makes a change.
 ///
-/// An author may or may not block and unblock consumers, and the applications of resources.
+/// An author may have the right to block and unblock consumers, and the applications of resources.
 ///
-/// A name alone (`"alice"`) converts to an author who may do both.
+/// A plain name (`"alice"`) converts to an author with both rights.
 ///
 /// # Examples
 ///
@@ -41,8 +41,9 @@ impl<'a> Author<'a> {
 
     /// Sets whether the author may make a change that blocks. Defaults to `true`.
     ///
-    /// A change blocks if a consumer or an application is blocked at a time at which it was not before. A block
-    /// does so, and a limit of 0 that nothing else exceeds.
+    /// A change blocks if, at some time, a consumer or an application is blocked that was not
+    /// blocked before. It is blocked by a block, or by a limit of 0 if no other record has a larger
+    /// limit.
     pub const fn may_block(mut self, may: bool) -> Self {
         self.may_block = may;
         self
@@ -50,7 +51,8 @@ impl<'a> Author<'a> {
 
     /// Sets whether the author may make a change that unblocks. Defaults to `true`.
     ///
-    /// A change unblocks if a consumer or an application is not blocked at a time at which it was before.
+    /// A change unblocks if, at some time, a consumer or an application is not blocked that was
+    /// blocked before.
     pub const fn may_unblock(mut self, may: bool) -> Self {
         self.may_unblock = may;
         self
@@ -60,12 +62,13 @@ impl<'a> Author<'a> {
         self.name
     }
 
-    /// Returns whether the author may do both, so that no effect needs to be computed.
+    /// Returns whether the author has both rights, so that the effect of a change need not be
+    /// computed.
     pub(crate) const fn may_both(&self) -> bool {
         self.may_block && self.may_unblock
     }
 
-    /// Returns an error if the author may not cause this effect.
+    /// Returns an error if the author may not make a change with this effect.
     pub(crate) fn check<T>(&self, effect: Effect) -> Result<(), ChangeError<T>> {
         match effect {
             Effect { blocks: true, .. } if !self.may_block => Err(ChangeError::MayNotBlock),

@@ -5,12 +5,12 @@ use rl_core::time::Timestamp;
 use crate::limits::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
 use crate::record::RecordContent;
 
-/// The effect of a change on consumers, or on the applications of a resource.
+/// The effect of a change: whether it blocks or unblocks consumers, or applications of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// At some time, one of them is blocked that was not blocked before.
+    /// Whether, at some time, one of them is blocked that was not blocked before.
     pub(crate) blocks: bool,
-    /// At some time, one of them is not blocked that was blocked before.
+    /// Whether, at some time, one of them is not blocked that was blocked before.
     pub(crate) unblocks: bool,
 }
 
@@ -36,10 +36,11 @@ pub(crate) struct Span<'a> {
 
 /// Returns the effect of a change of records on their consumer from `now` on.
 ///
-/// Blocks and limits of 0 are compared separately. A limit of 0 during a block still counts as blocking,
-/// because it blocks once the block is deleted. Each block is compared without other blocks, so a block
-/// during another one needs the same roles. `fallback` says whether the consumer is blocked while no
-/// record is active.
+/// Blocks and limits of 0 are compared separately. A limit of 0 during a block still counts as
+/// blocking, because it blocks once the block is deleted. Each block is compared without other
+/// blocks, so a block during another one requires the same roles.
+///
+/// `fallback` is true if the consumer is blocked while no record is active.
 pub(crate) fn effect(
     spans: &[Span<'_>],
     fallback: bool,
@@ -64,7 +65,7 @@ pub(crate) fn effect(
 #[derive(Clone, Copy, Debug, Default)]
 struct Active {
     count: u64,
-    // The number of records with a limit of 0, and with a larger one, for each period.
+    // The number of records with a limit of 0, and with a larger limit, for each period.
     zero: [u64; 6],
     positive: [u64; 6],
 }
@@ -86,7 +87,7 @@ impl Active {
     }
 }
 
-/// Compares both states at every time at which a record begins or ends.
+/// Compares the states before and after the change, at every time at which a record begins or ends.
 fn sweep<'a>(
     spans: impl Iterator<Item = &'a Span<'a>>,
     now: Timestamp,
@@ -155,7 +156,7 @@ mod tests {
             (Some(block(10, 20)), Some(block(10, 19)), unblocks),
             (Some(block(10, 20)), Some(block(11, 20)), unblocks),
             (Some(block(10, 20)), Some(block(11, 21)), (true, true)),
-            // Past times have no effect.
+            // Times in the past have no effect.
             (None,                Some(block(1, 4)),   (false, false)),
             (Some(block(1, 20)),  Some(block(4, 20)),  (false, false)),
         ];
@@ -181,11 +182,11 @@ mod tests {
             (vec![record(0, 10, 20)], None,                     Some(record(5, 10, 12)),  false, unblocks),
             (vec![record(0, 10, 20)], Some(record(5, 10, 20)),  None,                     false, blocks),
             (vec![record(0, 10, 20)], None,                     Some(record(-1, 10, 20)), false, nothing),
-            // The tier, or the defaults, block as long as there is no record.
+            // While there is no record, the tier or the defaults block the consumer.
             (vec![],                  None,                     Some(record(5, 10, 20)),  true,  unblocks),
             (vec![],                  Some(record(5, 10, 20)),  None,                     true,  blocks),
             (vec![],                  None,                     Some(record(0, 10, 20)),  true,  nothing),
-            // During a block.
+            // During a block, a change of a limit of 0 has an effect too.
             (vec![block(10, 20)],     Some(record(0, 10, 20)),  Some(record(5, 10, 20)),  false, unblocks),
         ];
         for (others, before, after, fallback, expected) in table {

@@ -5,7 +5,7 @@ use rl_core::{FailureKind, StoreError};
 
 use crate::record_id::RecordId;
 
-/// A field whose value cannot be stored, with what was expected instead.
+/// The error for a field whose value cannot be stored. It says what was expected instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidField {
     field: &'static str,
@@ -24,19 +24,20 @@ impl InvalidField {
         Self { field, value, expected }
     }
 
-    /// Returns the name of the field, as in tables and documents.
+    /// Returns the name of the field, as it appears in tables and documents.
     #[must_use]
     pub const fn field(&self) -> &'static str {
         self.field
     }
 
-    /// Returns the first 80 characters of the value. A client sent it, so escape it where it is shown.
+    /// Returns the first 80 characters of the value. The value may come from a client, so escape it
+    /// before display.
     #[must_use]
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// Returns what was expected, in words.
+    /// Returns a description of what was expected.
     #[must_use]
     pub const fn expected(&self) -> &'static str {
         self.expected
@@ -53,9 +54,9 @@ impl Error for InvalidField {}
 
 /// A failure of the database.
 ///
-/// The text names the failure, its cause, and the server if it was not reached. It holds no user name and no
-/// password. [`Error::source`] is the failure of the driver: its type is not part of the API, and its text
-/// may name the user.
+/// The text contains the failure, its cause, and the server if it could not be reached. It contains
+/// no user name and no password. [`Error::source`] is the failure of the driver. Its type is not
+/// part of the API, and its text may contain the user name.
 #[derive(Debug)]
 pub struct DatabaseError {
     kind: FailureKind,
@@ -68,13 +69,14 @@ impl DatabaseError {
         Self { kind, detail: None, source: None }
     }
 
-    /// Sets a detail for operators. It must hold no user name, no password and no input of clients.
+    /// Sets a detail for operators. It must not contain a user name, a password or input of
+    /// clients.
     pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// Adds the server that could not be reached to the detail.
+    /// Adds to the detail that this server could not be reached.
     pub(crate) fn while_connecting_to(self, server: &str) -> Self {
         let detail = match &self.detail {
             Some(detail) => format!("could not connect to {server}: {detail}"),
@@ -94,7 +96,7 @@ impl DatabaseError {
         self.kind
     }
 
-    /// Returns the failure without its cause, as clients may see it.
+    /// Returns a short text without the cause, which may be shown to clients.
     #[must_use]
     pub const fn summary(&self) -> &'static str {
         match self.kind {
@@ -132,7 +134,7 @@ impl From<DatabaseError> for StoreError {
     }
 }
 
-/// The reason why a change was not made. Nothing was stored.
+/// The reason why a change was not made. Unless the database failed, nothing was stored.
 ///
 /// `T` is the type of the object to change, such as [`Record`](crate::Record).
 #[derive(Debug)]
@@ -140,16 +142,16 @@ impl From<DatabaseError> for StoreError {
 pub enum ChangeError<T> {
     /// A field has a value that cannot be stored.
     Invalid(InvalidField),
-    /// There is no object of this id or name.
+    /// There is no object with this id or name.
     NotFound,
-    /// The object is not as [expected](crate::Expected): another change came first.
+    /// The object is not as [expected](crate::Expected), because another change came first.
     Conflict {
         /// The current object.
         current: Box<T>,
     },
-    /// Several records match.
+    /// More than one record matches.
     Several {
-        /// The ids of the first ten.
+        /// The ids of the first ten records that match.
         ids: Vec<RecordId>,
     },
     /// The change would block a consumer or an application, which its author may not do.

@@ -1,7 +1,7 @@
 use rl_core::time::Timestamp;
 use serde_json::Value;
 
-/// One change of an object. It is written in the same transaction as the change.
+/// A change of an object. It is stored in the transaction that makes the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change<T> {
@@ -26,9 +26,9 @@ pub struct HistoryQuery {
     pub owner: Option<String>,
     /// Selects the changes of this record.
     pub item: Option<String>,
-    /// Selects changes with a smaller number: pass the last number of the previous page.
+    /// Selects changes with a smaller number. Pass the last number of the previous page.
     pub before: Option<i64>,
-    /// The largest number of changes: 1 to 1 000.
+    /// The maximum number of changes on a page: 1 to 1 000.
     pub limit: u32,
 }
 
@@ -39,7 +39,7 @@ impl Default for HistoryQuery {
     }
 }
 
-/// A value that the history keeps as JSON.
+/// A value that the history stores as JSON.
 pub(crate) trait HistoryValue: Sized {
     fn to_json(&self) -> Value;
 

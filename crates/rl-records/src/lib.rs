@@ -1,7 +1,9 @@
-//! Limits that people manage: dated records per consumer in a database, as a source of policies.
+//! Limits that administrators manage: dated records per consumer in a database, as a source of
+//! policies.
 //!
-//! A record limits the calls of a consumer in each of six periods, from one date to another. The limits of
-//! records that are active at the same time are added up. A change applies to the next request.
+//! A record limits the calls of a consumer in each of six periods, from one date to another. The
+//! limits of records that are active at the same time are added up. A change takes effect with the
+//! next request.
 //!
 //! ```
 //! use rl_core::time::{Clock, SystemClock};
@@ -34,48 +36,50 @@
 //!
 //! | active records, for one period | limit |
 //! |---|---|
-//! | no record | the limit of the tier of the consumer, else the default ([`RecordsOptions::defaults`]), else none |
-//! | one or more above 0 | the sum of the records; 0 and −1 add nothing |
-//! | none above 0, one or more 0 | 0, which rejects every call, or no limit with [`ZeroMeans::Unlimited`] |
+//! | no record | the limit of the consumer's tier; without a tier the default ([`RecordsOptions::defaults`]), if there is one |
+//! | at least one above 0 | the sum of the records; 0 and −1 add nothing |
+//! | none above 0, at least one 0 | 0, which rejects every call, or no limit with [`ZeroMeans::Unlimited`] |
 //! | all −1 | no limit; the default does not apply, because there is a record |
-//! | one that [blocks](RecordContent::block) | 0 in every period, whatever the other records contain |
+//! | at least one that [blocks](RecordContent::block) | 0 in every period, whatever the other records contain |
 //!
-//! So −1 and 100 make 100. A record is active from its `from_date` to its `to_date`, both included, to the
-//! microsecond. [`Records::active_limits`] returns the limits at a time and the contribution of each record.
-//! [`RecordSource`] enforces the same limits.
+//! For example, −1 and 100 make 100. A record is active from its `from_date` to its `to_date`, both
+//! included, to the microsecond. [`Records::active_limits`] returns the limits at a time and the
+//! contribution of each record. [`RecordSource`] enforces the same limits.
 //!
-//! A [tier](Tiers) has six limits and no dates. Its limits replace the defaults for its members. While a
-//! member has an active record, the record replaces the tier in every period. API keys can have a tier too,
-//! but no records: see [`RecordSourceBuilder::tiers_of_keys`].
+//! A [tier](Tiers) has six limits and no dates. Its limits replace the defaults for its members.
+//! While a member has an active record, the record replaces the tier in every period. API keys can
+//! have a tier too, but no records: see [`RecordSourceBuilder::tiers_of_keys`].
 //!
 //! # When a change takes effect
 //!
-//! * In the process that made it: with the next request.
+//! * In the process that made the change: with the next request.
 //! * In other processes on the same database: as soon as they are notified, within milliseconds. The
 //!   notification goes through `LISTEN/NOTIFY` on PostgreSQL, or through Redis publish/subscribe (feature
 //!   `redis`).
-//! * In any case: with the next poll of the change log, half a second after the last one
-//!   ([`RecordSourceBuilder::poll_every`]). With two look-ups, this stays below one second.
+//! * Without a notification: with the next poll of the change log, every half second
+//!   ([`RecordSourceBuilder::poll_every`]). Including two look-ups, this takes less than a second.
 //!
-//! While the database is down, the last policies apply, and records still begin and end on time.
+//! While the database is down, the last known policies apply, and records still begin and end on
+//! time.
 //!
-//! A change is announced even if its caller is cancelled, or if the outcome of its commit is unknown. The
-//! next poll also notices a database that went back to an earlier state, after a failover or with a restored
-//! file. All limits are then looked up again.
+//! A change is announced even if its caller is cancelled, or if the result of its commit is
+//! unknown. The next poll also detects a database that went back to an earlier state, after a
+//! fail-over or with a restored file. All limits are then looked up again.
 //!
 //! # Under load
 //!
-//! Look-ups, changes and other reads have separate connections ([`RecordsOptions::max_connections`]). Every
-//! wait is bounded: a change fails after seconds, a look-up after three. Few look-ups run at once and a few
-//! hundred wait, however many consumers clients invent. Beyond that, a request falls under the failure policy
-//! of the limiter without waiting. Unknown consumers evict no cached value. After a look-up that failed, one
-//! is tried each second until one succeeds.
+//! Look-ups, changes and other reads have separate connections
+//! ([`RecordsOptions::max_connections`]). Every wait is bounded: a change fails after seconds, a
+//! look-up after three. However many consumers clients invent, only a few look-ups run at the same
+//! time, and a few hundred wait. Further requests are decided by the failure policy of the limiter,
+//! without waiting. Unknown consumers evict no cached value. After a failed look-up, one is tried
+//! each second until one succeeds.
 //!
 //! # Features
 //!
 //! | Name | Description | Default? |
 //! |---|---|---|
-//! | `redis` | Changes are announced to other instances on Redis | No |
+//! | `redis` | Announces changes to other instances through Redis | No |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -56,25 +56,26 @@ impl CallPeriod {
 /// The limit of a record for one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallLimit {
-    /// No limit from this record, written as −1.
+    /// The record sets no limit, which is written as −1.
     Unlimited,
-    /// This number of calls at most. [`ZeroMeans`] decides what 0 means.
+    /// At most this number of calls. [`ZeroMeans`] sets the meaning of 0.
     AtMost(u64),
 }
 
 impl CallLimit {
-    /// Returns the number that stands for the limit in tables and documents: −1 is no limit.
+    /// Returns the number that represents the limit in tables and documents: −1 means no limit.
     #[must_use]
     pub const fn as_number(self) -> i64 {
         match self {
             Self::Unlimited => -1,
-            // Limits are checked before they are stored; saturate in case one was not.
+            // Limits are checked before they are stored. A larger limit is reduced here, in case
+            // one was not checked.
             Self::AtMost(max) if max <= MAX_UNITS => max.cast_signed(),
             Self::AtMost(_) => MAX_UNITS.cast_signed(),
         }
     }
 
-    /// Reads the limit of `field` from its number.
+    /// Reads the limit of `field` from a number.
     ///
     /// # Errors
     ///
@@ -122,7 +123,7 @@ impl CallLimits {
     /// No limit in any period.
     pub const UNLIMITED: Self = Self([CallLimit::Unlimited; 6]);
 
-    /// 0 in every period.
+    /// A limit of 0 in every period.
     pub const BLOCKED: Self = Self([CallLimit::AtMost(0); 6]);
 
     /// Reads the limits from six numbers, the shortest period first.
@@ -177,7 +178,8 @@ impl CallLimits {
         self.0.contains(&CallLimit::AtMost(0))
     }
 
-    /// Returns a policy of fixed windows that begin with the first request, or `None` without any limit.
+    /// Returns a policy of fixed windows that begin with the first request, or `None` if there is
+    /// no limit.
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "limits of different periods make a policy")]
     pub fn policy(&self) -> Option<Policy> {
@@ -192,8 +194,8 @@ impl CallLimits {
         (!is_empty).then(|| policy.build().expect("the periods differ"))
     }
 
-    /// Returns whether a limit of [`counting_policy`](Self::counting_policy) only counts and never denies.
-    /// Show such a limit as unlimited.
+    /// Returns whether a limit of [`counting_policy`](Self::counting_policy) only counts, and never
+    /// denies. Display such a limit as unlimited.
     #[must_use]
     pub const fn only_counts(limit: Limit) -> bool {
         limit.is_shadow() && limit.max() == MAX_UNITS
@@ -201,8 +203,8 @@ impl CallLimits {
 
     /// Returns a policy that also counts the periods without a limit.
     ///
-    /// Each of those periods has a limit of [`MAX_UNITS`] in shadow, which never denies. So the usage is
-    /// known before there is a limit, and a new limit includes the calls made before. Such a
+    /// Each of those periods gets a limit of [`MAX_UNITS`] in shadow, which never denies. Thus the
+    /// usage is known before there is a limit, and a new limit includes earlier calls. Such a
     /// policy costs as much as six limits.
     ///
     /// # Examples
@@ -235,12 +237,12 @@ impl fmt::Debug for CallLimits {
     }
 }
 
-/// The meaning of a limit of 0 where no active record has a larger one.
+/// The meaning of a limit of 0 if no active record has a larger limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ZeroMeans {
     /// No call is allowed.
     #[default]
     Blocked,
-    /// There is no limit, as for −1. Older open banking systems read 0 in this way.
+    /// There is no limit, as for −1. Older open banking systems use 0 with this meaning.
     Unlimited,
 }

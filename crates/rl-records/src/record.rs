@@ -7,13 +7,14 @@ use crate::limits::{CallLimits, CallPeriod};
 use crate::record_id::RecordId;
 use crate::revision::Revised;
 
-/// The last microsecond of the year 9999, the last one that RFC 3339 can write.
+/// The last microsecond of the year 9999, the latest time that RFC 3339 can express.
 const LAST_DATE: Timestamp = Timestamp::from_micros(253_402_300_799_999_999);
 
 /// The content of a record: the limits of a consumer from one date to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordContent {
-    /// The consumer that is limited: 1 to 250 bytes. A record never moves to another consumer.
+    /// The consumer whose calls are limited: 1 to 250 bytes. A record always belongs to the same
+    /// consumer.
     pub consumer_id: String,
     /// An endpoint, for information only.
     pub api_name: Option<String>,
@@ -27,8 +28,8 @@ pub struct RecordContent {
     pub from_date: Timestamp,
     /// The last instant at which the record is active.
     pub to_date: Timestamp,
-    /// Whether the record blocks the consumer while it is active. A block overrides the limits of all
-    /// records, whereas a limit of 0 only adds nothing to them.
+    /// Whether the record blocks the consumer while it is active. A block overrides the limits of
+    /// all records, whereas a limit of 0 adds nothing to them.
     pub blocks: bool,
 }
 
@@ -99,13 +100,13 @@ pub(crate) fn is_name(value: &str) -> bool {
     (1..=250).contains(&value.len()) && !value.chars().any(char::is_control)
 }
 
-/// A record as it is stored.
+/// A stored record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
     /// The `rate_limiting_id`.
     pub id: RecordId,
-    /// The content that people write.
+    /// The content that administrators write.
     pub content: RecordContent,
     /// The name of the author who created the record.
     pub created_by: String,
@@ -115,7 +116,8 @@ pub struct Record {
     pub created_at: Timestamp,
     /// The time of the last change.
     pub updated_at: Timestamp,
-    /// The number of times that the record was written. A change can [expect](crate::Expected) it.
+    /// The number of times that the record was written. A change can [expect](crate::Expected) this
+    /// number.
     pub revision: i64,
 }
 
@@ -168,7 +170,7 @@ impl HistoryValue for RecordContent {
             limits: CallLimits::from_numbers(numbers).ok()?,
             from_date: time("from_date")?,
             to_date: time("to_date")?,
-            // Entries that are older than this field lack it.
+            // Older entries do not contain this field.
             blocks: json["blocks"].as_bool().unwrap_or_default(),
         })
     }

@@ -33,7 +33,7 @@ impl FromStr for RecordId {
     }
 }
 
-/// The error for text that is no [`RecordId`].
+/// The error for a text that is not a [`RecordId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRecordId;
 

@@ -9,19 +9,20 @@ use crate::history::HistoryValue;
 use crate::record::check_name;
 use crate::revision::Revisioned;
 
-/// The largest number of applications that one resource lists.
+/// The maximum number of applications that one resource lists.
 const MAX_APPS: usize = 1_000;
 
 /// The limit of a resource: a token bucket that the listed applications share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceLimitContent {
-    /// The name of the resource: 1 to 250 bytes, unique. A limit keeps its name.
+    /// The name of the resource: 1 to 250 bytes, unique. The name of a limit never changes.
     pub name: String,
-    /// The exact names of the applications under this limit. Others have no limit here.
+    /// The exact names of the applications that share the bucket. Other applications have no limit
+    /// here.
     pub apps: Vec<String>,
-    /// The capacity of the bucket in tokens. 0 blocks.
+    /// The capacity of the bucket in tokens. A capacity of 0 blocks the applications.
     pub max_permits: u64,
-    /// The number of tokens that are added each second. 0 blocks.
+    /// The number of tokens that are added each second. A rate of 0 blocks the applications.
     pub rate: u64,
 }
 
@@ -78,13 +79,13 @@ impl ResourceLimitContent {
         Effect { blocks: !after.is_subset(&before), unblocks: !before.is_subset(&after) }
     }
 
-    /// Returns whether the bucket never holds a token, or never gets one back.
+    /// Returns whether the bucket can never contain a token, or is never refilled.
     const fn is_blocking(&self) -> bool {
         self.max_permits == 0 || self.rate == 0
     }
 }
 
-/// The limit of a resource as it is stored.
+/// The stored limit of a resource.
 pub type ResourceLimit = Revisioned<ResourceLimitContent>;
 
 impl HistoryValue for ResourceLimitContent {

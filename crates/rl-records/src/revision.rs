@@ -2,11 +2,11 @@ use rl_core::time::Timestamp;
 
 use crate::error::ChangeError;
 
-/// An object as it is stored: its content, its authors and its revision.
+/// A stored object: its content, its authors and its revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revisioned<T> {
-    /// The content that people write.
+    /// The content that administrators write.
     pub content: T,
     /// The name of the author who created the object.
     pub created_by: String,
@@ -16,7 +16,8 @@ pub struct Revisioned<T> {
     pub created_at: Timestamp,
     /// The time of the last change.
     pub updated_at: Timestamp,
-    /// The number of the change that wrote this content. A change can [expect](Expected) it.
+    /// The number of the change that wrote this content. A change can [expect](Expected) this
+    /// number.
     pub revision: i64,
 }
 
@@ -66,23 +67,24 @@ impl<T> Revised for Revisioned<T> {
     }
 }
 
-/// The state that a change expects, so that it does not overwrite a state that its author has not seen.
+/// The state that a change expects, so that an author overwrites no state that the author has not
+/// seen.
 ///
-/// The number 0 converts to [`Expected::Nothing`], any other number to that one revision.
+/// The number 0 converts to [`Expected::Nothing`], and any other number to that revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Any state. Such a change never conflicts with another.
+    /// Any state. Such a change never has a conflict.
     Any,
-    /// An object at any revision.
+    /// An object with any revision.
     Existing,
     /// No object.
     Nothing,
-    /// An object at one of these revisions.
+    /// An object with one of these revisions.
     OneOf(Vec<i64>),
 }
 
 impl Expected {
-    /// Returns the current object, if the state is as expected.
+    /// Returns the current object, or an error if the state is not as expected.
     pub(crate) fn check<T: Revised>(
         &self,
         current: Option<T>,
@@ -101,7 +103,7 @@ impl Expected {
         }
     }
 
-    /// Returns the current object, if it exists and is as expected.
+    /// Returns the current object, or an error if it does not exist or is not as expected.
     pub(crate) fn check_existing<T: Revised>(
         &self,
         current: Option<T>,

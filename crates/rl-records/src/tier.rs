@@ -8,12 +8,13 @@ use crate::limits::{CallLimits, CallPeriod};
 use crate::record::check_name;
 use crate::revision::{Revised, Revisioned};
 
-/// The content of a tier, such as `gold`: the limits of each member without an active record.
+/// The content of a tier, such as `gold`. Its limits apply to each member that has no active
+/// record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierContent {
-    /// The name: 1 to 250 bytes, unique. A tier keeps its name.
+    /// The name: 1 to 250 bytes, unique. The name of a tier never changes.
     pub name: String,
-    /// The limits of each member. Members share no counter.
+    /// The limits of each member. Each member has its own counters.
     pub limits: CallLimits,
 }
 
@@ -30,7 +31,7 @@ impl TierContent {
     }
 }
 
-/// A tier as it is stored.
+/// A stored tier.
 pub type Tier = Revisioned<TierContent>;
 
 /// The membership of a consumer or a key in a tier.
@@ -43,7 +44,8 @@ pub struct TierMember {
     pub updated_by: String,
     /// The time of the last change.
     pub updated_at: Timestamp,
-    /// The number of the change that wrote it. A change can [expect](crate::Expected) it.
+    /// The number of the change that wrote the membership. A change can [expect](crate::Expected)
+    /// this number.
     pub revision: i64,
 }
 
@@ -57,12 +59,12 @@ impl Revised for TierMember {
     }
 }
 
-/// Returns the realm and the id under which the table of members keeps a subject.
+/// Returns the realm and the id by which the table of members identifies a subject.
 ///
-/// Returns `None` if the subject cannot have a tier. A consumer needs a textual id, and a key the digest
-/// that `KeySecret` makes, so that no two subjects have the same row.
+/// Returns `None` if the subject cannot have a tier. A consumer needs a textual id, and a key needs
+/// the digest that `KeySecret` creates. So no two subjects have the same row.
 pub(crate) fn member_key(subject: &Subject) -> Option<(&'static str, String)> {
-    // A subject with a route has the tier of its owner.
+    // A subject that includes a route has the tier of its owner.
     let owner = subject.owner().id();
     match (subject.realm(), owner.as_text()) {
         (Realm::Consumer, Some(id)) => Some(("consumer", id.to_owned())),
@@ -90,7 +92,7 @@ impl HistoryValue for TierContent {
     }
 }
 
-/// The history of a member keeps the name of its tier.
+/// The history of a membership stores the name of its tier.
 impl HistoryValue for String {
     fn to_json(&self) -> Value {
         self.as_str().into()

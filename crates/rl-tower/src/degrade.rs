@@ -9,7 +9,7 @@ use tower_service::Service;
 
 /// Sends [degraded](Decision::is_degraded) requests to another service.
 ///
-/// The layer goes inside of a limiter that degrades requests, in front of the service to protect.
+/// Put the layer in front of the service to protect, inside a limiter that degrades requests.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -43,9 +43,9 @@ impl<S, F: Clone> Layer<S> for DegradeLayer<F> {
     }
 }
 
-/// A service with another service for degraded requests, made by [`DegradeLayer`].
+/// A service with a second service for degraded requests, made by [`DegradeLayer`].
 ///
-/// It is ready when both services are, because the decision is not known before the call.
+/// It is ready when both services are ready, because the decision is not known before the call.
 #[derive(Clone, Copy, Debug)]
 pub struct Degrade<S, F> {
     inner: S,

@@ -8,9 +8,10 @@ use crate::response::{self, HttpResponse};
 
 /// The response to a denied decision, for handlers that call the limiter themselves.
 ///
-/// It converts into a [`Response`] with any body that can be made from text, and is a response of axum.
-/// Outer layers find the decision in its extensions. The [crate](crate#decisions-in-handlers) shows how it is
-/// used. [`RateLimitLayer::denied`](crate::RateLimitLayer::denied) creates one in the form and with the
+/// It converts into a [`Response`] with any body that can be made from text, and axum can send it
+/// as a response. Outer layers find the decision in its extensions. The
+/// [crate](crate#decisions-in-handlers) has an example.
+/// [`RateLimitLayer::denied`](crate::RateLimitLayer::denied) creates one with the form and the
 /// headers of a layer.
 #[derive(Clone)]
 pub struct Denied(adapter::Denied);

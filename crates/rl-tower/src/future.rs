@@ -24,7 +24,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, ReqBody, ResBody> {
-        // Waits for a remote store. Boxed, so that the future stays small for users of the memory store.
+        // Waits for a remote store. The box keeps the future small for users of the memory store.
         Pending { pending: Option<Box<Pending<S, ReqBody>>> },
         // Waits for the inner service.
         Calling { #[pin] future: F, counted: Option<CountedRequest> },
@@ -36,7 +36,7 @@ pin_project! {
 /// A request that waits for its decision.
 struct Pending<S, ReqBody> {
     decision: MaybeReady<Decision>,
-    // The instance that was ready when the request arrived.
+    // The instance of the inner service that was ready when the request arrived.
     inner: S,
     request: Request<ReqBody>,
     limiter: HttpLimiter,
@@ -107,7 +107,7 @@ where
                 }
                 StateProj::Calling { future, counted } => {
                     let result = ready!(future.poll(cx));
-                    // Taken in any case: if the service failed, the permit is released here.
+                    // Taken even if the service failed, so that the permit is released here.
                     let counted = counted.take();
                     return Poll::Ready(result.map(|mut response| {
                         let finish = |counted: CountedRequest| {

@@ -10,10 +10,11 @@ use crate::service::RateLimit;
 
 /// Puts a limiter in front of a service.
 ///
-/// Clones share the limiter, and so do the services that the layer makes. axum makes a service for each
-/// route and clones it for each connection; all of them count together. A setting changes one clone only.
+/// Clones share the limiter, and so do the services that the layer creates. axum creates a service
+/// for each route, and clones it for each connection; all of them share the counters. A setting
+/// changes only the clone on which it is set.
 ///
-/// The [crate] shows how the layer is used, and [`adapter`](rl_core::adapter#rules) has the rules.
+/// The [crate] has an example, and [`adapter`](rl_core::adapter#rules) has the rules.
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
     limiter: HttpLimiter,
@@ -59,8 +60,8 @@ impl RateLimitLayer {
 
     /// Exempts requests for which `predicate` returns true.
     ///
-    /// Exempt requests are not counted, and their responses get no headers. Each call adds a predicate.
-    /// [`RequestExt`](crate::RequestExt) reads the extensions of the request.
+    /// Exempt requests are not counted, and their responses get no headers. Repeated calls add
+    /// predicates. [`RequestExt`](crate::RequestExt) reads the extensions of the request.
     ///
     /// ```
     /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
@@ -78,12 +79,12 @@ impl RateLimitLayer {
 
     /// Exempts CORS preflights. By default they are counted.
     ///
-    /// A CORS layer outside of the limiter answers preflights itself, and the limiter never sees them.
-    /// This setting is for services whose CORS layer is inside of the limiter.
+    /// A CORS layer outside the limiter answers preflights itself, so they never reach the limiter.
+    /// This setting is for services whose CORS layer is inside the limiter.
     ///
-    /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is exempt,
-    /// whose headers announce no body and override no method. A client can send any number of such requests,
-    /// so only the CORS layer should answer them.
+    /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is
+    /// exempt. Its headers may neither announce a body nor override the method. A client can send
+    /// any number of such requests, so only the CORS layer should answer them.
     #[must_use]
     pub fn exempt_preflights(self) -> Self {
         self.set(HttpLimiter::exempt_preflights)
@@ -91,8 +92,8 @@ impl RateLimitLayer {
 
     /// Sets the function that returns the cost of a request. Defaults to one unit for each request.
     ///
-    /// An outer layer can leave a value in the extensions of the request, such as the size of a body that it
-    /// has read. [`RequestExt`](crate::RequestExt) reads it.
+    /// An outer layer can leave a value in the extensions of the request, such as the size of a
+    /// body that it has read. [`RequestExt`](crate::RequestExt) reads that value.
     ///
     /// ```
     /// # use rl_tower::{Cost, Limit, RateLimitLayer, RateLimiter};
@@ -110,8 +111,9 @@ impl RateLimitLayer {
 
     /// Lets handlers change the cost of a request through the [`Permit`](crate::Permit) in its extensions.
     ///
-    /// This costs an allocation for each request. Requests also have a permit under a concurrency limit and
-    /// with [`response_cost`](Self::response_cost), but only with this setting it can change the cost.
+    /// This costs one allocation for each request. Requests also have a permit under a concurrency
+    /// limit and with [`response_cost`](Self::response_cost), but only this setting lets the permit
+    /// change the cost.
     ///
     /// ```
     /// use axum::Extension;
@@ -134,7 +136,7 @@ impl RateLimitLayer {
 
     /// Sets the function that reads the final cost of a request from the head of its response.
     ///
-    /// `None` leaves the cost unchanged. A cost replaces what a handler has set before.
+    /// `None` leaves the cost unchanged. Any other result replaces a cost that a handler has set.
     ///
     /// ```
     /// # use rl_tower::{Cost, Limit, RateLimitLayer, RateLimiter};
@@ -223,12 +225,13 @@ impl RateLimitLayer {
 
     /// Sets the function that returns the response to a rejected request.
     ///
-    /// The responder gets the reason and the default response, in the form of
-    /// [`denial_body`](Self::denial_body). The rate limit headers are added to the response that it returns.
-    /// Keep `default.status` in general: it is 503 if the limiter cannot decide.
+    /// The responder gets the reason and the default response, which has the form of
+    /// [`denial_body`](Self::denial_body). The rate limit headers are added to the response that it
+    /// returns. Most responders should keep `default.status`, which is 503 if the limiter cannot
+    /// decide.
     ///
-    /// A gRPC client can read a gRPC response only. If the responder returns another form for a gRPC call
-    /// ([`Denial::is_grpc`] is false), the default is sent instead.
+    /// A gRPC client can read only a gRPC response. If the responder returns another form for a
+    /// gRPC call ([`Denial::is_grpc`] is false), the default is sent instead.
     ///
     /// ```
     /// use rl_tower::denial::Denial;
@@ -252,8 +255,8 @@ impl RateLimitLayer {
 
     /// Leaves the [`Decision`] out of the extensions of responses, where outer layers could read it.
     ///
-    /// A response that has no other extensions needs three allocations for it. Handlers find the decision
-    /// in the extensions of the request in any case.
+    /// If a response has no other extensions, the decision in it takes three allocations. Handlers
+    /// find the decision in the extensions of the request in any case.
     #[must_use]
     pub fn hide_decision(self) -> Self {
         self.set(HttpLimiter::hide_decision)
@@ -283,8 +286,8 @@ impl RateLimitLayer {
         self.set(HttpLimiter::expose_subject)
     }
 
-    /// Returns the response to a request that a handler has denied itself, in the form and with the headers
-    /// of this layer.
+    /// Returns the response to a request that a handler has denied itself. It has the form and the
+    /// headers of this layer.
     #[must_use]
     pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
         self.limiter.denied(decision, subject).into()

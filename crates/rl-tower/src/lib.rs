@@ -11,14 +11,15 @@
 //! let app: Router = Router::new()
 //!     .route("/", get(async || "hello"))
 //!     .layer(RateLimitLayer::new(limiter));
-//! // Serve `app.into_make_service_with_connect_info::<SocketAddr>()`: without the address of the client
-//! // every request is rejected with 403.
+//! // Serve `app.into_make_service_with_connect_info::<SocketAddr>()`. Without the address of the
+//! // client, every request is rejected with 403.
 //! # Ok::<(), rl_tower::BuildError>(())
 //! ```
 //!
-//! By default clients are counted by the address of the peer. Headers and denials are those of the Open Bank
-//! Project: `x-rate-limit-remaining: 9`, and a 429 with the message "Too Many Requests. We only allow 10
-//! requests per second for anonymous access." [`RateLimitLayer`] has settings for all of this:
+//! By default clients are counted by the address of the peer. Headers and denials have the form of
+//! the Open Bank Project: `x-rate-limit-remaining: 9`, and a 429 with the message "Too Many
+//! Requests. We only allow 10 requests per second for anonymous access." [`RateLimitLayer`] has
+//! settings for all of this:
 //!
 //! ```
 //! use rl_tower::denial::DenialBody;
@@ -35,13 +36,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This crate re-exports all of [`rl_core`], the limits, stores, limiter, keys and headers. An application
-//! needs no other crate.
+//! This crate re-exports all of [`rl_core`]: limits, stores, the limiter, keys and headers. An
+//! application needs no other crate.
 //!
 //! # Decisions in handlers
 //!
-//! A handler may call the limiter itself, for instance because the cost depends on the body. It returns a
-//! denial as [`Denied`], with the status, body and headers that a layer would send.
+//! A handler may call the limiter itself, for example because the cost depends on the body. It
+//! returns a denial as [`Denied`], with the status, body and headers that a layer would send.
 //!
 //! ```
 //! use axum::extract::State;
@@ -58,9 +59,9 @@
 //!
 //! # Tests
 //!
-//! In a test that calls the router without a connection, as with tower's `oneshot`, clients have no address.
-//! Every request is rejected with 403, "No rate limit key was found in the request". Put an address into the
-//! extensions of the request, as a server does:
+//! A test may call the router without a connection, for example with tower's `oneshot`. Clients
+//! then have no address, and every request is rejected with 403, "No rate limit key was found in
+//! the request". Insert an address into the extensions of the request, as a server does:
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -89,27 +90,27 @@
 //!
 //! The [rules](adapter#rules) describe each step.
 //!
-//! A CORS layer belongs *outside*. Browsers report a denial without `Access-Control-Allow-Origin` as a
-//! network error, and the limiter counts preflights like any other request, except with
-//! [`exempt_preflights`](RateLimitLayer::exempt_preflights).
+//! A CORS layer belongs *outside* the limiter. Otherwise browsers report a denial, which lacks
+//! `Access-Control-Allow-Origin`, as a network error. Preflights are then counted like any other
+//! request, unless [`exempt_preflights`](RateLimitLayer::exempt_preflights) is set.
 //!
-//! While the layer waits for a remote store, it holds the ready inner service, as the contract of tower
-//! requires. A layer with scarce readiness, such as tower's concurrency limit, belongs *outside* too.
-//! Otherwise each request that waits for the store holds one of its permits.
+//! While the layer waits for a remote store, it holds the inner service that was ready, as tower
+//! requires. A layer that is ready for few requests only, such as tower's concurrency limit,
+//! belongs *outside* too. Otherwise each request that waits for the store holds one of its permits.
 //!
-//! The error type is that of the inner service, because a denial is a response. The layer therefore works in
-//! axum's `Router::layer`, in `route_layer` and in `ServiceBuilder`.
+//! The error type is the one of the inner service, because a denial is a response. The layer
+//! therefore works in axum's `Router::layer` and `route_layer`, and in `ServiceBuilder`.
 //!
 //! # Features
 //!
 //! | Name | Description | Default? |
 //! |---|---|---|
-//! | `axum` | The peer address and the matched route from axum | Yes |
-//! | `tonic` | The peer address from tonic | No |
+//! | `axum` | The peer address and the matched route that axum reports | Yes |
+//! | `tonic` | The peer address that tonic reports | No |
 //! | `tracing` | Log lines through the `tracing` facade | Yes |
 //! | `redis` | Counters on Redis, shared by every instance | No |
 //! | `redis-tls` | Redis over TLS and mutual TLS | No |
-//! | `redis-sentinel` | The primary that sentinels report | No |
+//! | `redis-sentinel` | The primary server, found through Redis Sentinel | No |
 //! | `redis-cluster` | Redis Cluster | No |
 //! | `serde` | Limits, periods and policies in configuration files | No |
 

@@ -1,4 +1,4 @@
-//! Requests of `http`, as the limiter sees them.
+//! The view of an `http` request that the limiter reads.
 
 use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo};
 /// ```
 /// use rl_tower::{Cost, Limit, RateLimitLayer, RateLimiter, RequestExt};
 ///
-/// /// Left by an outer layer that has read the body.
+/// /// Inserted by an outer layer that has read the body.
 /// #[derive(Clone)]
 /// struct Estimate { tokens: u64 }
 ///
@@ -39,8 +39,8 @@ impl<R: RequestInfo + ?Sized> RequestExt for R {}
 
 /// Counts by the value of type `T` that an outer layer left in the extensions of the request.
 ///
-/// `read` returns a [`Subject`] for it, or anything else that implements [`IntoSubject`]. A request without
-/// such a value has no key.
+/// `read` returns a [`Subject`] for the value, or another type that implements [`IntoSubject`]. A
+/// request without such a value has no key.
 ///
 /// # Examples
 ///
@@ -90,8 +90,8 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
         self.0.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
     }
 
-    /// Returns the peer that axum or tonic report, or the `SocketAddr` that a server has put into the
-    /// extensions.
+    /// Returns the peer that axum or tonic reports, or else the `SocketAddr` that a server has put
+    /// into the extensions.
     fn peer(&self) -> Option<IpAddr> {
         let extensions = self.0.extensions();
         #[cfg(feature = "axum")]
@@ -133,7 +133,8 @@ impl Extensions for HttpExtensions<'_> {
 
 /// Returns the peer of a connection that tonic accepted without TLS.
 ///
-/// With TLS the type of the peer depends on the TLS library. Put a `SocketAddr` into the extensions instead.
+/// With TLS, the type of the peer depends on the TLS library, so the server has to insert a
+/// `SocketAddr` instead.
 #[cfg(feature = "tonic")]
 fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
     use tonic::transport::server::TcpConnectInfo;

@@ -1,4 +1,4 @@
-//! Responses of `http`: their bodies, denials, and the view for the limiter.
+//! Responses of `http`: their bodies, denials, and the view that the limiter reads.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -17,13 +17,13 @@ use rl_core::{Permit, ResponseInfo};
 use crate::request::HttpExtensions;
 
 pin_project! {
-    /// The body of the inner service's response, or that of a denial.
+    /// The body of the inner service's response, or of a denial.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
         inner: Option<B>,
         denial: Option<Vec<u8>>,
-        // Dropped when the body has ended, or with the body.
+        // Dropped at the end of the body, or together with the body.
         permit: Option<Permit>,
     }
 }
@@ -73,8 +73,8 @@ where
     }
 }
 
-/// The capacity for the headers of a denial: its own, those of a header family, `Retry-After` and the length.
-/// With the default capacity the map would grow.
+/// The capacity for the headers of a denial: its own, those of one header family, `Retry-After` and
+/// the length. With the default capacity, the map would have to grow.
 const DENIAL_HEADERS: usize = 8;
 
 /// Creates the response to a rejected request.
@@ -102,7 +102,7 @@ pub(crate) fn with_body<B>(
             }
             Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
         };
-        // The responder of an application may return an invalid header, which is left out.
+        // The responder of an application may return an invalid header, which is omitted.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), value) {
             headers.insert(name, value);
         }
@@ -110,6 +110,7 @@ pub(crate) fn with_body<B>(
     response
 }
 
+/// The names of the limiter's fields. A look-up in this table is cheaper than validating a name.
 static NAMES: LazyLock<[HeaderName; FIELD_NAMES.len()]> =
     LazyLock::new(|| FIELD_NAMES.map(HeaderName::from_static));
 

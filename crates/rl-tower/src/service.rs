@@ -64,7 +64,7 @@ where
                 ResponseFuture::decided(&mut self.inner, request, &self.limiter, decision, &context)
             }
             Admission::Pending { decision, context } => {
-                // This instance is ready, its clone may not be:
+                // This instance is ready, but a clone of it may not be:
                 // https://docs.rs/tower-service/latest/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
@@ -75,9 +75,9 @@ where
     }
 }
 
-/// Releases what the readiness of a service holds, such as a permit of a concurrency limit.
+/// Releases resources that a ready service holds, such as a permit of a concurrency limit.
 ///
-/// A denied request does not call the service, and the next request may come much later.
+/// A denied request does not call the service, and the next request may arrive much later.
 fn release_readiness<S: Clone>(service: &mut S) {
     *service = service.clone();
 }
@@ -142,22 +142,22 @@ mod tests {
         RateLimitLayer::new(limiter)
     }
 
-    /// The decision in the extensions of the request is the only allocation.
+    /// The only allocation is the decision in the extensions of the request.
     #[test]
     fn an_allowed_request_allocates_once() {
         let mut limited = layer(100).hide_decision().layer(Handler);
         assert_eq!(allocations(&mut limited) - allocations(&mut Handler), 1);
     }
 
-    /// The map of the response's extensions is allocated too.
+    /// In addition to the decision, the map of the response's extensions is allocated.
     #[test]
     fn a_decision_in_the_response_needs_three_more_allocations() {
         let limited = allocations(&mut layer(100).layer(Handler));
         assert_eq!(limited - allocations(&mut Handler), 4);
     }
 
-    /// The allocations are the body, the headers, the index of their names, and the list of headers in the
-    /// denial.
+    /// The allocations are the body, the headers, the index of their names, and the list of headers
+    /// in the denial.
     #[test]
     fn a_denied_request_allocates_four_times() {
         let mut limited = layer(1).hide_decision().layer(Handler);

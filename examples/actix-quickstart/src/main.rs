@@ -59,9 +59,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
             .wrap(from_fn(close_when_stopping))
             .route("/", web::get().to(async || "Hello!\n"))
     })
-    // The time limit for the head of a request.
+    // The time limit for receiving the head of a request.
     .client_request_timeout(Duration::from_secs(10))
-    // The seconds after the signal for requests in progress.
+    // The seconds that requests in progress have to finish after the signal.
     .shutdown_timeout(10)
     .shutdown_signal(stop(listener.try_clone()?)?);
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");
@@ -73,11 +73,11 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Waits for a signal to stop, and two seconds more.
+/// Waits for a signal to stop, and then for two more seconds.
 ///
-/// In these seconds no connection is accepted, and responses announce that their connections close.
-/// Workers that stop without delay lose requests that have arrived and have not been read yet, and those
-/// whose head is still incomplete.
+/// In these two seconds no connection is accepted, and responses announce that their connections
+/// close. If the workers stopped immediately, they would lose requests that have arrived but are
+/// not completely read.
 #[expect(clippy::disallowed_methods, reason = "clients end in real time")]
 fn stop(listener: TcpListener) -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -85,14 +85,14 @@ fn stop(listener: TcpListener) -> io::Result<impl Future<Output = ()>> {
     Ok(async move {
         select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
         IS_STOPPING.store(true, Ordering::Relaxed);
-        // Stops the accept thread, which logs an error for it.
+        // This stops the accept thread, which logs an error about it.
         let _ = SockRef::from(&listener).shutdown(Shutdown::Read);
         sleep(Duration::from_secs(2)).await;
     })
 }
 
-/// Announces in each response that its connection closes, once the process is stopping. Otherwise a client
-/// sends another request, which is lost when the workers end.
+/// Announces in each response that its connection closes, once the process is stopping. Without the
+/// announcement, a client would send another request, which would be lost when the workers stop.
 async fn close_when_stopping(
     request: dev::ServiceRequest,
     next: Next<impl MessageBody>,

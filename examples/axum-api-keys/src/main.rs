@@ -1,11 +1,11 @@
 //! Tiers for API keys, and a handler that reads the decision.
 //!
-//! Each key that was sold belongs to a tier and has counters of its own. Requests without a key, or with an
-//! unknown key, are counted by address, so a client that invents keys gains nothing. A request with two keys
-//! is rejected with 400.
+//! Each key that was sold belongs to a tier, and has its own counters. Requests without a key, or
+//! with an unknown key, are counted by address, so a client that invents keys gains nothing. A
+//! request with two keys is rejected with 400.
 //!
-//! Keys are hashed with a secret before anything else, so that neither the store nor the map of tiers
-//! contains a key in plain text.
+//! Keys are hashed with a secret first, so neither the store nor the map of tiers contains a key in
+//! plain text.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
@@ -38,7 +38,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let basic = Policy::new([Limit::per_second(2), Limit::per_day(1_000)])?;
     let premium = Policy::new([Limit::per_second(50), Limit::per_day(100_000)])?;
 
-    // All instances need the same secret, because the counters belong to hashes of the keys.
+    // All instances need the same secret, because the counters belong to the hashes of the keys.
     let secret = KeySecret::new(b"a secret from your configuration")?;
     let tiers: HashMap<Subject, Policy> = [("key-of-bob", basic), ("key-of-alice", premium)]
         .into_iter()
@@ -46,8 +46,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .collect();
     let sold: HashSet<Subject> = tiers.keys().cloned().collect();
     let limiter = RateLimiter::builder()
-        // If a key is counted in a pair, as with `.and(Route)`, its owner is still the key, and the map
-        // contains it.
+        // If a key is counted in a pair, as with `.and(Route)`, the owner of the pair is still the
+        // key. So the map has to contain only keys.
         .policies(move |subject: &Subject| {
             Some(tiers.get(subject.owner()).unwrap_or(&anonymous).clone())
         })

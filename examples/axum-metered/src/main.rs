@@ -1,9 +1,11 @@
-//! Costs that are known afterwards, a concurrency limit, waiting, and a limit in shadow.
+//! Costs that are only known afterwards, a concurrency limit, waiting, and a limit in shadow.
 //!
-//! A client has 200 words per minute. A request reserves 20 words. When the body of its response has ended,
-//! it is charged the words of the response. A client may have two requests in progress; a third one waits
-//! for up to five seconds. Failed requests are free. A limit of 500 words per hour is in shadow: a log line
-//! and a header name the requests that it would deny.
+//! A client has 200 words per minute. A request reserves 20 words, and is charged the words of its
+//! response when the body has ended. A client may have two requests in progress; a third one waits
+//! for up to five seconds. Failed requests are free.
+//!
+//! A limit of 500 words per hour is in shadow: a log line and a header report the requests that it
+//! would deny.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 

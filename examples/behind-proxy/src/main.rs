@@ -1,7 +1,7 @@
 //! The client address behind a reverse proxy.
 //!
-//! Any client can send an `X-Forwarded-For`. The limiter reads it only if the peer is a trusted proxy, and
-//! uses only those entries that trusted proxies have appended.
+//! Any client can send an `X-Forwarded-For`. The limiter reads it only if the peer is a trusted
+//! proxy, and uses only the entries that trusted proxies have appended.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 

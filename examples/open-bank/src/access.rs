@@ -1,4 +1,4 @@
-//! Authentication and the limits before it, which count by client address.
+//! Authentication, and the limits that apply before it and count by client address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::self_service::{Outcome, SelfService, Window, tightest};
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) client_ip: ClientIp,
-    /// Counts wrong tokens by address.
+    /// Counts wrong tokens by client address.
     pub(crate) failures: RateLimiter,
     pub(crate) signup: SelfService,
 }
 
 impl Access {
-    /// Returns the address of the client, or its network for IPv6.
+    /// Returns the address of the client, or the network of an IPv6 address.
     fn address(&self, request: &Request) -> Option<String> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         let peer = peer.map(|ConnectInfo(peer)| peer.ip());
@@ -34,11 +34,11 @@ impl Access {
     }
 }
 
-/// Puts the consumer into the request's extensions, where the limiter finds it.
+/// Puts the consumer into the request's extensions, where the limiter reads it.
 ///
-/// A request with a wrong token is rejected, and one without a token is an anonymous call. Wrong tokens are
-/// counted by address, after their look-up. A right token is accepted only if its address has an attempt left
-/// at that time. Parallel guesses therefore gain nothing over sequential ones.
+/// A request with a wrong token is rejected; one without a token is an anonymous call. Wrong tokens
+/// are counted by address, after their look-up. A correct token is accepted only if its address has
+/// an attempt left at that time. Parallel guesses therefore gain nothing over sequential ones.
 pub(crate) async fn authenticate(
     State(access): State<Arc<Access>>,
     mut request: Request,
@@ -72,7 +72,7 @@ pub(crate) async fn authenticate(
     next.run(request).await
 }
 
-/// Returns the bearer token, which is empty if the `Authorization` has another scheme.
+/// Returns the bearer token. It is empty if the `Authorization` header has another scheme.
 fn token(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     let mut lines = headers.get_all(header::AUTHORIZATION).iter();
     let Some(line) = lines.next() else { return Ok(None) };
@@ -106,7 +106,7 @@ pub(crate) async fn sign_up(State(access): State<Arc<Access>>, request: Request)
             let message = access.signup.rejection(&window);
             let response = answer(StatusCode::TOO_MANY_REQUESTS, &message);
             let response = with(response, &standing(&window));
-            // A wait does not help against a limit of 0.
+            // Under a limit of 0, waiting does not help.
             if window.limit == 0 {
                 response
             } else {
@@ -139,12 +139,12 @@ fn with(mut response: Response, lines: &[(&'static str, u64)]) -> Response {
     response
 }
 
-/// Returns an answer in the form of the Open Bank Project.
+/// Returns a response in the form of the Open Bank Project.
 fn answer(status: StatusCode, message: &str) -> Response {
     answer_json(status, format!("{{\"code\":{},\"message\":\"{message}\"}}\n", status.as_u16()))
 }
 
-/// Returns an answer whose body is JSON.
+/// Returns a response whose body is JSON.
 pub(crate) fn answer_json(status: StatusCode, body: String) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }

@@ -2,14 +2,15 @@
 //! management.
 //!
 //! Requests with a bearer token are counted by consumer, others by address. The limiter runs after
-//! authentication. Before authentication, wrong tokens and sign-ups are limited by address. The limits of a
-//! consumer are the sums of its records; anonymous addresses have 1 000 requests per hour. Headers and
-//! messages are those of the Open Bank Project.
+//! authentication. Before authentication, wrong tokens and sign-ups are limited by address. The
+//! limits of a consumer are the sums of its records; anonymous addresses have 1 000 requests per
+//! hour. Headers and messages have the form of the Open Bank Project.
 //!
-//! Nothing has to be installed: records are in SQLite in memory, and counters in the memory of the process.
-//! `DATABASE_URL` (`sqlite://open-bank.db`, `postgres://…`) stores the records permanently. `RL_REDIS_URL`
-//! shares the counters with other instances; `redis-cli` can read them: `GET consumer_abc123_PER_MINUTE`.
-//! `RL_PROXIES` contains the proxies whose `X-Forwarded-For` is trusted.
+//! Nothing has to be installed: records are in SQLite in memory, and counters in the memory of the
+//! process. `DATABASE_URL` (`sqlite://open-bank.db`, `postgres://…`) stores the records
+//! permanently. `RL_REDIS_URL` shares the counters with other instances; `redis-cli` can read them:
+//! `GET consumer_abc123_PER_MINUTE`. `RL_PROXIES` lists the proxies whose `X-Forwarded-For` is
+//! trusted.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
@@ -42,7 +43,7 @@ use rl_tower::{Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore};
 use access::{Access, answer_json, authenticate, sign_up};
 use self_service::{Mode, SelfService};
 
-/// The tokens of consumers. A real service would have them in its database.
+/// The tokens of consumers. A real service would store them in its database.
 const CONSUMERS: [(&str, &str); 2] =
     [("token-of-abc", "consumer_abc123"), ("token-of-xyz", "consumer_xyz789")];
 
@@ -69,7 +70,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let client_ip =
         ClientIp::with_proxies(proxies.map_err(|error| format!("RL_PROXIES: {error}"))?);
 
-    // Periods without a limit are counted too, because the management shows the usage of all six.
+    // Periods without a limit are counted too, because the management shows the usage of all six
+    // periods.
     let source = RecordSource::builder(&records).count_unlimited(true).start();
     let mut limiter = RateLimiter::builder().policies(source);
     let mut store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -85,7 +87,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let access = access(client_ip.clone(), &store)?;
     let (admin, token) = management::admin(records, limiter.clone(), backend, client_ip)?;
 
-    // The session cookie would need TLS, which this example does not have.
+    // The session cookie normally requires TLS, which this example does not use.
     let console = Console::builder(admin.clone()).without_tls().build();
     let app = service(limiter.clone(), access).nest(PREFIX, admin.router()).merge(console.router());
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
@@ -115,7 +117,7 @@ fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Returns a mode from the environment.
+/// Reads a mode from an environment variable.
 fn mode(name: &str, default: Mode) -> Result<Mode, String> {
     let Some(text) = setting(name) else { return Ok(default) };
     text.parse().map_err(|error| format!("{name} {text:?}: {error}"))
@@ -138,7 +140,8 @@ fn access(client_ip: ClientIp, store: &Arc<dyn Store>) -> Result<Arc<Access>, Bo
     Ok(Arc::new(Access { client_ip, failures, signup }))
 }
 
-/// Returns the limited part of the service. Management is not limited, so that it stays reachable.
+/// Returns the part of the service that is limited. The management is not limited, so it stays
+/// reachable.
 fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
     let address = ClientAddress::new(access.client_ip.clone());
     let layer = RateLimitLayer::new(limiter)
@@ -151,7 +154,7 @@ fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
         // The layer that is added last runs first.
         .layer(layer)
         .layer(from_fn_with_state(access.clone(), authenticate))
-        // Outside of the authentication layer.
+        // This route is outside the authentication layer.
         .route(&format!("{PREFIX}/users"), routing::post(sign_up).with_state(access))
         .route("/", routing::get(async || Redirect::to("/console")))
 }

@@ -1,4 +1,4 @@
-//! The management of the service, and what it starts with.
+//! The management of the service, and its first records.
 
 use std::error::Error;
 
@@ -10,20 +10,22 @@ use rl_tower::time::Timestamp;
 
 use crate::setting;
 
-/// Creates limits for one consumer to look at and to change, unless there are records already.
+/// Creates limits for one consumer, as an example to look at and change, unless there are records
+/// already.
 pub(crate) async fn first_records(records: &Records, consumer: &str) -> Result<(), Box<dyn Error>> {
     let query = RecordQuery { limit: 1, ..RecordQuery::default() };
     if records.list(&query).await?.records.is_empty() {
         let limits = CallLimits::from_numbers([-1, 5, 1_000, 10_000, -1, -1])?;
-        // To the end of the century.
+        // The records apply until the end of the century.
         let (from, to) = (Timestamp::EPOCH, Timestamp::from_secs(4_102_444_799));
         records.create(RecordContent::new(consumer, from, to, limits), "open-bank").await?;
     }
     Ok(())
 }
 
-/// Returns the management for the tokens of `RL_ADMIN_TOKENS`, as for the server `rl-admin`. Without
-/// them it makes up one token for this run and returns that too, so that management is never open.
+/// Returns the management for the tokens of `RL_ADMIN_TOKENS`, as in the server `rl-admin`. Without
+/// that setting it generates one token for this run, and returns it too, so the management is never
+/// open.
 pub(crate) fn admin(
     records: Records,
     limiter: RateLimiter,
@@ -48,7 +50,7 @@ pub(crate) fn admin(
     };
     let admin = Admin::builder(records, limiter)
         .authorize(tokens)
-        // For browsers and tools; it holds no data.
+        // The document is for browsers and tools, and contains no data of consumers.
         .public_document(true)
         .backend(backend)
         .failed_attempts(FailedAttempts::default().client_address(client_ip));

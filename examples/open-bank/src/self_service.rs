@@ -1,9 +1,9 @@
 //! Limits requests before authentication, such as sign-ups, like the self-service limiter of the Open Bank
 //! Project.
 //!
-//! A request belongs to a scope. A scope has windows for each client address, and one window for all
-//! addresses, so that many addresses together are limited as well. A limit of -1 disables a window, and 0
-//! blocks. In shadow mode no request is rejected, and the log contains those that would be.
+//! A request belongs to a scope. A scope has windows for each client address, and one window for
+//! all addresses together, so that many addresses cannot add up. A limit of -1 disables a window,
+//! and 0 blocks. In shadow mode no request is rejected, and the log lists those that would be.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use rl_tower::store::Store;
 use rl_tower::{Decision, Limit, LimitStatus, Period, Policy, RateLimiter, RetryAfter, Subject};
 
-/// How requests over a limit are handled.
+/// The handling of requests over a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Requests are not counted.
     Off,
-    /// They are allowed with a warning.
+    /// Requests over a limit are allowed, with a warning.
     Shadow,
-    /// They are rejected.
+    /// Requests over a limit are rejected.
     Enforce,
 }
 
@@ -59,7 +59,7 @@ const GENERIC: [i64; 4] = [10, 60, 200, -1];
 
 /// Returns the four limits of a scope.
 ///
-/// Each is the setting of the scope. Without one it is the setting for all scopes, and without that the
+/// Each limit is the setting of the scope if it is set, else the setting for all scopes, else the
 /// built-in limit.
 ///
 /// # Errors
@@ -88,7 +88,7 @@ pub(crate) fn limits(
 pub(crate) struct SelfService {
     scope: String,
     mode: Mode,
-    // `None` if all of its windows are disabled.
+    // `None` if all windows by address are disabled.
     by_address: Option<RateLimiter>,
     global: Option<RateLimiter>,
 }
@@ -99,7 +99,7 @@ pub(crate) enum Outcome {
     /// No limit applies.
     Skipped,
     Allowed(Vec<Window>),
-    /// It would be rejected if the limits were enforced.
+    /// The request would be rejected if the limits were enforced.
     Warned(Window),
     Blocked(Window),
 }
@@ -109,10 +109,10 @@ pub(crate) enum Outcome {
 pub(crate) struct Window {
     pub(crate) limit: u64,
     pub(crate) period: Period,
-    /// The requests in it, this one included.
+    /// The number of requests in the window, including this one.
     pub(crate) current: u64,
     pub(crate) remaining: u64,
-    /// Seconds until it ends.
+    /// The seconds until the window ends.
     pub(crate) reset: u64,
     is_over: bool,
 }
@@ -127,7 +127,7 @@ impl SelfService {
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let limiter = |name: &str, range: std::ops::Range<usize>| {
             let windows = WINDOWS[range.clone()].iter().zip(&limits[range]);
-            // A negative number is a window that is switched off.
+            // A negative number disables the window.
             let windows: Vec<Limit> = windows
                 .filter_map(|((_, period), max)| Some((u64::try_from(*max).ok()?, *period)))
                 .map(|(max, period)| Limit::new(max, period))
@@ -146,7 +146,8 @@ impl SelfService {
         Ok(Self { scope: scope.to_owned(), mode, by_address, global })
     }
 
-    /// Counts a request of this address. Without a known address, only the global window counts it.
+    /// Counts a request of this address. If the address is unknown, only the global window counts
+    /// the request.
     pub(crate) async fn check(&self, address: Option<&str>) -> Outcome {
         let address = address.filter(|address| !matches!(*address, "" | "unknown"));
         let subject = address.map(|address| Subject::new(rl_tower::Realm::Ip, address));
@@ -160,14 +161,15 @@ impl SelfService {
         let mut charged = Vec::new();
         for (limiter, subject) in counted.into_iter().flatten() {
             let decision = match self.mode {
-                // Counts beyond the limit, so that only the first request over it is logged as a warning.
+                // The charge goes beyond the limit, so that only the first request over it logs a
+                // warning.
                 Mode::Shadow => limiter.charge(subject, 1).await,
                 _ => limiter.check(subject, 1).await,
             };
             windows.extend(decision.limits().map(|limit| Window::new(&limit, &decision)));
             if self.mode == Mode::Enforce && !decision.is_allowed() {
-                // A rejected request is refunded where it was charged, so that one address cannot use up
-                // the window that all share.
+                // A rejected request is refunded, so that one address cannot use up the window that
+                // all addresses share.
                 for (limiter, subject, decision) in charged {
                     let limiter: &RateLimiter = limiter;
                     if let Err(error) = limiter.refund(subject, &decision, 1).await {
@@ -185,7 +187,7 @@ impl SelfService {
         if self.mode == Mode::Enforce {
             return Outcome::Blocked(over);
         }
-        // One warning for each window, however many requests are over the limit.
+        // One warning is logged for each window, however many requests are over the limit.
         if over.current == over.limit + 1 {
             tracing::warn!(scope = self.scope, "{}", self.warning(&over));
         } else {
@@ -194,7 +196,7 @@ impl SelfService {
         Outcome::Warned(over)
     }
 
-    /// Returns the warning for a request that passes only because of shadow mode.
+    /// Returns the warning for a request that is allowed only because of shadow mode.
     pub(crate) fn warning(&self, window: &Window) -> String {
         format!(
             "OBP-10059: Could conflict with a Future Rate Limit: This request might exceed the rate limit \
@@ -219,7 +221,7 @@ impl SelfService {
 impl Window {
     fn new(report: &LimitStatus<'_>, decision: &Decision) -> Self {
         let is_over = report.used() > report.max() || report.is_over();
-        // A rejected request is not counted in `used`, but it is in `current`.
+        // `current` includes a rejected request, while `used` does not.
         let current = report.used() + u64::from(report.is_over() && !decision.is_allowed());
         let wait = match report.retry_after() {
             RetryAfter::In(wait) => wait,
@@ -237,14 +239,15 @@ impl Window {
     }
 }
 
-/// `5 per hour`.
+/// Writes the limit, such as `5 per hour`.
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} per {}", self.limit, self.period)
     }
 }
 
-/// Returns the window that the headers describe: the fewest remaining, then the soonest reset.
+/// Returns the window that the headers describe. It has the fewest requests left; of several, the
+/// one with the soonest reset.
 pub(crate) fn tightest(windows: &[Window]) -> Option<Window> {
     windows.iter().min_by_key(|window| (window.remaining, window.reset)).copied()
 }

@@ -1,7 +1,7 @@
 //! Two servers that share one limit through Redis.
 //!
-//! Stop Redis while the example runs: requests are allowed, and a log line reports the outage. Start Redis
-//! again: the limit is enforced again, and another log line reports it.
+//! Stop Redis while the example runs: requests are allowed, and a log line reports the outage.
+//! Start Redis again: the limit is enforced again, and another log line reports the recovery.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 
@@ -49,7 +49,8 @@ fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// A server, which could also be a process on another machine: the two share nothing but Redis.
+/// A server. It could also be a process on another machine, because the two share nothing but
+/// Redis.
 struct Instance {
     address: SocketAddr,
     listener: TcpListener,

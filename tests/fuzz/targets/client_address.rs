@@ -1,4 +1,4 @@
-//! Forwarding headers: no bytes are an error, and none that a client wrote choose its address.
+//! Forwarding headers: no bytes cause an error, and no bytes from a client choose its address.
 #![no_main]
 
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ fuzz_target!(|input: (u8, [u8; 4], &[u8])| {
         let client = rule.resolve(Some(from), &lines).expect("there is a peer");
         assert_eq!((client.address(), client.source()), (from, IpSource::Peer));
     }
-    // A proxy of ours appends, in the last line or in one of its own.
+    // A trusted proxy appends an entry to the last line, or adds a line.
     if is_stranger && choice % 5 < 2 {
         let ours =
             if choice % 5 == 0 { from.to_string() } else { format!("for=\"{from}:1\";by=_x") };

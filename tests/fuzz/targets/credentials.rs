@@ -1,5 +1,5 @@
-//! Keys in headers, query parameters, cookies and bearer tokens. Any input is one key, no key or ambiguous,
-//! and no output shows the key.
+//! Keys in headers, query parameters, cookies and bearer tokens. Every input yields one key, no
+//! key, or an ambiguous key. No output contains the key.
 #![no_main]
 
 use std::any::Any;
@@ -71,11 +71,11 @@ fuzz_target!(|input: (&str, &[u8])| {
         assert_eq!(subject.realm(), &Realm::Key);
         assert_eq!((subject.id().as_text(), subject.id().as_bytes().len()), (None, 16));
     }
-    // An ambiguous key reaches no other extractor.
+    // After an ambiguous key, no other extractor is called.
     let by_header = ApiKey::header("x-key", secret()).expect("a name");
     let chained = by_header.or(Constant).subject(&request);
     assert_eq!(chained.is_err(), hashed[0].is_err());
-    // As it stands, the value is the key.
+    // The whole value is the key.
     let values: Vec<&[u8]> = request
         .lines
         .iter()

@@ -1,4 +1,4 @@
-//! Any limits under any sequence of operations at any times, clocks that step back included: the
+//! Any limits and any sequence of operations at any times, including clocks that step back. The
 //! memory store never panics, and never grants more than its limits have left.
 #![no_main]
 

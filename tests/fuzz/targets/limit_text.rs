@@ -1,4 +1,5 @@
-//! Limits as text: whatever is read is written and read again as the same.
+//! Limits as text: every text that can be parsed is written in a form that parses to the same
+//! limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

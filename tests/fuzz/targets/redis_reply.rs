@@ -1,5 +1,5 @@
-//! Replies of a faulty server: an error or a decision that can be reported, and no
-//! more is granted than the reply says.
+//! Replies of a faulty server: each yields an error or a valid decision, which grants no more than
+//! the reply contains.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! The cost that a layer adds to a service that answers at once.
+//! The cost that a layer adds to a service that responds immediately.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -30,7 +30,7 @@ impl Service<Request<()>> for Handler {
     }
 }
 
-/// Sends `times` requests, and one before that is not counted.
+/// Sends `times` requests, after one request that is not counted.
 pub(crate) fn send(limiter: RateLimiter, times: u64) {
     let layer = RateLimitLayer::new(limiter).hide_decision();
     let mut service = layer.layer(Handler);

@@ -1,4 +1,4 @@
-//! Repeats one operation a given number of times, for callgrind to count the instructions of each time.
+//! Repeats one operation a given number of times, so that callgrind can count its instructions.
 //!
 //! ```text
 //! valgrind --tool=callgrind '--toggle-collect=rl_instructions::counted*' rl-instructions allowed 1000
@@ -61,14 +61,15 @@ fn main() -> ExitCode {
 /// The layer or middleware around a service.
 enum Around {
     Nothing,
-    /// A layer that adds three header lines and does nothing else.
+    /// A layer that only adds three header lines.
     Lines,
     Limiter(RateLimiter),
 }
 
 fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
     let subject = Subject::consumer("consumer-00000001");
-    // Set up once for all repetitions: the entry, the clock, the recycled handles of the thread.
+    // This first creates what all repetitions share: the entry, the clock, and the recycled handles
+    // of the thread.
     for cost in [1, cost] {
         drop(black_box(limiter.check(&subject, cost)));
     }
@@ -83,7 +84,7 @@ fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
     });
 }
 
-/// Acquires a permit and drops it, outside a runtime: no task renews its lease.
+/// Acquires a permit and drops it. Outside a runtime, no task renews its lease.
 fn acquire(limiter: &RateLimiter, times: u64) {
     let subject = Subject::consumer("consumer-00000001");
     let once = || {
@@ -97,7 +98,7 @@ fn acquire(limiter: &RateLimiter, times: u64) {
     counted(|| (0..times).for_each(|_| once()));
 }
 
-/// Decides for new subjects, once each, in a full store: each evicts another.
+/// Decides once for each of many new subjects, in a full store, where each one evicts another.
 fn flood(policy: Policy, times: u64) {
     const CAPACITY: u64 = 6_400;
 
@@ -126,7 +127,7 @@ fn limiter(policy: Policy) -> RateLimiter {
     RateLimiter::builder().policy(policy).build().expect("a limiter")
 }
 
-/// Runs `work`. callgrind counts the instructions of this function.
+/// Runs `work`. callgrind counts only the instructions inside this function.
 #[inline(never)]
 fn counted(work: impl FnOnce()) {
     work();
@@ -136,24 +137,24 @@ fn six(algorithm: &str) -> Vec<String> {
     Period::NAMED.iter().map(|period| format!("{ENDLESS}/{period}{algorithm}")).collect()
 }
 
-/// Returns six clock-aligned limits, except for the month. A calendar month lasts 28 days at least,
-/// so from the 29th on its end is computed for each decision, and the count would depend on the
-/// day.
+/// Returns six limits that are aligned to the clock, except for the month. A calendar month has at
+/// least 28 days. From the 29th on, its end would be computed for each decision, and the count
+/// would depend on the date.
 fn on_the_clock() -> Vec<String> {
     let mut limits = six(":clock");
     limits[5] = format!("{ENDLESS}/month");
     limits
 }
 
-/// Returns six limits, of which the month has one unit. The warm-up takes it.
+/// Returns six limits, of which the month has one unit, which the warm-up uses.
 fn used_up_for_a_month() -> Vec<String> {
     let mut limits = six("");
     limits[5] = "1/month".to_owned();
     limits
 }
 
-/// Returns six limits of which the hour is small, so that one unit is a noticeable fraction.
-/// Eviction then inspects several entries.
+/// Returns six limits with a small hour, so that one unit is a noticeable part of it. Eviction then
+/// inspects several entries.
 fn with_a_small_hour() -> Vec<String> {
     let mut limits = six("");
     limits[2] = "3/hour".to_owned();

@@ -1,4 +1,4 @@
-//! A service on actix-web, as it runs behind a server, with a middleware around it: ours, an empty
+//! A service on actix-web, called as behind a server. The middleware around it is ours, an empty
 //! one, or one that adds three header lines.
 
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use rl_actix::RateLimit;
 
 use crate::Around;
 
-/// Sends `times` requests, and one before that is not counted.
+/// Sends `times` requests, after one request that is not counted.
 pub(crate) fn send(around: Around, times: u64) {
     let hello = || web::get().to(async || "Hello");
     let request = || {

@@ -1,5 +1,5 @@
-//! A service on axum, as it runs behind a server, with a layer around it: ours, an empty one, or
-//! one that adds three header lines.
+//! A service on axum, called as behind a server. The layer around it is ours, an empty one, or one
+//! that adds three header lines.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use crate::Around;
 
-/// Sends `times` requests, and one before that is not counted.
+/// Sends `times` requests, after one request that is not counted.
 pub(crate) fn send(around: Around, times: u64) {
     let router = Router::new().route("/", get(async || "Hello"));
     let mut service: Router = match around {

@@ -1,4 +1,4 @@
-//! The permissions that the service needs, and those that it can do without.
+//! The permissions that the service requires, and those that it does not.
 
 use rl_core::store::{
     DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
@@ -8,7 +8,7 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, PATIENCE};
 
-/// Returns the `ACL SETUSER` command of REDIS.md, so that the documented permissions are tested.
+/// Returns the `ACL SETUSER` command that REDIS.md documents, so that these permissions are tested.
 pub(crate) fn documented_user(layout: Layout) -> String {
     let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     let keys = match layout {
@@ -22,7 +22,7 @@ pub(crate) fn documented_user(layout: Layout) -> String {
     line.replace(">PASSWORD", ">secret")
 }
 
-/// Creates a limiter that connects as user `rl`.
+/// Creates a limiter that connects as the user `rl`.
 async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
     let store = RedisStore::builder(&server.url_of("rl", "secret"))
         .local_denial(false)
@@ -37,7 +37,7 @@ async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
         .unwrap()
 }
 
-/// Runs every operation on a sliding log, which has a key and commands of its own.
+/// Runs every operation on a sliding log, which requires a second key and further commands.
 async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     let store = RedisStore::builder(&server.url_of("rl", "secret"))
         .local_denial(false)
@@ -47,7 +47,7 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();
     let (subject, namespace) = (&Subject::consumer("bob"), &Namespace::default());
     let mut last = None;
-    // Enough entries that the log has to grow.
+    // There are enough entries that the log has to grow.
     for _ in 0..12 {
         let (mode, cost) = (Mode::Charge, Cost::ONE);
         let parts = [Part::new(subject, &policy, cost)];
@@ -77,7 +77,7 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     store.reset(Reset { namespace, subject, policy, limit: Some(1) }).await.unwrap();
 }
 
-/// Runs every operation but a reset, for which only operators have the permission.
+/// Runs every operation except a reset, which only operators may run.
 async fn assert_works(limiter: &RateLimiter, operator: &mut Bystander) {
     let subject = Subject::consumer("alice");
     let decision = limiter.check(&subject, 3).await;
@@ -110,12 +110,12 @@ async fn both_layouts_work_under_the_documented_minimal_user() {
         if layout == Layout::Packed {
             assert_logs_work(&mut operator, &server).await;
         }
-        // The service lacks the permissions of operators.
+        // The service does not have the permissions of operators.
         assert!(limiter.reset(&Subject::consumer("alice")).await.is_err());
     }
 }
 
-/// If an operator loads the scripts ahead, the permission to run scripts is enough.
+/// If an operator loads the scripts, the service needs only the permission to run scripts.
 #[tokio::test]
 async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
     let server = RedisServer::start();
@@ -137,7 +137,7 @@ async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
         assert_works(&limiter, &mut operator).await;
     }
 
-    // Without loaded scripts nothing is allowed: the store has no other way to decide.
+    // Without loaded scripts the store has no way to decide, so it allows nothing.
     operator.query::<()>("SCRIPT FLUSH").await;
     for layout in LAYOUTS {
         operator.query::<()>(&user_of(layout)).await;

@@ -1,4 +1,4 @@
-//! The commands that the server executes for a decision.
+//! The commands that the server executes for each decision.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, six_limits, store_of, used};
 
-/// Returns how often each command was called since `before`, without the `INFO` of the bystander.
+/// Returns how often each command was called since `before`. The `INFO` of the bystander is not
+/// counted.
 async fn commands_since(
     operator: &mut Bystander,
     before: &BTreeMap<String, u64>,
@@ -28,8 +29,8 @@ fn commands(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
     counts.map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
 
-/// Ten thousand decisions on all six periods take ten thousand calls of `EVALSHA`, with three
-/// commands in each. Nothing else is sent, not even a `PING`.
+/// Ten thousand decisions on all six periods take ten thousand calls of `EVALSHA`, and each call
+/// runs three commands. Nothing else is sent, not even a `PING`.
 #[tokio::test]
 async fn a_decision_is_one_script_call_of_three_commands() {
     const DECISIONS: u64 = 5_000;
@@ -78,7 +79,7 @@ async fn a_decision_in_the_readable_layout_is_one_script_call() {
 
     let server = RedisServer::start();
     let store = store_of(&server, Layout::Readable).await;
-    // Without a limit per second, whose window would end during the test.
+    // There is no limit per second, because its window would end during the test.
     let limiter = limiter(&store, &six_limits()[1..]);
     let mut operator = Bystander::new(&server).await;
     let subject = Subject::user("alice");
@@ -93,7 +94,7 @@ async fn a_decision_in_the_readable_layout_is_one_script_call() {
     for (command, calls) in &since {
         let most = match &**command {
             "evalsha" => DECISIONS,
-            // The script reads the clock once or twice.
+            // The script reads the clock once or twice in each call.
             "time" => 2 * DECISIONS,
             "get" | "pttl" | "incrby" => 5 * DECISIONS,
             _ => 0,
@@ -126,7 +127,7 @@ async fn usage_and_peeks_write_nothing() {
         let since = commands_since(&mut operator, &before).await;
         let reading = ["evalsha", "time", "get", "pttl"];
         assert!(since.keys().all(|command| reading.contains(&&**command)), "{layout:?}: {since:?}");
-        // The policy alone decides: a cost of 3 can never be granted under two per minute.
+        // These requests need no call: a cost of 3 can never be granted under two per minute.
         assert_eq!(since["evalsha"], 10);
         let (contents_after, expiries_after) = super::denials::snapshot(&mut operator).await;
         assert_eq!(contents_after, contents, "{layout:?}");
@@ -134,8 +135,8 @@ async fn usage_and_peeks_write_nothing() {
     }
 }
 
-/// Scripts are loaded again if a server forgets them after a restart, a fail-over or `SCRIPT
-/// FLUSH`. No call fails, and none is counted twice.
+/// If a server has lost its scripts after a restart, a fail-over or a `SCRIPT FLUSH`, they are
+/// loaded again. No call fails, and none is counted twice.
 #[tokio::test]
 async fn no_call_and_no_count_is_lost_when_scripts_are_flushed_under_load() {
     const CALLERS: usize = 8;

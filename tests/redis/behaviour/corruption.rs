@@ -1,6 +1,7 @@
-//! Arbitrary bytes under the store's keys: random ones, and valid states with a few changes.
+//! Arbitrary bytes under the store's keys: random bytes, and valid states with a few changed bytes.
 //!
-//! Nothing panics, no script hangs, and no request is allowed that an empty counter would reject.
+//! No process panics, no script hangs, and no request is allowed that an empty counter would
+//! reject.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use rl_tests::{Bystander, RedisServer};
 use super::PATIENCE;
 use super::logs::numbers;
 
-/// The number of corrupted values on each run and layout. A soak (`RL_SOAK=1`) tests a hundred
+/// The number of corrupted values for each run and layout. A soak test (`RL_SOAK=1`) uses a hundred
 /// times as many.
 const DAMAGES: usize = 300;
 
@@ -31,7 +32,7 @@ const PACKED: [&[&str]; 9] = [
 const READABLE: [&[&str]; 3] =
     [&["4/minute"], &["9/hour", "4/day"], &["4/second", "9/month:shadow"]];
 
-/// A value that was replaced, or changed in part.
+/// Returns a damaged value: random bytes, or a valid value that is partly changed.
 fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
     let byte = |number: &mut dyn FnMut(u64) -> u64| match number(4) {
         0 => 0,
@@ -52,7 +53,7 @@ fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
             value
         }
         4..=6 => {
-            // Replaces integers where the format has them: seven bytes each, up to the end.
+            // This replaces integers of the format, which have seven bytes each up to the end.
             for _ in 0..=number(2) {
                 let from = value.len().saturating_sub(7 * (1 + number(16) as usize));
                 let old =
@@ -156,11 +157,13 @@ async fn corrupted_readable_values_allow_no_additional_requests() {
     assert_corruption_allows_no_additional_requests(Layout::Readable, &READABLE).await;
 }
 
-/// Corrupted values that the test above has found to be allowed without limit.
+/// Corrupted values that an earlier version allowed without limit, as the test above has found.
 ///
-/// In the first, the period of a bucket begins years ahead. The script rejected the request and
-/// charged nothing, but the decision was computed from the unchanged state. In the second, the last
-/// change is in the last representable microseconds. Arrival times were capped there, and were no
+/// In the first value, the period of a bucket begins years ahead. The script rejected the request
+/// and charged nothing, but the decision was computed from the unchanged state.
+///
+/// In the second value, the last change is in the last microseconds that can be represented.
+/// Arrival times were capped there, so they were no longer in the future.
 /// longer in the future.
 #[tokio::test]
 async fn states_with_extreme_times_allow_no_additional_requests() {

@@ -1,5 +1,5 @@
-//! Keys that another program has changed. A key without expiry gets one, and a damaged value is
-//! never read as an empty counter.
+//! Keys that another program has changed. A key without an expiry gets one, and a damaged value is
+//! never treated as an empty counter.
 
 use rl_core::store::Layout;
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, Subject};
@@ -13,7 +13,8 @@ async fn only_key(operator: &mut Bystander) -> String {
     key.clone()
 }
 
-/// Creates a limiter on an empty server with one charged unit of `alice`. Returns both and the key.
+/// Creates a limiter on an empty server, with one charged unit of `alice`. Returns the store, the
+/// limiter and the key.
 async fn one_call(server: &RedisServer, layout: Layout) -> (RedisStore, RateLimiter, String) {
     let mut operator = Bystander::new(server).await;
     operator.query::<()>("FLUSHALL").await;
@@ -46,7 +47,7 @@ async fn a_key_that_lost_its_expiry_gets_one_from_the_next_call() {
     }
 }
 
-/// A counter that another client has set without an expiry would otherwise deny forever.
+/// Without healing, a counter that another client has set without an expiry would deny for ever.
 #[tokio::test]
 async fn a_counter_that_never_had_an_expiry_is_healed_and_counted() {
     let server = RedisServer::start();
@@ -62,7 +63,7 @@ async fn a_counter_that_never_had_an_expiry_is_healed_and_counted() {
     }
 }
 
-/// A peek writes nothing, so it sets no expiry either.
+/// A peek writes nothing, so it does not set an expiry either.
 #[tokio::test]
 async fn a_peek_does_not_set_a_missing_expiry() {
     let server = RedisServer::start();
@@ -76,8 +77,8 @@ async fn a_peek_does_not_set_a_missing_expiry() {
     }
 }
 
-/// Asserts that every operation on a key that holds `what` is rejected or fails, and leaves the key
-/// unchanged.
+/// Checks that every operation on a key with the content `what` is rejected or fails, and that the
+/// key stays unchanged.
 async fn assert_denied_and_untouched(
     operator: &mut Bystander,
     limiter: &RateLimiter,
@@ -86,7 +87,7 @@ async fn assert_denied_and_untouched(
 ) {
     let corrupt = FailureKind::Corrupt;
     let before: Vec<u8> = operator.send(redis::cmd("DUMP").arg(key)).await;
-    // A charge to refund, in a window that is still open.
+    // This charge can be refunded, because its window is still open.
     let charged = check(limiter, &Subject::consumer(what)).await;
     for decision in [
         limiter.check(&alice(), 1).await,
@@ -137,7 +138,7 @@ async fn requests_on_a_foreign_or_damaged_packed_state_are_rejected() {
         ("windows that there are not", changed(2, 0x3f)),
         ("all ones", vec![0xff; state.len()]),
         ("all zeros", vec![0; state.len()]),
-        // Well-formed, but with numbers beyond any time or count.
+        // The value is well-formed, but its numbers exceed any possible time or count.
         ("all ones after the header", ones(3..15)),
         ("a time of the last change in a far future", ones(3..10)),
         ("a window that is longer than its period", ones(10..14)),
@@ -165,7 +166,7 @@ async fn requests_on_a_readable_counter_that_is_not_a_number_are_rejected() {
     let store = store_of(&server, Layout::Readable).await;
     let limiter = limiter(&store, &[Limit::per_minute(2), Limit::per_hour(2)]);
     check(&limiter, &alice()).await;
-    // Damages the second key: the first must not be charged before the second is read.
+    // The second key is damaged. The first one must not be charged before the second is read.
     let (good, bad) = ("alice_PER_MINUTE", "alice_PER_HOUR");
     for value in ["", "garbage", "-5", "4.2", "1e3", " 1", "1 ", "0x10", "1\n"] {
         let mut set = redis::cmd("SET");

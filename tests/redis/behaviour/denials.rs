@@ -1,4 +1,4 @@
-//! A denial changes nothing.
+//! Denials change nothing on the server.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,7 @@ pub(super) async fn snapshot(
     (contents, expiries)
 }
 
-/// If one period is exceeded, no counter changes, neither of this period nor of another, and no
-/// window is extended.
+/// If one period is exceeded, no counter of any period changes, and no window is extended.
 #[tokio::test]
 async fn a_denied_call_moves_no_counter() {
     let server = RedisServer::start();
@@ -59,7 +58,7 @@ async fn a_denied_call_moves_no_counter() {
     }
 }
 
-/// Requests that the limit per second denies must not use up the limit per month.
+/// Requests that are denied by the limit per second must not use up the limit per month.
 #[tokio::test]
 async fn denials_of_the_second_leave_minute_hour_and_day_untouched() {
     let server = RedisServer::start();

@@ -8,10 +8,10 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, check, limiter, six_limits, store_of, used};
 
-/// Returns ten thousand ids made of characters that have a meaning in keys, hash tags, the protocol
-/// or the escapes.
+/// Returns ten thousand ids. Their characters have a meaning in keys, in hash tags, in the protocol
+/// or in escapes.
 fn hostile_ids() -> impl Iterator<Item = String> {
-    // No piece is a prefix of another, so all ids differ.
+    // No piece is a prefix of another piece, so all ids differ.
     const PIECES: [&str; 10] = ["{", "}", " ", "\r\n", "\0", "ü💥", "%7B", ":", "|", "~_PER_HOUR"];
     (0..10_000).map(|number: usize| {
         let digits = [number / 1_000, number / 100, number / 10, number];
@@ -40,7 +40,7 @@ async fn ten_thousand_hostile_ids_have_distinct_keys() {
         let keys: Vec<String> = operator.query("KEYS *").await;
         assert_eq!(keys.len(), ids.len(), "{layout:?}");
         for key in keys {
-            // In a cluster the hash tag selects the server, which callers must not be able to
+            // In a cluster, the hash tag determines the server, which callers must not be able to
             // choose.
             let braces = (key.matches('{').count(), key.matches('}').count());
             let expected = match layout {
@@ -58,7 +58,8 @@ async fn ten_thousand_hostile_ids_have_distinct_keys() {
 async fn sixteen_limits_are_decided_together() {
     let server = RedisServer::start();
     let store = store_of(&server, Layout::Packed).await;
-    // Windows of minutes, which do not end during the test. The last limit is the first to deny.
+    // The windows last minutes, so that none ends during the test. The last limit is the first one
+    // to deny.
     let limits: Vec<Limit> = (1..=16)
         .map(|n| Limit::new(20 - n, Period::from_millis(n * 60_000).unwrap()).unwrap())
         .collect();
@@ -77,7 +78,7 @@ async fn sixteen_limits_are_decided_together() {
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
 
-/// At most a hundred bytes for each counter, including names and the server's overhead.
+/// Each counter takes at most a hundred bytes, including names and the server's overhead.
 #[tokio::test]
 async fn six_limits_of_a_subject_cost_six_hundred_bytes_at_most() {
     let server = RedisServer::start();
@@ -100,7 +101,7 @@ async fn six_limits_of_a_subject_cost_six_hundred_bytes_at_most() {
     }
 }
 
-/// Keys of clients that never return expire with their windows.
+/// The keys of clients that never return expire with their windows.
 #[tokio::test]
 async fn keys_expire_with_their_windows() {
     let server = RedisServer::start();
@@ -113,7 +114,7 @@ async fn keys_expire_with_their_windows() {
             let address = format!("198.51.{}.{}", visitor / 250, visitor % 250);
             last = Some(check(&limiter, &Subject::new(Realm::Ip, &address)).await.at());
         }
-        // Redis deletes a key after its last millisecond has passed.
+        // Redis deletes a key only after its last millisecond.
         let end = last.unwrap().plus_micros(1_002_000);
         operator.wait_until(end).await;
         let keys: Vec<String> = operator.query("KEYS *").await;

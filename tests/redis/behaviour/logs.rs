@@ -1,4 +1,5 @@
-//! Logs: the cost and lifetime of entries, and entries that another program has changed.
+//! Sliding logs: the cost and the lifetime of their entries, and entries that another program has
+//! changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ const START: Timestamp = Timestamp::from_secs(1_769_903_998);
 /// The size of an entry in bytes.
 const ENTRY: u64 = 14;
 
-/// One subject with some limits on a server, with a manual clock.
+/// One subject under some limits, on a server with a manual clock.
 struct Logs {
     _server: RedisServer,
     operator: Bystander,
@@ -68,14 +69,14 @@ impl Logs {
         self.store.reset(Reset { namespace, subject, policy, limit }).await.unwrap();
     }
 
-    /// Returns all keys, the packed state first, then the logs.
+    /// Returns all keys: first the packed state, then the logs.
     async fn keys(&mut self) -> Vec<String> {
         let mut keys: Vec<String> = self.operator.query("KEYS *").await;
         keys.sort();
         keys
     }
 
-    /// Returns how many entries are stored under a key.
+    /// Returns the number of entries that are stored under a key.
     async fn entries(&mut self, key: &str) -> u64 {
         let fields: Vec<Vec<u8>> = self.operator.query(&format!("HGETALL {key}")).await;
         let (fields, _) = fields.as_chunks::<2>();
@@ -150,7 +151,7 @@ async fn every_key_of_a_log_has_an_expiry_after_every_step() {
     assert_eq!(logs.keys().await.len(), 4);
 }
 
-/// Charges beyond the limit add no entries.
+/// Charges beyond the limit do not add entries.
 #[tokio::test]
 async fn a_log_is_never_longer_than_its_limit() {
     let mut logs = Logs::under(&["50/hour:sliding-log", "30:concurrency:lease=1h"]).await;
@@ -159,13 +160,13 @@ async fn a_log_is_never_longer_than_its_limit() {
         logs.decide(Mode::Charge, 1).await;
         logs.check().await;
     }
-    // The checks were allowed that found fewer than thirty units used.
+    // Those checks were allowed that found fewer than thirty units used.
     assert_eq!(logs.used().await, [315, 315]);
     for (key, max) in logs.keys().await[1..].to_vec().into_iter().zip([50, 30]) {
         assert_eq!(logs.entries(&key).await, max, "{key}");
     }
 
-    // Once the log is short again, its memory is released.
+    // When the log is short again, its memory is released.
     logs.clock.advance(Duration::from_secs(3_600));
     assert!(logs.check().await.is_allowed());
     for key in logs.keys().await[1..].to_vec() {
@@ -173,7 +174,7 @@ async fn a_log_is_never_longer_than_its_limit() {
     }
 }
 
-/// Ten thousand charges, and the commands that run when the log is that long.
+/// Makes ten thousand charges, and counts the commands that run when the log has this length.
 #[tokio::test]
 async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     const CALLS: u64 = 10_000;
@@ -195,7 +196,7 @@ async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     println!("{CALLS} entries: {of_ring} bytes in a log, {of_set} in a sorted set");
     assert!(of_ring * 5 <= of_set, "{of_ring} bytes, a sorted set {of_set}");
 
-    // A denial, then a request that is allowed after five entries have expired.
+    // A denial is followed by a request that is allowed, because five entries have expired.
     let before = logs.operator.calls().await;
     let denied = logs.decide(Mode::Check, 5).await;
     let RetryAfter::In(wait) = denied.retry_after() else { panic!("{denied:?}") };
@@ -208,8 +209,8 @@ async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     assert_eq!(logs.used().await, [CALLS]);
 }
 
-/// Regression test: a refund of an old charge rewrote all later entries, which occupied the server
-/// for tens of milliseconds.
+/// Fault: the refund of an old charge rewrote all later entries, which blocked the server for tens
+/// of milliseconds.
 #[tokio::test]
 async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entries() {
     const CALLS: u64 = 10_000;
@@ -237,7 +238,8 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
                 };
                 calls(&since) - calls(&before)
             };
-            // The newest entries, the list, the block, and sometimes the next block.
+            // The fields that are read are the newest entries, the list, the block, and sometimes
+            // the next block.
             assert!(count("hget") <= 5 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
             if left % 100 == 0 {
                 assert_eq!(logs.used().await, [left], "{limit}");
@@ -260,7 +262,7 @@ async fn a_deleted_log_counts_as_empty() {
     assert_eq!(logs.ring().await, ring);
     assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
 
-    // A log without the state that refers to it counts nothing.
+    // Entries of a log count only if the state refers to the log.
     let packed = logs.keys().await.remove(0);
     logs.operator.query::<()>(&format!("DEL {packed}")).await;
     assert!(logs.decide(Mode::Check, 5).await.is_allowed());
@@ -276,7 +278,7 @@ async fn requests_on_a_damaged_log_are_rejected_and_leave_it_unchanged() {
         charged = logs.check().await.at();
     }
     let keys = logs.keys().await;
-    // Damages the last log: the others must not be charged before it is read.
+    // The last log is damaged. The others must not be charged before it is read.
     let ring = keys[2].clone();
     let sound: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&ring).arg("t")).await;
     let cases = [
@@ -334,7 +336,7 @@ async fn a_log_without_expiry_gets_one_from_the_next_call() {
     let ring = logs.ring().await;
     for allowed in [true, false] {
         assert!(logs.operator.query::<bool>(&format!("PERSIST {ring}")).await);
-        // A peek writes nothing, so it sets no expiry either.
+        // A peek writes nothing, so it does not set an expiry either.
         logs.used().await;
         assert_eq!(logs.operator.keys_without_expiry().await, std::slice::from_ref(&ring));
         assert_eq!(logs.check().await.is_allowed(), allowed);
@@ -355,13 +357,13 @@ async fn a_reset_leaves_no_entry_behind() {
     assert!(!left.iter().any(|key| key.ends_with(":3600000")), "{left:?}");
     assert!(logs.decide(Mode::Check, 2).await.is_allowed());
     assert_eq!(logs.used().await, [2, 5, 5]);
-    // After a reset in the same microsecond as a charge, an empty state remains for a moment.
+    // If a reset and a charge happen in the same microsecond, an empty state remains for a moment.
     logs.clock.advance(Duration::from_millis(1));
     logs.reset(None).await;
     assert_eq!(logs.keys().await, [""; 0]);
 }
 
-/// During the rollout of a new policy, instances with the old and the new policy alternate.
+/// During a rollout, instances with the old and with the new policy alternate.
 #[tokio::test]
 async fn a_log_that_the_present_policy_does_not_name_is_kept() {
     let mut logs = Logs::under(&["5/hour:sliding-log", "5:concurrency:lease=1h"]).await;
@@ -378,8 +380,8 @@ async fn a_log_that_the_present_policy_does_not_name_is_kept() {
     assert_eq!(logs.used().await, [3, 3]);
 }
 
-/// By the server's clock, only as many requests are allowed as there are permits, plus those that
-/// were released.
+/// At every time on the server's clock, at most the limit's number of permits is held. Released
+/// permits can be granted again.
 #[tokio::test]
 async fn concurrent_requests_never_hold_more_permits_than_the_limit() {
     let server = RedisServer::start();

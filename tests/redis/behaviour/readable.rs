@@ -1,4 +1,5 @@
-//! The readable layout: what `redis-cli` shows, and counters shared with other services.
+//! The readable layout: the values that `redis-cli` shows, and counters that are shared with other
+//! services.
 
 use rl_core::source::{ByRealm, Preset};
 use rl_core::store::Layout;
@@ -16,8 +17,8 @@ const SECONDS: [(&str, u64); 6] = [
     ("PER_MONTH", 2_592_000),
 ];
 
-/// Counts as another service with the same format does: `TTL`, then `SETEX` for the first call of a
-/// window, or `INCR` for a later one. Returns the count.
+/// Counts as another service with the same format does. It reads `TTL`, and then sends `SETEX` for
+/// the first call of a window, or `INCR` for a later one. Returns the count.
 async fn count_as_others_do(other: &mut Bystander, key: &str, seconds: u64) -> u64 {
     match other.query::<i64>(&format!("TTL {key}")).await {
         -2 => {
@@ -52,7 +53,7 @@ async fn all_six_counters_live_as_long_as_their_periods() {
     let limiter = limiter(&store, &six_limits());
     let mut operator = Bystander::new(&server).await;
     let mut expiries = redis::cmd("EVAL");
-    // Read in one step, because the window of a second is short.
+    // All are read in one script, because the window of a second is short.
     expiries.arg("local all = {} for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end return all");
     expiries.arg(SECONDS.len());
     for (suffix, _) in SECONDS {
@@ -66,7 +67,7 @@ async fn all_six_counters_live_as_long_as_their_periods() {
     }
 }
 
-/// Consumers have limits for six periods. Anonymous clients have an hourly limit for each address.
+/// Consumers have limits for six periods. Anonymous clients have one limit per hour and address.
 #[tokio::test]
 async fn the_open_bank_preset_counts_consumers_in_six_periods_and_addresses_by_the_hour() {
     let server = RedisServer::start();
@@ -101,12 +102,12 @@ async fn the_open_bank_preset_counts_consumers_in_six_periods_and_addresses_by_t
     assert!((3_590..=3_600).contains(&ttl), "{ttl}");
 }
 
-/// The first service to count opens the window, and both count in it.
+/// The service that counts first opens the window, and both services count in it.
 #[tokio::test]
 async fn counters_are_shared_with_another_service_in_both_directions() {
     let server = RedisServer::start();
     let store = store_of(&server, Layout::Readable).await;
-    // Without a limit per second, whose window would end during the test.
+    // There is no limit per second, because its window would end during the test.
     let limits = SECONDS[1..].len();
     let limiter = limiter(
         &store,
@@ -145,7 +146,7 @@ async fn counters_are_shared_with_another_service_in_both_directions() {
     }
 }
 
-/// A reset of one limit deletes its counter and leaves the others.
+/// A reset of one limit deletes the counter of that limit only.
 #[tokio::test]
 async fn a_reset_deletes_one_counter_or_all() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Windows by the server's clock: how many requests each allows, and when it ends.
+//! Windows on the server's clock: how many requests each allows, and when it ends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap()
 }
 
-/// Returns the time at which the window of the only limit ends.
+/// Returns the end of the window of the only limit.
 fn ends(decision: &Decision) -> Timestamp {
     let limit = decision.limits().next().unwrap();
     decision.at().plus_micros(micros(limit.reset_after()))
@@ -23,15 +23,15 @@ fn ends(decision: &Decision) -> Timestamp {
 
 /// One client sends as fast as it can for six seconds, under a limit of ten per second.
 ///
-/// A store that rounds the rest of a window to whole seconds considers the window over up to half a
-/// second early. It would allow 120 requests, where 70 is the maximum.
+/// A store that rounds the rest of a window to whole seconds ends the window up to half a second
+/// early. It would allow 120 requests, whereas the maximum is 70.
 #[tokio::test]
 async fn a_greedy_client_gets_ten_per_second_and_accurate_waits() {
     let server = RedisServer::start();
     let (packed, readable) = tokio::join!(
         greedy_client(&server, Layout::Packed, Duration::ZERO),
-        // The ends of the windows are known to the millisecond, or less precisely if the server is
-        // held up inside a script.
+        // The server reports the ends of windows to the millisecond. A delay of the server inside a
+        // script makes them less precise.
         greedy_client(&server, Layout::Readable, Duration::from_millis(100)),
     );
     for passed in [packed, readable] {
@@ -39,7 +39,7 @@ async fn a_greedy_client_gets_ten_per_second_and_accurate_waits() {
     }
 }
 
-/// Returns how many requests were allowed. Windows may seem to move by `precision`.
+/// Returns how many requests were allowed. The ends of windows may vary by `precision`.
 async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration) -> u64 {
     struct Window {
         ends: Timestamp,
@@ -79,7 +79,7 @@ async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration
         tokio::task::yield_now().await;
     }
     assert!(windows.iter().all(|window| window.passed <= 10));
-    // Otherwise the client was too slow for the test to mean anything.
+    // If nothing was denied, the client was too slow for the test to be meaningful.
     assert!(windows.iter().any(|window| window.denied > 0));
 
     for _ in 0..2 {
@@ -96,15 +96,15 @@ async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration
     windows.iter().map(|window| window.passed).sum()
 }
 
-/// One line of the trace: the count, the whole seconds until the window ends, and the remaining
-/// units of a hundred.
+/// Returns a line of the trace: the count, the whole seconds until the window ends, and the
+/// remaining units of a hundred.
 fn line(decision: &Decision) -> (u64, u64, u64) {
     let limit = decision.limits().next().unwrap();
     let seconds = micros(limit.reset_after()).div_ceil(1_000_000);
     (limit.used(), seconds, limit.remaining())
 }
 
-/// Runs the trace of a limit of a hundred per minute: requests at 0 s, 0.5 s, 1 s and 60 s.
+/// Runs the trace of a limit of a hundred per minute, with requests at 0 s, 0.5 s, 1 s and 60 s.
 #[tokio::test]
 async fn a_limit_of_a_hundred_per_minute_follows_the_trace() {
     let server = RedisServer::start();
@@ -122,16 +122,16 @@ async fn a_limit_of_a_hundred_per_minute_follows_the_trace() {
             clock.advance(Duration::from_millis(wait));
             trace.push(line(&check(&limiter, &Subject::user("alice")).await));
         }
-        // After half a second 59.5 s are left. They are rounded up to 60, so that clients do not
+        // After half a second, 59.5 s are left. They are rounded up to 60, so that clients do not
         // retry too early.
         assert_eq!(trace, [(1, 60, 99), (2, 60, 98), (3, 59, 97), (1, 60, 99)]);
     }
 }
 
-/// Runs the same trace in the readable layout, whose windows end by the server's clock. The last 59
+/// Runs the same trace in the readable layout, where windows end on the server's clock. The last 59
 /// seconds are skipped by changing the expiry of the key.
 #[tokio::test]
-async fn the_trace_holds_on_the_servers_clock_and_shows_in_the_keys() {
+async fn the_trace_holds_on_the_servers_clock_and_is_visible_in_the_keys() {
     let server = RedisServer::start();
     let store = store_of(&server, Layout::Readable).await;
     let limiter = limiter(&store, &[Limit::per_minute(100)]);
@@ -148,13 +148,13 @@ async fn the_trace_holds_on_the_servers_clock_and_shows_in_the_keys() {
     for (decision, count) in trace.iter().zip(1..) {
         let (used, seconds, remaining) = line(decision);
         assert_eq!((used, remaining), (count, 100 - count));
-        // The window does not move: its remaining time shrinks by the time since it began.
+        // The window keeps its end: the remaining time decreases by the time that has passed.
         let left = 60_000_000 - decision.at().micros_since(first.at());
         assert_eq!(seconds, left.div_ceil(1_000_000));
     }
     let left = ends(&first).micros_since(operator.now().await).div_ceil(1_000_000);
     let ttl: u64 = operator.query(&format!("TTL {key}")).await;
-    // Redis rounds to the nearest second, and some time may just have passed.
+    // Redis rounds to the nearest second, and some time may have passed since the decision.
     assert!((left - 1..=left).contains(&ttl), "{ttl} of {left}");
     assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "3");
 
@@ -165,7 +165,7 @@ async fn the_trace_holds_on_the_servers_clock_and_shows_in_the_keys() {
     assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "1");
 }
 
-/// No background task is needed: the first call after a window opens the next one.
+/// No background task is needed, because the first call after a window opens the next window.
 #[tokio::test]
 async fn the_first_call_after_a_window_is_number_one_of_the_next() {
     let server = RedisServer::start();
@@ -185,7 +185,7 @@ async fn the_first_call_after_a_window_is_number_one_of_the_next() {
     }
 }
 
-/// Of several concurrent first calls, one opens the window, and the others do not move it.
+/// Of several concurrent first calls, one opens the window, and the others do not change it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_first_calls_open_one_window() {
     let server = RedisServer::start();
@@ -207,8 +207,7 @@ async fn concurrent_first_calls_open_one_window() {
             expiries.insert(expiry);
         }
         match layout {
-            // Every charge writes the key again, so the key may live a little longer than the
-            // window.
+            // Every charge rewrites the key, so the key may exist a little longer than the window.
             Layout::Packed => assert_eq!(ends_seen.len(), 1, "{ends_seen:?}"),
             _ => assert_eq!(expiries.len(), 1, "{expiries:?}"),
         }

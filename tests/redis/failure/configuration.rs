@@ -1,4 +1,4 @@
-//! Configuration failures: requests are rejected, and the log gives the reason.
+//! Configuration failures: requests are rejected, and the log contains the reason.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     let limiter = three_per_hour(store).build().unwrap();
     check_until(&limiter, is_store).await;
 
-    // First the script may run but not read, then it may not run at all.
+    // First the user may run the script but not its commands, and then not even the script.
     let mut expected = Vec::new();
     for permission in ["get", "evalsha"] {
         let (take, give) =
@@ -86,7 +86,7 @@ async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     log.assert_lines(&expected);
 }
 
-/// This holds also if the settings allow long waits for a server that is unreachable.
+/// This also holds if the settings allow long waits for an unreachable server.
 #[tokio::test]
 async fn no_request_waits_for_a_refused_connection() {
     let server = server();
@@ -128,8 +128,8 @@ async fn a_changed_password_rejects_requests_and_logs_an_error() {
     let mut operator = Bystander::new(&server).await;
     operator.query::<()>("ACL SETUSER rl resetpass >another").await;
     operator.query::<()>("CLIENT KILL USER rl").await;
-    // The first request may find its connection closed, which is an outage. After that the reason
-    // is known to all.
+    // The first request may find that its connection was closed, which is an outage. After that,
+    // all requests know the reason.
     check_until(&limiter, is_refused).await;
     for _ in 0..3 {
         let callers: Vec<_> = (0..20)

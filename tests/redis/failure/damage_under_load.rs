@@ -1,4 +1,5 @@
-//! Keys that another program changes, and a clock that is set back, while a service is under load.
+//! Keys that another program changes, and a server clock that is set back, while a service is under
+//! load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use rl_tests::Bystander;
 use super::load::{Load, Service};
 use super::{GIVE_UP, server, url};
 
-/// Returns the keys of one consumer. All of them have the same layout.
+/// Returns the keys of one consumer. The keys of all consumers have the same form.
 async fn keys_of(operator: &mut Bystander, subject: &str) -> Vec<String> {
     let keys: Vec<String> = operator.query("KEYS *").await;
     keys.into_iter().filter(|key| key.contains(subject)).collect()
@@ -40,14 +41,14 @@ async fn keys_that_lose_their_expiry_under_load_get_one() {
     assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
     report.assert_limits(0);
     let lines = service.log.lines();
-    // A charge writes the key again with an expiry, so only a denial finds a key without one.
+    // A charge rewrites the key with an expiry, so only a denial finds a key without one.
     let found = service.store.healed();
     assert_eq!(lines.len(), usize::from(found > 0), "one line for all {found}: {lines:#?}");
     assert!(lines.iter().all(|(_, line)| line.starts_with("counters without expiry found")));
     report.print(&format!("PERSIST of {persisted} keys"), "");
 }
 
-/// Deleting a key gives its subject a new window, and no request fails.
+/// If its key is deleted, a subject gets a new window, and no request fails.
 #[tokio::test]
 async fn keys_deleted_under_load_begin_new_windows() {
     let server = server();
@@ -70,8 +71,8 @@ async fn keys_deleted_under_load_begin_new_windows() {
     report.print("DEL of every key, 5 times", "");
 }
 
-/// Damage to one subject is not an outage. Its requests are rejected, others are decided, and not
-/// every request logs a line.
+/// Damage to one subject is not an outage. Requests of that subject are rejected, others are
+/// decided, and the log does not get a line for each request.
 #[tokio::test]
 async fn a_value_damaged_under_load_rejects_only_its_subject() {
     let server = server();
@@ -92,7 +93,7 @@ async fn a_value_damaged_under_load_rejects_only_its_subject() {
     let refused = report.count(|answer| answer.status == 503);
     assert!(refused > 0);
     for answer in &report.answers {
-        // Requests in flight at the time of the change may be decided either way.
+        // Requests that were in flight when the value was changed may be decided either way.
         let is_in = answer.sent + answer.took >= damaged && answer.sent <= mended;
         match &*answer.origin {
             "store" => assert!([200, 429].contains(&answer.status)),
@@ -112,8 +113,8 @@ async fn a_value_damaged_under_load_rejects_only_its_subject() {
     report.print("a damaged value (2 lines in the log)", "");
 }
 
-/// The clocks of two instances differ by five seconds, and the server's clock is set back. Together
-/// they still allow no more than the limit.
+/// The clocks of two instances differ by five seconds, and the server's clock is set back.
+/// Nevertheless, together they allow no more than the limit.
 #[tokio::test]
 async fn a_server_clock_that_is_set_back_grants_nothing_twice() {
     let server = server();

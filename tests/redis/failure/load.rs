@@ -1,4 +1,4 @@
-//! A service on axum with counters on Redis, and a steady load.
+//! A service on axum with counters on Redis, under a constant load.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,14 +25,14 @@ use tracing::Level;
 use super::log::Log;
 use super::{GIVE_UP, url};
 
-/// Returns the number of requests per second. The number for `tests/run --soak` needs a machine
-/// without other load.
+/// Returns the number of requests per second. For the number of `tests/run --soak`, the machine
+/// must have no other load.
 pub(super) fn rate() -> usize {
     if is_soak() { 2_000 } else { 400 }
 }
 
-/// The time between two requests of one connection. It is long enough to keep the rate if every
-/// response takes the longest acceptable time.
+/// The time between two requests on one connection. It is long enough to keep the rate even if
+/// every response takes the longest acceptable time.
 const EVERY: Duration = Duration::from_millis(250);
 
 /// The limit of a consumer in requests per second. Each consumer sends twice that.
@@ -42,26 +42,28 @@ fn subjects() -> usize {
     rate() / (2 * LIMIT as usize)
 }
 
-/// The deadline of a decision, and the time to reach the client.
+/// The longest acceptable time: the deadline of a decision, and the time for the response to reach
+/// the client.
 pub(super) const IN_TIME: Duration = Duration::from_millis(100 + 50);
 
-/// Allows one load at a time, because two would disturb each other's measurements.
+/// A lock that allows only one load at a time, because two loads would disturb each other's
+/// measurements.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// If the machine stalls a thread for this long, deadlines are missed for that reason alone.
+/// If the machine does not run a thread for this long, deadlines are missed for that reason alone.
 const DISTURBED: Duration = Duration::from_millis(40);
 
 pub(super) fn subject(number: usize) -> Subject {
     Subject::consumer(&format!("c{number}"))
 }
 
-/// Creates a limiter of 100 requests per second, and a daily limit that counts all charges.
+/// Creates a limiter of 100 requests per second, with a daily limit that counts all charges.
 pub(super) fn limits(store: RedisStore) -> RateLimiterBuilder {
     let builder = RateLimiter::builder().store(store);
     builder.limit(Limit::per_second(LIMIT)).limit(Limit::per_day(100_000_000))
 }
 
-/// A service with a thread of its own, isolated from its clients as far as one machine allows.
+/// A service on a separate thread, isolated from its clients as far as one machine allows.
 pub(super) struct Service {
     pub(super) limiter: RateLimiter,
     pub(super) store: RedisStore,
@@ -78,8 +80,8 @@ impl Service {
         Self::with(redis, |store| store, |limits| limits)
     }
 
-    /// Starts a service with deadlines that no pause of a busy machine exceeds, so that the store
-    /// makes every decision.
+    /// Starts a service whose deadlines are longer than any pause of a busy machine, so that the
+    /// store makes every decision.
     pub(super) fn patient(redis: &RedisServer) -> Self {
         let wait = |store: RedisStoreBuilder| store.connection_wait(GIVE_UP);
         Self::with(redis, wait, |limits| limits.deadline(GIVE_UP))
@@ -134,7 +136,7 @@ impl Drop for Service {
     }
 }
 
-/// Measures the longest time that a thread was not scheduled. Responses may be late by that time.
+/// The longest time that a thread was not scheduled. Responses may be late by this time.
 #[derive(Debug, Default)]
 struct Stall(AtomicU64);
 
@@ -165,7 +167,7 @@ impl Stall {
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) subject: usize,
-    /// When the request was sent, since the load began.
+    /// The time at which the request was sent, since the load began.
     pub(super) sent: Duration,
     pub(super) took: Duration,
     pub(super) status: u16,
@@ -183,7 +185,7 @@ impl Answer {
     }
 }
 
-/// A steady [`rate`] of requests over many connections, until it is finished.
+/// A constant [`rate`] of requests over many connections, until it is finished.
 pub(super) struct Load {
     begun: Instant,
     sent: Arc<AtomicUsize>,
@@ -234,12 +236,12 @@ impl Load {
         self.begun.elapsed()
     }
 
-    /// Waits until the number of requests of this many tenths of a second was sent.
+    /// Waits until the requests of this many tenths of a second have been sent.
     pub(super) async fn run_for_tenths(&self, tenths: usize) {
         self.run_for_requests(rate() * tenths / 10).await;
     }
 
-    /// Waits until this number of further requests was sent.
+    /// Waits until this number of further requests has been sent.
     pub(super) async fn run_for_requests(&self, requests: usize) {
         let until = self.sent.load(Ordering::Relaxed) + requests;
         let going_on = async {
@@ -251,7 +253,7 @@ impl Load {
         timeout(GIVE_UP, going_on).await.expect("the load goes on");
     }
 
-    /// Stops the load, and waits until every request has a response.
+    /// Stops the load, and waits until every request has got a response.
     pub(super) async fn finish(mut self) -> Report {
         let took = self.now();
         self.stop.store(true, Ordering::Relaxed);
@@ -324,7 +326,7 @@ pub(super) fn request(path: &str, subject: usize) -> String {
 
 /// The responses of a load.
 pub(super) struct Report {
-    /// Sorted by the time of sending.
+    /// The responses, sorted by the time of their requests.
     pub(super) answers: Vec<Answer>,
     took: Duration,
     stall: Duration,
@@ -354,7 +356,7 @@ impl Report {
     }
 
     /// Returns whether the machine was too busy to keep the deadlines. Assertions that do not
-    /// depend on time still apply.
+    /// depend on time still apply then.
     pub(super) fn is_disturbed(&self) -> bool {
         let is_disturbed = !is_soak() && self.stall > DISTURBED;
         if is_disturbed {
@@ -366,7 +368,7 @@ impl Report {
         is_disturbed
     }
 
-    /// Asserts that the rate was kept, and that every response came in time.
+    /// Asserts that the rate was kept, and that every response arrived in time.
     pub(super) fn assert_in_time(&self) {
         if self.is_disturbed() {
             return;
@@ -377,7 +379,7 @@ impl Report {
         assert!(slowest.took <= IN_TIME, "stalled {:?}, {slowest:?}", self.stall);
     }
 
-    /// Asserts that the store allowed no subject more than the limit in each window. `emptied` is
+    /// Asserts that in each window the store allowed no subject more than the limit. `emptied` is
     /// the number of windows that began again because counters were lost.
     pub(super) fn assert_limits(&self, emptied: u64) {
         let windows = self.windows() + emptied;
@@ -386,15 +388,15 @@ impl Report {
         }
     }
 
-    /// Returns how many windows of one second may have begun.
+    /// Returns the maximum number of windows of one second that may have begun.
     pub(super) fn windows(&self) -> u64 {
         self.took.as_secs() + 2
     }
 
     /// Asserts that each request was charged at most once.
     ///
-    /// The charges of a subject are the requests that the store allowed, plus at most those that it
-    /// did not answer. Returns how many were charged without an answer.
+    /// The charges of a subject are the requests that the store allowed, plus at most the requests
+    /// without a reply. Returns how many requests were charged without a reply.
     pub(super) fn assert_charged_once(&self, charged: &[u64]) -> u64 {
         let (passed, otherwise) = (self.passed_by_store(), self.passed_otherwise());
         let mut unanswered = 0;
@@ -406,14 +408,15 @@ impl Report {
         unanswered
     }
 
-    /// Returns the time from `back`, when the server was back, to the first decision of the store.
+    /// Returns the time from `back`, when the server was running again, to the first decision of
+    /// the store.
     pub(super) fn recovery(&self, back: Duration) -> Duration {
         let mut after = self.answers.iter().filter(|answer| answer.sent >= back);
         let first = after.find(|answer| answer.is_by_store());
         first.map_or(Duration::MAX, |first| first.sent + first.took - back)
     }
 
-    /// Asserts that only the store decided later than one second after the server was back.
+    /// Asserts that only the store decided from one second after the server was running again.
     pub(super) fn assert_recovered(&self, back: Duration) {
         if self.is_disturbed() {
             return;
@@ -452,7 +455,7 @@ impl Report {
     }
 }
 
-/// Prints measurements, which are the purpose of these tests.
+/// Prints a measurement for the documentation.
 #[expect(clippy::print_stdout, reason = "shown by --nocapture")]
 pub(super) fn print_measurement(figures: &str) {
     println!("figures | {figures}");

@@ -10,7 +10,7 @@ use tracing::{Level, span, subscriber};
 
 use super::PASSWORD;
 
-/// The log lines of this thread, captured until it is dropped.
+/// The log lines of this thread, which are captured until this value is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     lines: Arc<Mutex<Vec<(Level, String)>>>,
@@ -24,7 +24,7 @@ impl Log {
         Self::capture_from(Level::TRACE)
     }
 
-    /// Captures lines from this level on. Detailed lines would distort the measured times.
+    /// Captures lines from this level on. More detailed lines would distort the measured times.
     pub(crate) fn capture_from(least: Level) -> (Self, subscriber::DefaultGuard) {
         let log = Self { lines: Arc::default(), count: Arc::default(), least };
         let guard = subscriber::set_default(log.clone());

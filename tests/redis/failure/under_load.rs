@@ -8,8 +8,8 @@ use rl_tests::Bystander;
 use super::load::{LIMIT, Load, Report, Service, rate};
 use super::{ALLOWING, RECOVERED, restart, server, stopped_server};
 
-/// The server loses its scripts with a restart or `SCRIPT FLUSH`. Newer versions also evict scripts
-/// of other clients when there are many.
+/// The server loses its scripts in a restart or with `SCRIPT FLUSH`. Newer versions also evict
+/// scripts when clients load many.
 #[tokio::test]
 async fn scripts_flushed_under_load_fail_no_request() {
     let server = server();
@@ -68,11 +68,11 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     report.assert_in_time();
     report.assert_limits(0);
     assert!(all > 0 && open > 0, "no reply was cut off");
-    // At most the requests of one deadline, because the connections are replaced.
+    // These are at most the requests of one deadline, because the connections are replaced.
     assert!(open <= kills * rate() / 10 || report.is_disturbed(), "{open}");
 }
 
-/// Asserts what must hold in every outage of a server that returned at `back`.
+/// Asserts what must hold in every outage. The server was running again at `back`.
 async fn assert_outage(service: &Service, report: &Report, back: Duration, fault: &str) {
     let recovery = report.recovery(back);
     let open = report.count(|answer| answer.origin == "failed_open");
@@ -84,8 +84,8 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
     report.assert_in_time();
     report.assert_recovered(back);
     let is_disturbed = report.is_disturbed();
-    // A call that is late because this machine stalled does not indicate an outage. It is rejected
-    // with 503.
+    // A call that is late because this machine stalled is no sign of an outage. Its request is
+    // rejected with 503.
     let is_expected = |status| [200, 429].contains(&status) || is_disturbed && status == 503;
     assert_eq!(report.count(|answer| !is_expected(answer.status)), 0);
     assert!(open > 0);
@@ -111,7 +111,7 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     load.run_for_tenths(20).await;
     let report = load.finish().await;
 
-    // The commands that the server finds in its sockets when it returns.
+    // These are the commands that the server finds in its sockets when it runs again.
     let asked = operator.calls().await["evalsha"] - calls;
     let answered = report.count(|answer| answer.sent >= before && answer.is_by_store()) as u64;
     let unanswered = asked.saturating_sub(answered);
@@ -120,7 +120,7 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     let fault =
         format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections in vain)");
     assert_outage(&service, &report, back, &fault).await;
-    // Requests of three deadlines, and an occasional probe.
+    // The calls are the requests of three deadlines, and an occasional probe.
     let is_disturbed = report.is_disturbed();
     assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls are in vain");
     assert!(connected <= 40, "{connected} connections");
@@ -169,8 +169,8 @@ async fn a_service_started_without_redis_enforces_limits_within_a_second() {
     assert_outage(&service, &report, back, "down when the service starts").await;
 }
 
-/// Four instances with a fallback together allow no more than the limit while their shared store is
-/// down.
+/// While the shared store is down, four instances with a fallback together allow no more than the
+/// limit.
 #[tokio::test]
 async fn four_instances_with_a_fallback_together_allow_the_limit() {
     let mut server = server();

@@ -17,7 +17,7 @@ pub(super) struct Identity {
 impl Authority {
     pub(super) fn new() -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        // Each authority has a name of its own, because clients identify authorities by name.
+        // Each authority has a different name, because clients identify authorities by name.
         let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let mut params = CertificateParams::new([]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);

@@ -1,4 +1,4 @@
-//! A cluster: commands reach the server of their subject, wherever its slot moves.
+//! A cluster: each command reaches the server of its subject, even after the slot has moved.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
 
-/// The permissions that REDIS.md adds for a cluster.
+/// The permissions that REDIS.md requires in addition for a cluster.
 const ON_A_CLUSTER: &str = "+cluster|slots +asking";
 
-/// Starts a cluster on which every server has the user of REDIS.md.
+/// Starts a cluster whose servers all have the user of REDIS.md.
 async fn start() -> RedisCluster {
     let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     assert!(page.contains(ON_A_CLUSTER));
@@ -27,10 +27,10 @@ async fn start() -> RedisCluster {
     cluster
 }
 
-/// Creates a store with one URL. It finds the other servers through the first.
+/// Creates a store with one URL. It finds the other servers through that server.
 fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
     let builder = RedisStore::cluster(&cluster.urls()[4..5]).user("rl").password("secret");
-    // Without a denial cache, so that every decision involves a server.
+    // There is no denial cache, so that every decision needs a server.
     builder.local_denial(false)
 }
 
@@ -49,7 +49,7 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
     let time = ServerTime(cluster.servers[0].connection().await);
     suite(&Suite::new(readable, time).only_fixed_windows().without_stored_count()).await;
 
-    // Subjects on every primary, each within one slot.
+    // There are subjects on every primary, and each is within one slot.
     let mut operators = cluster.operators().await;
     for (number, operator) in operators[..3].iter_mut().enumerate() {
         let keys: Vec<String> = operator.query("KEYS *").await;
@@ -66,7 +66,7 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
 async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
     let cluster = start().await;
     let store = patient(store(&cluster)).await;
-    // Every primary has the scripts before the first decision.
+    // Every primary has loaded the scripts before the first decision.
     let mut operators = cluster.operators().await;
     for operator in &mut operators[..3] {
         for script in RedisStore::scripts(Layout::Packed) {
@@ -75,7 +75,7 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
         }
     }
     assert_exactly_five_of_twenty_pass(store.clone()).await;
-    // The next call loads them again.
+    // The next call loads the scripts again.
     for operator in &mut operators[..3] {
         operator.query::<()>("FLUSHALL").await;
         operator.query::<()>("SCRIPT FLUSH").await;
@@ -119,7 +119,7 @@ async fn slots_migrated_under_load_lose_no_request_and_no_count() {
     let mut load =
         Load::start(RateLimiter::builder().deadline(PATIENCE), patient(store(&cluster)).await)
             .await;
-    // Includes subjects with several keys, which are migrated one by one.
+    // Some of the subjects have several keys, which are migrated one by one.
     let readable = patient(store_of_administrator(&cluster).layout(Layout::Readable)).await;
     let readable = RateLimiter::builder()
         .limit(Limit::per_minute(1_000_000))
@@ -220,7 +220,7 @@ async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     let origin = limiter.check(&Subject::user("alice"), 1).await.origin();
     assert!(matches!(origin, Origin::FailedOpen(_)), "{origin:?}");
-    // The state of a cluster is stored in its folders.
+    // A cluster stores its state in the folders of its servers.
     for server in &mut cluster.servers {
         server.restart();
     }
@@ -230,7 +230,7 @@ async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     .await;
 }
 
-/// A cluster that starts later and refuses the service is not an outage, during which requests
+/// If a cluster starts later and refuses the service, this is not an outage, in which requests
 /// would be allowed.
 #[tokio::test]
 async fn a_cluster_that_refuses_the_service_later_rejects_requests() {

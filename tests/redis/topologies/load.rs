@@ -1,4 +1,4 @@
-//! Many requests while servers fail, with the outcome of each.
+//! Many requests while servers fail, and the outcome of each request.
 
 #![expect(clippy::print_stdout, reason = "the documentation quotes the figures")]
 
@@ -19,18 +19,20 @@ use super::PATIENCE;
 /// The default deadline of a decision.
 const DEADLINE: Duration = Duration::from_millis(100);
 
-/// The longest acceptable time of a decision: the deadline, and the delay of a machine that is busy with
-/// other tests.
+/// The longest acceptable time of a decision: the deadline, and a delay for a machine that is busy
+/// with other tests.
 const IN_TIME: Duration = DEADLINE.saturating_add(Duration::from_millis(150));
 
-/// A timer that fires later than this shows that the machine is busy: an eighth of the deadline.
+/// A timer that fires later than this shows that the machine is busy. It is an eighth of the
+/// deadline.
 const LATE_TIMER: Duration = DEADLINE.checked_div(8).unwrap();
 
-/// Decisions of a healthy server are faster than this, unless the machine is busy with other work.
+/// Decisions of a healthy server take less time than this, unless the machine is busy with other
+/// work.
 const STALL: Duration = Duration::from_millis(50);
 
-/// Returns the number of subjects. Each sends about 150 requests a second; `tests/run --soak` uses
-/// all of them.
+/// Returns the number of subjects. Each sends about 150 requests per second. `tests/run --soak`
+/// uses all subjects.
 pub(super) fn subjects() -> usize {
     if is_soak() { 20 } else { 4 }
 }
@@ -38,21 +40,23 @@ pub(super) fn subjects() -> usize {
 /// The limit of a subject per second.
 const PER_SECOND: u32 = 100;
 
-/// The limit of a subject per hour. It is reached only after the fail-over, so every lost count
-/// allows one more request.
+/// The limit of a subject per hour. It is reached only after the fail-over, so that every lost
+/// count allows one more request.
 const PER_HOUR: u32 = 240;
 
-/// Returns the number of requests every five milliseconds: three thousand a second, or six hundred.
+/// Returns the number of requests in every five milliseconds, which makes three thousand or six
+/// hundred per second.
 fn at_once() -> usize {
     subjects() * 3 / 4
 }
 
-/// Requests at a steady rate, also while servers fail.
+/// A constant rate of requests, which continues while servers fail.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     sent: watch::Receiver<usize>,
     running: JoinHandle<Outcome>,
-    // Allows one load at a time, because two would disturb each other's measurements.
+    // This lock allows only one load at a time, because two loads would disturb each other's
+    // measurements.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -103,14 +107,14 @@ impl Load {
         Self { stop, sent, running, _alone: alone }
     }
 
-    /// Waits until the requests of this number of seconds were sent.
+    /// Waits until the requests of this many seconds have been sent.
     pub(super) async fn run_for(&mut self, seconds: f64) {
         let now = *self.sent.borrow();
         let end = now + (seconds * 200.0) as usize * at_once();
         self.sent.wait_for(|sent| *sent >= end).await.unwrap();
     }
 
-    /// Stops, and returns the outcomes in the order of sending.
+    /// Stops the load, and returns the outcomes in the order of sending.
     pub(super) async fn stop(self) -> Outcome {
         self.stop.store(true, Ordering::Relaxed);
         self.running.await.unwrap()
@@ -119,8 +123,8 @@ impl Load {
 
 pub(super) struct Outcome {
     pub(super) answers: Vec<Answer>,
-    /// The longest time that the machine did not schedule the load itself. Decisions may be late by
-    /// that time.
+    /// The longest time that the machine did not run the task of the load. Decisions may be late by
+    /// this time.
     stall: Duration,
 }
 
@@ -130,25 +134,27 @@ pub(super) struct Figures {
     sent: usize,
     requests_per_second: f64,
     answered_in_time: usize,
-    /// Requests that were allowed while no server could be reached.
+    /// The number of requests that were allowed while no server could be reached.
     passed_without_limit: usize,
-    /// Requests that were rejected because this process got too little time to judge the store.
+    /// The number of requests that were rejected because this process got too little CPU time to
+    /// judge the store.
     rejected_as_overload: usize,
     above_the_limit: u64,
-    /// Requests that the failed server allowed in its last tenth of a second, and while clients
-    /// still used it after it was replaced.
+    /// The number of requests whose counts may be lost. The failed server allowed them in its last
+    /// tenth of a second, or while clients still used it after it was replaced.
     admitted_at_risk: u64,
     outage: Duration,
     after_promotion: Duration,
-    /// Whether the machine was too busy for the times to mean anything.
+    /// Whether the machine was too busy for the times to be meaningful.
     is_busy: bool,
 }
 
 impl Outcome {
     /// Computes the measurements.
     ///
-    /// The arguments are the times at which one server failed and received its last command, and at
-    /// which the other was promoted and received its first.
+    /// The first two arguments are the times at which one server failed and received its last
+    /// command. The others are the times at which the other server was promoted and received its
+    /// first command.
     pub(super) fn figures(
         &self,
         failed: Timestamp,
@@ -170,7 +176,7 @@ impl Outcome {
                 other => panic!("{other:?}"),
             }
         }
-        // A timer that fires late is a sign of a busy machine, by which the limiter judges as well.
+        // A timer that fires late shows that the machine is busy. The limiter uses the same sign.
         let was_held_back = self.stall > LATE_TIMER
             || self.answers.iter().any(|answer| took(answer) > DEADLINE + LATE_TIMER);
         assert!(
@@ -205,7 +211,7 @@ impl Outcome {
     /// Returns how many requests the store allowed above the limits of its windows.
     pub(super) fn above_the_limit(&self) -> u64 {
         let mut seconds = BTreeMap::<_, u64>::new();
-        // No window of an hour ends during the test, and none may be lost.
+        // No window of an hour ends during the test, and no count of such a window may be lost.
         let mut hours = BTreeMap::<_, u64>::new();
         for answer in &self.answers {
             let decision = &answer.decision;
@@ -240,10 +246,10 @@ impl Figures {
              ({admitted_at_risk} at risk), outage {outage:?}, \
              {after_promotion:?} after the promotion"
         );
-        // Replication is asynchronous but fast: it loses less than this.
+        // Replication is asynchronous but fast, and loses fewer counts than this.
         assert!(above_the_limit <= admitted_at_risk, "{self:?}");
         assert!(*after_promotion < Duration::from_secs(20), "{self:?}");
-        // The speed depends on the other load of the machine.
+        // On a busy machine, the times are not compared with the bounds.
         if *is_busy {
             println!("{what}: the machine is too busy for measuring time");
         } else if is_soak() {

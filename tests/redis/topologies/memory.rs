@@ -1,4 +1,4 @@
-//! Redis with full memory.
+//! Redis servers whose memory is full.
 
 use rl_core::store::Layout;
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, Subject};
@@ -17,7 +17,7 @@ async fn an_evicting_server_is_logged_when_the_store_connects() {
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     for (limit, policy, expected) in [
-        // Without `maxmemory` nothing is evicted.
+        // Without `maxmemory`, Redis evicts nothing.
         ("0", "allkeys-lru", None),
         ("100mb", "noeviction", None),
         ("100mb", "volatile-ttl", Some(FORGETS)),
@@ -35,7 +35,7 @@ async fn an_evicting_server_is_logged_when_the_store_connects() {
         }
     }
 
-    // If the user may not read the setting, the store logs no warning and connects.
+    // If the user may not read the setting, the store connects without a warning.
     let lines = log.lines().len();
     operator.query::<()>(&documented_user(Layout::Packed)).await;
     RedisStore::connect(&server.url_of("rl", "secret")).await.unwrap();
@@ -54,14 +54,14 @@ async fn an_evicting_cluster_is_logged_once() {
     log.assert_lines(&[FORGETS]);
 }
 
-/// If Redis cannot count, clients must not receive a 429.
+/// If Redis cannot count, clients must not be denied with 429.
 #[tokio::test]
 async fn a_full_server_is_an_outage_and_denies_no_request() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let store = RedisStore::builder(&server.url()).local_denial(false).connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     let mut operator = Bystander::new(&server).await;
-    // Writes until the server refuses a write of another client.
+    // This writes until the server refuses a write of another client.
     let used: String = operator.query("INFO memory").await;
     let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
     let full: u64 = used.trim().parse::<u64>().unwrap() + 3_000_000;
@@ -81,7 +81,7 @@ async fn a_full_server_is_an_outage_and_denies_no_request() {
         assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
     }
     operator.query::<()>("CONFIG SET maxmemory 0").await;
-    // A probe of the breaker finds out.
+    // A probe of the circuit breaker detects the recovery.
     let is_back = async || {
         let seen = limiter.peek(&Subject::user("alice"), 1).await;
         seen.origin() == Origin::Store

@@ -1,4 +1,4 @@
-//! Sentinels: the primary is found, and found again after a fail-over.
+//! Sentinels: the store finds the primary, and finds the new primary after a fail-over.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
 
-/// Starts servers on which the user of REDIS.md exists.
+/// Starts servers that have the user of REDIS.md.
 async fn start() -> Sentinels {
     let sentinels = Sentinels::start().await;
     for server in &sentinels.servers {
@@ -24,7 +24,7 @@ async fn start() -> Sentinels {
 
 fn store(sentinels: &Sentinels) -> RedisStoreBuilder {
     let builder = RedisStore::sentinel(sentinels.urls(), Sentinels::NAME);
-    // Without a denial cache, so that every decision involves a server.
+    // There is no denial cache, so that every decision needs a server.
     builder.user("rl").password("secret").local_denial(false)
 }
 
@@ -117,7 +117,7 @@ async fn a_primary_that_dies_under_load_is_replaced_within_a_second_of_the_promo
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary killed");
 }
 
-/// The frozen primary does not know that it was replaced, and keeps its connections.
+/// The frozen primary does not know that it was replaced, and keeps its connections open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_promotion() {
     let sentinels = start().await;
@@ -132,9 +132,9 @@ async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_prom
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary frozen");
 }
 
-/// A planned fail-over: the old primary accepts commands for some more seconds.
+/// In a planned fail-over, the old primary accepts commands for some more seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_demoted_under_load_is_abandoned_at_once() {
+async fn a_primary_demoted_under_load_is_abandoned_immediately() {
     let sentinels = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;

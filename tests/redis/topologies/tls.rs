@@ -1,4 +1,4 @@
-//! TLS: which servers are trusted, which clients are accepted, and which secrets are shown.
+//! TLS: which servers are trusted, which clients are accepted, and that no secret is shown.
 
 use std::fs;
 
@@ -22,8 +22,8 @@ struct TlsServer {
 }
 
 impl TlsServer {
-    /// Starts a server with this certificate. If `asks_clients` is set, it requires client
-    /// certificates of the authority.
+    /// Starts a server with this certificate. If `asks_clients` is true, the server requires client
+    /// certificates from the authority.
     fn start(shown: &Identity, authority: &Authority, asks_clients: bool) -> Self {
         let port = free_port();
         let (port_text, asks) = (port.to_string(), if asks_clients { "yes" } else { "no" });
@@ -44,7 +44,7 @@ impl TlsServer {
         server
     }
 
-    /// Restarts with another certificate.
+    /// Restarts the server with another certificate.
     fn show(&mut self, shown: &Identity, authority: &Authority) {
         self.server.stop();
         let folder = self.server.folder();
@@ -78,7 +78,7 @@ async fn a_server_with_a_trusted_certificate_keeps_the_contract() {
     let packed = patient(server.store(trusting(&authority)).manual_clock(clock.clone())).await;
     suite(&Suite::new(packed, clock).without_stored_count()).await;
 
-    // The same with a file.
+    // The same authority is read from a file.
     let file = server.server.folder().join("ca.pem");
     let readable = server.store(Tls::new().ca_file(file)).layout(Layout::Readable);
     let time = ServerTime(server.server.connection().await);
@@ -94,7 +94,7 @@ async fn concurrent_requests_never_exceed_the_limit_over_tls() {
     assert_exactly_five_of_twenty_pass(patient(server.store(trusting(&authority))).await).await;
 }
 
-/// The store reaches the other servers of the cluster over TLS as well.
+/// The store reaches the other servers of the cluster over TLS too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_requests_never_exceed_the_limit_on_a_cluster_over_tls() {
     let (authority, stranger) = (Authority::new(), Authority::new());
@@ -135,7 +135,8 @@ async fn a_server_with_an_untrusted_certificate_is_not_used() {
         assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
         assert!(error.to_string().contains(why), "{error}");
     }
-    // The authorities of the system, if there are any, do not know the server either.
+    // The certificate authorities of the system, if there are any, did not issue the server's
+    // certificate either.
     match server.store(Tls::new()).connect_timeout(PATIENCE).connect().await.unwrap_err() {
         ConnectError::Refused(error) => assert_eq!(error.kind(), FailureKind::Untrusted),
         ConnectError::Certificate { why } => assert!(why.contains("the system has no"), "{why}"),
@@ -147,7 +148,7 @@ async fn a_server_with_an_untrusted_certificate_is_not_used() {
     assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
 }
 
-/// An attacker between a service and its Redis must not be able to switch the limits off.
+/// An attacker between a service and its Redis server must not be able to switch off the limits.
 #[tokio::test]
 async fn requests_are_rejected_when_an_impostor_replaces_the_server() {
     let (authority, stranger) = (Authority::new(), Authority::new());
@@ -202,8 +203,8 @@ async fn a_server_that_requires_a_client_certificate_accepts_it() {
     assert_eq!(error.kind(), FailureKind::Refused, "{error}");
     assert!(error.to_string().contains("asks for a client certificate"), "{error}");
 
-    // A certificate that the server does not know. Its reason may be lost when the connection is
-    // closed; the connection is rejected in any case.
+    // The server does not trust this certificate. Its reason may be lost when the connection is
+    // closed, but the connection is always rejected.
     let theirs = stranger.identity("service");
     let store = server.store(tls().client_certificate(theirs.certificate, theirs.key));
     match store.connect_timeout(PATIENCE).connect().await {
@@ -217,8 +218,8 @@ async fn a_server_that_requires_a_client_certificate_accepts_it() {
     }
 }
 
-/// Puts a secret into each option that can hold one, valid and invalid. No error, log line or
-/// `Debug` output shows it.
+/// Each option that can contain a secret gets one, in valid and in invalid settings. No error, log
+/// line or `Debug` output may contain the secret.
 #[tokio::test]
 async fn no_error_or_log_line_shows_a_secret() {
     const SECRET: &str = crate::redis::failure::PASSWORD;

@@ -1,8 +1,9 @@
-//! One of several processes that contend for a limit: `contender URL LIMIT [RESERVATION]`, with the time
-//! after which reservations expire in milliseconds, if they do.
+//! One of several processes that contend for a limit: `contender URL LIMIT [RESERVATION]`. The
+//! optional argument is the lifetime of reservations in milliseconds.
 //!
-//! Prints `ready` and what its clock says, in seconds since 1970, once connected. For each line `SUBJECT CALLS` it then makes this number of calls at once
-//! and prints how many of them were allowed. Permits are held until the process ends.
+//! Once connected, it prints `ready` and the time on its clock, in seconds since 1970. It reads
+//! lines `SUBJECT CALLS`. For each line, it makes this number of concurrent calls, and prints how
+//! many were allowed. It holds permits until it ends.
 
 #![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
 
@@ -19,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [url, limit, reservation @ ..] = &arguments[..] else {
         return Err("usage: contender URL LIMIT [RESERVATION]".into());
     };
-    // Patient: a busy machine must not turn into a decision without the store.
+    // The time limits are long, so that a busy machine does not cause a decision without the store.
     let patience = Duration::from_secs(30);
     let store = RedisStore::builder(url).local_denial(false).connection_wait(patience);
     let mut limiter = RateLimiter::builder()

@@ -1,6 +1,6 @@
 //! One of several services that share limits and counters: `member DATABASE_URL REDIS_URL`.
 //!
-//! Prints its address once it can be called. It believes the header `x-consumer`.
+//! Prints its address once it accepts connections. It trusts the header `x-consumer`.
 
 #![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
 
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [database, redis] = &arguments[..] else {
         return Err("usage: member DATABASE_URL REDIS_URL".into());
     };
-    // Patient: a busy machine must not turn into a decision without the store.
+    // The time limits are long, so that a busy machine does not cause a decision without the store.
     let patience = Duration::from_secs(30);
     let records = Records::connect(database).await?;
     let limiter = RateLimiter::builder()

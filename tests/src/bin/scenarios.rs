@@ -1,7 +1,7 @@
 //! Runs scenario files on every store and layout that can run them: `scenarios FILE…`.
 //!
-//! Prints a line for each scenario and store, and how many there were of each kind. Ends with
-//! status 1 if a scenario failed, and with 2 if there was nothing to run.
+//! Prints a line for each scenario and store, and the number of each result. Exits with status 1 if
+//! a scenario failed, and with status 2 if no scenario could be run.
 
 #![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
 
@@ -22,13 +22,14 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs the files that are named on the command line; returns how many scenarios failed.
+/// Runs the files from the command line. Returns how many scenarios failed.
 async fn scenarios() -> Result<usize, Box<dyn std::error::Error>> {
     let files: Vec<_> = std::env::args_os().skip(1).collect();
     if files.is_empty() {
         return Err("usage: scenarios FILE…".into());
     }
-    // All files first: a mistake in the last one should not cost a run.
+    // All files are read first, so that a mistake in the last file is reported before any scenario
+    // runs.
     let mut scenarios: Vec<Scenario> = Vec::new();
     for file in &files {
         scenarios.extend(read(Path::new(file))?);

@@ -2,7 +2,8 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// A scenario file that cannot be read: where it went wrong, and what was expected there.
+/// The error for a scenario file that cannot be read. It contains the position and what was
+/// expected there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(String);
 
@@ -20,7 +21,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// A JSON object that knows where in the file it stands, so that every error can say so.
+/// A JSON object with its position in the file, which every error reports.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     place: String,
@@ -28,8 +29,8 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The object at `place`, with no other fields than `known`: a misspelt expectation would
-    /// expect nothing.
+    /// Creates a view of the object at `place`. Fields that are not in `known` are an error,
+    /// because a misspelt expectation would otherwise be ignored.
     pub(super) fn of(place: &str, value: &'a Value, known: &[&str]) -> Result<Self, Malformed> {
         let object = value.as_object().ok_or_else(|| {
             Malformed::new(place, format_args!("expected an object, got {}", shown(value)))
@@ -53,13 +54,13 @@ impl<'a> Fields<'a> {
         self.object.get(field)
     }
 
-    /// An error about a field: it holds something else than what was expected, or is missing.
+    /// Returns an error about a field that is missing, or does not contain what was expected.
     pub(super) fn error(&self, field: &str, expected: impl fmt::Display) -> Malformed {
         let got = self.get(field).map_or_else(|| "nothing".to_owned(), shown);
         Malformed::new(&self.place, format_args!("field {field:?}: expected {expected}, got {got}"))
     }
 
-    /// Returns a field as `read` parses it, if the field is present.
+    /// Parses a field with `read`, if the field is present.
     pub(super) fn read<T>(
         &self,
         field: &str,
@@ -71,7 +72,7 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    /// A whole number of 0 or more.
+    /// Returns a field with a whole number of at least 0.
     pub(super) fn whole(&self, field: &str) -> Result<Option<u64>, Malformed> {
         self.read(field, WHOLE, Value::as_u64)
     }
@@ -90,7 +91,7 @@ impl<'a> Fields<'a> {
 
 pub(super) const WHOLE: &str = "a whole number, 0 or more";
 
-/// A value as it stands in the file, cut to what fits a message.
+/// Returns a value as it is written in the file, shortened for a message.
 fn shown(value: &Value) -> String {
     const LENGTH: usize = 80;
     let text = value.to_string();

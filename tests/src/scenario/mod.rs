@@ -1,7 +1,7 @@
-//! Scenarios: timelines and the decisions they must give, as data that any implementation can be
-//! held to.
+//! Scenarios: timelines and the decisions that an implementation must make on them, as data for
+//! tests.
 //!
-//! [`read`] reads a file of them, [`Stores`] runs them on every store that can.
+//! [`read`] reads a file of scenarios, and [`Stores`] runs them on every store that supports them.
 //!
 //! # Example
 //!
@@ -32,7 +32,7 @@ pub use read::read;
 pub use run::Verdict;
 pub use stores::Stores;
 
-/// A timeline and the decisions it must give.
+/// A timeline, with the decisions that a store must make on it.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The name in the file.
@@ -42,7 +42,7 @@ pub struct Scenario {
     steps: Vec<Step>,
 }
 
-/// A policy, or why its limits are not among those that the library knows.
+/// A policy, or the error for limits that the library does not support.
 type Limits = Result<Policy, ParseLimitError>;
 
 #[derive(Clone, Debug)]
@@ -57,9 +57,9 @@ struct Step {
 #[derive(Clone, Debug)]
 enum Operation {
     Decide(Mode, u64),
-    /// Units of the subject's latest decision that was granted something.
+    /// Refunds units of the subject's latest decision with granted units.
     Refund(u64),
-    /// One limit, or all.
+    /// Resets one limit, or all limits.
     Reset(Option<String>),
     SetLimits(Limits),
 }
@@ -75,7 +75,7 @@ struct Expect {
     over: Option<Vec<String>>,
 }
 
-/// A wait in the scenario's unit.
+/// A time to wait, in the unit of the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     For(u64),
@@ -99,7 +99,7 @@ impl Unit {
         }
     }
 
-    /// A time in this unit, rounded up.
+    /// Returns a time in this unit, rounded up.
     fn of(self, time: std::time::Duration) -> u64 {
         let units = time.as_micros().div_ceil(u128::from(self.micros()));
         u64::try_from(units).expect("waits are far below 2^64 microseconds")

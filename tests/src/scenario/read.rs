@@ -1,4 +1,4 @@
-//! From a file to [`Scenario`]s.
+//! Reads [`Scenario`]s from a file.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use serde_json::Value;
 use super::fields::{Fields, Malformed, WHOLE};
 use super::{Expect, Limits, Operation, Scenario, Step, Unit, Wait};
 
-/// The time of `t = 0` where a scenario does not say: 2025-06-15T15:06:40Z, a full second.
+/// The default time of `t = 0` in a scenario: 2025-06-15T15:06:40Z, a full second.
 const START_SECS: u64 = 1_750_000_000;
 
-/// The subject of a step that names none.
+/// The subject of a step without a subject.
 const SUBJECT: &str = "subject";
 
 const OPERATIONS: &str = "one of check, check_up_to, peek, charge, refund, reset, set_limits";
 
-/// The scenarios of a file.
+/// Reads the scenarios of a file.
 ///
 /// # Errors
 ///
-/// Returns an error if the file cannot be read, is not JSON, or does not have the form of a file of
-/// scenarios: the error names the file, the scenario, the step, the field and what was expected.
+/// Returns an error if the file cannot be read, is not JSON, or has an invalid form. The error
+/// names the file, the scenario, the step, the field and what was expected.
 pub fn read(file: &Path) -> Result<Vec<Scenario>, Malformed> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|why| Malformed::new(&name, why))?;
@@ -63,8 +63,8 @@ fn scenario(file: &str, number: usize, value: &Value) -> Result<Scenario, Malfor
     Ok(Scenario { id: id.to_owned(), limits, unit, steps })
 }
 
-/// The names of the limits, and the policy that they make: a limit that the library does not know
-/// is no fault of the file.
+/// Returns the names of the limits, and the policy that consists of them. A limit that the library
+/// does not support is not a fault of the file.
 fn limits(fields: &Fields<'_>) -> Result<(Vec<String>, Limits), Malformed> {
     const EXPECTED: &str = "a map of names to limits, such as {\"second\": \"10/second\"}";
     let map = fields
@@ -89,7 +89,7 @@ fn limits(fields: &Fields<'_>) -> Result<(Vec<String>, Limits), Malformed> {
     Ok((map.keys().cloned().collect(), policy))
 }
 
-/// `names` are those of the limits in force, and change with `set_limits`.
+/// Parses a step. `names` contains the names of the current limits, and changes with `set_limits`.
 fn step(
     place: &str,
     value: &Value,
@@ -162,7 +162,7 @@ fn expect(place: &str, value: &Value, names: &[String]) -> Result<Expect, Malfor
     let over = |value: &Value| {
         let named: Option<Vec<String>> =
             value.as_array()?.iter().map(|name| name_in(names, name.as_str()?)).collect();
-        // In the order of the policy, as they are compared.
+        // The names are put in the order of the policy, in which they are compared.
         named.map(|named| names.iter().filter(|name| named.contains(name)).cloned().collect())
     };
     let expected_over = format!("a list of names, each {}", one_of(names));
@@ -176,7 +176,8 @@ fn expect(place: &str, value: &Value, names: &[String]) -> Result<Expect, Malfor
     })
 }
 
-/// A number for each limit, or for some; a bare number where there is one limit.
+/// Parses numbers for all limits or for some of them. If there is only one limit, a plain number is
+/// enough.
 fn by_name(
     fields: &Fields<'_>,
     field: &str,

@@ -1,4 +1,4 @@
-//! From a [`Scenario`] and a store to a [`Verdict`].
+//! Runs a [`Scenario`] on a store, and returns a [`Verdict`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,21 +11,21 @@ use rl_core::{Cost, Decision, FailureKind, Policy, RetryAfter, Subject};
 use super::{Expect, Operation, Scenario, Step, Unit, Wait};
 use crate::Bystander;
 
-/// How a scenario went on a store.
+/// The result of a scenario on a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every decision was as it must be.
+    /// Every decision was as expected.
     Passed,
-    /// One was not, or the store went wrong.
+    /// A decision was not as expected, or the store failed.
     Failed {
-        /// Which step, counted from 1.
+        /// The number of the step, counted from 1.
         step: usize,
         /// The expected value.
         expected: String,
         /// The actual value.
         got: String,
     },
-    /// It asks for something unknown: why.
+    /// The scenario needs something that is not supported, for this reason.
     Cannot(String),
 }
 
@@ -41,8 +41,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Runs `scenario` on `store`, which holds nothing and has its time from `clock`; nothing, if the store
-/// is not made for its limits. Where the store's keys can be looked at, none may be without expiry.
+/// Runs `scenario` on `store`, which must be empty and take its time from `clock`. Returns `None`
+/// if the store does not support the limits of the scenario. If the keys of the store can be read,
+/// none of them may be without an expiry.
 pub(super) async fn run(
     scenario: &Scenario,
     store: &dyn Store,
@@ -77,7 +78,7 @@ pub(super) async fn run(
     Some(Verdict::Passed)
 }
 
-/// Why a run ends early.
+/// The reason why a run ends early.
 enum Stop {
     Differs { expected: String, got: String },
     Cannot(String),
@@ -101,7 +102,7 @@ struct Run<'a> {
     unit: Unit,
     namespace: Namespace,
     policy: Policy,
-    /// The latest decision of each subject that was granted something.
+    /// The latest decision of each subject in which units were granted.
     granted: HashMap<String, Decision>,
 }
 
@@ -119,7 +120,7 @@ impl Run<'_> {
             }
             other => {
                 self.amend(&step.subject, &subject, other).await?;
-                // After a step that decides nothing, the usage of the subject is compared.
+                // After a step without a decision, the usage of the subject is compared.
                 self.decide(&subject, Mode::Peek, 0).await?
             }
         };

@@ -1,4 +1,4 @@
-//! The stores that scenarios run on.
+//! The stores on which scenarios run.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::Scenario;
 use super::run::{Verdict, run};
 use crate::{Bystander, RedisServer};
 
-/// Every store and layout, and a Redis server for those that need one.
+/// Every store and layout, with a Redis server for those that need one.
 #[derive(Debug)]
 pub struct Stores {
     clock: Arc<ManualClock>,
@@ -25,7 +25,7 @@ impl Stores {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no `redis-server` on the `PATH`, or if it does not come up.
+    /// Returns an error if `redis-server` is not on the `PATH`, or does not start.
     pub async fn start() -> io::Result<Self> {
         let server = RedisServer::try_start()?;
         let clock = Arc::new(ManualClock::default());
@@ -40,13 +40,13 @@ impl Stores {
         })
     }
 
-    /// Runs a scenario on each store that is made for it, one after another: the readable layout holds
-    /// fixed windows alone, and does not remember the time of the last change, so that windows last
-    /// longer there when the clock steps back.
+    /// Runs a scenario on each store that supports it, one after another. The readable layout
+    /// supports only fixed windows. It does not store the time of the last change, so its windows
+    /// last longer when the clock steps back.
     ///
     /// # Panics
     ///
-    /// Panics if the server is lost.
+    /// Panics if the connection to the server is lost.
     pub async fn run(&self, scenario: &Scenario) -> Vec<(&'static str, Verdict)> {
         let verdicts = [
             ("memory", self.in_memory(scenario).await),
@@ -75,7 +75,7 @@ impl Stores {
         run(scenario, &self.readable, &self.clock, Some(&mut keys)).await
     }
 
-    /// Forgets what earlier scenarios left.
+    /// Deletes the keys of earlier scenarios.
     async fn no_keys(&self) -> Bystander {
         let mut bystander = Bystander::new(&self.server).await;
         bystander.query::<()>("FLUSHALL").await;

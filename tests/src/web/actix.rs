@@ -25,8 +25,8 @@ impl Target for Actix {
         let stage = Arc::<Stage>::default();
         let theirs = Arc::clone(&stage);
         let app = move || {
-            // The type of an app contains its middlewares, so there are always three. Those without a
-            // limiter are disabled.
+            // The type of an app contains its middlewares, so there are always three of them. Those
+            // without a limiter are disabled.
             let limit = |index: usize| {
                 let limiter = limiters.get(index);
                 let limit = RateLimit::from(limiter.unwrap_or(&limiters[0]).clone());
@@ -47,7 +47,7 @@ impl Target for Actix {
     }
 }
 
-/// Serves the app that `factory` makes for each of two workers.
+/// Serves the app that `factory` creates for each of two workers.
 #[must_use]
 pub fn serve<F, T, B>(factory: F) -> Site
 where
@@ -64,7 +64,7 @@ where
     serve_on(factory, Arc::default())
 }
 
-/// The application without a limiter; `stage` is what its handlers share with a test.
+/// Configures the application without a limiter. Its handlers share `stage` with a test.
 pub fn application(app: &mut web::ServiceConfig, stage: &Arc<Stage>) {
     app.app_data(web::Data::from(Arc::clone(stage)))
         .route("/", web::to(show))
@@ -107,7 +107,7 @@ struct StopOnDrop(ServerHandle);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        // The command is sent at once; the test does not wait for its end.
+        // The stop is requested immediately. The test does not wait until the server has stopped.
         drop(self.0.stop(false));
     }
 }
@@ -157,7 +157,7 @@ async fn streams(stage: web::Data<Stage>, permit: Option<web::ReqData<Permit>>) 
     HttpResponse::Ok().streaming(words.map_ok(|word| web::Bytes::from_static(word.as_bytes())))
 }
 
-/// The middleware around the limiters.
+/// The middleware outside the limiters.
 async fn around(
     request: ServiceRequest,
     next: Next<impl MessageBody>,

@@ -36,13 +36,13 @@ impl Target for Axum {
     }
 }
 
-/// Serves `app`, which learns the addresses of its clients.
+/// Serves `app` with the addresses of its clients.
 #[must_use]
 pub fn serve(app: Router) -> Site {
     serve_on(app, Arc::default())
 }
 
-/// The application without a limiter; `stage` is what its handlers share with a test.
+/// Returns the application without a limiter. Its handlers share `stage` with a test.
 pub fn application(stage: &Arc<Stage>) -> Router {
     Router::new()
         .route("/", any(show))
@@ -118,7 +118,7 @@ async fn streams(State(stage): State<Arc<Stage>>, permit: Option<Extension<Permi
     Body::from_stream(stage.words())
 }
 
-/// The layers around the limiters.
+/// The layers outside the limiters.
 async fn around(mut request: Request, next: Next) -> Response {
     let consumer = request.headers().get("x-consumer").and_then(|value| value.to_str().ok());
     if let Some(subject) = consumer.map(Subject::consumer) {

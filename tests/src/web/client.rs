@@ -1,4 +1,4 @@
-//! The response as a client sees it.
+//! The response as a client receives it.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -6,24 +6,24 @@ use std::future::Future;
 use reqwest::header::HeaderMap;
 use reqwest::{Client, RequestBuilder};
 
-/// A client that asks servers directly, and follows no redirects.
+/// Returns a client that uses no proxy and follows no redirects.
 ///
 /// # Panics
 ///
-/// Panics if there is none.
+/// Panics if the client cannot be created.
 #[must_use]
 pub fn client() -> Client {
     let builder = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
     builder.build().expect("a client")
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request, and reads the whole response.
 pub trait Fetch {
-    /// The answer.
+    /// Sends the request, and returns the response.
     ///
     /// # Panics
     ///
-    /// Panics if the server gives none.
+    /// Panics if the server sends no response.
     fn fetch(self) -> impl Future<Output = Answer> + Send;
 }
 
@@ -36,7 +36,7 @@ impl Fetch for RequestBuilder {
     }
 }
 
-/// The answer of a server.
+/// The response of a server.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status.
@@ -47,11 +47,11 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The value of the header called `name`.
+    /// Returns the value of the header called `name`.
     ///
     /// # Panics
     ///
-    /// Panics if there are several lines of it.
+    /// Panics if there are several lines with this name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.lines(name);
@@ -59,19 +59,19 @@ impl Answer {
         lines.first().copied()
     }
 
-    /// The values of all lines called `name`, in order.
+    /// Returns the values of all lines called `name`, in order.
     ///
     /// # Panics
     ///
-    /// Panics if one of them is not visible ASCII.
+    /// Panics if a value is not visible ASCII.
     #[must_use]
     pub fn lines(&self, name: &str) -> Vec<&str> {
         let lines = self.headers.get_all(name).iter();
         lines.map(|value| value.to_str().expect("visible ASCII")).collect()
     }
 
-    /// The status and the fields of the Open Bank family, limit, remaining and reset: `200 10-9-60`.
-    /// A `Retry-After` follows as `, retry 60`. Missing fields are left out.
+    /// Returns the status and the fields of the Open Bank family (limit, remaining and reset): `200
+    /// 10-9-60`. A `Retry-After` follows as `, retry 60`. Missing fields are omitted.
     #[must_use]
     pub fn standing(&self) -> String {
         let fields = ["limit", "remaining", "reset"];
@@ -87,7 +87,7 @@ impl Answer {
         standing
     }
 
-    /// Every line that a limiter of ours may write, as `name: value`, by name.
+    /// Returns every header line that a limiter may write, as `name: value`, sorted by name.
     #[must_use]
     pub fn told(&self) -> Vec<String> {
         let ours = |name: &str| {

@@ -1,20 +1,21 @@
-//! Applications behind limiters, served by axum and by actix-web, and what clients see of them.
+//! Applications behind limiters, served by axum and by actix-web, and clients for them.
 //!
-//! Both [`Target`]s serve the same application, so that one contract can be read of both:
+//! Both [`Target`]s serve the same application, so that one contract applies to both:
 //!
-//! | route | answer |
+//! | route | response |
 //! |---|---|
-//! | `/`, `/users/{id}`, `/health` with any method | what the handler finds in the request's extensions, in the words of [`describe`] |
+//! | `/`, `/users/{id}`, `/health` with any method | the decision in the request's extensions, in the format of [`describe`] |
 //! | `POST /echo` | the body of the request |
 //! | `/costs/{units}` | adds this number of units to the cost |
-//! | `/fails` | an error of the server |
-//! | `/panics` | nothing: the handler panics |
+//! | `/fails` | an error response of the handler |
+//! | `/panics` | none, because the handler panics |
 //! | `/waits` | waits for a [cue](Site::cue) |
-//! | `/streams` | as `/costs/4`; a word at once, and a second one after a [cue](Site::cue) |
+//! | `/streams` | like `/costs/4`; one word immediately, and a second one after a [cue](Site::cue) |
 //!
-//! Around the limiters stands what services have there: an authentication that believes the header
-//! `x-consumer`, and leaves a [`Subject`](rl_core::Subject) for the limiters. It reports in the header
-//! `x-outer-sees` which decision the limiters leave in the response's extensions for outer layers.
+//! Like many services, the application has an authentication outside the limiters. It trusts the
+//! header `x-consumer`, and leaves a [`Subject`](rl_core::Subject) for the limiters. The header
+//! `x-outer-sees` reports the decision that the limiters leave in the response's extensions for
+//! outer layers.
 
 pub mod actix;
 pub mod axum;
@@ -46,11 +47,11 @@ pub trait Target {
     /// Serves the application behind at most three limiters, the outermost first.
     fn serve(limiters: Vec<HttpLimiter>) -> Site;
 
-    /// Returns the value of an earlier layer in the request's extensions.
+    /// Returns the value that an outer layer has put into the request's extensions.
     fn extension<T: Send + Sync + 'static>(request: &dyn RequestInfo) -> Option<&T>;
 }
 
-/// A server on a port of its own, until it is dropped.
+/// A server on its own port, which runs until it is dropped.
 #[derive(Debug)]
 pub struct Site {
     address: SocketAddr,
@@ -81,7 +82,7 @@ impl Stage {
         self.cues.acquire().await.expect("it is never closed").forget();
     }
 
-    /// The body of `/streams`.
+    /// Returns the body of `/streams`.
     fn words(self: Arc<Self>) -> impl Stream<Item = Result<&'static str, Infallible>> {
         let last = async move {
             self.cue().await;
@@ -91,7 +92,7 @@ impl Stage {
     }
 }
 
-/// Ends the server when it is dropped.
+/// A value that stops the server when it is dropped.
 type Stop = Box<dyn fmt::Debug + Send + Sync>;
 
 impl Site {
@@ -100,13 +101,13 @@ impl Site {
         Self { address, client: client(), stage, _stop: stop }
     }
 
-    /// How many requests have reached a handler of the application.
+    /// Returns how many requests have reached a handler of the application.
     #[must_use]
     pub fn handled(&self) -> usize {
         self.stage.handled.load(Ordering::SeqCst)
     }
 
-    /// Lets one handler go on that waits, or will.
+    /// Lets one handler continue, either one that is waiting or the next one that waits.
     pub fn cue(&self) {
         self.stage.cues.add_permits(1);
     }
@@ -115,44 +116,44 @@ impl Site {
     ///
     /// # Panics
     ///
-    /// Panics if that takes unreasonably long.
+    /// Panics if that takes too long.
     pub async fn reached(&self, handled: usize) {
         eventually(|| async { self.handled() >= handled }).await;
     }
 
-    /// The address of `path` on this server.
+    /// Returns the URL of `path` on this server.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// A request with this method.
+    /// Returns a request with this method.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, self.url(path))
     }
 
-    /// A `GET` request.
+    /// Returns a `GET` request.
     pub fn get(&self, path: &str) -> RequestBuilder {
         self.request(Method::GET, path)
     }
 
-    /// A `POST` request.
+    /// Returns a `POST` request.
     pub fn post(&self, path: &str) -> RequestBuilder {
         self.request(Method::POST, path)
     }
 }
 
-/// A clock that shows 2026-01-01T00:00:00Z until it is moved.
+/// Returns a clock that shows 2026-01-01T00:00:00Z until a test moves it.
 #[must_use]
 pub fn new_year() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(Timestamp::from_secs(1_767_225_600)))
 }
 
-/// A limiter with counters in memory, on `clock`, and with these limits, such as `10/second`.
+/// Returns a limiter in memory, on `clock`, with these limits, such as `10/second`.
 ///
 /// # Panics
 ///
-/// Panics if they are no limits.
+/// Panics if the limits are not valid.
 pub fn limiter(clock: &Arc<ManualClock>, limits: &[&str]) -> RateLimiter {
     let store = MemoryStore::builder().clock(Arc::clone(clock)).build();
     let builder = RateLimiter::builder().store(store);
@@ -160,16 +161,16 @@ pub fn limiter(clock: &Arc<ManualClock>, limits: &[&str]) -> RateLimiter {
     limits.fold(builder, RateLimiterBuilder::limit).build().expect("a policy")
 }
 
-/// A listener on a free port.
+/// Returns a listener on a free port.
 fn listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port")
 }
 
-/// Waits until it is so.
+/// Waits until the condition is met.
 ///
 /// # Panics
 ///
-/// Panics if that takes unreasonably long.
+/// Panics if that takes too long.
 pub async fn eventually<F: Future<Output = bool>>(is_so: impl Fn() -> F) {
     let asking = async {
         while !is_so().await {
@@ -179,7 +180,8 @@ pub async fn eventually<F: Future<Output = bool>>(is_so: impl Fn() -> F) {
     tokio::time::timeout(Duration::from_secs(20), asking).await.expect("it to be so in the end");
 }
 
-/// A decision in words: `minute 1/3` for each limit, those of the limiter around it after a `<`.
+/// Describes a decision as text: `minute 1/3` for each limit. After a `<` follow the limits of the
+/// limiter around it.
 #[must_use]
 pub fn describe(decision: Option<&Decision>) -> String {
     let Some(decision) = decision else {

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::Site;
 
 impl Site {
-    /// Sends these bytes over a connection of their own, and reads until the server closes it: the
-    /// last request should ask for that.
+    /// Sends these bytes over a new connection, and reads until the server closes the connection.
+    /// The last request should ask the server to close it.
     ///
     /// # Panics
     ///
@@ -19,11 +19,12 @@ impl Site {
         let mut stream = TcpStream::connect(self.address).await.expect("the server listens");
         let mut answer = Vec::new();
         let (mut from, mut to) = stream.split();
-        // Both at once: a server may answer before it has read everything, and read no further.
+        // The client writes and reads at the same time, because a server may respond before it has
+        // read everything.
         let exchange = async {
             let (read, _) =
                 tokio::join!(from.read_to_end(&mut answer), to.write_all(request.as_ref()));
-            // A connection that is cut may have been answered before.
+            // If the connection is cut, earlier requests may still have got a response.
             let _ = read;
         };
         timeout(Duration::from_secs(20), exchange).await.expect("the server ends the connection");
@@ -31,7 +32,7 @@ impl Site {
     }
 }
 
-/// The statuses of the answers in what a server sent.
+/// Returns the statuses of all responses in the bytes that a server sent.
 #[must_use]
 pub fn statuses(answers: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(answers);

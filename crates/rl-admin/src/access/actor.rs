@@ -4,28 +4,28 @@ use rl_records::Author;
 
 use super::role::{Role, Roles};
 
-/// The person or program that makes a request: a name for the log and the history, and its roles.
+/// The person or program that makes a request: its name for the log and the history, and its roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     name: Arc<str>,
     roles: Roles,
-    // Without them, the actor owns all applications.
+    // `None` means that the actor owns all applications.
     applications: Option<Arc<[String]>>,
 }
 
 impl Actor {
     /// Creates an actor.
     ///
-    /// The name is stored with every change: 1 to 250 bytes without control characters, or the
-    /// change is refused.
+    /// The name is stored with every change, and must have 1 to 250 bytes without control
+    /// characters. With another name, every change is refused.
     #[must_use]
     pub fn new(name: &str, roles: Roles) -> Self {
         Self { name: name.into(), roles, applications: None }
     }
 
-    /// Restricts the resources that the actor may edit to those that list only these applications.
+    /// Restricts the actor to editing resources that list only these applications.
     ///
-    /// Reading, and the limits of consumers, are not affected.
+    /// The actor may still read all resources, and edit the limits of consumers.
     ///
     /// # Examples
     ///
@@ -49,8 +49,8 @@ impl Actor {
 
     /// Returns whether the actor owns all of these applications.
     ///
-    /// Without [`of_applications`](Self::of_applications), an actor owns all. With it, an empty list is not
-    /// owned.
+    /// An actor without [`of_applications`](Self::of_applications) owns all applications. For other
+    /// actors, an empty list is not owned.
     #[must_use]
     pub fn owns<A: AsRef<str>>(&self, applications: impl IntoIterator<Item = A>) -> bool {
         let Some(own) = &self.applications else { return true };
@@ -77,7 +77,8 @@ impl Actor {
         self.roles.contains(role)
     }
 
-    /// Returns the author for changes by this actor, who blocks and unblocks if the roles allow it.
+    /// Returns the author for changes by this actor. The author may block and unblock if the roles
+    /// allow it.
     pub(crate) fn author(&self) -> Author<'_> {
         let may_block = self.has(Role::CanCreateRateLimits);
         let may_unblock = self.has(Role::CanDeleteRateLimits);

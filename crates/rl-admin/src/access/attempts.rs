@@ -15,19 +15,21 @@ use rl_core::{
     Decision, Limit, MemoryStore, Period, Policy, RateLimiter, Realm, RetryAfter, Subject,
 };
 
-/// The time in which wrong credentials cause at most one log line.
+/// The interval in which wrong credentials cause at most one log line.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The factor by which all clients without a known address together may fail more often than one address.
+/// All clients with an unknown address share one limit, which is larger than the limit of an
+/// address by this factor.
 const UNKNOWN_FACTOR: u64 = 50;
 
 /// The limit of wrong credentials for each client address.
 ///
-/// After too many wrong credentials, an address gets 429 until the minute is over, even for right ones. IPv6
-/// addresses count by network of 64 bits. Right credentials do not count.
+/// After too many wrong credentials, an address gets 429 until the minute is over, even with
+/// correct ones. IPv6 addresses are counted by network of 64 bits. Correct credentials are not
+/// counted.
 ///
-/// Clients whose address is unknown share one count, which is 50 times as large. The address is known
-/// if the server is made with `into_make_service_with_connect_info::<SocketAddr>()`.
+/// Clients whose address is unknown share one count, and its limit is 50 times as large. Addresses
+/// are known if the server is created with `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// # Examples
 ///
@@ -35,7 +37,8 @@ const UNKNOWN_FACTOR: u64 = 50;
 /// use rl_admin::access::FailedAttempts;
 /// use rl_core::client_ip::ClientIp;
 ///
-/// // Without this, all clients behind a proxy share one address, and one that guesses locks out the others.
+/// // Without this, all clients behind a proxy share one address, and one wrong client locks out
+/// all.
 /// let proxies = "10.0.0.0/8".parse()?;
 /// let attempts = FailedAttempts::per_minute(20).client_address(ClientIp::with_proxies(proxies));
 /// # Ok::<(), rl_core::client_ip::InvalidProxies>(())
@@ -49,7 +52,8 @@ pub struct FailedAttempts {
 }
 
 impl FailedAttempts {
-    /// Allows `max` wrong credentials in a minute. With 0, every request with credentials is rejected.
+    /// Allows `max` wrong credentials in a minute. With 0, every request that contains credentials
+    /// is rejected.
     pub fn per_minute(max: u32) -> Self {
         Self { max, client_ip: ClientIp::peer(), exempts_loopback: false }
     }
@@ -60,8 +64,8 @@ impl FailedAttempts {
         self
     }
 
-    /// Sets whether a peer on the loopback that is no trusted proxy is never limited. Defaults to
-    /// `false`.
+    /// Sets whether a peer on the loopback interface is never limited, unless it is a trusted
+    /// proxy. Defaults to `false`.
     pub fn exempt_loopback(mut self, is_exempt: bool) -> Self {
         self.exempts_loopback = is_exempt;
         self
@@ -92,7 +96,7 @@ impl FailedAttempts {
 }
 
 impl Default for FailedAttempts {
-    /// Allows 20 wrong credentials in a minute.
+    /// Returns a limit of 20 wrong credentials in a minute.
     fn default() -> Self {
         Self::per_minute(20)
     }
@@ -100,9 +104,9 @@ impl Default for FailedAttempts {
 
 /// Counts wrong credentials.
 ///
-/// A wrong credential is charged after it was checked. A right one is accepted only if the address still has
-/// an attempt left after the check. So of any number of concurrent guesses, at most `max` wrong ones get 401,
-/// and a right one is accepted only before the last of them.
+/// A wrong credential is charged after it was checked. A correct one is accepted only if the
+/// address still has an attempt left after the check. So of any number of concurrent guesses, at
+/// most `max` wrong ones get 401. A correct one is accepted only before the last of these.
 pub(crate) struct AttemptLimiter {
     limiter: RateLimiter,
     client_ip: ClientIp,
@@ -112,7 +116,8 @@ pub(crate) struct AttemptLimiter {
 }
 
 impl AttemptLimiter {
-    /// Returns the subject that the attempts of a request count under; `None` if it is exempt.
+    /// Returns the subject under which the attempts of a request are counted, or `None` if the
+    /// request is exempt.
     pub(crate) fn client(&self, request: &Parts) -> Option<Subject> {
         let peer = request.extensions.get::<ConnectInfo<SocketAddr>>();
         let peer: Option<IpAddr> = peer.map(|ConnectInfo(peer)| peer.ip());
@@ -133,7 +138,7 @@ impl AttemptLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the wait if it has none.
+    /// Returns the time to wait as an error if the client has no attempt left.
     pub(crate) async fn check(&self, client: Option<&Subject>) -> Result<(), TooManyAttempts> {
         let Some(client) = client else { return Ok(()) };
         TooManyAttempts::of(&self.limiter.peek(client, 1).await)
@@ -143,7 +148,7 @@ impl AttemptLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the wait if the client had no attempt left.
+    /// Returns the time to wait as an error if the client had no attempt left.
     pub(crate) async fn fail(&self, client: Option<&Subject>) -> Result<(), TooManyAttempts> {
         let Some(client) = client else { return Ok(()) };
         let decision = self.limiter.check(client, 1).await;
@@ -197,7 +202,7 @@ struct LogSampler {
 }
 
 impl LogSampler {
-    /// Returns how many lines were suppressed since the last one, if a line is due.
+    /// Returns the number of lines that were suppressed since the last one, if a line is due.
     fn should_log(&mut self, now: Timestamp) -> Option<u64> {
         if now < self.next {
             self.suppressed += 1;
@@ -250,11 +255,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn right_credentials_are_rejected_once_the_attempts_are_used_up() {
+    async fn correct_credentials_are_rejected_once_the_attempts_are_used_up() {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
         let attempts = FailedAttempts::per_minute(3).start(clock.clone());
         let client = Subject::ip([192, 0, 2, 7]);
-        // Right credentials are not charged.
+        // Correct credentials are not charged.
         for _ in 0..100 {
             attempts.check(Some(&client)).await.unwrap();
         }

@@ -11,18 +11,18 @@ use super::attempts::FailedAttempts;
 pub trait Authorize: Send + Sync + 'static {
     /// Authenticates a request by its head.
     ///
-    /// Return [`MaybeReady::later`] if the check has to wait, for a database for instance.
+    /// Return [`MaybeReady::later`] if the check has to wait, for example for a database.
     fn authorize(&self, request: &Parts) -> MaybeReady<Authorized>;
 }
 
-/// The result of an [`Authorize`].
+/// The result of authentication by an [`Authorize`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Authorized {
     /// The request is from this actor.
     As(Actor),
-    /// The request has no credentials of the kind that is checked here. Another [`Authorize`] may accept
-    /// it.
+    /// The request has no credentials of the kind that this [`Authorize`] checks. Another one may
+    /// accept it.
     Unknown,
     /// The credentials are wrong. If no other [`Authorize`] accepts them, they count as a
     /// [failed attempt](FailedAttempts) of the client's address.

@@ -1,9 +1,11 @@
 //! Authentication and authorization.
 //!
 //! 1. An [`Authorize`] authenticates a request: it returns an [`Actor`] with a name and [`Roles`].
-//! 2. Several can be configured; the first that accepts the credentials decides. If none does, the response
-//!    is 401. Without any, every request gets 401. Wrong credentials are [limited](FailedAttempts) by address.
-//! 3. Each operation requires one [`Role`]. Without it, the response is 403 and names the role.
+//! 2. Several can be configured; the first one that accepts the credentials decides. If none does,
+//!    the response is 401. If none is configured, every request gets 401. Wrong credentials are
+//!    [limited](FailedAttempts) by address.
+//! 3. Each operation requires one [`Role`]. If the actor lacks it, the response is 403 and names
+//!    the role.
 //! 4. Every change is logged and stored with the name of its actor.
 //!
 //! # Example

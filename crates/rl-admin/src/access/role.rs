@@ -65,7 +65,7 @@ impl FromStr for Role {
     }
 }
 
-/// The error for a name that is no [`Role`].
+/// The error for a name that is not a [`Role`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownRole {
     name: String,

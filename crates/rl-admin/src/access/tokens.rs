@@ -82,16 +82,16 @@ impl BearerTokens {
         Ok(self)
     }
 
-    /// Reads a JSON list of objects with `name`, `token` or `token_sha256`, and `roles`.
+    /// Parses a JSON list of objects with `name`, `token` or `token_sha256`, and `roles`.
     ///
-    /// [`applications`](Actor::of_applications) are optional.
+    /// The field [`applications`](Actor::of_applications) is optional.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the invalid entry, without any token.
+    /// Returns an error that names the invalid entry, but contains no token.
     pub fn from_json(json: &str) -> Result<Self, InvalidTokens> {
         let entries: Vec<Entry> = serde_json::from_str(json).map_err(|error| {
-            // Leave out the text of the error, which may quote a token.
+            // The text of the error is omitted, because it may quote a token.
             InvalidTokens(format!(
                 "line {} column {}: expected a list such as [{{\"name\": \"alice\", \"token\": \"…\", \
                  \"roles\": [\"CanReadCallLimits\"]}}]",
@@ -135,10 +135,10 @@ impl BearerTokens {
         self.known.is_empty()
     }
 
-    /// Returns the actor with this token. Takes the same time for every token.
+    /// Returns the actor with this token. The search takes the same time for every token.
     fn find(&self, token: &str) -> Option<&Actor> {
         let given = digest(token);
-        // One more than the index, so that 0 stands for none.
+        // This is the index plus one, so that 0 can mean that no token was found.
         let mut found = 0_u32;
         for (place, (known, _)) in (1..).zip(&self.known) {
             let is_equal: Choice = known.ct_eq(&given);

@@ -9,7 +9,7 @@ use super::text;
 use super::visitor::Visitor;
 use crate::access::Role;
 
-/// Draws the form for a time, and the limits at that time.
+/// Renders the form for a time, and the limits at that time.
 pub(super) fn section(
     site: &Site,
     visitor: &Visitor,
@@ -60,12 +60,12 @@ pub(super) fn section(
     }
 }
 
-/// The time that a page shows.
+/// The time for which a page shows limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SelectedTime {
     pub(super) time: Timestamp,
     pub(super) is_now: bool,
-    /// The request named a time that is invalid.
+    /// Whether the request contained an invalid time.
     pub(super) is_wrong: bool,
 }
 

@@ -1,7 +1,7 @@
 use axum::http::header;
 use axum::response::IntoResponse;
 
-/// Makes browsers revalidate each time, so that a page and its style sheet have the same version.
+/// Makes browsers revalidate each time, so that a page and its style sheet are of the same version.
 const REVALIDATE: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-cache");
 
 /// Responds with the style sheet.
@@ -25,7 +25,7 @@ pub(super) async fn icon() -> impl IntoResponse {
 mod tests {
     use std::collections::HashMap;
 
-    /// Returns the colours of the light and the dark scheme.
+    /// Returns the colours of the light scheme and of the dark scheme.
     fn schemes() -> [HashMap<&'static str, [f64; 3]>; 2] {
         let style = include_str!("assets/console.css");
         let mut blocks = style.split(":root {").skip(1);
@@ -45,7 +45,7 @@ mod tests {
         pairs.map(|(name, hex)| (name, parse(hex))).collect()
     }
 
-    /// Returns the contrast of two colours, as the Web Content Accessibility Guidelines define it.
+    /// Returns the contrast of two colours as defined by the Web Content Accessibility Guidelines.
     fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
         let light = |colour: [f64; 3]| {
             let [r, g, b] = colour.map(|part| {

@@ -12,9 +12,9 @@ use super::site::Site;
 use super::{assets, changes, consumer, consumers, guard, login, records, store, tiers, usage};
 use crate::admin::Admin;
 
-/// The pages and the sessions of a console.
+/// The console: its pages and its sessions.
 ///
-/// Clones are cheap and share the sessions.
+/// Clones are cheap, and share the sessions.
 #[derive(Clone)]
 pub struct Console {
     site: Arc<Site>,
@@ -34,7 +34,8 @@ impl Console {
         }
     }
 
-    /// Returns the routes, which begin with the [path](ConsoleBuilder::path). Merge them; do not nest them.
+    /// Returns the routes, which begin with the [path](ConsoleBuilder::path). Add them with
+    /// `merge`, not with `nest`.
     pub fn router(&self) -> Router {
         let path = |rest: &str| format!("{}{rest}", self.site.path());
         Router::new()
@@ -60,7 +61,7 @@ impl Console {
             .route(&path("/icon.svg"), get(assets::icon))
             .route(&path("/{*rest}"), any(async || Failure::no_page()))
             .method_not_allowed_fallback(async || Failure::no_page())
-            // A layer of these routes only, because the application has others.
+            // The layer applies to these routes only, because the application has other routes.
             .route_layer(from_fn_with_state(self.site.clone(), guard::guard))
             .with_state(self.site.clone())
     }
@@ -89,12 +90,12 @@ pub struct ConsoleBuilder {
 }
 
 impl ConsoleBuilder {
-    /// Sets the path that all pages begin with. Defaults to `/console`.
+    /// Sets the path with which all pages begin. Defaults to `/console`.
     ///
     /// # Panics
     ///
-    /// Panics unless the path is one or more segments of `a-z`, `A-Z`, `0-9`, `_`, `-` and `.`, each after a
-    /// `/`.
+    /// Panics unless the path consists of one or more segments, each after a `/`. A segment
+    /// contains only `a-z`, `A-Z`, `0-9`, `_`, `-` and `.`.
     pub fn path(mut self, path: &str) -> Self {
         let fits = |part: &str| {
             let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
@@ -106,33 +107,35 @@ impl ConsoleBuilder {
         self
     }
 
-    /// Sets the origin at which browsers see the console, such as `https://limits.example.com`. Forms with
-    /// another origin are refused. Defaults to the `Host` of the request.
+    /// Sets the origin under which browsers see the console, such as `https://limits.example.com`.
+    /// Forms from another origin are refused. Defaults to the `Host` of the request.
     ///
-    /// Set it behind a proxy that changes `Host`.
+    /// Set it if a proxy in front of the console changes `Host`.
     pub fn origin(mut self, origin: &str) -> Self {
         self.origin = Some(origin.trim_end_matches('/').to_ascii_lowercase());
         self
     }
 
-    /// Allows the cookie to be sent without TLS, for a console without a TLS proxy on the same machine.
+    /// Allows the session cookie without TLS, for a console that is only used on the same machine.
     pub fn without_tls(mut self) -> Self {
         self.is_secure = false;
         self
     }
 
-    /// Allows the cookie without TLS like [`without_tls`](Self::without_tls), but only for browsers that see
-    /// the console at `localhost`, `127.0.0.0/8` or `[::1]`.
+    /// Allows the session cookie without TLS like [`without_tls`](Self::without_tls), but only if
+    /// browsers see the console at `localhost`, `127.0.0.0/8` or `[::1]`.
     ///
-    /// A login under another name is refused. It came through a proxy, which may send the cookie without TLS.
+    /// A login under another host name is refused. It came through a proxy, which may send the
+    /// cookie without TLS.
     pub fn on_this_machine(mut self) -> Self {
         self.is_secure = false;
         self.is_local = true;
         self
     }
 
-    /// Sets the time without a click after which a session ends, and its greatest age. Defaults to half an
-    /// hour and twelve hours. The automatic refresh of a page is no click.
+    /// Sets the time without a click after which a session ends, and the maximum age of a session.
+    /// Defaults to half an hour and twelve hours. The automatic refresh of a page does not count as
+    /// a click.
     pub fn sessions(mut self, idle: Duration, longest: Duration) -> Self {
         self.idle = idle;
         self.longest = longest;

@@ -1,4 +1,4 @@
-//! The history of changes.
+//! The page with the history of changes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::{text, tiers};
 /// The number of entries on a page.
 const PAGE: u32 = 50;
 
-/// Shows the history of everything, or of one consumer.
+/// Shows the whole history, or the history of one consumer.
 pub(super) async fn list(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
@@ -58,7 +58,7 @@ pub(super) async fn list(
     Ok(page(&site, Some(&visitor), "Changes", Tab::Changes, main))
 }
 
-/// Draws entries. The column for their objects is left out if all are about one consumer.
+/// Renders entries. If all entries are about one consumer, the column for their objects is omitted.
 pub(super) fn table(site: &Site, history: &[AuditEntry], of_one: bool) -> Markup {
     html! {
         @if history.is_empty() {
@@ -84,7 +84,7 @@ pub(super) fn table(site: &Site, history: &[AuditEntry], of_one: bool) -> Markup
     }
 }
 
-/// Draws the object of an entry. A consumer is a link to its page.
+/// Renders the object of an entry. A consumer is a link to its page.
 fn about(site: &Site, event: &AuditEvent) -> Markup {
     let consumer = |id: &str| {
         let href = site.consumer_link(id);
@@ -100,7 +100,7 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
             html! { (realm) " " span.id { (id) } }
         }
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
-        // The request names no consumer, or the event is newer than this page.
+        // The request names no consumer, or the event was added in a later version than this page.
         _ => html! { "–" },
     }
 }
@@ -215,7 +215,7 @@ fn shown(content: &RecordContent) -> Vec<(String, String)> {
     shown.into_iter().map(|(field, value)| (label_of(field), value)).collect()
 }
 
-/// Formats a time, with its microseconds unless they are the first or the last of a second.
+/// Formats a time. Its microseconds are omitted if they are the first or the last of a second.
 fn precise(time: rl_core::time::Timestamp) -> String {
     let text = text::time(time);
     match time.as_micros() % 1_000_000 {

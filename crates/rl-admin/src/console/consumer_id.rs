@@ -2,7 +2,7 @@ use axum::http::StatusCode;
 
 use super::failure::Failure;
 
-/// Checks that a record can have this consumer id.
+/// Checks that `id` can be the consumer id of a record.
 pub(super) fn check_consumer_id(id: &str) -> Result<&str, Failure> {
     let is_valid = (1..=250).contains(&id.len()) && !id.chars().any(char::is_control);
     if is_valid {

@@ -11,7 +11,7 @@ use super::page::{Tab, page};
 use super::site::Site;
 use super::visitor::Visitor;
 
-/// Shows the list of consumers, with a search.
+/// Shows the list of consumers, with a search field.
 pub(super) async fn list(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,

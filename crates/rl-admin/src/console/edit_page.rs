@@ -1,4 +1,4 @@
-//! The page with the form of one object: a record or a tier.
+//! The page with the form for editing an object: a record or a tier.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -12,7 +12,7 @@ use super::site::Site;
 use super::text;
 use super::visitor::Visitor;
 
-/// The expected value of a limit.
+/// The description of a valid limit.
 const LIMIT: &str =
     "nothing or -1 (no limit), 0 (no call), or a number of calls up to 9007199254740991";
 
@@ -32,7 +32,7 @@ impl Rejection {
         Self { status: StatusCode::UNPROCESSABLE_ENTITY, problems, notice: html! {} }
     }
 
-    /// Returns a rejection of a field that the database refused.
+    /// Returns a rejection for a field that the database layer refused.
     pub(super) fn invalid_field(field: &InvalidField) -> Self {
         Self::invalid(vec![problem(field)])
     }
@@ -44,7 +44,8 @@ impl Rejection {
 
     /// Returns a rejection because another actor has changed the object.
     ///
-    /// `differences` are the field, the saved value and the typed value wherever they differ.
+    /// `differences` lists each field in which they differ, with the saved value and the typed
+    /// value.
     pub(super) fn conflict(
         object: &str,
         updated_by: &str,
@@ -78,20 +79,20 @@ pub(super) struct EditPage<'a> {
     pub(super) visitor: &'a Visitor,
     pub(super) tab: Tab,
     pub(super) title: &'static str,
-    /// The links to the pages above this one.
+    /// The breadcrumb links to the pages above this one.
     pub(super) crumbs: Markup,
-    /// The path that the form is sent to.
+    /// The path to which the form is sent.
     pub(super) action: &'static str,
     /// The label of the button.
     pub(super) save: &'static str,
-    /// The target of "Cancel".
+    /// The target of the link "Cancel".
     pub(super) back: String,
     pub(super) fields: &'a Fields,
     pub(super) rejection: Option<Rejection>,
 }
 
 impl EditPage<'_> {
-    /// Draws the page around the fields in `content`, with `footer` below the form.
+    /// Renders the page around the fields in `content`, with `footer` below the form.
     pub(super) fn respond(self, content: &Markup, footer: &Markup) -> Response {
         let rejection = self.rejection.as_ref();
         let status = rejection.map_or(StatusCode::OK, |rejection| rejection.status);
@@ -126,7 +127,7 @@ impl EditPage<'_> {
         (status, page(self.site, Some(self.visitor), &title, self.tab, main)).into_response()
     }
 
-    /// Draws the fields of the six limits. `hint` explains an empty field and a 0.
+    /// Renders the fields of the six limits. `hint` explains an empty field and a 0.
     pub(super) fn limits(&self, hint: &str) -> Markup {
         html! {
             fieldset {
@@ -139,12 +140,12 @@ impl EditPage<'_> {
         }
     }
 
-    /// Draws a text field.
+    /// Renders a text field.
     pub(super) fn text(&self, name: &'static str, label: &str, hint: &str) -> Markup {
         self.field(name, "text", label, hint)
     }
 
-    /// Draws a field for a time.
+    /// Renders a field for a time.
     pub(super) fn time(&self, name: &'static str, label: &str, hint: &str) -> Markup {
         self.field(name, "datetime-local", label, hint)
     }
@@ -190,7 +191,7 @@ pub(super) fn with_limits(fields: Fields, limits: &CallLimits) -> Fields {
     })
 }
 
-/// Reads the six limits that were typed. Adds a problem for each that is invalid.
+/// Parses the six limits that were typed. Adds a problem for each invalid one.
 pub(super) fn read_limits(form: &Fields, problems: &mut Problems) -> CallLimits {
     CallPeriod::ALL.into_iter().fold(CallLimits::UNLIMITED, |limits, period| {
         let typed = form.get(period.field());
@@ -206,7 +207,7 @@ pub(super) fn read_limits(form: &Fields, problems: &mut Problems) -> CallLimits 
     })
 }
 
-/// Returns the message for a field that the database refuses.
+/// Returns the message for a field that the database layer refuses.
 pub(super) fn problem(invalid: &InvalidField) -> (&'static str, String) {
     (invalid.field(), format!("Expected {}.", invalid.expected()))
 }

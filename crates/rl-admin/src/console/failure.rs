@@ -4,13 +4,13 @@ use axum::response::{IntoResponse, Response};
 use crate::error::ApiError;
 use crate::failure::DependencyFailure;
 
-/// The reason why a page cannot be shown. [`guard`](super::guard) draws it.
+/// The reason why a page cannot be shown. [`guard`](super::guard) renders it.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) status: StatusCode,
     pub(super) title: &'static str,
     pub(super) message: String,
-    /// The dependency that caused it, for the log.
+    /// The dependency that caused the failure, for the log.
     pub(super) dependency: Option<DependencyFailure>,
 }
 

@@ -1,26 +1,26 @@
 use axum::http::Uri;
 
-/// The fields of a form, or of a query.
+/// The fields of a form or of a query.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// Reads the query of an address.
+    /// Parses the query of a URI.
     pub(super) fn of_query(uri: &Uri) -> Self {
         Self::parse(uri.query().unwrap_or_default().as_bytes())
     }
 
-    /// Reads text such as `a=1&b=2`. Other text has no fields.
+    /// Parses a text such as `a=1&b=2`. Any other text yields no fields.
     pub(super) fn parse(text: &[u8]) -> Self {
         Self(serde_urlencoded::from_bytes(text).unwrap_or_default())
     }
 
-    /// Returns the trimmed value of a field, or empty text without the field.
+    /// Returns the trimmed value of a field, or an empty text if the field is missing.
     pub(super) fn get(&self, name: &str) -> &str {
         self.raw(name).trim()
     }
 
-    /// Returns the value of a field, or empty text without the field.
+    /// Returns the untrimmed value of a field, or an empty text if the field is missing.
     pub(super) fn raw(&self, name: &str) -> &str {
         let field = self.0.iter().find(|(field, _)| field == name);
         field.map_or("", |(_, value)| value)

@@ -24,10 +24,11 @@ use crate::read::BODY_TIMEOUT;
 /// The size limit of a form, in bytes.
 const MAX_FORM: usize = 64 * 1024;
 
-/// The security headers. Pages load nothing from other hosts, run nothing inline, and cannot be framed.
+/// The security headers. Pages load nothing from other hosts, run no inline scripts, and cannot be
+/// framed.
 ///
-/// The referrer policy is `same-origin`, because with a stricter one browsers send `Origin: null` with forms,
-/// which is refused.
+/// The referrer policy is `same-origin`. With a stricter policy, browsers send `Origin: null` with
+/// forms, which the console refuses.
 const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -42,7 +43,8 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Passes requests of visitors who may read, and forms of this console. Draws the page of a failure.
+/// Passes on requests of visitors who may read, and forms of this console. Renders a page for a
+/// failure.
 pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let visitor = visitor(&site, &request);
     let mut response = match check(&site, request, visitor.as_ref()).await {
@@ -59,7 +61,7 @@ pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next:
     response
 }
 
-/// Draws the page of a failure, and notes the dependency that caused it.
+/// Renders the page of a failure, and records the dependency that caused it.
 fn draw(site: &Site, visitor: Option<&Visitor>, failure: Failure) -> Response {
     let Failure { status, title, message, dependency } = failure;
     if let Some(dependency) = dependency {
@@ -75,7 +77,8 @@ fn draw(site: &Site, visitor: Option<&Visitor>, failure: Failure) -> Response {
     (status, page(site, visitor, title, Tab::None, main)).into_response()
 }
 
-/// Checks a request. Returns it with its visitor and its form as extensions, or the response that refuses it.
+/// Checks a request. Returns it with its visitor and its form as extensions, or else the response
+/// that refuses it.
 async fn check(
     site: &Site,
     request: Request,
@@ -119,22 +122,23 @@ async fn check(
     Ok(Request::from_parts(parts, Body::empty()))
 }
 
-/// Returns the path of a request without the path of the console.
+/// Returns the path of a request relative to the path of the console.
 fn path_within<'a>(site: &Site, request: &'a Request) -> &'a str {
     request.uri().path().strip_prefix(site.path()).unwrap_or_default()
 }
 
-/// Returns the visitor of a request, if its cookie belongs to a session.
+/// Returns the visitor of a request, if its cookie contains the id of a session.
 fn visitor(site: &Site, request: &Request) -> Option<Visitor> {
     let id = site.session_id(request.headers())?;
-    // The automatic refresh of a page does not keep a session alive.
+    // The automatic refresh of a page must not keep a session alive.
     let is_click = path_within(site, request) != "/usage";
     let Session { actor, form_token, .. } = site.sessions.find(id, site.context.now(), is_click)?;
     let context = site.context.clone();
     Some(Visitor { actor, form_token, context, request: summary(request) })
 }
 
-/// Returns whether the browser declares that a form comes from this console. Every browser does so.
+/// Returns whether the browser declares that a form comes from this console. Every current browser
+/// sends such a declaration.
 fn has_own_origin(site: &Site, parts: &Parts) -> bool {
     let text = |name: &str| {
         let line = parts.headers.get(name);
@@ -155,20 +159,20 @@ fn has_own_origin(site: &Site, parts: &Parts) -> bool {
     }
 }
 
-/// Summarizes a request, in case it is refused.
+/// Summarizes a request for the history, in case the request is refused.
 fn summary(request: &Request) -> RequestSummary {
     let uri = request.uri();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     RequestSummary {
         method: request.method().to_string(),
-        // The query of a page has what an API has in its path.
+        // The query is included, because it names the object as the path of the API does.
         path: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
         route: route.unwrap_or_default(),
         subject: consumer_of(&Fields::parse(uri.query().unwrap_or_default().as_bytes())),
     }
 }
 
-/// Returns the consumer that a form or a query names, in any of the fields that pages use.
+/// Returns the consumer that a form or a query names, in any of the fields that the pages use.
 fn consumer_of(fields: &Fields) -> Option<Subject> {
     let id = ["consumer_id", "consumer", "id"].into_iter().find_map(|name| fields.non_empty(name));
     id.map(Subject::consumer)

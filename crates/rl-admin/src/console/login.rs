@@ -23,7 +23,7 @@ pub(super) async fn form(State(site): State<Arc<Site>>, request: Request) -> Res
     login_page(&site, own_page(&site, fields.get("next")), None).into_response()
 }
 
-/// Begins a session for the actor of a token.
+/// Begins a session for the actor with the token that was typed.
 pub(super) async fn log_in(
     State(site): State<Arc<Site>>,
     Extension(form): Extension<Fields>,
@@ -38,7 +38,8 @@ pub(super) async fn log_in(
     let Ok(token) = HeaderValue::try_from(format!("Bearer {}", form.get("token"))) else {
         return refuse(StatusCode::UNAUTHORIZED, WRONG_TOKEN);
     };
-    // Authenticate like a request of the API, so that wrong tokens are counted in one place.
+    // The token is authenticated like a request of the API, so that wrong tokens are counted in one
+    // place.
     let (mut parts, _) = request.into_parts();
     let before = site.session_id(&parts.headers).map(ToOwned::to_owned);
     parts.headers.insert(header::AUTHORIZATION, token);
@@ -105,7 +106,7 @@ fn login_page(site: &Site, next: &str, problem: Option<&str>) -> impl IntoRespon
     page(site, None, "Log in", Tab::None, main)
 }
 
-/// Returns `next` if it is a page of this console, and else the first page.
+/// Returns `next` if it is a page of this console, otherwise the first page.
 fn own_page<'a>(site: &'a Site, next: &'a str) -> &'a str {
     let rest = next.strip_prefix(site.path());
     let is_own = rest.is_some_and(|rest| {
@@ -115,7 +116,8 @@ fn own_page<'a>(site: &'a Site, next: &'a str) -> &'a str {
     if is_own { next } else { site.path() }
 }
 
-/// Returns whether the browser sees the console on its own machine.
+/// Returns whether the browser and the console are on the same machine, judging by the `Host` of
+/// the request.
 fn is_local(request: &Request) -> bool {
     let line = request.headers().get(header::HOST);
     let host = line.and_then(|line| Authority::try_from(line.as_bytes()).ok());

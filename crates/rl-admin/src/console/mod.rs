@@ -1,24 +1,28 @@
-//! A console for people: pages under `/console` that show and change limits.
+//! A console for administrators: pages under `/console` that show and change limits.
 //!
-//! 1. **Login** takes a token that an [`Authorize`](crate::Authorize) of the [`Admin`](crate::Admin) accepts.
-//!    The session has a random id in a cookie that neither scripts nor other sites can use. It ends after half
-//!    an hour without a click, after twelve hours, and with a logout.
-//! 2. **Roles** of the token decide what is shown. Reading needs `CanReadCallLimits` and `CanGetRateLimits`.
-//!    Creating, changing, deleting and resetting need the [`Role`](crate::Role) of that name. Without it,
-//!    the control is hidden and the request is refused with 403.
-//! 3. **No edit is lost** if two people edit the same object. The second one sees the changes of the first,
-//!    and their own text is still in the form.
+//! 1. **Login** takes a token that an [`Authorize`](crate::Authorize) of the
+//!    [`Admin`](crate::Admin) accepts. The cookie contains a random session id, which neither
+//!    scripts nor other sites can use. A session ends after half an hour without a click, after
+//!    twelve hours, or with a logout.
+//! 2. **Roles** of the token determine what is shown. Reading requires `CanReadCallLimits` and
+//!    `CanGetRateLimits`. Creating, changing, deleting and resetting each require the corresponding
+//!    [`Role`](crate::Role). Without the role, the control is hidden, and the request is refused
+//!    with 403.
+//! 3. **No edit is lost** if two people edit the same object. The second person sees the changes of
+//!    the first, and the form still contains the text that the second person typed.
 //! 4. **Reading charges no counter.**
 //! 5. **No scripts are needed**, and no other hosts. The content security policy allows neither inline
 //!    scripts nor inline styles. All text from people is escaped.
 //!
-//! Sessions belong to one process. Behind a load balancer, send a browser to the same instance.
+//! Sessions belong to one process. Behind a load balancer, each browser must be routed to the same
+//! instance.
 //!
-//! # Why sessions, form tokens and their checks are written here
+//! # Why sessions and form tokens are implemented here
 //!
-//! SECURITY.md promises sessions with two time limits, of which only digests are kept, in a bounded number.
-//! `tower-sessions` has one time limit for each session, and its stores keep the ids themselves. The `csrf`
-//! layer of tower-http accepts requests without `Origin` and `Sec-Fetch-Site`, which the console refuses.
+//! SECURITY.md promises sessions with two time limits, in a bounded number, of which only digests
+//! are stored. `tower-sessions` has one time limit for each session, and its stores contain the ids
+//! themselves. The `csrf` layer of tower-http accepts requests without `Origin` and
+//! `Sec-Fetch-Site`, which the console refuses.
 //!
 //! # Example
 //!

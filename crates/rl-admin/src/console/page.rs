@@ -3,10 +3,10 @@ use maud::{DOCTYPE, Markup, html};
 use super::site::Site;
 use super::visitor::Visitor;
 
-/// The name of the form field with the token of the session.
+/// The name of the form field that contains the form token of the session.
 pub(super) const FORM_TOKEN: &str = "form_token";
 
-/// The part of the console that a page belongs to.
+/// The part of the console to which a page belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tab {
     None,
@@ -16,7 +16,7 @@ pub(super) enum Tab {
     Store,
 }
 
-/// Draws a page around `main`, whose first element is the heading.
+/// Renders a page around `main`, whose first element is the heading.
 pub(super) fn page(
     site: &Site,
     visitor: Option<&Visitor>,
@@ -65,7 +65,7 @@ fn entry(link: &str, text: &str, is_here: bool) -> Markup {
     html! { li { a href=(link) aria-current=[is_here.then_some("page")] { (text) } } }
 }
 
-/// Draws the logo: three bars below a line.
+/// Renders the logo: three bars below a line.
 fn logo() -> Markup {
     html! {
         svg.mark viewBox="0 0 24 24" width="24" height="24" aria-hidden="true" {
@@ -77,12 +77,12 @@ fn logo() -> Markup {
     }
 }
 
-/// Draws the field that every form needs to be accepted.
+/// Renders the field that every form must contain.
 pub(super) fn form_token(visitor: &Visitor) -> Markup {
     html! { input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token); }
 }
 
-/// Draws the confirmation that a link names.
+/// Renders the confirmation with this key, which a redirect has put into the query.
 pub(super) fn confirmation(word: &str) -> Markup {
     let sentence = match word {
         "created" => "The record was created. It applies to the next call.",

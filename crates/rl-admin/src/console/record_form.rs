@@ -1,4 +1,4 @@
-//! The typed fields of a record. They stay as they were typed until they can be stored.
+//! The fields of a record as they were typed, until they can be stored.
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
@@ -27,10 +27,10 @@ pub(super) fn fields(record: &Record) -> Fields {
     with_limits(fields, &content.limits)
 }
 
-/// Reads the content that was typed, to replace `before`.
+/// Parses the content that was typed, to replace `before`.
 ///
-/// The fields do not show microseconds. A time that was not edited keeps them, and an edited `to_date` is
-/// the last microsecond of the typed second.
+/// The fields do not show microseconds. A time that was not edited keeps its microseconds. An
+/// edited `to_date` becomes the last microsecond of the typed second.
 pub(super) fn read(
     form: &Fields,
     before: Option<&RecordContent>,
@@ -55,8 +55,8 @@ pub(super) fn read(
         blocks: form.non_empty("blocks").is_some(),
         ..RecordContent::new(form.get("consumer_id"), from_date, to_date, limits)
     };
-    // Report all problems at once: also the one that the check of the whole record finds, unless its
-    // field has a problem already.
+    // All problems are reported together. The check of the whole record may find one more, which is
+    // added unless its field already has a problem.
     if let Err(invalid) = content.clone().checked()
         && !problems.iter().any(|(field, _)| {
             *field == invalid.field() || is_time(field) && is_time(invalid.field())
@@ -67,12 +67,13 @@ pub(super) fn read(
     if problems.is_empty() { Ok(content) } else { Err(problems) }
 }
 
-/// Returns whether a field is a date. An error about their order is useless if one could not be read.
+/// Returns whether a field is a date. If a date could not be parsed, an error about the order of
+/// the dates is useless.
 fn is_time(field: &str) -> bool {
     matches!(field, "from_date" | "to_date")
 }
 
-/// Draws the fields of a record. The consumer can be edited only in a new one.
+/// Renders the fields of a record. The consumer can be edited only in a new record.
 pub(super) fn draw(page: &EditPage<'_>, is_new: bool) -> Markup {
     html! {
         @if is_new {

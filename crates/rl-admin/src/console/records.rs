@@ -1,4 +1,4 @@
-//! Creating, changing and deleting a record.
+//! The pages for creating, changing and deleting a record.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::audit;
 /// An hour in microseconds.
 const HOUR: u64 = 3_600_000_000;
 
-/// Shows an empty form, from the current hour on for a year.
+/// Shows an empty form. The suggested dates span a year from the current hour.
 pub(super) async fn new(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
@@ -42,7 +42,7 @@ pub(super) async fn new(
     Ok(form_page(&site, &visitor, true, &fields, None))
 }
 
-/// Creates the record of a form.
+/// Creates a record from a form.
 pub(super) async fn create(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
@@ -104,7 +104,7 @@ pub(super) async fn update(
             let Record { updated_by, updated_at, .. } = &*current;
             let differences = differences(&current.content, &content);
             let rejection = Rejection::conflict("record", updated_by, *updated_at, &differences);
-            // Saving again replaces the revision that this page shows.
+            // If the form is saved again, it replaces the revision that this page shows.
             rejected(&form.with("revision", current.revision.to_string()), rejection)
         }
         Err(ChangeError::NotFound) => Ok(deleted_meanwhile(&site, &visitor, &form)),
@@ -112,7 +112,7 @@ pub(super) async fn update(
     }
 }
 
-/// Shows a record, and asks whether to delete it.
+/// Shows a record, and asks whether it should be deleted.
 pub(super) async fn confirm_delete(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
@@ -141,7 +141,7 @@ pub(super) async fn delete(
     }
 }
 
-/// Draws the form of a record.
+/// Renders the form of a record.
 fn form_page(
     site: &Site,
     visitor: &Visitor,
@@ -166,7 +166,8 @@ fn form_page(
     page.respond(&content, &html! {})
 }
 
-/// Draws the form of a record that was deleted, to be added as a new one.
+/// Renders the form of a record that was deleted in the meantime, which can be saved as a new
+/// record.
 fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response {
     let notice = html! {
         div.conflict role="alert" tabindex="-1" {
@@ -178,14 +179,14 @@ fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response 
     form_page(site, visitor, true, form, Some(rejection))
 }
 
-/// Returns whether a record lifts every limit. An empty form does so too.
+/// Returns whether a record lifts every limit, as an empty form does.
 fn lifts_limits(content: &RecordContent) -> bool {
     content.limits == CallLimits::UNLIMITED && !content.blocks
 }
 
 /// Returns a rejection if a record lifts every limit without a confirmation.
 ///
-/// A form that was left empty by mistake looks the same.
+/// A form that was left empty by mistake would otherwise lift all limits.
 async fn unconfirmed_unlimited(
     site: &Site,
     form: &Fields,
@@ -246,7 +247,8 @@ async fn find(site: &Site, fields: &Fields) -> Result<Record, Failure> {
     found.ok_or_else(Failure::no_record)
 }
 
-/// Draws the question whether to delete a record. `changed_by` has changed it since the last one.
+/// Renders the question whether to delete a record. `changed_by` is set if another actor has
+/// changed the record since it was shown.
 fn delete_page(
     site: &Site,
     visitor: &Visitor,

@@ -8,12 +8,13 @@ use sha2::{Digest, Sha256};
 
 use crate::access::Actor;
 
-/// The largest number of sessions. A new one replaces the one that was idle the longest.
+/// The maximum number of sessions. Beyond it, a new session replaces the one that has been idle the
+/// longest.
 const MAX_SESSIONS: usize = 10_000;
 
 /// The sessions of the console.
 ///
-/// Only the digest of a session id is kept, so that a leak of this map reveals no id.
+/// The map contains only the digests of session ids, so that a leak of it reveals no id.
 pub(super) struct Sessions {
     by_digest: Mutex<HashMap<[u8; 32], Session>>,
     idle_micros: u64,
@@ -59,7 +60,7 @@ impl Sessions {
         id
     }
 
-    /// Returns the session with this id, if it has not ended. A click prolongs it.
+    /// Returns the session with this id, if it has not ended. A click extends the session.
     pub(super) fn find(&self, id: &str, now: Timestamp, is_click: bool) -> Option<Session> {
         let mut sessions = self.by_digest();
         let key = digest(id);
@@ -119,7 +120,7 @@ mod tests {
         let begin = || sessions.begin(Actor::new("alice", Roles::all()), at(0));
         let (idle, old, out) = (begin(), begin(), begin());
         assert_eq!(sessions.find(&idle, at(9), true).unwrap().actor.name(), "alice");
-        // An automatic refresh does not prolong the session.
+        // An automatic refresh does not extend the session.
         assert!(sessions.find(&idle, at(18), false).is_some());
         assert!(sessions.find(&idle, at(19), false).is_none());
         assert!(sessions.find(&idle, at(9), true).is_none(), "it was removed");

@@ -7,19 +7,20 @@ use super::fields::link;
 use super::session::Sessions;
 use crate::context::Context;
 
-/// The state that all pages share: the managed objects, the settings of the console, and its sessions.
+/// The state that all pages share: the managed objects, the settings of the console, and the
+/// sessions.
 pub(super) struct Site {
     pub(super) context: Arc<Context>,
     pub(super) path: String,
     pub(super) origin: Option<String>,
     pub(super) is_secure: bool,
-    // Logins are accepted only from a browser on the same machine.
+    // Whether logins are accepted only from browsers on the same machine.
     pub(super) is_local: bool,
     pub(super) sessions: Sessions,
 }
 
 impl Site {
-    /// Returns the path that all pages begin with.
+    /// Returns the path with which all pages begin.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -43,7 +44,7 @@ impl Site {
         pairs.find(|(name, _)| *name == own).map(|(_, value)| value)
     }
 
-    /// Returns a `Set-Cookie` value with this session id and these further attributes.
+    /// Returns a `Set-Cookie` value with this session id and further attributes.
     pub(super) fn cookie(&self, headers: &HeaderMap, id: &str, attributes: &str) -> HeaderValue {
         let name = self.cookie_name(headers);
         let secure = if self.is_secure { "; Secure" } else { "" };
@@ -53,9 +54,9 @@ impl Site {
 
     /// Returns the name of the session cookie.
     ///
-    /// With TLS, the prefix restricts the cookie to this host. Without TLS, the name contains the port,
-    /// because browsers share cookies between the ports of a host, and a second console on it would end the
-    /// session.
+    /// With TLS, the prefix of the name restricts the cookie to this host. Without TLS, the name
+    /// contains the port. Browsers share cookies between the ports of a host, so a second console
+    /// on the host would otherwise end the session.
     fn cookie_name(&self, headers: &HeaderMap) -> String {
         if self.is_secure {
             return "__Host-rl-console".to_owned();

@@ -1,4 +1,4 @@
-//! The health of the counters and of the database.
+//! The page with the health of the counters and of the database.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::backend::Backend;
 /// The result of a probe.
 struct Probe {
     problem: Option<String>,
-    // The consequence of the problem for calls.
+    // The effect of the problem on calls.
     consequence: Option<&'static str>,
     micros: u128,
 }

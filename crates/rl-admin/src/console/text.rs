@@ -1,4 +1,4 @@
-//! Times and numbers as text for people. All times are UTC.
+//! Formats times and numbers for display. All times are in UTC.
 
 use std::time::Duration;
 
@@ -33,14 +33,15 @@ fn formatted(time: Timestamp, format: &str) -> String {
     civil(time).map_or_else(|| "–".to_owned(), |time| time.strftime(format).to_string())
 }
 
-/// Parses the format of [`field`], also without seconds, with a space instead of `T`, or with a `Z`.
+/// Parses the format of [`field`]. The seconds are optional, a space may replace `T`, and a `Z` may
+/// follow.
 pub(super) fn parse_time(text: &str) -> Option<Timestamp> {
     let text = text.trim().trim_end_matches(['Z', 'z']).trim_end();
     let time: DateTime = text.parse().ok()?;
     instant(time)
 }
 
-/// Formats a number as `12 345 678`, with narrow spaces that do not break.
+/// Formats a number as `12 345 678`, with narrow no-break spaces.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -53,7 +54,7 @@ pub(super) fn number(number: u64) -> String {
     text
 }
 
-/// Formats a time span as `47 min 27 s`, with at most two units, rounded up to seconds.
+/// Formats a duration as `47 min 27 s`, with at most two units, rounded up to seconds.
 pub(super) fn span(span: Duration) -> String {
     let secs = span.as_secs() + u64::from(span.subsec_nanos() > 0);
     let (days, hours, minutes) = (secs / 86_400, secs / 3_600 % 24, secs / 60 % 60);
@@ -65,7 +66,7 @@ pub(super) fn span(span: Duration) -> String {
     }
 }
 
-/// Returns the consequence for calls while the counters fail in this way.
+/// Returns what happens to calls while the counters fail in this way.
 pub(super) fn consequence(limiter: &RateLimiter, failure: FailureKind) -> &'static str {
     if !limiter.is_enabled() || limiter.is_shadow() {
         return "Calls are allowed as before: the limiter enforces nothing.";

@@ -1,4 +1,4 @@
-//! Tiers, and the tier of a consumer.
+//! The pages for tiers, and the part of a consumer's page about its tier.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ pub(super) async fn new(
     Ok(form_page(&site, &visitor, true, &Fields::default(), None))
 }
 
-/// Creates the tier of a form.
+/// Creates a tier from a form.
 pub(super) async fn create(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
@@ -173,7 +173,7 @@ pub(super) async fn update(
             let Tier { updated_by, updated_at, .. } = &*current;
             let differences = differences(&current.content, &content);
             let rejection = Rejection::conflict("tier", updated_by, *updated_at, &differences);
-            // Saving again replaces the revision that this page shows.
+            // If the form is saved again, it replaces the revision that this page shows.
             rejected(&form.clone().with("revision", current.revision.to_string()), rejection)
         }
         Err(ChangeError::NotFound) => Err(no_tier()),
@@ -202,7 +202,7 @@ pub(super) async fn delete(
     }
 }
 
-/// Draws the form of a tier.
+/// Renders the form of a tier.
 fn form_page(
     site: &Site,
     visitor: &Visitor,
@@ -244,7 +244,7 @@ fn form_page(
     page.respond(&content, &footer)
 }
 
-/// Reads the content that was typed.
+/// Parses the content that was typed.
 fn read(form: &Fields) -> Result<TierContent, Problems> {
     let mut problems = Problems::new();
     let limits = read_limits(form, &mut problems);
@@ -276,7 +276,7 @@ fn no_tier() -> Failure {
     Failure::new(StatusCode::NOT_FOUND, "No such tier", "There is no tier of this name.")
 }
 
-/// Draws the tier of a consumer, and the form to change it.
+/// Renders the tier of a consumer, and the form to change it.
 pub(super) fn member_section(
     site: &Site,
     visitor: &Visitor,

@@ -13,11 +13,12 @@ use crate::access::Role;
 const HOUR: u64 = 3_600_000_000;
 const DAY: u64 = 24 * HOUR;
 
-/// The longest reach before and after now. Some records end in a thousand years.
+/// The maximum time that the picture shows before now, and after now. Some records end in a
+/// thousand years.
 const BACK: u64 = 90 * DAY;
 const AHEAD: u64 = 180 * DAY;
 
-/// The first and the last time of the picture.
+/// The first and the last instant of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scale {
     start: u64,
@@ -25,7 +26,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// Covers now, the selected time, and the records within reach.
+    /// Returns a scale that covers now, the selected time, and the records as far as the maximum
+    /// allows.
     fn of(records: &[Record], now: Timestamp, selected: Timestamp) -> Self {
         let now = now.as_micros();
         let selected = selected.as_micros();
@@ -62,7 +64,7 @@ fn percent(thousandths: u64) -> String {
     format!("{}.{:03}%", thousandths / 1_000, thousandths % 1_000)
 }
 
-/// Draws the records of a consumer, each with its links.
+/// Renders the records of a consumer, each with its links.
 pub(super) fn list(
     site: &Site,
     visitor: &Visitor,

@@ -1,6 +1,6 @@
-//! The usage of a consumer, as bars.
+//! The usage of a consumer, drawn as bars.
 //!
-//! The script of the page refreshes them in place, so every part that changes has an id.
+//! The script of the page refreshes the bars in place, so every part that changes has an id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ struct Bar {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
-    // Without it, calls are only counted.
+    // `None` if calls are only counted.
     max: Option<u64>,
     used: u64,
     remaining: u64,
@@ -58,7 +58,7 @@ impl Bar {
         })
     }
 
-    /// Returns the state as a word for the style sheet, and as a word for people.
+    /// Returns the state as a word for the style sheet, and as a text for display.
     const fn state(self) -> (&'static str, &'static str) {
         match self.counted {
             None | Some(Counted { max: None, .. }) => ("none", "no limit"),
@@ -76,7 +76,7 @@ impl Bar {
     fn length(self) -> u64 {
         let Some(Counted { max: Some(max), used, .. }) = self.counted else { return 0 };
         let thousandths = u128::from(used.min(max)) * 1_000 / u128::from(max.max(1));
-        // Make even one call of a million visible.
+        // Even one call of a million must be visible.
         u64::try_from(thousandths).unwrap_or(1_000).max(u64::from(used > 0) * 4)
     }
 
@@ -124,7 +124,7 @@ impl Bar {
     }
 }
 
-/// Draws the bars of a consumer, or the reason why its usage is unknown.
+/// Renders the bars of a consumer, or the reason why its usage is unknown.
 pub(super) async fn bars(site: &Site, consumer: &str) -> Markup {
     let usage = site.context.limiter.usage(&Subject::consumer(consumer)).await;
     let source = site.link("/usage", &[("id", consumer)]);
@@ -154,10 +154,10 @@ pub(super) async fn bars(site: &Site, consumer: &str) -> Markup {
     }
 }
 
-/// Returns a hash of the limits that the page shows, so that its script notices a change.
+/// Returns a hash of the limits that the page shows, by which the script detects a change.
 ///
-/// It covers the last change, the active records, the limits and the tier, and is empty if they cannot be
-/// read.
+/// The hash covers the last change, the active records, the limits and the tier. It is empty if
+/// they cannot be read.
 async fn version(site: &Site, consumer: &str) -> String {
     let records = &site.context.records;
     let now = site.context.now();
@@ -180,7 +180,7 @@ pub(super) async fn fragment(State(site): State<Arc<Site>>, request: Request) ->
     bars(&site, query.raw("id")).await
 }
 
-/// Draws the form that resets the counters. It needs a second click.
+/// Renders the form that resets the counters, which requires a second click.
 pub(super) fn reset_form(site: &Site, visitor: &Visitor, consumer: &str) -> Markup {
     html! {
         @if visitor.actor.has(Role::CanResetCallCounters) {

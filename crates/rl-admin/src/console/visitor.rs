@@ -9,11 +9,11 @@ use crate::access::{Actor, Role};
 use crate::audit::{self, RequestSummary};
 use crate::context::Context;
 
-/// The actor of a session, with the request that is being handled.
+/// The actor of a session, together with the request that is being handled.
 #[derive(Clone)]
 pub(super) struct Visitor {
     pub(super) actor: Actor,
-    /// A secret of the session. Every form contains it, so that other sites cannot make a form.
+    /// A secret of the session. Every form contains it, so that other sites cannot forge a form.
     pub(super) form_token: String,
     pub(super) context: Arc<Context>,
     pub(super) request: RequestSummary,
@@ -23,7 +23,7 @@ pub(super) struct Visitor {
 const READING: [Role; 2] = [Role::CanReadCallLimits, Role::CanGetRateLimits];
 
 impl Visitor {
-    /// Returns whether a form has the token of this session.
+    /// Returns whether a form contains the token of this session.
     pub(super) fn has_form_token(&self, form_token: &str) -> bool {
         form_token.as_bytes().ct_eq(self.form_token.as_bytes()).into()
     }
@@ -47,7 +47,7 @@ impl Visitor {
         Err(Failure::new(StatusCode::FORBIDDEN, "Not allowed", message))
     }
 
-    /// Checks that the visitor has a role. Writes a refusal to the history.
+    /// Checks that the visitor has a role. Writes an entry to the history if not.
     pub(super) fn require(&self, role: Role) -> Result<(), Failure> {
         if self.actor.has(role) {
             return Ok(());

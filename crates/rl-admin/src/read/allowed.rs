@@ -12,9 +12,10 @@ use crate::audit::{self, RequestSummary};
 use crate::context::Context;
 use crate::error::ApiError;
 
-/// The actor of a request, who has the role that `R` names.
+/// The actor of a request, who has the role named by `R`.
 ///
-/// Handlers take it as the first argument, so that the role is checked before anything else of a request.
+/// Handlers take it as the first argument, so that the role is checked before any other part of the
+/// request.
 pub(crate) struct Allowed<R> {
     pub(crate) actor: Actor,
     pub(crate) request: RequestSummary,
@@ -67,7 +68,7 @@ impl<R: RequiredRole> FromRequestParts<Arc<Context>> for Allowed<R> {
     }
 }
 
-/// Summarizes a request, in case it is refused.
+/// Summarizes a request for the history, in case the request is refused.
 async fn summary(parts: &mut Parts, context: &Arc<Context>) -> RequestSummary {
     let route = parts.extensions.get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let params = RawPathParams::from_request_parts(parts, context).await.ok();

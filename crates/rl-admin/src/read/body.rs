@@ -10,10 +10,10 @@ use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use super::serde_error::from_serde;
 use crate::error::ApiError;
 
-/// The time limit for a whole body.
+/// The time limit for reading a whole body.
 ///
-/// `RequestBodyTimeoutLayer` of tower-http limits only the time between two frames, so a client that sends one
-/// byte at a time would never reach it.
+/// `RequestBodyTimeoutLayer` of tower-http limits only the time between two frames, so it would
+/// never stop a client that sends one byte at a time.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A type that can be the body of a request.
@@ -21,10 +21,11 @@ pub(crate) trait Input: DeserializeOwned {
     /// The required fields.
     const REQUIRED: &'static [&'static str];
 
-    /// The optional fields, and aliases of fields.
+    /// The optional fields, and the aliases of fields.
     const OPTIONAL: &'static [&'static str] = &[];
 
-    /// The size limit in bytes. It differs by operation, and its error is JSON, unlike that of a layer.
+    /// The size limit in bytes. It differs between operations. Its error is JSON, unlike the error
+    /// of a layer.
     const MAX_BYTES: usize = 16 * 1_024;
 }
 
@@ -43,7 +44,7 @@ impl<S: Sync, T: Input> FromRequest<S> for Body<T> {
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let body = request.into_body();
-        // Reject by Content-Length, if there is one, without reading the body.
+        // A `Content-Length` above the limit is rejected without reading the body.
         if body.size_hint().lower() > T::MAX_BYTES as u64 {
             return Err(too_long(T::MAX_BYTES));
         }
@@ -76,10 +77,10 @@ fn is_too_long(error: &axum::Error) -> bool {
     false
 }
 
-/// Reads a JSON object.
+/// Parses a JSON object.
 ///
-/// An error names the first of these faults: invalid JSON and its position, no object, all unknown and
-/// missing fields, the first invalid value.
+/// An error names the first fault in this order: invalid JSON with its position, JSON that is not
+/// an object, all unknown and missing fields together, the first invalid value.
 fn parse<T: Input>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to();
@@ -120,7 +121,7 @@ fn parse<T: Input>(bytes: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-/// Returns the names of fields for error messages, without the aliases `…_rate_limit`.
+/// Returns the field names for error messages, without the aliases `…_rate_limit`.
 fn field_names<T: Input>() -> Vec<&'static str> {
     let all = T::REQUIRED.iter().chain(T::OPTIONAL);
     all.copied().filter(|name| !name.ends_with("_rate_limit")).collect()

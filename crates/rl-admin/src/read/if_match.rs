@@ -32,7 +32,7 @@ impl IfMatch {
             let is_weak = rest.starts_with("W/");
             rest = rest.strip_prefix("W/").unwrap_or(rest).strip_prefix('"')?;
             let (tag, after) = rest.split_once('"')?;
-            // A weak tag never matches, and neither does a tag that is no revision number.
+            // A weak tag never matches, and neither does a tag that is not a revision number.
             let revision = tag.parse::<i64>().ok().filter(|number| number.to_string() == tag);
             seen.extend(revision.filter(|number| *number > 0 && !is_weak));
             rest = after.trim_start();
@@ -43,9 +43,10 @@ impl IfMatch {
         }
     }
 
-    /// Returns the state that a change expects.
+    /// Returns the state of the object that a change expects.
     ///
-    /// With `is_required`, a change without a precondition expects no object, so it can only create one.
+    /// If `is_required` is set, a change without a precondition expects that there is no object, so
+    /// it can only create one.
     pub(crate) fn expected(&self, is_required: bool) -> Expected {
         match self {
             Self::Absent if is_required => Expected::Nothing,

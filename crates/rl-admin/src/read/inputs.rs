@@ -1,4 +1,5 @@
-//! The fields of each body. A test in `body.rs` compares them with the fields of the structs.
+//! The fields of each request body. A test in `body.rs` compares them with the fields of the
+//! structs.
 
 use super::body::Input;
 use crate::wire::{
@@ -57,7 +58,7 @@ impl Input for UntilInput {
 impl Input for ResourceInput {
     const REQUIRED: &'static [&'static str] = &["name", "apps", "max_permits", "rate"];
 
-    // Room for a thousand names of 250 bytes.
+    // This is enough for a thousand names of 250 bytes.
     const MAX_BYTES: usize = 512 * 1_024;
 }
 

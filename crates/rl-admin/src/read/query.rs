@@ -25,7 +25,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
     }
 }
 
-/// The size of a page, with a maximum.
+/// The size of a page. `MAX` is its maximum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageSize<const MAX: u32 = 1_000>(pub(crate) u32);
 
@@ -35,7 +35,7 @@ impl<const MAX: u32> Default for PageSize<MAX> {
     }
 }
 
-/// Reads a number in its canonical form.
+/// Parses a number, which must have its canonical form.
 fn number<'de, D: Deserializer<'de>>(
     deserializer: D,
     max: u64,
@@ -96,7 +96,8 @@ pub(crate) struct Names {
     pub(crate) after: Option<String>,
 }
 
-/// Reads a stored name. It may have characters that the API does not accept, because the console does.
+/// Reads a stored name. It may contain characters that the API does not accept, because the console
+/// accepts them.
 fn stored_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.chars().count() > 250 {
@@ -105,7 +106,8 @@ fn stored_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
     Ok(Some(text))
 }
 
-/// Selects a page of limits of resources. The page is small, because each may list a thousand applications.
+/// Selects a page of limits of resources. The page is small, because each limit may list a thousand
+/// applications.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -153,7 +155,8 @@ pub(crate) struct History {
     pub(crate) before: Option<i64>,
 }
 
-/// Selects a page of changes of limits of resources, each of which may list a thousand applications.
+/// Selects a page of changes of resource limits. The page is small, because each limit may list a
+/// thousand applications.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -1,12 +1,13 @@
 use crate::error::ApiError;
 
-/// Converts an error of serde into one that names the field and the expected value in plain words.
+/// Converts an error of serde into an error that names the field and the expected value in plain
+/// words.
 ///
-/// Leaves out the value that the client sent, which the messages of serde quote.
+/// The result omits the value from the client, which the messages of serde quote.
 pub(crate) fn from_serde(path: &str, message: &str) -> ApiError {
     let quoted = |kind: &str| {
         let rest = message.strip_prefix(kind)?.strip_prefix(" field `")?;
-        // The name of an unknown field may contain any text, even this separator.
+        // The name of an unknown field may be any text, even one that contains this separator.
         let (name, rest) = rest.rsplit_once("`, expected").unwrap_or((rest, ""));
         let name = if rest.is_empty() { name.split('`').next().unwrap_or_default() } else { name };
         Some(name.chars().take(80).collect::<String>())

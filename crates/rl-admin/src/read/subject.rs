@@ -37,10 +37,11 @@ impl IntoParams for SubjectParams {
     }
 }
 
-/// Returns the subject of this realm and id, as the limiter counts it: an address by its network, an
-/// API key by its keyed hash.
+/// Returns the subject of this realm and id in the form in which the limiter counts it. An address
+/// is counted by its network, and an API key by its keyed hash.
 ///
-/// A subject that the service never counts is an error, because a response about it would be misleading.
+/// If the service can never count the subject, this is an error, because a response about the
+/// subject would be misleading.
 pub(crate) fn subject(context: &Context, realm: Realm, id: &str) -> Result<Subject, ApiError> {
     let wrong = |expected: &str| Err(ApiError::invalid_value("SUBJECT_ID", id, expected));
     match realm {
@@ -60,7 +61,7 @@ pub(crate) fn subject(context: &Context, realm: Realm, id: &str) -> Result<Subje
     }
 }
 
-/// Returns the subject of an address in any spelling, or of a network of the counted length.
+/// Returns the subject of an address in any notation, or of a network of the counted length.
 fn address(context: &Context, text: &str) -> Result<Subject, ApiError> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
@@ -82,7 +83,7 @@ fn address(context: &Context, text: &str) -> Result<Subject, ApiError> {
     Ok(Subject::new(Realm::Ip, &counted))
 }
 
-/// Reads 32 hexadecimal digits, the form in which ids of keys are shown.
+/// Parses 32 hexadecimal digits, the form in which ids of keys are displayed.
 fn digest(text: &str) -> Option<[u8; 16]> {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if text.len() != 32 || !text.bytes().all(is_hex) {
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_spelling_of_an_address_is_the_subject_that_the_limiter_counts() {
+    async fn every_notation_of_an_address_is_the_subject_that_the_limiter_counts() {
         let by_64 = context(ClientIp::peer()).await;
         let by_48 = context(ClientIp::peer().ipv6_prefix(48).unwrap()).await;
         for (text, at_64, at_48) in [

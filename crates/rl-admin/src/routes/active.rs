@@ -25,7 +25,7 @@ pub(super) async fn now(
 
 /// Reports the sum of all records that are active at some time of an hour
 ///
-/// They need not be active at the same time, so the enforced limits may be lower.
+/// The records need not be active at the same time, so the enforced limits may be lower.
 #[utoipa::path(get,
     path = "/management/consumers/{CONSUMER_ID}/active-rate-limits/{DATE_WITH_HOUR}",
     tag = "active limits", params(PathParam<ConsumerId>, PathParam<HourOfDay>),

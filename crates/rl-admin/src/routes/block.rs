@@ -34,9 +34,9 @@ pub(super) async fn read(
 
 /// Blocks a consumer from now until a time, whatever its other records contain
 ///
-/// If the consumer is blocked already, the block ends at the new time. To end it sooner needs the role for
-/// unblocking, too. The last of several concurrent requests decides. With `If-Match`, only at that revision
-/// of the block, else 412.
+/// If the consumer is already blocked, the block ends at the new time. An earlier end also requires
+/// the role for unblocking. Of several concurrent requests, the last one decides. With `If-Match`,
+/// the request applies only to that revision of the block; otherwise the response is 412.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(PathParam<ConsumerId>, IfMatch), request_body = UntilInput,
     responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeErrorResponses))]
@@ -62,7 +62,8 @@ pub(super) async fn put(
 
 /// Unblocks a consumer
 ///
-/// With `If-Match`, only at that revision of the block, else 412.
+/// With `If-Match`, the request applies only to that revision of the block; otherwise the response
+/// is 412.
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(PathParam<ConsumerId>, IfMatch), responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(

@@ -42,15 +42,16 @@ pub(super) async fn read(
 pub(super) struct CallLimitsSet {
     #[serde(flatten)]
     record: RateLimit,
-    /// Always `null`: a change reports no usage.
+    /// Always `null`, because a change reports no usage.
     current_state: Option<CallState>,
 }
 
 /// Sets the limits of a consumer in one step
 ///
-/// Replaces the one record of the consumer with the same `api_name`, `api_version` and `bank_id`, or creates
-/// it. If several records match, responds with 409 and names them. With `If-Match`, only at that revision,
-/// else 412. Limits that block or unblock the consumer need the role for that, too.
+/// Replaces the record of the consumer with the same `api_name`, `api_version` and `bank_id`, or
+/// creates one. If several records match, the response is 409 and names them. With `If-Match`, the
+/// request applies only to that revision; otherwise the response is 412. Limits that block or
+/// unblock the consumer also require the role for that.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/consumer/call-limits",
     tag = "call limits", params(PathParam<ConsumerId>, IfMatch), request_body = RateLimitInput,
     responses((status = OK, body = CallLimitsSet), ChangeErrorResponses))]

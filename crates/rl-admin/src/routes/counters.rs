@@ -20,7 +20,8 @@ use crate::wire::{ActiveRateLimits, CallCounter, CallCounters, Periods, all_peri
 
 /// Reports the counters of a consumer in all six periods
 ///
-/// Includes periods without a limit. The status of each counter says whether it is unavailable or damaged.
+/// Periods without a limit are included. The status of each counter says whether it is unavailable
+/// or damaged.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/call-counters",
     tag = "counters", params(PathParam<ConsumerId>),
     responses((status = OK, body = Periods<CallCounter>), ErrorResponses))]
@@ -43,7 +44,7 @@ async fn counters(context: &Context, subject: &Subject) -> CallCounters {
     if kind != FailureKind::Corrupt {
         return CallCounter::of_each(|_| Err(kind));
     }
-    // Where each period has a counter of its own, the undamaged ones can still be read.
+    // If each period has a counter of its own, the undamaged counters can still be read.
     let each = CallPeriod::ALL.map(|period| async move {
         let usage = limiter.usage_with_policy(&one_period(period), subject).await;
         usage.map_err(|error| error.kind())

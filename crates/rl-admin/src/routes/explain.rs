@@ -20,37 +20,38 @@ use crate::wire::{
 /// The explanation of a decision.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Explanation {
-    /// The subject as the limiter counts it: an IPv6 address by its network.
+    /// The subject in the form in which the limiter counts it; for an IPv6 address, this is its
+    /// network.
     #[schema(example = "consumer/abc123")]
     subject: String,
     /// Whether the request would be allowed now.
     allowed: bool,
-    /// The reason, in words.
+    /// The reason as a text.
     reason: String,
     /// The cost of the request.
     cost: u64,
-    /// Where the decision comes from: `store`, `local_deny`, `leased`, `policy`, `unlimited`, `disabled`,
-    /// `shadow`, `fallback`, `failed_open` or `failed_closed`. `policy` is a denial that needs no counter:
-    /// a block, a limit of 0, or a cost that the limits never grant.
+    /// The component that decided: `store`, `local_deny`, `leased`, `policy`, `unlimited`,
+    /// `disabled`, `shadow`, `fallback`, `failed_open` or `failed_closed`. `policy` is a denial
+    /// that needs no counter: a block, a limit of 0, or a cost that the limits never grant.
     decided_by: &'static str,
-    /// Where the limits come from.
+    /// The source of the limits.
     source: Source,
-    /// The tier of the consumer; `null` without a tier, or if records replace it.
+    /// The tier of the consumer; `null` if it has none, or if records replace it.
     tier: Option<String>,
-    /// The records that the limits come from, in the order in which they begin.
+    /// The records from which the limits were computed, ordered by their begin.
     considered: Vec<Considered>,
     /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it is unknown.
     #[schema(example = "second=10/second, minute=100/minute")]
     policy: Option<String>,
     /// The program whose policies these are.
     policies_of: PoliciesOf,
-    /// A restriction of this answer.
+    /// A restriction that applies to this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
     /// The usage of each limit, and whether the limit denies the request.
     limits: Vec<LimitUsage>,
-    /// The seconds after which the request would be allowed, rounded up; 0 if it is allowed now, `null` if
-    /// waiting does not help.
+    /// The seconds after which the request would be allowed, rounded up. 0 if it is allowed now,
+    /// and `null` if waiting does not help.
     retry_in_seconds: Option<u64>,
 }
 
@@ -65,7 +66,7 @@ enum Source {
     Tier,
     /// The configured defaults: the consumer has neither an active record nor a tier.
     Defaults,
-    /// The policies of the service, because the subject is no consumer.
+    /// The policies of the service, because the subject is not a consumer.
     Service,
 }
 
@@ -135,9 +136,9 @@ async fn explain(context: &Context, subject: &Subject, cost: u64) -> Result<Expl
     })
 }
 
-/// Returns the usage of each limit, and a note if it is not fully known.
+/// Returns the usage of each limit, and a note if the usage is not fully known.
 ///
-/// A denial by the policy alone reads no counter, so the usage is read separately.
+/// A denial by the policy alone reads no counter, so the usage is read in a separate call.
 async fn usages(
     context: &Context,
     subject: &Subject,
@@ -185,7 +186,7 @@ fn unlimited(source: Source) -> String {
     }
 }
 
-/// Returns the limits that deny the request, in words.
+/// Returns the limits that deny the request, as a text.
 fn denials(decision: &Decision, limits: &[LimitUsage]) -> String {
     if decision.retry_after() == RetryAfter::Now {
         return "the request is denied".to_owned();

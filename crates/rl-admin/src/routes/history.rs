@@ -26,7 +26,7 @@ async fn page(
     Ok(Json(Changes { changes, next }))
 }
 
-/// Returns the cursor of the next page. A page that is not full is the last one.
+/// Returns the cursor of the next page. A page that is not full has no next page.
 fn next(limit: u32, numbers: impl ExactSizeIterator<Item = i64>) -> Option<i64> {
     let is_full = numbers.len() == limit as usize;
     numbers.last().filter(|_| is_full)
@@ -34,8 +34,9 @@ fn next(limit: u32, numbers: impl ExactSizeIterator<Item = i64>) -> Option<i64> 
 
 /// Lists all changes, the newest first
 ///
-/// Changes of records, blocks, tiers and their members, resets of counters, and requests that were refused
-/// because of a missing role. Limits of resources have a history of their own.
+/// The list contains changes of records, blocks, tiers and their members, resets of counters, and
+/// requests that were refused because of a missing role. Changes of limits of resources have a
+/// separate history.
 #[utoipa::path(get, path = "/management/history", tag = "history", params(History),
     responses((status = OK, body = Changes<HistoryEntry>), ErrorResponses))]
 pub(super) async fn of_all(
@@ -48,8 +49,9 @@ pub(super) async fn of_all(
 
 /// Lists the changes of a consumer, the newest first
 ///
-/// They are changes of its records, blocks and tier, resets of its counters, and requests about it that
-/// were refused because of a missing role.
+/// The list contains changes of the consumer's records, blocks and tier, and resets of its
+/// counters. It also contains requests about the consumer that were refused because of a missing
+/// role.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/history", tag = "history",
     params(PathParam<ConsumerId>, History),
     responses((status = OK, body = Changes<HistoryEntry>), ErrorResponses))]

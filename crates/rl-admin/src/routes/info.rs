@@ -17,13 +17,13 @@ use crate::wire::all_periods;
 pub(super) struct Info {
     /// Whether the limiter is switched on.
     enabled: bool,
-    /// The place of the counters: `REDIS` or `MEMORY`.
+    /// Where the counters are stored: `REDIS` or `MEMORY`.
     technology: &'static str,
     /// Whether the counters can be reached now.
     service_available: bool,
-    /// Whether limits are enforced now, which needs both.
+    /// Whether limits are enforced now: the limiter is enabled and the counters can be reached.
     currently_active: bool,
-    /// The same as `currently_active`, under its older name.
+    /// The same value as `currently_active`, under its older name.
     is_active: bool,
 }
 

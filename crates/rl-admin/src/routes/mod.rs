@@ -34,7 +34,7 @@ use crate::error::ApiError;
 use crate::error::Problem;
 use crate::failure::DependencyFailure;
 
-/// The path of the document.
+/// The path of the OpenAPI document.
 const DOCUMENT: &str = "/openapi.json";
 
 /// Builds the router of the API.
@@ -102,7 +102,7 @@ fn about() -> OpenApi {
         .build()
 }
 
-/// Returns the document, for the path under which the routes are nested.
+/// Returns the OpenAPI document with the path under which the routes are nested.
 fn document_at(document: &OpenApi, nested: Option<&NestedPath>) -> OpenApi {
     let mut document = document.clone();
     document.servers = nested.map(|path| vec![Server::new(path.as_str())]);
@@ -111,7 +111,7 @@ fn document_at(document: &OpenApi, nested: Option<&NestedPath>) -> OpenApi {
 
 /// Authenticates a request, and puts its actor into the extensions.
 ///
-/// Runs before the routing, so that an unauthenticated client learns nothing about paths.
+/// Authentication precedes routing, so that an unauthenticated client learns nothing about paths.
 async fn authenticate(
     State(context): State<Arc<Context>>,
     request: Request,
@@ -131,7 +131,7 @@ async fn authenticate(
         context.outages.note(&failure);
     }
     let headers = response.headers_mut();
-    // Responses depend on the time and on the actor.
+    // Responses depend on the time and on the actor, so caches must not store them.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response

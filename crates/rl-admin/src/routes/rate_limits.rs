@@ -63,7 +63,7 @@ async fn page(context: &Context, query: RecordQuery) -> Result<Json<RateLimits>,
 
 /// Creates a record
 ///
-/// A record that unblocks the consumer needs the role for that, too.
+/// A record that unblocks the consumer also requires the role for that.
 #[utoipa::path(post, path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits",
     tag = "records", params(PathParam<ConsumerId>), request_body = RateLimitInput,
     responses((status = CREATED, body = RateLimit, headers(("ETag" = String))), ChangeErrorResponses))]
@@ -96,8 +96,9 @@ pub(super) async fn read(
 
 /// Replaces a record
 ///
-/// With `If-Match`, only at that revision, else 412. A block stays a block. A change that blocks or unblocks
-/// the consumer at any time needs the role for that, too.
+/// With `If-Match`, the request applies only to that revision; otherwise the response is 412. A
+/// block stays a block. A change that blocks or unblocks the consumer at any time also requires the
+/// role for that.
 #[utoipa::path(put,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>, IfMatch), request_body = RateLimitInput,
@@ -127,8 +128,8 @@ pub(super) async fn update(
 
 /// Deletes a record
 ///
-/// With `If-Match`, only at that revision, else 412. A deletion that blocks the consumer needs the role for
-/// that, too.
+/// With `If-Match`, the request applies only to that revision; otherwise the response is 412. A
+/// deletion that blocks the consumer also requires the role for that.
 #[utoipa::path(delete,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>, IfMatch),

@@ -50,7 +50,7 @@ pub(super) async fn of_application(
     Ok(page(found, limit.0))
 }
 
-/// Responds with a page. A page that is not full is the last one.
+/// Responds with a page. A page that is not full has no next page.
 fn page(found: Vec<ResourceLimit>, limit: u32) -> Json<Resources> {
     let next = found.last().filter(|_| found.len() == limit as usize);
     let next = next.map(|last| last.content.name.clone());
@@ -117,8 +117,8 @@ pub(super) async fn read(
 
 /// Replaces the limit of a resource
 ///
-/// With `If-Match`, only at that revision, else 412. A change that blocks or unblocks
-/// applications needs the role for that, too.
+/// With `If-Match`, the request applies only to that revision; otherwise the response is 412. A
+/// change that blocks or unblocks applications also requires the role for that.
 #[utoipa::path(put, path = "/management/resources/{RESOURCE}", tag = "resources",
     params(PathParam<ResourceName>, IfMatch), request_body = ResourceUpdate,
     responses((status = OK, body = Resource, headers(("ETag" = String))), ChangeErrorResponses))]
@@ -138,10 +138,11 @@ pub(super) async fn update(
     Ok(resource(StatusCode::OK, &updated))
 }
 
-/// Replaces the limit of a resource, or deletes it if `content` is `None`.
+/// Replaces the limit of a resource. If `content` is `None`, deletes the limit.
 ///
-/// An actor who owns only some applications changes exactly the revision whose owner was checked. If
-/// another change came in between, and the request has no precondition, the check is repeated.
+/// If the actor owns only some applications, the change applies only to the revision whose owner
+/// was checked. If another change came in between, and the request has no precondition, the check
+/// is repeated.
 async fn apply(
     change: &ChangeRequest<'_>,
     name: &Name,
@@ -177,12 +178,12 @@ async fn apply(
     }
 }
 
-/// The largest number of attempts at a change while others change the same resource.
+/// The maximum number of attempts while other requests change the same resource.
 const MAX_ATTEMPTS: u32 = 100;
 
 /// Deletes the limit of a resource
 ///
-/// With `If-Match`, only at that revision, else 412.
+/// With `If-Match`, the request applies only to that revision; otherwise the response is 412.
 #[utoipa::path(delete, path = "/management/resources/{RESOURCE}", tag = "resources",
     params(PathParam<ResourceName>, IfMatch), responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(
@@ -207,7 +208,8 @@ pub(super) struct ResourceUsage {
 
 /// Reports the usage of a resource
 ///
-/// Reads the bucket of the subject with the realm `resource` and the name of the resource. Charges nothing.
+/// Reads the bucket of the subject with the realm `resource` and the name of the resource as its
+/// id. Charges nothing.
 #[utoipa::path(get, path = "/management/resources/{RESOURCE}/usage", tag = "resources",
     params(PathParam<ResourceName>), responses((status = OK, body = ResourceUsage), ErrorResponses))]
 pub(super) async fn usage(

@@ -21,7 +21,8 @@ pub(super) fn record(status: StatusCode, record: &Record) -> Response {
     tagged(status, record.revision, RateLimit::of(record))
 }
 
-/// Responds with a written record and its `ETag`, and with a warning if it lifts the limits of a tier.
+/// Responds with a stored record and its `ETag`, and with a warning if the record lifts the limits
+/// of a tier.
 pub(super) async fn written_record(
     context: &Context,
     status: StatusCode,
@@ -35,11 +36,11 @@ fn tagged(status: StatusCode, revision: i64, record: RateLimit) -> Response {
     (status, [(header::ETAG, etag(revision))], Json(record)).into_response()
 }
 
-/// Returns a warning if a record without a limit lifts those of a tier or the defaults.
+/// Returns a warning if a record has no limit and so lifts those of a tier or the defaults.
 pub(super) async fn warning(context: &Context, record: &Record) -> Option<String> {
     let warning = lifted_limits(context, record).await;
     warning.unwrap_or_else(|error| {
-        // The record is stored already, so only the warning is lost.
+        // The record has already been stored, so only the warning is lost.
         let kind = error.kind().as_str();
         tracing::warn!(target: "rl_admin", kind, "record not compared with its tier");
         None
@@ -98,7 +99,7 @@ pub(super) fn consumer(name: &Name) -> Subject {
     Subject::consumer(name.as_str())
 }
 
-/// A requested change: its actor and its precondition.
+/// The actor and the precondition of a requested change.
 pub(super) struct ChangeRequest<'a> {
     pub(super) context: &'a Context,
     pub(super) actor: &'a Actor,
@@ -107,7 +108,8 @@ pub(super) struct ChangeRequest<'a> {
 }
 
 impl<'a> ChangeRequest<'a> {
-    /// Returns the expected state. Without a precondition, this is any state, so the change never conflicts.
+    /// Returns the state that the change expects. Without a precondition it is any state, so that
+    /// the change never has a conflict.
     pub(super) fn expected(&self) -> Expected {
         self.if_match.expected(self.context.requires_if_match)
     }
@@ -117,7 +119,8 @@ impl<'a> ChangeRequest<'a> {
         self.actor.author()
     }
 
-    /// Returns the error if there is no object to change: 412 with a precondition, else 404.
+    /// Returns the error for a missing object: 412 if the request has a precondition, otherwise
+    /// 404.
     pub(super) fn not_found(&self, not_found: ApiError) -> ApiError {
         match self.if_match {
             IfMatch::Absent => not_found,
@@ -125,7 +128,7 @@ impl<'a> ChangeRequest<'a> {
         }
     }
 
-    /// Converts the error of a change.
+    /// Converts the error of a change into a response.
     pub(super) fn error<T: Revised>(
         &self,
         error: ChangeError<T>,
@@ -144,7 +147,7 @@ impl<'a> ChangeRequest<'a> {
     }
 }
 
-/// Converts the error of a change, and records the refusal if a role was missing.
+/// Converts the error of a change into a response, and records the refusal if a role was missing.
 pub(super) fn change_error<T>(
     context: &Context,
     actor: &Actor,

@@ -40,7 +40,7 @@ pub(super) async fn list(
     QueryParams(Names { limit, after }): QueryParams<Names>,
 ) -> Result<Json<Tiers>, ApiError> {
     let found = context.records.tiers().list(after.as_deref(), limit.0).await?;
-    // A page that is not full is the last one.
+    // A page that is not full has no next page.
     let next = found.last().filter(|_| found.len() == limit.0 as usize);
     let next = next.map(|last| last.content.name.clone());
     Ok(Json(Tiers { tiers: found.iter().map(Tier::of).collect(), next }))
@@ -81,8 +81,9 @@ pub(super) async fn create(
 
 /// Replaces the limits of a tier
 ///
-/// They apply to the next request of every member. With `If-Match`, only at that revision, else 412. A
-/// change that blocks or unblocks members needs the role for that, too.
+/// The limits apply to the next request of every member. With `If-Match`, the request applies only
+/// to that revision; otherwise the response is 412. A change that blocks or unblocks members also
+/// requires the role for that.
 #[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>, IfMatch),
     request_body = TierUpdate,
     responses((status = OK, body = Tier, headers(("ETag" = String))), ChangeErrorResponses))]
@@ -128,7 +129,7 @@ fn no_membership() -> ApiError {
 
 /// Returns the tier of a consumer or an API key, or 404 if it is in none
 ///
-/// A key is named by the 32 hexadecimal digits of its keyed hash.
+/// A key is identified by the 32 hexadecimal digits of its keyed hash.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
     params(SubjectParams),
     responses((status = OK, body = Membership, headers(("ETag" = String))), ErrorResponses))]
@@ -147,8 +148,8 @@ fn membership(member: &TierMember) -> Response {
 
 /// Puts a consumer or an API key into a tier
 ///
-/// With `If-Match`, only at that revision of the membership, else 412. A change that blocks or unblocks
-/// the subject needs the role for that, too.
+/// With `If-Match`, the request applies only to that revision of the membership; otherwise the
+/// response is 412. A change that blocks or unblocks the subject also requires the role for that.
 #[utoipa::path(put, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
     params(SubjectParams, IfMatch), request_body = MembershipInput,
     responses((status = OK, body = Membership, headers(("ETag" = String))), ChangeErrorResponses))]

@@ -19,7 +19,8 @@ use crate::wire::{LimitUsage, OTHER_PROGRAM, PoliciesOf, policy_text};
 /// The usage of a subject.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Usage {
-    /// The subject as the limiter counts it: an IPv6 address by its network.
+    /// The subject in the form in which the limiter counts it; for an IPv6 address, this is its
+    /// network.
     #[schema(example = "ip/2001:db8::/64")]
     subject: String,
     /// The policy as text, or `unlimited`.
@@ -27,7 +28,7 @@ pub(super) struct Usage {
     policy: Option<String>,
     /// The program whose policy this is.
     policies_of: PoliciesOf,
-    /// A restriction of this answer.
+    /// A restriction that applies to this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
     /// The usage of each limit.
@@ -78,7 +79,7 @@ pub(super) async fn reset_limit(
     SubjectParams(subject): SubjectParams,
     PathParam(LimitName(limit)): PathParam<LimitName>,
 ) -> Result<StatusCode, ApiError> {
-    // A period may be called `minute` or `per_minute`, as in call-counters.
+    // A path may call a period `minute` or `per_minute`, as in the call counters.
     let short = period_of(limit.as_str()).map(|period| period.period().to_string());
     let names = std::iter::once(limit.as_str()).chain(short.as_deref());
     for name in names {

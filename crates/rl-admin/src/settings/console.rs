@@ -8,7 +8,7 @@ use super::invalid::InvalidSetting;
 /// The settings of the console.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConsoleSettings {
-    // `None` if the console is off.
+    // `None` if the console is switched off.
     path: Option<String>,
     origin: Option<String>,
 }
@@ -50,10 +50,11 @@ impl ConsoleSettings {
         Ok(Self { path, origin })
     }
 
-    /// Builds the console for a listener at `address`, unless it is off.
+    /// Builds the console for a listener at `address`, unless the console is switched off.
     ///
-    /// With an `http://` origin the cookie is also sent without TLS. Without an origin it needs TLS, unless the
-    /// listener is on the loopback: then browsers on this machine get it without.
+    /// With an `http://` origin, the cookie is also sent without TLS. Without an origin, it
+    /// requires TLS. If the listener is on the loopback interface, browsers on the same machine get
+    /// the cookie without TLS.
     pub(crate) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
         let console = Console::builder(admin).path(self.path.as_deref()?);
         let console = match &self.origin {
@@ -65,7 +66,7 @@ impl ConsoleSettings {
         Some(console.build())
     }
 
-    /// Returns whether browsers reach the console over TLS, through a proxy in front.
+    /// Returns whether browsers reach the console over TLS, through a proxy.
     pub(crate) fn is_behind_tls(&self) -> bool {
         self.origin.as_ref().is_some_and(|origin| origin.starts_with("https://"))
     }

@@ -8,11 +8,11 @@ use super::date::Date;
 /// The combined limits of the records of a consumer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ActiveRateLimits {
-    /// The ids of the records, in the order in which they begin.
+    /// The ids of the records, ordered by their begin.
     considered_rate_limit_ids: Vec<String>,
-    /// The instant of the request, or the beginning of the requested hour.
+    /// The time of the request, or the beginning of the requested hour.
     active_at_date: Date,
-    /// Calls per second; -1 is no limit, 0 blocks.
+    /// Calls per second. -1 means no limit, and 0 blocks.
     #[schema(minimum = -1)]
     active_per_second_rate_limit: i64,
     #[schema(minimum = -1)]

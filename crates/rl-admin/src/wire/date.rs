@@ -14,15 +14,15 @@ const HOUR_MICROS: u64 = 3_600_000_000;
 /// 1970-01-01T00:00:00.
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// Returns the date and the time in UTC; `None` after the year 9999.
+/// Returns the date and the time in UTC, or `None` after the year 9999.
 ///
-/// `jiff::Timestamp` ends a day before that, so that it can be shown in every time zone.
+/// `jiff::Timestamp` ends one day earlier, because it must be representable in every time zone.
 pub(crate) fn civil(time: Timestamp) -> Option<DateTime> {
     let micros = i64::try_from(time.as_micros()).ok()?;
     EPOCH.checked_add(SignedDuration::from_micros(micros)).ok()
 }
 
-/// Returns the instant of a date and a time in UTC; `None` before 1970.
+/// Returns the instant of a date and a time in UTC, or `None` before 1970.
 pub(crate) fn instant(civil: DateTime) -> Option<Timestamp> {
     let micros = civil.duration_since(EPOCH).as_micros();
     u64::try_from(micros).ok().map(Timestamp::from_micros)
@@ -41,10 +41,10 @@ impl Date {
         Self::read(text).ok_or(Self::EXPECTED)
     }
 
-    /// Reads a date, a time with an optional fraction, and an offset. Names of zones are refused. A leap second
-    /// is read as the second before it.
+    /// Parses a date, a time with an optional fraction, and an offset. Names of time zones are
+    /// refused. A leap second is read as the second before it.
     fn read(text: &str) -> Option<Self> {
-        // The slices below need ASCII.
+        // The slices below are only valid for ASCII.
         let text = Some(text).filter(|text| text.is_ascii())?;
         let (time, rest) = text.split_at_checked(19)?;
         if !has_pattern(time, "0000-00-00T00:00:00") {
@@ -63,7 +63,8 @@ impl Date {
     }
 }
 
-/// Returns whether `text` has digits where `like` has `0`, and otherwise the same characters.
+/// Returns whether `text` has a digit wherever `like` has `0`, and the same character everywhere
+/// else.
 fn has_pattern(text: &str, like: &str) -> bool {
     text.len() == like.len()
         && text.bytes().zip(like.bytes()).all(|(byte, like)| match like {
@@ -72,7 +73,7 @@ fn has_pattern(text: &str, like: &str) -> bool {
         })
 }
 
-/// Reads `Z` or an offset such as `+01:00`, in seconds.
+/// Parses `Z`, or an offset such as `+01:00`, in seconds.
 fn offset_seconds(text: &str) -> Option<i64> {
     if text.eq_ignore_ascii_case("Z") {
         return Some(0);
@@ -106,7 +107,7 @@ impl From<Date> for String {
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Clamp later times, which only another program can store.
+        // Later times are clamped. Only another program can have stored them.
         write!(f, "{}Z", civil(self.0).unwrap_or(DateTime::MAX))
     }
 }
@@ -130,7 +131,7 @@ impl ToSchema for Date {}
 /// An hour in UTC: `2025-12-31-13`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hour {
-    /// The first microsecond.
+    /// The first microsecond of the hour.
     pub(crate) start: Timestamp,
 }
 
@@ -146,7 +147,7 @@ impl Hour {
         }
     }
 
-    /// Returns the last microsecond.
+    /// Returns the last microsecond of the hour.
     pub(crate) const fn end(self) -> Timestamp {
         self.start.plus_micros(HOUR_MICROS - 1)
     }

@@ -43,22 +43,22 @@ pub(crate) struct HistoryEntry {
     number: i64,
     at: Date,
     by: String,
-    /// The kind of object that the entry is about.
+    /// The kind of object that was changed.
     about: About,
     kind: EventKind,
-    /// The id of the record, the name of the tier, the missing role, or the subject of a membership or of
-    /// counters.
+    /// The id of the record, the name of the tier, the missing role, or the subject of the
+    /// membership or the counters.
     item: String,
-    /// The subject of the entry, as realm and id, if it has one.
+    /// The subject of the entry as realm and id, if the entry is about a subject.
     #[schema(example = "consumer/abc123")]
     subject: Option<String>,
-    /// The state before; `null` if there was none.
+    /// The state before the change; `null` if there was none.
     before: Option<HistoryState>,
-    /// The state after; `null` if there is none.
+    /// The state after the change; `null` if there is none.
     after: Option<HistoryState>,
 }
 
-/// The kind of object that an entry of the history is about.
+/// The kind of object that an entry of the history describes.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum About {
@@ -93,7 +93,7 @@ struct TierState {
     limits: Limits,
 }
 
-/// The tier of a subject.
+/// The tier to which a subject belongs.
 #[derive(Debug, Serialize, ToSchema)]
 struct MemberState {
     tier: String,
@@ -103,7 +103,7 @@ struct MemberState {
 #[derive(Debug, Serialize, ToSchema)]
 struct ResetState {
     /// The name of the limit; `null` if all were reset.
-    // Required in the schema, so that no other state matches it.
+    // The schema requires this field, so that no other state matches the schema.
     #[schema(required = true)]
     limit: Option<String>,
 }
@@ -113,7 +113,7 @@ struct ResetState {
 struct RequestState {
     method: String,
     path: String,
-    /// The number of refusals that the entry stands for. Only a few in a minute are written.
+    /// The number of refusals that this entry counts. Only a few entries are written in a minute.
     count: u64,
 }
 
@@ -151,7 +151,7 @@ impl HistoryEntry {
                 let after = Some(HistoryState::Request(RequestState { method, path, count }));
                 (About::Request, EventKind::Refused, role, subject, None, after)
             }
-            // An event that is newer than this API.
+            // An event that was added in a later version than this API.
             _ => (About::Request, EventKind::Updated, String::new(), None, None, None),
         };
         Self { number, at: Date(at), by, about, kind, item, subject, before, after }
@@ -185,9 +185,9 @@ pub(crate) struct ResourceChange {
     at: Date,
     by: String,
     kind: EventKind,
-    /// The content before; `null` if it was created.
+    /// The content before the change; `null` if the limit was created.
     before: Option<ResourceContent>,
-    /// The content after; `null` if it was deleted.
+    /// The content after the change; `null` if the limit was deleted.
     after: Option<ResourceContent>,
 }
 

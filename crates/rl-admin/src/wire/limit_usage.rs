@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::date::Date;
 use super::limits::Limits;
 
-/// Rounds up to whole seconds, so that an open window never ends in 0 seconds.
+/// Rounds up to whole seconds, so that an open window is never reported to end in 0 seconds.
 pub(crate) fn whole_seconds(left: Duration) -> u64 {
     left.as_secs() + u64::from(left.subsec_nanos() > 0)
 }
@@ -22,18 +22,18 @@ pub(crate) struct LimitUsage {
     /// The limit as text; `unlimited` if calls are only counted.
     #[schema(example = "100/minute")]
     limit: String,
-    /// The capacity of the limit; `null` without a limit.
+    /// The capacity of the limit; `null` if calls are only counted.
     max: Option<u64>,
     /// The number of used units.
     used: u64,
-    /// The number of remaining units; `null` without a limit.
+    /// The number of remaining units; `null` if calls are only counted.
     remaining: Option<u64>,
-    /// The seconds until the full capacity is available, rounded up.
+    /// The seconds until the whole capacity is available, rounded up.
     reset_in_seconds: u64,
     /// Whether this limit denies the request.
     denies: bool,
-    /// The seconds until this limit allows the request, rounded up; 0 if it does, `null` if waiting does not
-    /// help.
+    /// The seconds until this limit allows the request, rounded up. 0 if it allows the request now,
+    /// and `null` if waiting does not help.
     retry_in_seconds: Option<u64>,
     /// Whether the limit is in shadow mode, in which it denies nothing.
     is_shadow: bool,
@@ -55,7 +55,8 @@ impl LimitUsage {
         }
     }
 
-    /// Combines the `usage` of each limit with the denials of `decision`, which has read no counter.
+    /// Combines the `usage` of each limit with the denial in `decision`, for which no counter was
+    /// read.
     pub(crate) fn of_denial(usage: &Decision, decision: &Decision) -> Vec<Self> {
         let combined = |limit: LimitStatus<'_>| {
             let denied = decision.limits().find(|denied| denied.name() == limit.name());
@@ -70,7 +71,7 @@ impl LimitUsage {
         usage.limits().map(combined).collect()
     }
 
-    /// Returns the reason for a denial by this limit, in words.
+    /// Returns the reason why this limit denies the request, as a text.
     pub(crate) fn denial(&self) -> Option<String> {
         let Self { name, used, denies: true, max: Some(max), retry_in_seconds, .. } = self else {
             return None;
@@ -85,7 +86,8 @@ impl LimitUsage {
 
 const UNLIMITED: &str = "unlimited";
 
-/// Returns the policy of a decision as text, without periods that are only counted, if it is known.
+/// Returns the policy of a decision as a text, if it is known. Periods that are only counted are
+/// omitted.
 pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
     let Some(policy) = decision.policy() else {
         return (decision.origin() == Origin::Unlimited).then(|| UNLIMITED.to_owned());
@@ -96,23 +98,23 @@ pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
     Some(if limits.is_empty() { UNLIMITED.to_owned() } else { limits.join(", ") })
 }
 
-/// Returns whether any limit can deny calls, rather than only count them.
+/// Returns whether any limit can deny calls instead of only counting them.
 pub(crate) fn is_limited(decision: &Decision) -> bool {
     decision.limits().any(|limit| !CallLimits::only_counts(limit.limit()))
 }
 
-/// The program whose policies a response shows.
+/// The program whose policies a response describes.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PoliciesOf {
     /// The service itself.
     Service,
-    /// A separate program for management. The service decides in the same way if it has the same records and
-    /// settings.
+    /// A separate program for management. The decisions of the service are the same if it has the
+    /// same records and settings.
     ThisServer,
 }
 
-/// The note in responses of a separate program.
+/// The note in the responses of a separate program.
 pub(crate) const OTHER_PROGRAM: &str = "This server is not the service. It knows the records, tiers and \
     defaults, but not the program of the service, which decides in the same way only with the same settings.";
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::{ObjectBuilder, OneOfBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-/// A limit in a request: a number or its text. −1 is no limit.
+/// A limit in a request: a number, or a text that contains it. −1 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Calls(pub(crate) CallLimit);
 
@@ -19,14 +19,14 @@ impl Calls {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // Accept only the canonical text of a number.
+        // Only the canonical text of a number is accepted.
         let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
         number.and_then(Self::of)
     }
 }
 
 impl Default for Calls {
-    /// Returns the value of a field that is left out: unlimited.
+    /// Returns the value of an omitted field: unlimited.
     fn default() -> Self {
         Self(CallLimit::Unlimited)
     }
@@ -87,7 +87,7 @@ impl ToSchema for Calls {}
 /// The limits of the six periods, as text.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Limits {
-    /// Calls per second; -1 is no limit.
+    /// Calls per second; -1 means no limit.
     #[schema(example = "10")]
     per_second_call_limit: String,
     /// Calls per minute.

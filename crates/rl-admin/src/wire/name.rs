@@ -3,9 +3,10 @@ use utoipa::openapi::schema::SchemaType;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-/// The id of a consumer, or the name of an endpoint, a version, a bank, a resource or an application.
+/// The id of a consumer, or the name of an endpoint, a version, a bank, a resource or an
+/// application.
 ///
-/// Quotes, spaces and angle brackets are refused: they are mistakes or attacks.
+/// Quotes, spaces and angle brackets are refused, because they indicate a mistake or an attack.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Name(String);
@@ -20,7 +21,8 @@ impl Name {
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let fits = |char: char| char.is_ascii_alphanumeric() || "._:@/+~{}$#-".contains(char);
         let is_name = (1..=250).contains(&text.len()) && text.chars().all(fits);
-        // Clients and proxies remove these segments from a path, so such a name would be unreachable.
+        // Clients and proxies remove these segments from a path, so an object with such a name
+        // could not be reached.
         let is_name = is_name && !matches!(text, "." | "..");
         if is_name { Ok(Self(text.to_owned())) } else { Err(Self::EXPECTED) }
     }
@@ -60,7 +62,7 @@ impl PartialSchema for Name {
 
 impl ToSchema for Name {}
 
-/// An optional name: missing, `null` and empty all mean none.
+/// An optional name. A missing value, `null` and an empty text all mean no name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Option<String>")]
 pub(crate) struct Optional(pub(crate) Option<Name>);

@@ -32,7 +32,8 @@ impl<T> Periods<T> {
     }
 }
 
-/// Returns a policy with all six periods, which reads every counter whether or not it is limited.
+/// Returns a policy with all six periods, which reads every counter, even if the period has no
+/// limit.
 pub(crate) fn all_periods() -> &'static Policy {
     static ALL: LazyLock<Policy> = LazyLock::new(|| {
         let max = CallLimit::AtMost(MAX_UNITS);
@@ -43,7 +44,7 @@ pub(crate) fn all_periods() -> &'static Policy {
     &ALL
 }
 
-/// Returns a policy that counts one period, to read its counter alone.
+/// Returns a policy with one period, which reads the counter of that period alone.
 pub(crate) fn one_period(period: CallPeriod) -> Policy {
     let limits = CallLimits::UNLIMITED.with(period, CallLimit::AtMost(MAX_UNITS));
     limits.policy().expect("there is a limit")
@@ -91,9 +92,9 @@ pub(crate) struct CallCounter {
 enum Status {
     /// A window is open.
     Active,
-    /// Nothing has been counted since the last window ended.
+    /// No call has been counted since the last window ended.
     NoCounter,
-    /// The stored value is damaged or not a counter. A reset repairs it.
+    /// The stored value is damaged or is not a counter. A reset repairs it.
     CounterDamaged,
     /// The counters cannot be reached.
     RedisUnavailable,
@@ -105,7 +106,7 @@ pub(crate) type CallCounters = Periods<CallCounter>;
 impl CallCounter {
     /// Creates the counters from the usage of each period, under [`all_periods`] or [`one_period`].
     ///
-    /// A failure is the reason why a usage is unknown.
+    /// If a usage is unknown, its error is the reason.
     pub(crate) fn of_each<'a>(
         usage: impl Fn(CallPeriod) -> Result<&'a Decision, FailureKind>,
     ) -> CallCounters {

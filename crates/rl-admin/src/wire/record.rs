@@ -7,7 +7,7 @@ use super::limits::{Calls, Limits};
 use super::name::{Name, Optional};
 use super::periods::{CallState, Periods};
 
-/// The content of a record in a request. A limit that is left out is -1, which is no limit.
+/// The content of a record in a request. An omitted limit is -1, which means no limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RateLimitInput {
@@ -68,7 +68,7 @@ impl RateLimitInput {
 /// The content of a record.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Content {
-    /// The id of the consumer that is limited.
+    /// The id of the consumer whose calls are limited.
     consumer_id: String,
     /// The first instant at which the record is active.
     from_date: Date,
@@ -82,7 +82,7 @@ pub(crate) struct Content {
     bank_id: Option<String>,
     #[serde(flatten)]
     limits: Limits,
-    /// Whether the record blocks the consumer, whatever other records contain.
+    /// Whether the record blocks the consumer, whatever the other records contain.
     blocks: bool,
 }
 
@@ -111,7 +111,7 @@ impl Content {
     }
 }
 
-/// A record as it is stored.
+/// A stored record.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RateLimit {
     /// The id.
@@ -119,16 +119,16 @@ pub(crate) struct RateLimit {
     rate_limiting_id: String,
     #[serde(flatten)]
     content: Content,
-    /// The name of the actor who created it.
+    /// The name of the actor who created the record.
     created_by: String,
-    /// The name of the actor of the last change.
+    /// The name of the actor who made the last change.
     updated_by: String,
     created_at: Date,
     updated_at: Date,
     /// The number of times that the record was written, which is its `ETag`.
     #[schema(minimum = 1)]
     revision: i64,
-    /// A warning about an effect of the change that may not be intended.
+    /// A warning if the change has an effect that may not be intended.
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
 }
@@ -157,14 +157,14 @@ impl RateLimit {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UntilInput {
-    /// The last instant of the block.
+    /// The last instant at which the consumer is blocked.
     pub(crate) until: Date,
 }
 
 /// A page of a list of records.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RateLimits {
-    /// The records, ordered by consumer and first instant.
+    /// The records, ordered by consumer and begin.
     pub(crate) limits: Vec<RateLimit>,
     /// The value of `after` for the next page; `null` on the last page.
     pub(crate) next: Option<String>,
@@ -175,8 +175,8 @@ pub(crate) struct RateLimits {
 pub(crate) struct CallLimitsAndState {
     #[serde(flatten)]
     pub(crate) limits: Limits,
-    /// The calls in each window that is open; `null` if the counters cannot be reached.
+    /// The calls in each open window; `null` if the counters cannot be reached.
     pub(crate) current_state: Option<Periods<Option<CallState>>>,
-    /// The same as `current_state`, under its older name.
+    /// The same value as `current_state`, under its older name.
     pub(crate) redis_call_limit: Option<Periods<Option<CallState>>>,
 }

@@ -12,13 +12,13 @@ use super::name::Name;
 pub(crate) struct ResourceInput {
     /// The name of the resource.
     name: Name,
-    /// The names of the applications under this limit. Others have no limit here.
+    /// The names of the applications that share the bucket. Other applications have no limit here.
     #[schema(max_items = 1000)]
     apps: Vec<Name>,
-    /// The capacity of the bucket in tokens; 0 blocks.
+    /// The capacity of the bucket in tokens. 0 blocks the applications.
     #[schema(maximum = 9007199254740991u64)]
     max_permits: u64,
-    /// The number of tokens that are added each second; 0 blocks.
+    /// The number of tokens that are added each second. 0 blocks the applications.
     #[schema(maximum = 9007199254740991u64)]
     rate: u64,
 }
@@ -27,13 +27,13 @@ pub(crate) struct ResourceInput {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResourceUpdate {
-    /// The names of the applications under this limit.
+    /// The names of the applications that share the bucket.
     #[schema(max_items = 1000)]
     apps: Vec<Name>,
-    /// The capacity of the bucket in tokens; 0 blocks.
+    /// The capacity of the bucket in tokens. 0 blocks the applications.
     #[schema(maximum = 9007199254740991u64)]
     max_permits: u64,
-    /// The number of tokens that are added each second; 0 blocks.
+    /// The number of tokens that are added each second. 0 blocks the applications.
     #[schema(maximum = 9007199254740991u64)]
     rate: u64,
 }
@@ -59,7 +59,7 @@ impl ResourceUpdate {
     }
 }
 
-// The OpenAPI attributes above repeat this number.
+// The attributes for OpenAPI above repeat this number.
 const _: () = assert!(MAX_UNITS == 9_007_199_254_740_991);
 
 /// The content of the limit of a resource.
@@ -78,7 +78,7 @@ impl ResourceContent {
     }
 }
 
-/// The limit of a resource as it is stored.
+/// The stored limit of a resource.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Resource {
     #[serde(flatten)]

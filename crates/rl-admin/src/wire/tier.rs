@@ -6,7 +6,7 @@ use super::date::Date;
 use super::limits::{Calls, Limits};
 use super::name::Name;
 
-/// The limits of a tier in a request. A limit that is left out is -1, which is no limit.
+/// The limits of a tier in a request. An omitted limit is -1, which means no limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TierUpdate {
@@ -43,7 +43,7 @@ impl TierUpdate {
     }
 }
 
-/// A tier: the limits of each member without an active record.
+/// A tier. Its limits apply to each member that has no active record.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Tier {
     name: String,
@@ -118,7 +118,7 @@ pub(crate) struct Consumer {
     records: u64,
     /// The number of its records that are active now.
     active: u64,
-    /// The name of its tier; `null` without a tier.
+    /// The name of its tier; `null` if it has none.
     tier: Option<String>,
 }
 

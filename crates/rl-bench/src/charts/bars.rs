@@ -1,4 +1,4 @@
-//! Bar charts: a bar for each limiter, with its name to the left and its value to the right.
+//! Bar charts. Each bar is a limiter, with its name on the left and its value on the right.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::chart::{Bars, Chart};
 use super::frame::{WIDTH, escape, head};
 use super::scale::{Scale, label, logarithmic_ticks};
 
-/// The left end of all bars and the right end of the longest, in px. Names are to the left.
+/// The left end of all bars and the right end of the longest bar, in px. The names are on the left.
 const LEFT: f64 = 300.0;
 const RIGHT: f64 = WIDTH - 76.0;
 const TOP: f64 = 72.0;
@@ -17,7 +17,7 @@ const BAR: f64 = 15.0;
 pub(super) fn draw(chart: &Chart, bars: &Bars) -> String {
     let values = || bars.bars.iter().map(|bar| bar.value);
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
-    // The shortest bar must be visible, too.
+    // The scale begins below the smallest value, so that the shortest bar is visible too.
     let ticks = logarithmic_ticks(low / 2.0, high);
     let x = Scale::logarithmic((ticks[0], ticks[ticks.len() - 1]), LEFT, RIGHT);
     let bottom = TOP + PITCH * bars.bars.len() as f64;

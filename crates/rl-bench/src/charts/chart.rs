@@ -22,7 +22,7 @@ pub(crate) enum Plot {
     Bars(Bars),
 }
 
-/// Lines, of which the first is ours.
+/// Lines of a chart. The first one is our limiter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Lines {
     /// The quantity on the horizontal axis.

@@ -1,10 +1,10 @@
-//! The frame of all charts.
+//! The parts that all charts have in common.
 
 use super::chart::Chart;
 
 pub(super) const WIDTH: f64 = 760.0;
 
-/// Colours for light and dark pages. The background is painted, so that text stays visible on both.
+/// Colours for light and dark pages. The background is painted, so that text is readable on both.
 const STYLE: &str = "\
 text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weight:600;fill:#1f2328}
 .ground{fill:#fff}.grid{stroke:#d1d9e0}.axis{stroke:#818b98}.strong{fill:#1f2328;font-weight:600}
@@ -22,8 +22,8 @@ path{fill:none}.line{stroke-width:2;stroke-linejoin:round}
 /// The number of colours.
 pub(super) const COLOURS: usize = 6;
 
-/// Returns the beginning of a chart of this height. `described` gives its numbers to readers who do
-/// not see it.
+/// Returns the beginning of a chart of this height. `described` is a text with its numbers, for
+/// screen readers.
 pub(super) fn head(chart: &Chart, height: f64, described: &str) -> String {
     let (title, note, described) = (escape(&chart.title), escape(&chart.note), escape(described));
     format!(

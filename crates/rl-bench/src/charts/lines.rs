@@ -1,4 +1,4 @@
-//! Line charts: a line for each limiter, with its name at the end.
+//! Line charts. Each line is a limiter, with its name at the end of the line.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use super::frame::{COLOURS, WIDTH, escape, head};
 use super::scale::{Scale, label, linear_ticks, logarithmic_ticks};
 
 const HEIGHT: f64 = 400.0;
-/// The edges of the plot, in px. Names are to the right.
+/// The edges of the plot, in px. The names are on the right.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = WIDTH - 214.0;
 const TOP: f64 = 92.0;
 const BOTTOM: f64 = 344.0;
-/// The least distance between names.
+/// The minimum distance between names.
 const NAME: f64 = 17.0;
 
 pub(super) fn draw(chart: &Chart, lines: &Lines) -> String {
@@ -85,7 +85,7 @@ fn curve(number: usize, line: &Line, x: Scale, y: Scale) -> String {
     format!("<path class=\"line{ours} c{colour}\" d=\"{path}\"/>\n{marks}")
 }
 
-/// Draws the names at the ends of their lines. Names that are too close are moved apart.
+/// Draws the names at the ends of their lines. Names that overlap are moved apart.
 fn names(lines: &Lines, x: Scale, y: Scale) -> String {
     let mut ends: Vec<(usize, f64)> = lines
         .lines
@@ -113,8 +113,8 @@ fn names(lines: &Lines, x: Scale, y: Scale) -> String {
     names
 }
 
-/// Returns the positions in ascending order, moved apart as far as names need, and not below the
-/// plot.
+/// Returns the positions in ascending order, moved apart so that names do not overlap, and none
+/// below the plot.
 fn apart(ends: &[f64]) -> Vec<f64> {
     let mut places = ends.to_vec();
     for place in 1..places.len() {
@@ -128,7 +128,7 @@ fn apart(ends: &[f64]) -> Vec<f64> {
     places
 }
 
-/// Returns the numbers of all lines in words.
+/// Returns the numbers of all lines as a text.
 fn describe(lines: &Lines) -> String {
     let one = |line: &Line| {
         let points: Vec<String> =
@@ -139,7 +139,7 @@ fn describe(lines: &Lines) -> String {
     format!("{} by {}. {}", lines.y.label, lines.x.label, all.join(" "))
 }
 
-/// Formats a number with three digits.
+/// Formats a number with three significant digits.
 fn number(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! Scales: the position of a number between two edges, and the numbers at an axis.
+//! Scales: they map numbers to positions, and choose the numbers at an axis.
 
 /// A scale from numbers to px.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Scale {
 impl Scale {
     /// Creates a logarithmic scale between positive numbers.
     pub(super) fn logarithmic((low, high): (f64, f64), from: f64, to: f64) -> Self {
-        // A single number would give an empty scale.
+        // A scale between two equal numbers would have no length.
         let high = if high > low { high } else { low * 2.0 };
         Self { low, high, is_logarithmic: true, from, to }
     }
@@ -34,8 +34,8 @@ impl Scale {
     }
 }
 
-/// Returns the round numbers of a logarithmic axis, from at or below `low` to at or above `high`:
-/// powers of ten, or 1, 2 and 5 of each if the axis spans few powers.
+/// Returns the round numbers of a logarithmic axis, which enclose `low` and `high`. They are powers
+/// of ten. If the axis spans few powers, 1, 2 and 5 times each power are included.
 pub(super) fn logarithmic_ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let steps: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -47,7 +47,7 @@ pub(super) fn logarithmic_ticks(low: f64, high: f64) -> Vec<f64> {
     all[from..=to.max(from)].to_vec()
 }
 
-/// Returns about five round numbers from 0 to at or above `high`.
+/// Returns about five round numbers for a linear axis from 0, the last at or above `high`.
 pub(super) fn linear_ticks(high: f64) -> Vec<f64> {
     let power = 10_f64.powi((high / 5.0).log10().floor() as i32);
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);

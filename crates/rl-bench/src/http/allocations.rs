@@ -1,4 +1,4 @@
-//! Allocations of a request through our layer, beyond those of the service behind it.
+//! Counts the allocations that our layer adds to a request.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -17,12 +17,12 @@ use super::fixtures::policy;
 use crate::goals::{Goal, Unit};
 
 const REQUESTS: u32 = 1_000;
-/// A limit of four digits, which is usual in headers.
+/// A limit with four digits, as in most headers.
 const MAX: u32 = 9_999;
 
 /// Measures a response with the headers of six periods. The request has extensions, as in axum.
 pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
-    // A usual response has at least one header.
+    // The response has a header, as most responses do.
     let plain = service_fn(|_: Request<Body>| async {
         let response = Response::builder().header("content-type", "text/plain");
         Ok::<_, Infallible>(response.body(Body::empty()).expect("a response"))
@@ -39,7 +39,7 @@ pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
     Ok(vec![goal("", layer), goal(", which outer layers do not read", hiding)])
 }
 
-/// Returns the allocations for each request.
+/// Returns the number of allocations for each request.
 fn count<S, B>(mut service: S) -> f64
 where
     S: Service<Request<Body>, Response = Response<B>>,
@@ -52,7 +52,7 @@ where
         let answered = pin!(service.call(request)).poll(&mut context);
         assert!(is_ready && matches!(answered, Poll::Ready(Ok(_))), "nothing here waits");
     };
-    // Makes the subject known.
+    // The first request creates the subject's entry, so that it is not counted.
     ask();
     let region = Region::new(crate::ALLOCATOR);
     (0..REQUESTS).for_each(|_| ask());

@@ -1,4 +1,4 @@
-//! A client with as little work as possible, so that the servers are measured.
+//! A client that does as little work as possible, so that the measured time is the server's.
 
 use std::io::{self, Error, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// More bytes than the longest response.
+/// The size of the buffer, which is more than the longest response.
 const ROOM: usize = 4_096;
 
-/// Returns the status and the length of the response at the beginning of `bytes`, once it is
-/// complete.
+/// Returns the status and the length of the response at the beginning of `bytes`, or `None` while
+/// it is incomplete.
 fn answer(bytes: &[u8]) -> Option<(u16, usize)> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?;
@@ -31,7 +31,7 @@ fn too_long() -> Error {
     Error::new(ErrorKind::InvalidData, "the response is longer than the buffer")
 }
 
-/// One of many connections on a runtime.
+/// One of many connections that share a runtime.
 #[derive(Debug)]
 pub(super) struct Client {
     stream: TcpStream,
@@ -61,7 +61,7 @@ impl Client {
     }
 }
 
-/// A connection with a thread of its own, without a runtime.
+/// A connection on a thread of its own, without a runtime.
 #[derive(Debug)]
 pub(super) struct LoneClient {
     stream: std::net::TcpStream,

@@ -1,9 +1,11 @@
-//! Latency at a steady rate that keeps no server busy.
+//! Measures latency at a constant rate that leaves every server idle most of the time.
 //!
-//! A thread sends requests at times that are fixed beforehand, to the servers in short turns, so
-//! that a slow phase of the machine slows all of them. Latency counts from the time at which the
-//! request was due. If a response takes longer than the pause, the next request is due when it
-//! arrives, so that a slow server does not delay the next one.
+//! A thread sends requests at fixed times. The servers have short turns, so that a slow phase of
+//! the machine affects all of them.
+//!
+//! The latency of a request is measured from the time at which it was due. If a response takes
+//! longer than the pause, the next request is due when the response arrives, so that a slow server
+//! does not delay the next one.
 
 use std::error::Error;
 use std::hint::spin_loop;
@@ -15,16 +17,16 @@ use crate::measure::{Estimate, median, quantile, sorted};
 use crate::report::Report;
 use crate::table::Table;
 
-/// The pause between two requests, to any server.
+/// The pause between two requests, whichever server they are sent to.
 const PAUSE: Duration = Duration::from_micros(250);
-/// Requests in one turn of a server. The first of them warm up the caches, and are too few to
-/// affect the 99th percentile.
+/// The number of requests in a turn of a server. The first of them warm up the caches; they are too
+/// few to affect the 99th percentile.
 const TURN: usize = 200;
-/// Requests to each server in a block, and the number of blocks.
+/// The number of requests to each server in a block, and the number of blocks.
 const REQUESTS: usize = 2 * TURN;
 pub(super) const BLOCKS: usize = 25;
 
-/// For each server and block, the latencies in µs, in ascending order.
+/// The latencies of each server and block in µs, in ascending order.
 pub(super) struct Latencies(Vec<Vec<Vec<f64>>>);
 
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
@@ -55,7 +57,7 @@ pub(super) fn measure(
                 waits[place].push(due.elapsed().as_secs_f64() * 1e6);
             }
         }
-        // The first block warms everything up.
+        // The first block only warms up the caches.
         if block > 0 {
             for (paced, waits) in paced.iter_mut().zip(waits) {
                 paced.push(sorted(&waits));
@@ -66,8 +68,8 @@ pub(super) fn measure(
 }
 
 impl Latencies {
-    /// Returns how much larger a quantile is than that of another server: the median over the
-    /// blocks.
+    /// Returns the difference between a quantile of one server and that of another: the median over
+    /// the blocks.
     pub(super) fn added(&self, place: usize, beside: usize, q: f64) -> Estimate {
         let blocks = self.0[place].iter().zip(&self.0[beside]);
         let added = blocks.map(|(mine, base)| quantile(mine, q) - quantile(base, q));

@@ -9,19 +9,19 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::on_actix::Running;
 
-/// The duration of one turn of a server.
+/// The duration of a server's turn.
 pub(super) const SLICE: Duration = Duration::from_millis(120);
 
-/// A server with its name and its clients.
+/// A server, with its name and its clients.
 pub(super) struct MeasuredServer {
     pub(super) name: &'static str,
-    /// The index of the server that it is compared with.
+    /// The index of the server with which it is compared.
     pub(super) beside: usize,
     pub(super) address: SocketAddr,
     pub(super) clients: Vec<Client>,
-    /// Requests per second in each turn.
+    /// The requests per second in each turn.
     pub(super) rates: Vec<f64>,
-    /// Requests allowed beyond the limit; `None` without a limit.
+    /// The number of requests that were allowed beyond the limit; `None` without a limit.
     pub(super) too_many: Option<usize>,
     pub(super) _running: Option<Running>,
 }

@@ -1,4 +1,4 @@
-//! Services on actix-web, with and without limits. Each has its workers on threads of their own.
+//! Services on actix-web, with and without limits. Each has its own worker threads.
 
 use std::error::Error;
 use std::net::{SocketAddr, TcpListener};
@@ -29,7 +29,7 @@ pub(super) struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The stop is requested by the call itself. Its future only resolves when the server has
+        // The call itself requests the stop. Its future would only wait until the server has
         // stopped.
         drop(self.handle.stop(false));
     }
@@ -52,7 +52,7 @@ pub(super) fn bare() -> Result<Running, Box<dyn Error>> {
     serve!(|app| app)
 }
 
-/// Starts a service with an empty middleware: the cost of any middleware.
+/// Starts a service with a middleware that does nothing, which measures the cost of any middleware.
 pub(super) fn no_op() -> Result<Running, Box<dyn Error>> {
     serve!(|app| app.wrap_fn(|request, service| service.call(request)))
 }
@@ -77,7 +77,7 @@ static LINES: [HeaderName; 3] = [
     HeaderName::from_static("x-rate-limit-reset"),
 ];
 
-/// Starts a service with our limiter on six periods, by client address.
+/// Starts a service with our limiter, for six periods and by client address.
 pub(super) fn ours(max: u32) -> Result<Running, Box<dyn Error>> {
     let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
@@ -87,12 +87,12 @@ pub(super) fn ours(max: u32) -> Result<Running, Box<dyn Error>> {
 pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
     let store = RedisStore::connect(url).await?;
     let limiter = RateLimiter::builder().policy(policy(max)?).store(store);
-    // The deadline is long, because the machine may stall, and only the cost is measured.
+    // Only the cost is measured. The deadline is long, because the machine may stall.
     let limiter = limiter.deadline(Duration::from_secs(20)).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
 }
 
-/// Starts a service with actix-extensible-rate-limit on one period.
+/// Starts a service with actix-extensible-rate-limit, for one period.
 pub(super) fn extensible(max: u32) -> Result<Running, Box<dyn Error>> {
     let backend = InMemoryBackend::builder().with_gc_interval(None).build();
     serve!(|app| app.wrap(
@@ -105,7 +105,7 @@ pub(super) fn extensible(max: u32) -> Result<Running, Box<dyn Error>> {
     ))
 }
 
-/// Starts a service with actix-extensible-rate-limit on one period, on Redis.
+/// Starts a service with actix-extensible-rate-limit on Redis, for one period.
 pub(super) async fn extensible_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
     let client = redis_0_26::Client::open(url)?;
     let connection = redis_0_26::aio::ConnectionManager::new(client).await?;
@@ -120,7 +120,7 @@ pub(super) async fn extensible_on_redis(max: u32, url: &str) -> Result<Running, 
     ))
 }
 
-/// Starts a service with actix-limitation on one period.
+/// Starts a service with actix-limitation, for one period.
 pub(super) fn limitation(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
     let mut limiter = actix_limitation::Limiter::builder(url);
     let address = |request: &ServiceRequest| Some(request.peer_addr()?.ip().to_string());

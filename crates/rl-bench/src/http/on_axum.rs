@@ -32,7 +32,7 @@ pub(super) async fn bare() -> Result<SocketAddr, Box<dyn Error>> {
     start(plain()).await
 }
 
-/// Starts a service with an empty layer: the cost of any layer.
+/// Starts a service with a layer that does nothing, which measures the cost of any layer.
 pub(super) async fn no_op() -> Result<SocketAddr, Box<dyn Error>> {
     start(plain().layer(NoOpLayer)).await
 }
@@ -54,13 +54,13 @@ static LINES: [HeaderName; 3] = [
     HeaderName::from_static("x-rate-limit-reset"),
 ];
 
-/// Starts a service with our limiter on six periods, by client address.
+/// Starts a service with our limiter, for six periods and by client address.
 pub(super) async fn ours(max: u32) -> Result<SocketAddr, Box<dyn Error>> {
     let limiter = RateLimiter::builder().policy(policy(max)?).build()?;
     start(plain().layer(RateLimitLayer::new(limiter))).await
 }
 
-/// Starts a service with tower_governor on one period.
+/// Starts a service with tower_governor, for one period.
 pub(super) async fn tower_governor(max: u32) -> Result<SocketAddr, Box<dyn Error>> {
     let config = GovernorConfigBuilder::default()
         .period(Duration::from_secs(3_600) / max)
@@ -72,7 +72,7 @@ pub(super) async fn tower_governor(max: u32) -> Result<SocketAddr, Box<dyn Error
     start(plain().layer(GovernorLayer::new(Arc::new(config)))).await
 }
 
-/// Starts a service with axum_governor on one period.
+/// Starts a service with axum_governor, for one period.
 pub(super) async fn axum_governor(max: u32) -> Result<SocketAddr, Box<dyn Error>> {
     let max = NonZeroU32::new(max).ok_or("a limit above 0")?;
     let config = axum_governor::GovernorConfigBuilder::default()
@@ -88,7 +88,7 @@ async fn start(router: Router) -> Result<SocketAddr, Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    // The server stops with the runtime.
+    // The server stops when the runtime is dropped.
     tokio::spawn(async move { axum::serve(listener, service).await });
     Ok(address)
 }

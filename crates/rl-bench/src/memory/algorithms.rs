@@ -1,4 +1,4 @@
-//! The cost of each algorithm in this process: time for a decision, memory for a subject.
+//! The cost of each algorithm in this process: the time of a decision, and the memory of a subject.
 
 use std::error::Error;
 
@@ -10,18 +10,19 @@ use crate::algorithms::Row;
 use crate::measure::median;
 use crate::table::Table;
 
-/// Timed requests of each subject in a block. One request before them creates the subject's entry.
+/// The number of timed requests of each subject in a block. An untimed request before them creates
+/// the subject's entry.
 const VISITS: usize = 16;
-/// Rounds of two blocks, in forward and in reverse order.
+/// The number of rounds of two blocks, in forward and in reverse order.
 const ROUNDS: usize = 31;
-/// The number of subjects by which the memory of one is measured.
+/// The number of subjects over which the memory is averaged.
 const SUBJECTS: usize = 100_000;
-/// Subjects that make many requests, and the number of requests after which most limits are used
-/// up.
+/// The number of subjects that make many requests, and the number of requests that uses up most
+/// limits.
 const BUSY: usize = 100;
 const FULL: usize = 10_000;
 
-/// Returns a table of the ns for each decision.
+/// Returns a table of the nanoseconds for each decision.
 pub(super) fn speed(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     let rows = Row::all();
     let mut nanos = vec![[Vec::new(), Vec::new()]; rows.len()];
@@ -43,10 +44,10 @@ pub(super) fn speed(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Returns the ns for each decision on subjects that have made one request before.
+/// Returns the nanoseconds for each decision on subjects that have made one request before.
 fn fresh(row: &Row, keys: &Keys, passes: bool) -> Result<f64, Box<dyn Error>> {
     let policy = if passes { row.roomy()? } else { row.tight()? };
-    // The capacity is large, so that no shard is full by chance.
+    // The capacity is so large that no shard can be full by chance.
     let ours = Ours::under(&policy, 100 * FEW)?;
     let few = &keys.order[..FEW];
     block(&ours, keys, few, true);
@@ -75,7 +76,7 @@ pub(super) fn space(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Returns the bytes that `work` has allocated and not freed.
+/// Returns the bytes that `work` has allocated and that are still in use.
 fn held<T>(work: impl FnOnce() -> T) -> f64 {
     let region = Region::new(crate::ALLOCATOR);
     work();

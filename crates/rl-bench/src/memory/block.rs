@@ -6,11 +6,11 @@ use std::thread;
 use super::limiters::{ENDLESS, Keys, Limiter, Ours};
 use crate::measure::time_on_processor;
 
-/// The number of keys where they do not fit into the processor's caches.
+/// A number of keys that does not fit into the processor's caches.
 pub(super) const MANY: usize = 1_000_000;
-/// The number of keys where they fit into the caches.
+/// A number of keys that fits into the caches.
 pub(super) const FEW: usize = 1_000;
-/// Decisions in one block, for each thread, if the keys fit into the caches.
+/// The number of decisions in a block, for each thread, if the keys fit into the caches.
 pub(super) const WARM_BLOCK: usize = 100_000;
 /// Rounds of four blocks.
 pub(super) const WARM_ROUNDS: usize = 31;
@@ -21,19 +21,19 @@ pub(super) fn threads() -> impl Iterator<Item = usize> {
     (0..).map(|power| 1 << power).take_while(move |count| *count <= cores.max(2))
 }
 
-/// Returns our limiter on six periods, under limits that are never used up.
+/// Returns our limiter for six periods, with limits that are never used up.
 pub(super) fn endless(subjects: usize) -> Result<Ours, Box<dyn Error>> {
     Ours::six(ENDLESS, subjects)
 }
 
-/// Returns the nanoseconds for each decision. All of `visits` are allowed, or all are denied.
+/// Returns the nanoseconds for each decision. All of `visits` must be allowed, or all denied.
 pub(super) fn block(limiter: &dyn Limiter, keys: &Keys, visits: &[u32], passes: bool) -> f64 {
     let (elapsed, admitted) = time_on_processor(|| limiter.count_allowed(keys, visits));
     assert_eq!(admitted, if passes { visits.len() } else { 0 }, "the limits are set so");
     elapsed.as_secs_f64() * 1e9 / visits.len() as f64
 }
 
-/// Returns how many visits are allowed when all threads make theirs at the same time.
+/// Returns how many visits are allowed when all threads make their visits at the same time.
 pub(super) fn count_allowed_by_threads(
     limiter: &dyn Limiter,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! Goals that compare our limiter with itself, and the cost by the number of limits.
+//! Goals for which our limiter is compared with itself, and the cost by the number of limits.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -35,7 +35,7 @@ pub(super) fn denial(keys: &Keys, goals: &mut Vec<Goal>) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// Measures policies of one to sixteen limits, in turns.
+/// Measures policies of one to sixteen limits, which alternate.
 pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Error>> {
     const COUNTS: [u64; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
     let mut all = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Err
     }
     let title = "by the number of limits: ns for each decision, one subject";
     let mut table = Table::new(title, ["limits", "ns"]);
-    // The first round warms up the caches.
+    // The first round only warms up the caches.
     let nanos: Vec<f64> = all.iter().map(|(_, nanos)| median(&nanos[2..])).collect();
     for (count, nanos) in COUNTS.into_iter().zip(&nanos) {
         table.row([count.to_string(), format!("{nanos:.0}")]);
@@ -73,7 +73,8 @@ pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Compares full logs of ten entries with full logs of 100 000. One entry leaves for each request.
+/// Compares full logs of ten entries with full logs of 100 000 entries. One entry expires for each
+/// request.
 pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let log = |entries: u64| -> Result<_, Box<dyn Error>> {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_767_225_600)));
@@ -82,7 +83,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
         let policy = Policy::new(limits.collect::<Result<Vec<_>, _>>()?)?;
         let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
         let limiter = RateLimiter::builder().store(store).policy(policy).build()?;
-        // Each log holds the requests of one or two hours.
+        // All entries of a log span one or two hours.
         let pause = Duration::from_micros(2 * 3_600_000_000 / entries + 1);
         Ok(move |times: u64| {
             let subject = Subject::user("alice");
@@ -98,7 +99,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
         })
     };
     let (short, long) = (log(10)?, log(100_000)?);
-    // Fills the longest log.
+    // These requests fill the longest log.
     let _ = (short(100), long(100_000));
     let times = WARM_BLOCK as u64 / 10;
     let compared = compare(WARM_ROUNDS, |_| short(times), |_| long(times));
@@ -106,7 +107,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let what = "two logs of 100 000 entries beside two of 10";
     goals.push(Goal::measured("M11", what, lines, compared));
 
-    // burster counts by the millisecond, and adds up all of them for each request.
+    // burster counts by the millisecond, and adds up all its counts for each request.
     let mut burster = Box::new(burster::sliding_window_log::<60_000>(u64::MAX));
     let mut theirs = |times: u64| {
         let (elapsed, passed) =
@@ -120,8 +121,8 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Counts the instructions of a decision, as the performance tests do. The goal has no value
-/// without valgrind.
+/// Counts the instructions of a decision, as the performance tests do. Without valgrind, the goal
+/// has no value.
 pub(super) fn instructions() -> Goal {
     let count = || -> Option<f64> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());

@@ -1,5 +1,5 @@
-//! A flood of ten million invented subjects against a store for a million: its cost, its memory,
-//! and whether a denied subject is evicted.
+//! A flood of ten million invented subjects into a store with a capacity of one million. Measured
+//! are its cost, its memory, and whether a denied subject is evicted.
 
 use std::error::Error;
 
@@ -13,10 +13,10 @@ use crate::table::Table;
 
 const CAPACITY: usize = 1_000_000;
 const INVENTED: usize = 10_000_000;
-/// Decisions between two readings of the clock.
+/// The number of decisions between two readings of the clock.
 const BLOCK: usize = 100_000;
 
-/// A denied subject, which must stay denied.
+/// A denied subject, which the flood must not evict.
 const VICTIM: &str = "victim";
 
 pub(super) fn run(
@@ -44,7 +44,7 @@ pub(super) fn run(
         });
         elapsed.as_secs_f64() * 1e9 / BLOCK as f64
     };
-    // Fills the store before anything is measured.
+    // The store is filled before anything is measured.
     for block in 0..2 * CAPACITY / BLOCK {
         invent(INVENTED + block * BLOCK);
     }
@@ -54,7 +54,7 @@ pub(super) fn run(
     for block in 0..INVENTED / BLOCK {
         let flooded = invent(block * BLOCK);
         freed += u32::from(victim());
-        // As many known subjects, whose ids are formatted in the same way.
+        // An equal number of known subjects, whose ids are formatted in the same way.
         let visits = &keys.order[block * BLOCK % CAPACITY..][..BLOCK];
         let (elapsed, _) = time_on_processor(|| {
             for key in visits {

@@ -1,4 +1,4 @@
-//! How the cost of a decision grows with the number of subjects, up to ten million.
+//! Measures how the cost of a decision grows with the number of subjects, up to ten million.
 
 use std::error::Error;
 
@@ -12,10 +12,10 @@ use crate::table::Table;
 use crate::workload::uniform;
 
 const SIZES: [usize; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
-/// The largest size at which all limiters are measured. Beyond it, memory is needed for one of each
-/// kind only.
+/// The largest size at which all limiters are measured. Above it only one limiter of each kind is
+/// measured, to save memory.
 const ALL: usize = 1_000_000;
-/// Bytes of memory that ten million subjects take, names included.
+/// The bytes of memory that ten million subjects take, including their names.
 const MEMORY: u64 = 9 << 30;
 const BLOCK: usize = 50_000;
 const SLICES: usize = 8;
@@ -50,7 +50,8 @@ pub(super) fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the median ns of each column, or `None` if it is not measured at this size.
+/// Returns the median nanoseconds of each column, or `None` for a column that is not measured at
+/// this size.
 fn of(keys: &Keys, subjects: usize) -> Result<[Option<f64>; 5], Box<dyn Error>> {
     let again = || -> Result<Box<dyn Limiter>, Box<dyn Error>> {
         Ok(Box::new(Ours::six(ENDLESS, subjects)?))
@@ -74,7 +75,7 @@ fn of(keys: &Keys, subjects: usize) -> Result<[Option<f64>; 5], Box<dyn Error>> 
         for place in (0..all.len()).chain((0..all.len()).rev()) {
             let Some(limiter) = &all[place] else { continue };
             let each = block(&**limiter, keys, &slices[round % SLICES], true);
-            // The first round warms up the caches.
+            // The first round only warms up the caches.
             if round > 0 {
                 nanos[place].push(each);
             }
@@ -101,7 +102,7 @@ fn chart([ours, _, one, fast, six]: [Vec<(f64, f64)>; 5]) -> Chart {
     }
 }
 
-/// Returns the bytes of available memory, or the maximum if the system does not report it.
+/// Returns the available memory in bytes, or the maximum if the system does not report it.
 fn available() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

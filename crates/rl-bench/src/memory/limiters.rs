@@ -1,4 +1,4 @@
-//! The limiters that are compared, and the keys that they decide on.
+//! The limiters that are compared, and the keys on which they decide.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -16,10 +16,10 @@ use crate::workload::USED_UP;
 /// A limit that no measurement uses up.
 pub(super) const ENDLESS: u32 = 1_000_000_000;
 
-/// Requests that hold a permit at the same time, each of another subject.
+/// The number of requests that hold a permit at the same time, each of a different subject.
 const SERVED_AT_ONCE: usize = 64;
 
-/// The keys of a measurement. A key is a number; limiters need its name or its subject.
+/// The keys of a measurement. A key is a number, from which limiters use the name or the subject.
 pub(super) struct Keys {
     subjects: Vec<Subject>,
     pub(super) names: Vec<String>,
@@ -42,8 +42,8 @@ impl Keys {
 pub(super) trait Limiter: Sync {
     fn allows(&self, keys: &Keys, key: u32) -> bool;
 
-    /// Returns how many of `visits` are allowed. One dynamic call for a block keeps the calls
-    /// within it direct.
+    /// Returns how many of `visits` are allowed. There is one dynamic call for a whole block, so
+    /// the calls within the block are direct.
     fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
         visits.iter().filter(|key| self.allows(keys, **key)).count()
     }
@@ -53,7 +53,7 @@ pub(super) trait Limiter: Sync {
 pub(super) struct Ours(RateLimiter);
 
 impl Ours {
-    /// Creates a limiter with a maximum for each of six periods.
+    /// Creates a limiter with the given maximum for each of six periods.
     pub(super) fn new(max: [u32; 6], subjects: usize) -> Result<Self, Box<dyn Error>> {
         let mut policy = Policy::builder();
         for (max, period) in max.into_iter().zip(Period::NAMED) {
@@ -72,7 +72,7 @@ impl Ours {
         Self::under(&Policy::new([Limit::new(max.into(), Period::MONTH)?])?, subjects)
     }
 
-    /// Creates a limiter under any policy. Its capacity is twice `subjects`, because shards fill
+    /// Creates a limiter with any policy. Its capacity is twice `subjects`, because shards fill
     /// unevenly.
     pub(super) fn under(policy: &Policy, subjects: usize) -> Result<Self, Box<dyn Error>> {
         Self::with_room(policy, 2 * subjects)
@@ -105,8 +105,8 @@ impl Limiter for Ours {
     }
 }
 
-/// The limit of subjects that are to be denied. It is two because throttlecrab allows everything at
-/// a burst of one.
+/// The limit of subjects whose visits must be denied. It is two, because throttlecrab allows
+/// everything with a burst of one.
 pub(super) const SCARCE: u32 = 2;
 
 /// Two limiters of the same kind: one with an endless limit, and one with a scarce limit.
@@ -132,7 +132,7 @@ impl<C: Limiter> Limiter for Mixed<C> {
     }
 }
 
-/// Our limiter under a concurrency limit, as a service uses it: a request holds a permit until it
+/// Our limiter with a concurrency limit, used as in a service: each request holds a permit until it
 /// ends.
 pub(super) struct OursWithPermits {
     limiter: RateLimiter,
@@ -141,7 +141,7 @@ pub(super) struct OursWithPermits {
 
 impl OursWithPermits {
     pub(super) fn by(ours: Ours) -> Result<Self, Box<dyn Error>> {
-        // Lets all tasks run before the measurement continues.
+        // Yielding lets all tasks run before the measurement continues.
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build()?;
         Ok(Self { limiter: ours.0, runtime })
@@ -152,7 +152,7 @@ impl OursWithPermits {
         for key in visits {
             permits.push(self.limiter.acquire(&keys.subjects[*key as usize], 1).await);
         }
-        // The tasks that renew leases start here, and end after the second yield.
+        // The tasks that renew leases start at the first yield, and end after the second one.
         yield_now().await;
         let passed = permits.iter().filter(|permit| permit.decision().is_allowed()).count();
         drop(permits);
@@ -177,7 +177,7 @@ impl Limiter for OursWithPermits {
     }
 }
 
-/// One or more limiters of governor, called one after the other until one denies.
+/// One or more limiters of governor, which are called one after the other until one denies.
 pub(super) struct Governors(Vec<DefaultKeyedRateLimiter<String>>);
 
 impl Governors {
@@ -185,7 +185,7 @@ impl Governors {
         Self(vec![DefaultKeyedRateLimiter::keyed(quota(max, Period::MONTH))])
     }
 
-    /// Creates one limiter for each of six periods, of which the shortest is called first.
+    /// Creates one limiter for each of six periods. The shortest period is called first.
     pub(super) fn six(max: [u32; 6]) -> Self {
         let limits = max.into_iter().zip(Period::NAMED);
         let limiter = |(max, period)| DefaultKeyedRateLimiter::keyed(quota(max, period));
@@ -193,10 +193,10 @@ impl Governors {
     }
 }
 
-/// Returns a quota of `max` units at once, and as many in each period.
+/// Returns a quota of `max` units at once, and `max` units in each period.
 pub(super) fn quota(max: u32, period: Period) -> Quota {
     let max = NonZeroU32::new(max).expect("limits here are above 0");
-    // A pause of one nanosecond is the shortest that governor accepts.
+    // governor accepts no replenishment interval below one nanosecond.
     let pause = (Duration::from(period) / max.get()).max(Duration::from_nanos(1));
     Quota::with_period(pause).expect("a pause above 0").allow_burst(max)
 }

@@ -1,5 +1,5 @@
-//! The cost, in this process, of a refund in a long log, of the release of one of many permits, and
-//! of a request after half of a log has expired at once.
+//! The cost in this process of operations on long logs: a refund, the release of one of many
+//! permits, and a request after half of a log has expired.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use rl_core::{Cost, Decision, LimitSet, MaybeReady, MemoryStore, Policy, Subject
 use crate::measure::{sorted, time_on_processor};
 use crate::table::Table;
 
-/// The cases: name, limit, and entries of its log.
+/// The cases: a name, a limit, and the number of entries in its log.
 const CASES: [(&str, &str, u64); 3] = [
     ("log of 60 000", "100000/hour:sliding-log", 60_000),
     ("log of 100 000", "100000/hour:sliding-log", 100_000),
     ("10 000 places", "10000:concurrency:lease=1h", 10_000),
 ];
-/// The number of refunds of each case, and the number of requests after half of a log has expired.
+/// The number of refunds in each case, and of requests after half of a log has expired.
 const REFUNDS: usize = 1_001;
 const LEAVES: usize = 11;
 const HOUR: u64 = 3_600_000_000;
@@ -30,7 +30,7 @@ struct Log {
     charged: Vec<Decision>,
 }
 
-/// Returns a table of the processor's µs for each operation.
+/// Returns a table of the processor time in µs for each operation.
 pub(crate) fn speed() -> Result<Table, Box<dyn Error>> {
     let title = "one operation in this process, in no order: µs of a processor";
     let mut table = Table::new(title, ["operation", "fastest", "median", "worst"]);
@@ -84,12 +84,12 @@ impl Log {
         }
     }
 
-    /// Returns the µs of a request.
+    /// Makes a request. Returns its time in µs.
     fn check(&mut self, cost: u64) -> f64 {
         time_on_processor(|| self.decide(cost)).0.as_secs_f64() * 1e6
     }
 
-    /// Returns the µs of a refund of one charge.
+    /// Refunds one charge. Returns the time in µs.
     fn refund(&mut self, n: usize) -> f64 {
         let place = n * 7_919 % self.charged.len();
         let charged = self.charged.swap_remove(place).at();

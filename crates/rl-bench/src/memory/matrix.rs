@@ -1,4 +1,5 @@
-//! Compares all limiters over working sets, shares of denied requests, and numbers of threads.
+//! Compares all limiters for several working sets, shares of denied requests, and numbers of
+//! threads.
 
 use std::error::Error;
 
@@ -14,13 +15,13 @@ use crate::report::Report;
 use crate::table::{Cell, Table};
 use crate::workload::{Mix, ZIPF, count_to_allow, uniform, zipf};
 
-/// The most visits in one block, for each thread.
+/// The maximum number of visits in a block, for each thread.
 const BLOCK: usize = 50_000;
 /// The number of different sequences of keys, if there are more keys than visits.
 const SLICES: usize = 8;
 const ROUNDS: usize = 11;
-/// From this number of subjects on, one limiter evicts the others from the caches. Untimed visits
-/// precede each block there, and rounds are fewer.
+/// The number of subjects from which on one limiter evicts the others from the caches. Untimed
+/// visits then precede each block, and there are fewer rounds.
 const LARGE: usize = 100_000;
 const BEFORE: usize = 25_000;
 const LARGE_ROUNDS: usize = 7;
@@ -35,7 +36,7 @@ struct KeySet {
 /// A limiter with its name.
 struct MeasuredLimiter {
     name: &'static str,
-    /// Visits in one block, for each thread. Slow limiters get fewer.
+    /// The number of visits in a block, for each thread. Slow limiters make fewer visits.
     block: usize,
     limiter: Box<dyn Limiter>,
 }
@@ -46,7 +47,7 @@ struct CellResult {
     too_many: usize,
 }
 
-/// The steps that the progress bar shows.
+/// The number of steps in the progress bar.
 pub(super) const STEPS: usize = 4;
 
 pub(super) fn measure(
@@ -82,7 +83,7 @@ pub(super) fn measure(
     for (name, set) in sets {
         report.step(set.name);
         if known.0 != set.subjects {
-            // Frees the memory of the previous limiters before more is allocated.
+            // The previous limiters are freed before more memory is allocated.
             known.1.clear();
             known = (set.subjects, limiters(keys, set.subjects)?);
         }
@@ -92,8 +93,8 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Creates the limiters that are compared on `all` subjects, and makes the subjects known to them.
-/// Ours comes first, and again last: their difference is the noise.
+/// Creates the limiters that are compared, with entries for `all` subjects. Our limiter comes
+/// first, and again last: the difference between the two is the noise.
 fn limiters(keys: &Keys, all: usize) -> Result<Vec<MeasuredLimiter>, Box<dyn Error>> {
     let limiter = |name, limiter| MeasuredLimiter { name, block: BLOCK, limiter };
     let slow = |name, limiter, times| MeasuredLimiter { name, block: BLOCK / times, limiter };
@@ -113,7 +114,7 @@ fn limiters(keys: &Keys, all: usize) -> Result<Vec<MeasuredLimiter>, Box<dyn Err
         limiter("trypema, one", Box::new(Mixed::of(Trypema::new)?)),
     ];
     if all <= 10_000 {
-        // The values that it needs for each subject take too much memory for more.
+        // It needs values for each subject, which would take too much memory with more subjects.
         let limitador = |max| Ok(Limitador::six(max, keys, all));
         limiters.push(slow("limitador, six periods", Box::new(Mixed::of(limitador)?), 50));
     }
@@ -125,7 +126,7 @@ fn limiters(keys: &Keys, all: usize) -> Result<Vec<MeasuredLimiter>, Box<dyn Err
     }
     limiters.push(limiter("ours, again: the noise", Box::new(ours()?)));
 
-    // Creates the entries of all subjects, and uses up the scarce limits.
+    // These visits create the entries of all subjects, and use up the scarce limits.
     let everybody: Vec<u32> = (0..).take(all).collect();
     let used_up = Mix::Denied.of(&everybody);
     for limiter in &limiters {
@@ -152,7 +153,7 @@ fn cells(
     let title = format!("{}: ns for each decision of a thread", set.name);
     let head = ["limiter", "mix"].into_iter().chain(columns.iter().map(String::as_str));
     let mut table = Table::new(&title, head.chain(["too many"]));
-    // No goal is about denied requests.
+    // No goal concerns denied requests.
     let mixes = if report.goals_only { &Mix::ALL[..1] } else { &Mix::ALL[..] };
     for &mix in mixes {
         let by_threads: Vec<Vec<CellResult>> =
@@ -177,14 +178,14 @@ fn cells(
     table
 }
 
-/// Returns how many times as fast our limiter is as the one at `place`.
+/// Returns the factor by which our limiter is faster than the one at `place`.
 fn faster(outcomes: &[CellResult], place: usize) -> Estimate {
     let pairs = outcomes[place].nanos.iter().zip(&outcomes[0].nanos);
     Estimate::of(&pairs.map(|(theirs, ours)| theirs / ours).collect::<Vec<_>>())
 }
 
 /// Runs rounds in which each limiter has two blocks, in forward and in reverse order. The result of
-/// a round is the mean of both.
+/// a round is the mean of both blocks.
 fn compete(
     keys: &Keys,
     set: &KeySet,
@@ -218,7 +219,7 @@ fn compete(
             sums[place] += nanos / 2.0;
             outcomes[place].too_many += too_many;
         }
-        // The first round warms up caches and branch predictors.
+        // The first round only warms up caches and branch predictors.
         if round > 0 {
             outcomes.iter_mut().zip(sums).for_each(|(outcome, nanos)| outcome.nanos.push(nanos));
         }
@@ -284,8 +285,8 @@ fn bars(limiters: &[MeasuredLimiter], outcomes: &[CellResult]) -> Chart {
     }
 }
 
-/// Returns a table of how many requests several threads get under small limits, and how many are
-/// allowed to.
+/// Returns a table for small limits and several threads: how many requests were allowed, and how
+/// many the limits permit.
 pub(super) fn exactness(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     const EACH: u32 = 50;
     const SUBJECTS: usize = 1_000;

@@ -1,4 +1,4 @@
-//! Other limiters in memory, each called as its documentation shows.
+//! Other limiters in memory. Each is called as its documentation shows.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -21,7 +21,7 @@ use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, Wind
 
 use super::limiters::{Keys, Limiter, quota};
 
-/// governor with ahash, its fastest hasher.
+/// governor with ahash, the fastest hasher that it supports.
 pub(super) struct FastGovernor(
     RateLimiter<
         String,
@@ -43,7 +43,7 @@ impl Limiter for FastGovernor {
     }
 }
 
-/// governor without keys: a single limiter for all requests.
+/// governor without keys: one limiter for all requests.
 pub(super) struct DirectGovernor(
     RateLimiter<NotKeyed, InMemoryState, DefaultClock, NoOpMiddleware>,
 );
@@ -60,7 +60,7 @@ impl Limiter for DirectGovernor {
     }
 }
 
-/// A mutex around one number: the least that an exact decision on several numbers needs.
+/// A mutex around one number: a lower bound for every exact decision on several numbers.
 pub(super) struct BareLock(Mutex<u32>, u32);
 
 impl BareLock {
@@ -82,14 +82,14 @@ impl Limiter for BareLock {
 pub(super) struct Limitador {
     limiter: limitador::RateLimiter,
     namespace: Namespace,
-    /// The descriptor values of each key, built before the measurement.
+    /// The descriptor values of each key, which are built before the measurement.
     values: Vec<Values<'static>>,
 }
 
 impl Limitador {
     /// Creates a limiter for the first `count` keys.
     pub(super) fn six(max: u32, keys: &Keys, count: usize) -> Self {
-        // Large enough that no counter is evicted.
+        // The capacity is so large that no counter is evicted.
         let limiter = limitador::RateLimiter::new(12 * count as u64);
         let namespace = Namespace::from("bench");
         for period in Period::NAMED {
@@ -112,7 +112,7 @@ impl Limiter for Limitador {
     }
 }
 
-/// The in-memory store of actix-extensible-rate-limit, on one period.
+/// The in-memory store of actix-extensible-rate-limit, for one period.
 pub(super) struct Extensible {
     backend: InMemoryBackend,
     max: u64,
@@ -138,7 +138,7 @@ impl Limiter for Extensible {
     }
 }
 
-/// throttlecrab on one period, behind the lock that it needs to be shared.
+/// throttlecrab for one period, with the lock that is necessary to share it.
 pub(super) struct ThrottleCrab {
     limiter: Mutex<throttlecrab::RateLimiter<AdaptiveStore>>,
     max: i64,
@@ -162,7 +162,7 @@ impl Limiter for ThrottleCrab {
     }
 }
 
-/// The local limiter of trypema, on one period.
+/// The local limiter of trypema, for one period.
 pub(super) struct Trypema {
     provider: std::sync::Arc<LocalRateLimiterProvider>,
     rate: RateLimit,

@@ -1,5 +1,5 @@
-//! The cost of the operations that every decision on keys needs: a clock reading, a hash, a lock,
-//! and a look-up in a table.
+//! The cost of the operations that every decision by key contains: reading the clock, hashing,
+//! locking, and a look-up in a table.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -18,7 +18,7 @@ const ROUNDS: usize = 15;
 /// One operation.
 type Operation<'a> = Box<dyn FnMut() + 'a>;
 
-/// Returns a table of the ns of each operation on one key.
+/// Returns a table of the nanoseconds of each operation on one key.
 #[expect(clippy::disallowed_methods, reason = "what clocks cost is what is asked")]
 pub(super) fn measure(keys: &Keys) -> Table {
     let name = keys.names[0].as_str();

@@ -1,4 +1,5 @@
-//! Clients of a flood, which pause after each answer: numbers in a queue, not tasks.
+//! The clients of a flood, which pause after each response. They are entries in a queue instead of
+//! tasks.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -14,9 +15,9 @@ use futures::stream::FuturesUnordered;
 use rl_core::{MaybeReady, Origin, RateLimiter, Subject};
 use tokio::time::{Instant, sleep_until};
 
-/// The pause of a client of the flood after each answer.
+/// The pause of a flooding client after each response.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
-/// The requests between two chances for other tasks to run.
+/// The number of requests after which other tasks get a chance to run.
 const BATCH: usize = 64;
 
 /// A client, and the number of its requests.
@@ -29,13 +30,14 @@ pub(super) struct FloodClient {
 /// The clients of one task.
 #[derive(Debug)]
 pub(super) struct Clients {
-    // All pauses are equal: in the order in which they end.
+    // The clients that pause, ordered by the end of their pauses. The order holds because all
+    // pauses are equal.
     pausing: VecDeque<(Instant, FloodClient)>,
     id: String,
 }
 
 impl Clients {
-    /// Returns every `step`-th of `count` clients. They start spread over one pause, not all at once.
+    /// Returns every `step`-th of `count` clients. Their first requests are spread over one pause.
     pub(super) fn new(first: usize, count: usize, step: usize) -> Self {
         let now = Instant::now();
         let client = |number| {
@@ -60,7 +62,7 @@ impl Clients {
         self.pausing.push_back((now + PAUSE, client));
     }
 
-    /// Returns a subject that no request has had.
+    /// Returns a subject that was not used before.
     pub(super) fn subject(&mut self, client: FloodClient) -> Subject {
         self.id.clear();
         let FloodClient { number, requests } = client;
@@ -109,7 +111,7 @@ impl Clients {
     }
 }
 
-/// The outcomes of the flood's requests.
+/// The results of the flood's requests.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) decided: AtomicU64,

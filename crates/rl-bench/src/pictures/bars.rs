@@ -1,24 +1,24 @@
-//! Requests in flight as an SVG: a bar for each at the top, the number of held permits at the
-//! bottom.
+//! A picture of requests in flight, as an SVG. Each request is a bar at the top; the number of held
+//! permits is drawn at the bottom.
 
 use std::fmt::Write;
 
 use super::in_flight::{END, InFlight};
 use super::svg::{LEFT, LEVELS, RIGHT, head, steps};
 
-/// The bottom of the denied requests, and the height of one.
+/// The bottom of the denied requests, and the height of one of them.
 const DENIED: f64 = 151.0;
 const PITCH: f64 = 10.0;
 /// The width of a column of denied requests, in ms.
 const COLUMN: u64 = 1_000;
-/// The middle of the lowest line of bars, the distance between lines, and the thickness of a bar.
+/// The middle of the lowest row of bars, the distance between rows, and the thickness of a bar.
 const LINES: f64 = 212.0;
 const LINE: f64 = 15.0;
 const BAR: f64 = 10.0;
 /// The height of the levels.
 const HEIGHT: f64 = 72.0;
 
-/// The style of a permit that is not released.
+/// The style for a permit that is never released.
 const STYLE: &str = "
 .lease{fill:none;stroke:#9a6700;stroke-width:1.6;stroke-dasharray:4 3}
 @media(prefers-color-scheme:dark){.lease{stroke:#d29922}}";
@@ -75,7 +75,7 @@ fn y(level: u64, capacity: u64) -> f64 {
     LEVELS - HEIGHT * level as f64 / capacity as f64
 }
 
-/// Draws the denied requests. Requests of one column are stacked.
+/// Draws the denied requests. Those in the same column are stacked.
 fn denied(in_flight: &InFlight) -> String {
     let denied: Vec<u64> = in_flight.requests.iter().filter(|r| !r.passed).map(|r| r.at).collect();
     let mut circles = String::new();
@@ -127,7 +127,7 @@ mod tests {
     fn every_request_is_a_bar_or_a_circle() {
         let in_flight = InFlight::of("4:concurrency").unwrap();
         let picture = draw("4:concurrency", &in_flight);
-        // The legend has one more of each.
+        // The legend contains one more of each.
         let drawn = ["class=\"pass\"", "class=\"deny\""].map(|of| picture.matches(of).count() - 1);
         assert_eq!(drawn.iter().sum::<usize>(), in_flight.requests.len());
         assert_eq!(picture.matches("class=\"lease\"").count() - 1, 1);

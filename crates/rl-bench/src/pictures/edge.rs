@@ -1,10 +1,10 @@
-//! Two bursts at the edge of an hour.
+//! Two bursts around the edge of an hour.
 
 use std::error::Error;
 
 use super::timeline::{START, SimulatedLimiter};
 
-/// Returns how many requests `limit` allows, of 200 at 6:59 and of 240 at 7:00, one by one.
+/// Returns how many requests `limit` allows, of 200 requests at 6:59 and 240 at 7:00.
 pub(super) fn passed(limit: &str) -> Result<[usize; 2], Box<dyn Error>> {
     let counted = SimulatedLimiter::under(limit)?;
     Ok([(START - 60, 200), (START, 240)].map(|(second, requests)| {
@@ -17,7 +17,7 @@ pub(super) fn passed(limit: &str) -> Result<[usize; 2], Box<dyn Error>> {
 mod tests {
     use super::*;
 
-    /// A window from the first request has the same edge effect, at its own end.
+    /// A window that begins with the first request has the same effect at its own edge.
     #[test]
     fn a_window_that_began_at_six_allows_both_bursts() {
         let counted = SimulatedLimiter::under("240/hour").unwrap();
@@ -34,8 +34,8 @@ mod tests {
         assert_eq!(passed("240/hour:gcra:burst=20").unwrap(), [20, 4]);
     }
 
-    /// At 7:01 a sixtieth of the previous hour has left the sliding window, and with it 4 of the
-    /// 200.
+    /// At 7:01 a sixtieth of the previous hour has left the sliding window, and 4 of the 200
+    /// requests with it.
     #[test]
     fn the_counter_forgets_evenly() {
         let counted = SimulatedLimiter::under("240/hour:sliding-window-counter").unwrap();

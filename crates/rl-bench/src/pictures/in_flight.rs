@@ -1,4 +1,4 @@
-//! A minute of requests of some duration, under a concurrency limit.
+//! A minute of requests that take some time, under a concurrency limit.
 
 use std::error::Error;
 
@@ -9,11 +9,11 @@ use super::timeline::{START, SimulatedLimiter, TICK, push_change};
 /// The time during which requests arrive, in ms.
 pub(super) const END: u64 = 60_000;
 
-/// A request of some duration. Times are ms since the beginning.
+/// A request that takes some time. Times are milliseconds since the beginning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LongRequest {
     pub(super) at: u64,
-    /// When the request ends, or its process dies.
+    /// The time at which the request ends, or its process dies.
     pub(super) until: u64,
     dies: bool,
     pub(super) passed: bool,
@@ -23,9 +23,9 @@ pub(super) struct LongRequest {
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     pub(super) requests: Vec<LongRequest>,
-    /// The most requests in flight.
+    /// The maximum number of requests in flight.
     pub(super) capacity: u64,
-    /// The held permits; each level holds until the next one.
+    /// The number of held permits over time. Each level lasts until the next one.
     pub(super) used: Vec<(u64, u64)>,
     lease: u64,
 }
@@ -38,7 +38,7 @@ struct Part {
     dies: bool,
 }
 
-/// Returns the parts. No request lasts as long as a lease, because leases are not renewed on a
+/// Returns the parts. Every request is shorter than a lease, because leases are not renewed on a
 /// manual clock.
 fn parts() -> [Part; 5] {
     let part = |name, begin: u64, step, count, lasts| {
@@ -78,7 +78,7 @@ impl InFlight {
             counted.set(START * 1_000 + at);
             for (request, permit) in held.extract_if(.., |(request, _)| request.until <= at) {
                 if request.dies {
-                    // A process that dies does not release its permit.
+                    // Forgetting the permit simulates a process that dies without releasing it.
                     std::mem::forget(permit);
                 }
             }
@@ -93,12 +93,12 @@ impl InFlight {
         Ok(picture)
     }
 
-    /// Returns when the permit of an allowed request is free again.
+    /// Returns the time at which the permit of an allowed request is free again.
     pub(super) fn freed(&self, request: &LongRequest) -> u64 {
         if request.dies { request.at + self.lease } else { request.until }
     }
 
-    /// Returns the allowed requests, each with its line: the lowest one, from 0, that earlier
+    /// Returns the allowed requests, each with its row: the lowest row, from 0, that earlier
     /// requests leave free.
     pub(super) fn lines(&self) -> Vec<(usize, LongRequest)> {
         let mut lines: Vec<(usize, LongRequest)> = Vec::new();
@@ -148,7 +148,8 @@ mod tests {
         }
     }
 
-    /// Bars are drawn from the times of the requests, levels from the limit's usage.
+    /// The bars are drawn from the times of the requests, but the levels from the usage of the
+    /// limit.
     #[test]
     fn as_many_permits_are_held_as_there_are_bars() {
         let in_flight = in_flight();

@@ -1,4 +1,5 @@
-//! A timeline as an SVG: the requests at the top, the limit's usage at the bottom.
+//! A picture of a timeline, as an SVG: the requests at the top, and the usage of the limit at the
+//! bottom.
 
 use std::fmt::Write;
 
@@ -7,7 +8,7 @@ use super::timeline::{END, Request, Timeline};
 /// The left and the right end of the timeline, in px.
 pub(super) const LEFT: f64 = 48.0;
 pub(super) const RIGHT: f64 = 700.0;
-/// The bottom of the requests, and the height of one.
+/// The bottom of the requests, and the height of one of them.
 const REQUESTS: f64 = 174.0;
 const PITCH: f64 = 12.0;
 /// The width of a column of requests, in ms.
@@ -17,7 +18,7 @@ pub(super) const LEVELS: f64 = 310.0;
 const HEIGHT: f64 = 110.0;
 const TOP: f64 = 20.0;
 
-/// Colours for light and dark pages. The background is painted, so that text stays visible on both.
+/// Colours for light and dark pages. The background is painted, so that text is readable on both.
 const STYLE: &str = "\
 text{font:13px system-ui,sans-serif;fill:#59636e}.name{font-size:17px;font-weight:600;fill:#1f2328}
 .ground{fill:#fff}.grid{stroke:#d1d9e0}.max{stroke:#59636e;stroke-dasharray:5 4}
@@ -106,7 +107,7 @@ fn edge_at(at: u64) -> String {
     format!("<path class=\"edge\" d=\"M{:.1} {}V{LEVELS}\"/>\n", x(at), y(20))
 }
 
-/// Draws the requests. Requests of one column are stacked, the first at the bottom.
+/// Draws the requests. Those in the same column are stacked, with the first one at the bottom.
 fn requests(requests: &[Request]) -> String {
     let mut circles = String::new();
     for (place, request) in requests.iter().enumerate() {
@@ -154,7 +155,7 @@ mod tests {
         let limit = "10/minute";
         let draw = || draw(limit, &Timeline::of(limit).unwrap());
         let picture = draw();
-        // The legend has two more.
+        // The legend contains two more.
         assert_eq!(picture.matches("<circle ").count(), 57 + 2);
         assert_eq!(picture, draw());
     }

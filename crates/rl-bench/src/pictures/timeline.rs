@@ -1,4 +1,4 @@
-//! Three minutes of requests, the same for every algorithm, and the decisions on them.
+//! Three minutes of requests, which are the same for every algorithm, and the decisions on them.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -10,12 +10,14 @@ use rl_core::{Algorithm, Decision, Limit, MaybeReady, MemoryStore, Permit, RateL
 pub(super) const START: u64 = 1_769_886_000;
 /// The duration of the timeline, in ms.
 pub(super) const END: u64 = 180_000;
-/// The step of the timeline in ms: requests arrive and the usage is read at multiples of it.
+/// The step of the timeline in ms. Requests arrive at multiples of it, and the usage is read at
+/// multiples of it.
 pub(super) const TICK: u64 = 100;
-/// The period of every limit that is drawn, in ms; allowed requests are counted over it.
+/// The period of every limit that is drawn, in ms. Allowed requests are counted over the same
+/// period.
 const MINUTE: u64 = 60_000;
 
-/// A limiter of one limit on a manual clock, with one subject.
+/// A limiter with one limit and one subject, on a manual clock.
 pub(super) struct SimulatedLimiter {
     clock: Arc<ManualClock>,
     limiter: RateLimiter,
@@ -40,7 +42,7 @@ impl SimulatedLimiter {
         at_once(self.limiter.check(&self.subject, 1)).is_allowed()
     }
 
-    /// Makes a request of some duration, which lasts as long as the permit is held.
+    /// Makes a request that takes some time, for which the returned permit is held.
     pub(super) fn acquire(&self) -> Permit {
         at_once(self.limiter.acquire(&self.subject, 1))
     }
@@ -63,22 +65,22 @@ fn at_once<T>(answer: MaybeReady<T>) -> T {
     }
 }
 
-/// A request, in ms since the beginning.
+/// A request. Its time is in milliseconds since the beginning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) at: u64,
     pub(super) passed: bool,
 }
 
-/// The requests, the decisions, and the limit's usage. Times are ms since the beginning; a level
-/// holds until the next one.
+/// The requests, the decisions, and the usage of the limit. Times are milliseconds since the
+/// beginning; a level lasts until the next one.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     pub(super) requests: Vec<Request>,
-    /// The most units that can be used at once.
+    /// The maximum number of units that can be used at once.
     pub(super) capacity: u64,
     pub(super) used: Vec<(u64, u64)>,
-    /// The requests allowed in the minute before.
+    /// The number of requests that were allowed in the last minute, over time.
     pub(super) passed: Vec<(u64, u64)>,
     /// The ends of windows that begin with a request.
     pub(super) edges: Vec<u64>,
@@ -130,7 +132,7 @@ impl Timeline {
         self.requests.iter().filter(counts).count() as u64
     }
 
-    /// Returns the most requests allowed in any minute.
+    /// Returns the largest number of requests that were allowed in any minute.
     pub(super) fn most(&self) -> u64 {
         self.passed.iter().map(|(_, passed)| *passed).max().unwrap_or_default()
     }
@@ -165,11 +167,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fixed_window_admits_twice_its_max_around_an_edge() {
+    fn a_fixed_window_allows_twice_its_max_around_an_edge() {
         let timeline = Timeline::of("10/minute").unwrap();
         assert_eq!(timeline.requests.len(), 57);
         assert_eq!(timeline.edges, [60_000, 120_300]);
-        // The first request and nine of the burst before the edge, and those after it.
+        // The first request and nine of the burst precede the edge; the others follow it.
         assert_eq!(timeline.most(), 19);
     }
 

@@ -1,4 +1,5 @@
-//! The cost of each algorithm on a server: processor time for a decision, memory for a subject.
+//! The cost of each algorithm on a server: the processor time of a decision, and the memory of a
+//! subject.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,12 +13,13 @@ use super::server::Server;
 use crate::algorithms::Row;
 use crate::table::Table;
 
-/// Together with the round that creates the keys, each subject is visited 16 times.
+/// The number of rounds. Including the round that creates the keys, each subject is visited 16
+/// times.
 const ROUNDS: usize = 7;
-/// The number of requests after which most limits are used up.
+/// The number of requests that uses up most limits.
 const FULL: usize = 10_000;
 
-/// Returns a table of the server's µs for each decision.
+/// Returns a table of the server's processor time in µs for each decision.
 pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     let server = Server::start()?;
     let mut candidates = Vec::new();
@@ -37,7 +39,8 @@ pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     for (place, candidate) in candidates.iter().enumerate().step_by(2) {
         let mut cells = vec![candidate.name.to_owned()];
         for (place, passes) in [(place, 1.0), (place + 1, 0.0)] {
-            // The median, because a clock-aligned window may have ended meanwhile.
+            // The median is used, because a window that is aligned to the clock may have ended in
+            // the meantime.
             let passed = typical(&rounds, place, |block| block.admitted);
             assert_eq!(passed, passes, "{}: the limits are set so", candidate.name);
             let micros = |of: fn(&Block) -> f64| format!("{:.2}", typical(&rounds, place, of));
@@ -61,7 +64,7 @@ pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
         let one = Candidate::policy(&server, database, Layout::Packed, row.name, policy).await?;
         let one = Arc::new(one);
         let mut cells = vec![row.name.to_owned()];
-        // The second request follows the first. Then 99 in flight make the others.
+        // The first two requests are sent one after the other. The others follow with 99 in flight.
         for (in_flight, decisions) in [(1, 1), (99, FULL - 1)] {
             count_allowed(&one, Load { in_flight, decisions, subjects: 1 }).await;
             cells.push(server.bytes(database, &id(0)).await?.to_string());
@@ -77,7 +80,8 @@ pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Writes the usual exact log: a sorted set with a member for each request, by its time in µs.
+/// Writes the usual form of an exact log: a sorted set with a member for each request, ordered by
+/// time in µs.
 pub(super) async fn log(
     server: &Server,
     database: usize,

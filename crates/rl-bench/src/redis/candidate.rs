@@ -1,7 +1,7 @@
-//! The candidates of the comparison: ways to decide with Redis, and commands that do less.
+//! The candidates of the comparison: ways to decide with Redis, and plain commands as lower bounds.
 //!
-//! All use redis-rs over one multiplexed connection each, and a database of their own. Keys and
-//! subjects are created before the measurement.
+//! Each candidate uses redis-rs with one multiplexed connection, and has a database of its own.
+//! Keys and subjects are created before the measurement.
 
 use std::error::Error;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use super::fixtures::{self, SUBJECTS, id, limits, subjects};
 use super::other_limiters::OtherLimiter;
 use super::server::Server;
 
-/// A measured way to decide, or a command as a lower bound.
+/// A way to decide that is measured, or a command as a lower bound.
 pub(super) struct Candidate {
     pub(super) name: &'static str,
     /// The name of the command in the server's statistics.
     pub(super) command: &'static str,
     kind: Kind,
-    /// The order of the subjects; if empty, all in turn.
+    /// The order in which subjects are visited. If it is empty, they are visited in turn.
     order: Vec<u32>,
 }
 
@@ -49,7 +49,7 @@ struct StoreCall {
     namespace: Namespace,
     policy: Policy,
     subjects: Vec<Subject>,
-    /// Whether an allowed request releases its permit at once.
+    /// Whether an allowed request releases its permit immediately.
     frees: bool,
 }
 
@@ -65,7 +65,7 @@ impl Candidate {
         Ok(Self { name: "INCR", command: "incr", kind: Kind::Command(command), order: Vec::new() })
     }
 
-    /// Creates the candidate `PING`: the round trip alone.
+    /// Creates the candidate `PING`, which is only a round trip.
     pub(super) async fn ping(server: &Server) -> Result<Self, Box<dyn Error>> {
         let command = Command {
             connection: server.connect(0).await?,
@@ -76,13 +76,13 @@ impl Candidate {
         Ok(Self { name: "PING", command: "ping", kind: Kind::Command(command), order: Vec::new() })
     }
 
-    /// Creates a candidate of one limit, by a script of the generic cell rate algorithm.
+    /// Creates a candidate with one limit, decided by a script of the generic cell rate algorithm.
     pub(super) async fn gcra(
         server: &Server,
         database: usize,
         max: u32,
     ) -> Result<Self, Box<dyn Error>> {
-        // `max` units in a month, and as many at once.
+        // The limit is `max` units in a month, and `max` units at once.
         let pause = 1_000 * Period::MONTH.as_millis() / u64::from(max);
         let (text, tail) = (include_str!("gcra.lua"), vec![pause, pause * u64::from(max)]);
         let command = Command::script(server, database, text, keys(&[""], SUBJECTS), tail).await?;
@@ -99,7 +99,7 @@ impl Candidate {
         Self { name, command, kind: Kind::OtherLimiter(peer), order: Vec::new() }
     }
 
-    /// Creates the candidate of an empty script: the lower bound of every script.
+    /// Creates a candidate with an empty script, the lower bound of every script.
     pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
         let keys = keys(&[""], SUBJECTS);
         let command = Command::script(server, database, "return 1", keys, Vec::new()).await?;
@@ -111,7 +111,8 @@ impl Candidate {
         })
     }
 
-    /// Creates the usual script: one key for each of six periods, with `max` units in each.
+    /// Creates the usual script, with a key for each of six periods and a limit of `max` units in
+    /// each.
     pub(super) async fn six_keys(
         server: &Server,
         database: usize,
@@ -140,7 +141,7 @@ impl Candidate {
         })
     }
 
-    /// Creates a candidate of our store on six periods, without a limiter around it.
+    /// Creates a candidate of our store for six periods, called without a limiter.
     pub(super) async fn store(
         server: &Server,
         database: usize,
@@ -155,7 +156,7 @@ impl Candidate {
         Self::policy(server, database, layout, name, policy).await
     }
 
-    /// Creates a candidate of our store under any policy, without a limiter around it.
+    /// Creates a candidate of our store with any policy, called without a limiter.
     pub(super) async fn policy(
         server: &Server,
         database: usize,
@@ -184,7 +185,7 @@ impl Candidate {
         Self { name, command: "evalsha", kind, order: Vec::new() }
     }
 
-    /// Releases the permit of each allowed request, for concurrency limits.
+    /// Makes each allowed request release its permit, for concurrency limits.
     pub(super) fn releasing_permits(mut self) -> Self {
         if let Kind::Store(stored) = &mut self.kind {
             stored.frees = true;
@@ -202,7 +203,7 @@ impl Candidate {
         Self { order, ..self }
     }
 
-    /// Creates a candidate of our limiter, as an application calls it.
+    /// Creates a candidate of our limiter, which is called as an application calls it.
     pub(super) async fn limiter(
         server: &Server,
         database: usize,
@@ -210,7 +211,7 @@ impl Candidate {
     ) -> Result<Self, Box<dyn Error>> {
         let mut limiter = RateLimiter::builder()
             .store(connect(server, database, Layout::Packed).await?)
-            // The deadline is long, because the machine may stall, and only the cost is measured.
+            // Only the cost is measured. The deadline is long, because the machine may stall.
             .deadline(Duration::from_secs(20))
             .on_store_failure(OnFailure::Reject);
         for limit in limits(max)? {
@@ -241,7 +242,7 @@ impl StoreCall {
         let (mode, cost) = (Mode::Check, Cost::ONE);
         let parts = [Part::new(subject, policy, cost)];
         let request = DecideRequest::new(namespace, &parts, mode);
-        // A result that is ready is read in place. Awaiting it would move it four times.
+        // A result that is ready is read in place, because awaiting it would move it four times.
         let mut answer = store.decide(request);
         if let MaybeReady::Boxed(later) = &mut answer {
             answer = MaybeReady::ready(later.await);
@@ -304,7 +305,7 @@ async fn connect(
     Ok(patient(RedisStore::builder(&server.url(database)).layout(layout)).connect().await?)
 }
 
-/// Sets one connection and long time-outs, because the machine may stall.
+/// Sets one connection, and long time-outs, because the machine may stall.
 pub(super) fn patient(store: RedisStoreBuilder) -> RedisStoreBuilder {
     let patience = Duration::from_secs(20);
     store.connections(1).connection_wait(patience).response_timeout(patience)

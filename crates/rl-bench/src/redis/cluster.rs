@@ -1,9 +1,9 @@
-//! The decisions per second of one server, and of three primaries of a cluster.
+//! Compares the decisions per second of one server with those of a cluster with three primaries.
 //!
 //! All servers share the cores of this machine, so three primaries cannot decide three times as
-//! much here. The evidence is the processor time of one decision. If it is the same as on one
-//! server, each further primary on a core of its own adds the same rate. A cluster call carries one
-//! subject, so the cluster is compared with single calls.
+//! many requests here. The processor time of a decision is therefore measured. If it equals that of
+//! one server, each further primary on its own core adds the same rate. A call to a cluster
+//! contains one subject, so the cluster is compared with single calls.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
@@ -26,10 +26,10 @@ const LOADS: [Load; 2] = [Load::on_all(64, 12_000), Load::on_all(256, 16_000)];
 const ROUNDS: usize = 9;
 /// The numbers of primaries for which the rate is projected.
 const PRIMARIES: [usize; 3] = [3, 6, 12];
-/// The share of a core that may be in use, so that replies do not wait.
+/// The share of a core that may be in use without replies having to wait.
 const BUSY: f64 = 0.7;
 
-/// Servers with their monitors, and our store on them.
+/// Servers, connections that monitor them, and our store on them.
 struct Deployment {
     name: &'static str,
     candidate: Arc<Candidate>,
@@ -37,10 +37,11 @@ struct Deployment {
     _servers: Vec<Server>,
 }
 
-/// Thousands of decisions per second, and the µs of all servers for each decision.
+/// Thousands of decisions per second, and the processor time of all servers in µs for each
+/// decision.
 type Samples = (Vec<f64>, Vec<f64>);
 
-/// Measures the decisions per second on one server and on three.
+/// Measures the decisions per second on one server and on a cluster of three.
 pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let mut settings =
         [one("one server", true).await?, one("one, subjects alone", false).await?, three().await?];
@@ -106,7 +107,7 @@ async fn rounds(
             sums[place].0 += passed as f64 / elapsed.as_secs_f64() / 2e3;
             sums[place].1 += spent.as_secs_f64() * 1e6 / passed as f64 / 2.0;
         }
-        // The first round creates the keys.
+        // The first round only creates the keys.
         if round > 0 {
             for ((rates, costs), (rate, cost)) in samples.iter_mut().zip(sums) {
                 rates.push(rate);
@@ -144,7 +145,7 @@ async fn three() -> Result<Deployment, Box<dyn Error>> {
     Ok(Deployment { name, candidate: candidate(store, name)?, monitors, _servers: servers })
 }
 
-/// Starts the servers of a cluster, and waits until they know each other.
+/// Starts the servers of a cluster, and waits until they are connected.
 async fn start() -> Result<(Vec<Server>, Vec<Monitor>), Box<dyn Error>> {
     let (mut servers, mut monitors, mut buses) = (Vec::new(), Vec::new(), Vec::new());
     for _ in SHARES {

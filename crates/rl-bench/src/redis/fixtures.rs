@@ -1,13 +1,13 @@
-//! Subjects and limits that the measurements on Redis share.
+//! The subjects and limits that all measurements on Redis use.
 
 use std::error::Error;
 
 use rl_core::{Limit, Period, Subject};
 
-/// The number of subjects, unless a measurement names another.
+/// The number of subjects, if a measurement does not set another.
 pub(super) const SUBJECTS: usize = 10_000;
 
-/// Returns the id of the subject with this number, which is part of all its keys.
+/// Returns the id of the subject with this number. The id is part of all its keys.
 pub(super) fn id(n: usize) -> String {
     format!("consumer-{n:08}")
 }

@@ -1,8 +1,8 @@
--- One limit by the generic cell rate algorithm the usual way: a time in a string.
+-- One limit under the generic cell rate algorithm in its usual form: a time stored as a string.
 --
--- KEYS[1]  the time    ARGV  µs between two units, µs of burst
+-- KEYS[1]  the stored time    ARGV  the µs between two units, and the burst in µs
 --
--- Returns  1 or 0, and µs until one would pass
+-- Returns  1 if the request is allowed or 0, and the µs until one would be allowed
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local arrival = math.max(now, tonumber(redis.call('GET', KEYS[1]) or 0)) + ARGV[1]

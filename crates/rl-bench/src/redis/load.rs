@@ -16,7 +16,7 @@ pub(super) struct Load {
     pub(super) in_flight: usize,
     /// Requests in all.
     pub(super) decisions: usize,
-    /// The number of subjects, visited in turn.
+    /// The number of subjects, which are visited in turn.
     pub(super) subjects: usize,
 }
 
@@ -26,7 +26,7 @@ impl Load {
     }
 }
 
-/// The concurrency at which the processor time of a decision is shown.
+/// The number of concurrent requests for which the processor time of a decision is shown.
 pub(super) const SHOWN: usize = 64;
 
 /// A limit that no measurement uses up.
@@ -35,17 +35,17 @@ pub(super) const ENDLESS: u32 = 1_000_000_000;
 /// The cost of one block, for each decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
-    /// Seconds from the first decision to the last, divided by their number.
+    /// The seconds from the first decision to the last, divided by the number of decisions.
     pub(super) seconds: f64,
-    /// The server's µs in the command itself, by its own statistics.
+    /// The µs that the server spent in the command itself, by the server's own statistics.
     pub(super) command: f64,
     /// Calls of that command.
     pub(super) calls: f64,
-    /// µs of the server's processor in all.
+    /// The processor time of the server in µs.
     pub(super) server: f64,
-    /// µs of our processor in all.
+    /// The processor time of this process in µs.
     pub(super) client: f64,
-    /// The share of allowed requests.
+    /// The share of requests that were allowed.
     pub(super) admitted: f64,
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn rounds(
         back.reverse();
         rounds.push(there.into_iter().zip(back).map(|(there, back)| [there, back]).collect());
     }
-    // The first round creates the keys.
+    // The first round only creates the keys.
     Ok(rounds.split_off(1))
 }
 
@@ -131,12 +131,14 @@ pub(super) fn typical(rounds: &[Round], candidate: usize, of: impl Fn(&Block) ->
     median(&rounds.iter().flat_map(|round| &round[candidate]).map(of).collect::<Vec<_>>())
 }
 
-/// The limit, the number of subjects, and the requests of each, in the measurement of exactness.
+/// For the measurement of exactness: the limit, the number of subjects, and the requests of each
+/// subject.
 pub(super) const PRESSED: u32 = 20;
 
 pub(super) const PRESSED_LOAD: Load = Load { in_flight: 64, decisions: 10_000, subjects: 100 };
 
-/// Returns how many concurrent requests are allowed, and how many of those are beyond the limits.
+/// Returns how many of the concurrent requests are allowed, and how many of these are beyond the
+/// limits.
 pub(super) async fn too_many(candidate: Candidate) -> (usize, usize) {
     let allowed = PRESSED as usize * PRESSED_LOAD.subjects;
     let admitted = count_allowed(&Arc::new(candidate), PRESSED_LOAD).await;

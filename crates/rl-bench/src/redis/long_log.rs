@@ -1,4 +1,4 @@
-//! The server's cost of a long sliding log: a decision searches it, and writes one entry.
+//! The server's cost of a long sliding log, which each decision searches and extends by one entry.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::load::{Load, SHOWN, count_allowed, rounds, typical};
 use super::server::Server;
 use crate::table::Table;
 
-/// Entries of each log before the measurement. Growing logs get 512 more.
+/// The number of entries in each log before the measurement. Logs that grow get 512 more.
 const ENTRIES: usize = 10_000;
 const LOGS: usize = 100;
 const LOAD: Load = Load { in_flight: SHOWN, decisions: 3_200, subjects: LOGS };
@@ -20,7 +20,7 @@ const ROUNDS: usize = 7;
 const LIMITS: [(&str, &str, f64); 2] =
     [("allowed", "100000/hour:sliding-log", 1.0), ("denied", "10000/hour:sliding-log", 0.0)];
 
-/// Returns a table of the server's µs for each decision.
+/// Returns a table of the server's processor time in µs for each decision.
 pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     let server = Server::start()?;
     let mut candidates = Vec::new();
@@ -44,7 +44,8 @@ pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Creates a candidate with long logs: one that is filled by requests, and copies of it.
+/// Creates a candidate with long logs. One log is filled by requests, and the others are copies of
+/// it.
 async fn filled(
     server: &Server,
     database: usize,

@@ -1,5 +1,5 @@
-//! A node: one of several processes that share limits. `nodes` starts it, with its settings as
-//! arguments.
+//! A node: one of several processes that share limits. `nodes` starts it, and passes its settings
+//! as arguments.
 
 use std::error::Error;
 use std::fmt;
@@ -18,13 +18,13 @@ use crate::measure::time_async;
 /// The settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeSettings {
-    /// The limit of each subject in every period from an hour on.
+    /// The limit of each subject, in every period of at least an hour.
     pub(super) max: u32,
     pub(super) subjects: usize,
     /// The number of concurrent tasks.
     pub(super) tasks: usize,
     pub(super) calls: usize,
-    /// Units of a lease; 0 turns leases off.
+    /// The units of a lease; 0 switches leases off.
     pub(super) lease: u32,
     pub(super) coalesces: bool,
     pub(super) remembers_denials: bool,
@@ -57,13 +57,13 @@ impl NodeSettings {
     }
 }
 
-/// The result of a node.
+/// The result that a node reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NodeResult {
     pub(super) seconds: f64,
-    /// Calls without a decision.
+    /// The number of calls without a decision.
     pub(super) failed: u64,
-    /// Allowed units of each subject.
+    /// The number of allowed units of each subject.
     pub(super) admitted: Vec<u64>,
 }
 
@@ -86,8 +86,8 @@ impl FromStr for NodeResult {
     }
 }
 
-/// Runs a node: prints `ready` and its clock once it is connected, waits for a line, does its work
-/// and prints the result.
+/// Runs a node. Once it is connected, it prints `ready` and its clock. It then waits for a line,
+/// does its work, and prints the result.
 pub(super) fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
     let [url, settings @ ..] = words else { return Err("a node needs a URL".into()) };
     let settings = NodeSettings::parse(settings)?;
@@ -98,7 +98,7 @@ pub(super) fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
             .lease(settings.lease)
             .coalesce(settings.coalesces)
             .local_denial(settings.remembers_denials)
-            // Long, so that no call fails because the machine is busy.
+            // The wait is long, so that no call fails because the machine is busy.
             .connection_wait(Duration::from_secs(5))
             .connect()
             .await?;
@@ -110,7 +110,7 @@ pub(super) fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
 }
 
 async fn work(store: RedisStore, settings: NodeSettings) -> Result<NodeResult, Box<dyn Error>> {
-    // Windows that do not end during the run.
+    // Only windows that cannot end during the run are used.
     let limits = limits(settings.max)?.into_iter().filter(|limit| limit.period() > Period::MINUTE);
     let policy = Arc::new(Policy::new(limits)?);
     let subjects: Arc<Vec<_>> =
@@ -155,7 +155,7 @@ async fn ask(
             Ok(decision) => admitted[place] += decision.granted(),
             Err(_) => failed += 1,
         }
-        // Cached denials do not wait, so other tasks need a chance to run.
+        // Cached denials are decided without waiting, so other tasks would not get a chance to run.
         tokio::task::yield_now().await;
     }
     (admitted, failed)

@@ -1,7 +1,8 @@
-//! Several instances of a service on one server, each in a process of its own.
+//! Several instances of a service that share one server, each in its own process.
 //!
-//! Measured are the allowed requests beyond the limits while connections are cut, scripts are
-//! flushed and clocks differ; and the decisions per second without faults.
+//! In the first measurement connections are cut, scripts are flushed and clocks differ; requests
+//! that are allowed beyond the limits are counted. The second one measures the decisions per second
+//! without faults.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -22,7 +23,7 @@ use crate::measure::median;
 use crate::report::Report;
 use crate::table::Table;
 
-/// The store's settings in one measurement.
+/// The settings of the store in one measurement.
 #[derive(Clone, Copy)]
 struct NodeOptions {
     name: &'static str,
@@ -53,27 +54,28 @@ const OPTIONS: [NodeOptions; 4] = [
     NodeOptions { name: "leases of 100", coalesces: true, remembers_denials: true, lease: 100 },
 ];
 const NODES: [usize; 4] = [1, 2, 4, 8];
-/// The limit of each subject, and the number of requests in all.
+/// The limit of each subject, and the total number of requests.
 const MAX: u32 = 2_000;
 const SUBJECTS: usize = 4;
 const ASKED: usize = 4 * MAX as usize * SUBJECTS;
-/// Concurrent tasks of each node.
+/// The number of concurrent tasks in each node.
 const TASKS: usize = 16;
-/// The time between two cuts of all connections, and the most cuts.
+/// The time between two cuts of all connections, and the maximum number of cuts.
 const CUT: Duration = Duration::from_millis(20);
 const CUTS: usize = 50;
 /// The clock offsets of the nodes, in turn, in seconds.
 const CLOCKS: [i64; 3] = [5, -5, 0];
-/// Rounds of the rate measurement. Each has all settings and all numbers of nodes.
+/// The number of rounds in the measurement of the rate. Each round contains all settings and all
+/// numbers of nodes.
 const ROUNDS: usize = 3;
 const BUSY_SUBJECTS: usize = 100;
 const BUSY_CALLS: usize = 48_000;
-/// The factor by which there are more calls with leases: each node takes several leases for each
-/// subject.
+/// The factor by which the number of calls is larger with leases, so that each node takes several
+/// leases for each subject.
 const LEASED_TIMES: usize = 10;
-/// The most attempts to start a node.
+/// The maximum number of attempts to start a node.
 const STARTS: usize = 5;
-/// The time after which a node counts as stuck.
+/// The time after which a node is considered stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) const STEPS: usize = OPTIONS.len() * (NODES.len() - 1) + ROUNDS;
@@ -158,7 +160,7 @@ async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let mut table = Table::new(&title, head);
     let mut lines = Vec::new();
     for (options, seconds) in OPTIONS.iter().zip(&seconds) {
-        // The denial cache changes nothing where nothing is denied.
+        // If nothing is denied, the denial cache has no effect.
         if options.remembers_denials && options.lease == 0 {
             continue;
         }
@@ -198,8 +200,8 @@ impl NodeOptions {
     }
 }
 
-/// Runs all nodes. Returns their results together, the time of the slowest, and the number of cuts,
-/// at most `cuts`.
+/// Runs all nodes. Returns their combined results, the time of the slowest node, and the number of
+/// cuts. There are at most `cuts` of them.
 async fn run(
     settings: NodeSettings,
     nodes: usize,
@@ -252,10 +254,10 @@ struct Node {
 }
 
 impl Node {
-    /// Starts a node and waits until it is connected. Its clock is off by `clock` seconds.
+    /// Starts a node, and waits until it is connected. Its clock differs by `clock` seconds.
     ///
-    /// faketime fails to start if a process with the same id has left its semaphore behind. Another
-    /// attempt gets another process id.
+    /// faketime fails to start if an earlier process with the same id has left its semaphore
+    /// behind. Another attempt gets another process id.
     async fn start(
         server: &Server,
         settings: NodeSettings,
@@ -279,7 +281,7 @@ impl Node {
             0 => Command::new(program),
             _ => {
                 let mut command = Command::new("faketime");
-                // Time-outs use the monotonic clock, which must stay correct.
+                // Time-outs use the monotonic clock, so that clock must stay correct.
                 command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
                 command.args(["-f", &format!("{clock:+}s")]).arg(program);
                 command

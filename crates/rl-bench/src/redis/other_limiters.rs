@@ -1,5 +1,5 @@
-//! Other limiters on Redis: published libraries, and the commands of limitador sent through our
-//! client.
+//! Other limiters on Redis: published libraries, and the commands of limitador, which are sent
+//! through our client.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::server::Server;
 
 /// A limiter of another library.
 pub(super) enum OtherLimiter {
-    /// One period, in a transaction of three commands.
+    /// One period, with a transaction of three commands.
     ActixExtensible(RedisBackend, u32, Vec<String>),
-    /// One period, on a new connection for each request.
+    /// One period, with a new connection for each request.
     ActixLimitation(Box<actix_limitation::Limiter>, Vec<String>),
-    /// Six counters, as limitador uses them. One command reads all of them. If all have capacity, a
-    /// pipeline increments each with a script of its own.
+    /// Six counters, as limitador uses them. One command reads all of them. If all limits have
+    /// units left, a pipeline increments each counter with its own script call.
     ReadThenCount {
         connection: MultiplexedConnection,
         sha: String,

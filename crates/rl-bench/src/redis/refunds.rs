@@ -1,4 +1,4 @@
-//! The cost of a refund in a long log, and of the release of one of many permits.
+//! The server's cost of a refund in a long log, and of the release of one of many permits.
 
 use std::error::Error;
 
@@ -10,18 +10,18 @@ use super::server::{Monitor, Server};
 use crate::measure::median;
 use crate::table::Table;
 
-/// The cases: name, limit, entries of each log, and number of logs.
+/// The cases: a name, a limit, the number of entries in each log, and the number of logs.
 const CASES: [(&str, &str, usize, usize); 4] = [
     ("log of 10", "100000/hour:sliding-log", 10, 200),
     ("log of 60 000", "100000/hour:sliding-log", 60_000, 1),
     ("10 places taken", "10000:concurrency:lease=1h", 10, 200),
     ("10 000 places taken", "10000:concurrency:lease=1h", 10_000, 1),
 ];
-/// Refunds in each round, and the number of rounds.
+/// The number of refunds in each round, and the number of rounds.
 const REFUNDS: usize = 200;
 const ROUNDS: usize = 5;
 
-/// Returns a table of the server's µs for each script.
+/// Returns a table of the server's processor time in µs for each script.
 pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
     let title = "server CPU per refund or release in no order: µs of the script, one at a time";
     let mut table = Table::new(title, ["", "median", "worst"]);
@@ -59,7 +59,7 @@ async fn charge(
         .await?)
 }
 
-/// Refunds randomly chosen charges. Returns the server's µs for each.
+/// Refunds randomly chosen charges. Returns the server's time in µs for each.
 async fn round(
     store: &RedisStore,
     policy: &Policy,

@@ -1,10 +1,12 @@
-//! The longest time that one script blocks a Redis server, under the heaviest policies that the builder
-//! accepts.
+//! Measures the longest time that one script blocks a Redis server, under the heaviest policies
+//! that the builder accepts.
 //!
-//! The measurement sets the clock, so that half of a log expires between two calls. `SLOWLOG` reports the
-//! duration of each script in whole µs of wall time, so it includes stalls of the machine. After each
-//! sample a control script of constant work runs. It reads no key, so its slowest calls show the stalls
-//! alone.
+//! The measurement sets the clock, so that half of a log expires between two calls. `SLOWLOG`
+//! reports the duration of each script in whole µs of wall time, which includes stalls of the
+//! machine.
+//!
+//! A control script with constant work therefore runs after each sample. It reads no key, so its
+//! slowest calls show the effect of stalls alone.
 
 mod bench;
 mod cases;
@@ -41,7 +43,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         ];
         let mut table = Table::new("server time of one script: µs", columns);
         let measured = cases::all(&mut table).await;
-        // Also prints the rows that were measured before a failure.
+        // The rows that were measured before a failure are printed too.
         println!("{table}");
         measured
     })

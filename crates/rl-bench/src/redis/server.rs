@@ -8,13 +8,13 @@ use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
-/// A redis-server for this measurement. It has a port and a folder of its own, writes nothing to
+/// A redis-server process for this measurement. It has its own port and folder, writes nothing to
 /// disk, and is killed at the end.
 #[derive(Debug)]
 pub(crate) struct Server {
     port: u16,
     child: Child,
-    // Dropped after the server.
+    // This field is last, so that the folder is removed after the server has stopped.
     _folder: TempDir,
 }
 
@@ -48,7 +48,7 @@ impl Server {
         let mut line = String::new();
         while log.read_line(&mut line)? > 0 {
             if line.contains("Ready to accept connections") {
-                // The server blocks once the pipe is full, so a thread reads the rest.
+                // The server would block on a full pipe, so a thread reads the rest.
                 std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
                 return Ok(server);
             }
@@ -66,26 +66,26 @@ impl Server {
         self.port
     }
 
-    /// Opens a connection for monitoring, apart from those that are measured.
+    /// Opens a connection for monitoring, separate from those that are measured.
     pub(crate) async fn monitor(&self) -> Result<Monitor, Box<dyn Error>> {
         Ok(Monitor(self.connect(0).await?))
     }
 
-    /// Returns the bytes of all keys whose names contain `id`: names, values and table slots,
-    /// without the table of expiries.
+    /// Returns the memory of all keys whose names contain `id`, in bytes. It includes names, values
+    /// and table slots, but not the table of expiries.
     pub(super) async fn bytes(&self, database: usize, id: &str) -> Result<u64, Box<dyn Error>> {
         let mut connection = self.connect(database).await?;
         let mut bytes = 0;
         for key in keys(&mut connection, id).await? {
             let mut usage = redis::cmd("MEMORY");
-            // All members, not a sample.
+            // With `SAMPLES 0`, all members are counted instead of a sample.
             usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
             bytes += usage.query_async::<u64>(&mut connection).await?;
         }
         Ok(bytes)
     }
 
-    /// Copies the keys of `id` to each of `others`.
+    /// Copies the keys of `id` for each of `others`.
     pub(super) async fn copy(
         &self,
         database: usize,
@@ -104,7 +104,7 @@ impl Server {
         Ok(())
     }
 
-    /// Opens a connection like that of our store, without a timer for each command.
+    /// Opens a connection like those of our store, but without a timer for each command.
     pub(super) async fn connect(
         &self,
         database: usize,
@@ -140,7 +140,7 @@ impl Drop for Server {
     }
 }
 
-/// A connection for monitoring, apart from those that are measured.
+/// A connection for monitoring, separate from those that are measured.
 pub(crate) struct Monitor(MultiplexedConnection);
 
 impl Monitor {
@@ -148,18 +148,18 @@ impl Monitor {
         Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
     }
 
-    /// Returns the number of calls of a command since the last reset of the statistics, and their
-    /// µs.
+    /// Returns the number of calls of a command since the last reset of the statistics, and the µs
+    /// that they took.
     pub(super) async fn command(&mut self, command: &str) -> Result<(f64, f64), Box<dyn Error>> {
         let of = self.info("commandstats", &format!("cmdstat_{command}")).await;
-        // A command without calls is not in the list.
+        // A command that was never called is not in the list.
         let of = of.unwrap_or_default();
         let field =
             |name: &str| of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
         Ok((field("calls=").unwrap_or_default(), field("usec=").unwrap_or_default()))
     }
 
-    /// Returns the bytes that all data takes.
+    /// Returns the number of bytes that all data takes.
     pub(super) async fn memory(&mut self) -> Result<f64, Box<dyn Error>> {
         Ok(self.info("memory", "used_memory").await?.parse()?)
     }
@@ -171,7 +171,7 @@ impl Monitor {
         Ok(kill.query_async(&mut self.0).await?)
     }
 
-    /// Runs a command given as words.
+    /// Runs a command, which is given as words separated by spaces.
     pub(crate) async fn ask(&mut self, words: &str) -> Result<String, Box<dyn Error>> {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap_or_default());

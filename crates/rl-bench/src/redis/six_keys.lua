@@ -1,9 +1,10 @@
--- Six fixed windows the usual way: a counter with an expiry for each period.
+-- Six fixed windows in the usual form: a counter with an expiry for each period.
 --
 -- KEYS  one counter for each limit
--- ARGV  for each limit its max, then for each its period in ms
+-- ARGV  the max of each limit, then the period of each limit in ms
 --
--- Returns  1 or 0, and for each limit its count and the ms until its window ends
+-- Returns  1 if the request is allowed or 0, and for each limit its count and the ms until its
+-- window ends
 local count = #KEYS
 local reply = { 1 }
 local counts = redis.call('MGET', unpack(KEYS))

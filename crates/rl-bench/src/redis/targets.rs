@@ -17,12 +17,12 @@ use crate::measure::Estimate;
 use crate::report::Report;
 use crate::table::{Cell, Table};
 
-/// Rounds of each comparison.
+/// The number of rounds in each comparison.
 const ROUNDS: usize = 7;
 
-/// The load for the other limiters: many subjects.
+/// The load for other limiters, which has many subjects.
 const DISTINCT: Load = Load::on_all(64, 12_000);
-/// The load for limiters that connect for each request.
+/// The load for limiters that open a connection for each request.
 const CONNECTING: Load = Load::on_all(64, 1_024);
 const ONE_BY_ONE: Load = Load::on_all(1, 1_500);
 /// The load of many tasks on one subject.
@@ -30,10 +30,10 @@ const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
 /// A flood of a hundred subjects, of which one request in a hundred is allowed.
 const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
 const PASSING_FLOOD: u32 = 6;
-/// The same flood with one request at a time, for the denial cache. A denial is cached for a second
-/// at most, so with more than ten subjects the calls after its expiry would be measured.
+/// The same flood with one request at a time, for the denial cache. A denial is cached for at most
+/// a second. With more than ten subjects, the measurement would include calls after that time.
 const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 10 };
-/// Units of a lease, and the load with leases.
+/// The units of a lease, and the load for leases.
 const LEASE: u32 = 100;
 const LONE_LEASED: Load = Load { in_flight: 1, decisions: 2_000, subjects: 2 };
 const LEASED: Load = Load { in_flight: 64, decisions: 51_200, subjects: 16 };
@@ -50,7 +50,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Er
     Ok(goals)
 }
 
-/// Creates a candidate of our store with these settings, on six periods.
+/// Creates a candidate of our store with these settings, for six periods.
 async fn store(
     server: &Server,
     database: usize,
@@ -62,7 +62,7 @@ async fn store(
     Ok(Candidate::of_store(store.connect().await?, name, Policy::new(limits(max)?)?))
 }
 
-/// Compares two candidates over the rounds: how many times as fast ours is.
+/// Compares two candidates over the rounds. Returns the factor by which ours is faster.
 fn ratio(rounds: &[Round], ours: usize, theirs: usize, of: fn(&Block) -> f64) -> Estimate {
     let sum = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
     let ratios = rounds.iter().map(|round| sum(&round[theirs]) / sum(&round[ours]));
@@ -73,8 +73,8 @@ const fn seconds(block: &Block) -> f64 {
     block.seconds
 }
 
-/// Creates the candidates that take concurrent requests, with limits of `max`, in databases from
-/// `first` on.
+/// Creates the candidates that support concurrent requests, with limits of `max`. Their databases
+/// have the numbers from `first` on.
 async fn peers(server: &Server, first: usize, max: u32) -> Result<[Candidate; 7], Box<dyn Error>> {
     let read_then_count = OtherLimiter::read_then_count(server, first + 4, max).await?;
     let extensible = OtherLimiter::actix_extensible(server, first + 5, max).await?;
@@ -89,7 +89,7 @@ async fn peers(server: &Server, first: usize, max: u32) -> Result<[Candidate; 7]
     ])
 }
 
-/// Creates the candidate that connects for each request.
+/// Creates the candidate that opens a connection for each request.
 fn connecting(server: &Server, database: usize, max: u32) -> Result<Candidate, Box<dyn Error>> {
     let limitation = OtherLimiter::actix_limitation(server, database, max)?;
     Ok(Candidate::peer("actix-limitation, one", "incr", limitation))
@@ -104,7 +104,7 @@ async fn beside_peers(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> 
     let few = rounds(&pair, CONNECTING, 3, &mut monitor).await?;
     let mut beyond = Vec::new();
     for candidate in peers(&server, 11, PRESSED).await? {
-        // `INCR` has no limit to exceed.
+        // `INCR` has no limit that could be exceeded.
         let is_limited = candidate.command != "incr";
         let (_, count) = too_many(candidate).await;
         beyond.push(if is_limited { count.to_string() } else { "no limit".to_owned() });
@@ -161,7 +161,7 @@ async fn beside_peers(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> 
     ])
 }
 
-/// Compares single requests with the round trip alone.
+/// Compares single requests with a plain round trip.
 async fn latency(report: &Report) -> Result<Goal, Box<dyn Error>> {
     let server = Server::start()?;
     let mut monitor = server.monitor().await?;
@@ -188,7 +188,7 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let flood =
         [store(&server, 3, "flood", PASSING_FLOOD, 0).await?, Candidate::incr(&server, 4).await?]
             .map(Arc::new);
-    // The first round is not counted, because some of its requests are allowed.
+    // The first round is not measured, because some of its requests are allowed.
     let passed = count_allowed(&flood[0], FLOOD).await;
     let lone_flood = rounds(&flood, LONE_FLOOD, ROUNDS, &mut monitor).await?;
     let flood = rounds(&flood, FLOOD, ROUNDS, &mut monitor).await?;
@@ -267,7 +267,7 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     ])
 }
 
-/// Measures the server's bytes for each subject, its table of expiries included.
+/// Measures the server's bytes for each subject, including the table of expiries.
 async fn space(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     const SUBJECTS: usize = 8_192;
     let load = Load { in_flight: 64, decisions: SUBJECTS, subjects: SUBJECTS };
@@ -286,7 +286,7 @@ async fn space(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     ];
     let mut table = Table::new("memory of six limits", ["", "bytes for each subject"]);
     let mut bytes = Vec::new();
-    // The first requests let the server allocate memory for itself.
+    // During the first requests, the server allocates memory for its own purposes.
     count_allowed(&Arc::new(of(FIXED, 5).await?), load).await;
     for (name, candidate) in candidates {
         let before = monitor.memory().await?;
@@ -326,7 +326,7 @@ const COUNTERS: [&str; 6] = [
 const GCRA: [&str; 6] =
     ["9/minute:gcra", "9/hour:gcra", "9/day:gcra", "9/week:gcra", "9/month:gcra", "9/second:gcra"];
 
-/// Compares a log of 10 000 requests under six limits with six sorted sets.
+/// Compares the memory of a log of 10 000 requests under six limits with that of six sorted sets.
 async fn log_space(server: &Server) -> Result<Goal, Box<dyn Error>> {
     const FULL: usize = 10_000;
     let limits = ["minute", "hour", "day", "week", "month", "second"]
@@ -342,7 +342,8 @@ async fn log_space(server: &Server) -> Result<Goal, Box<dyn Error>> {
     Ok(Goal::counted("R11", what, (10.0, 25.0, Unit::Times), theirs / ours))
 }
 
-/// Measures the server's cost by the number of limits, beside a script with as many keys.
+/// Measures the server's cost by the number of limits, compared with a script that uses one key per
+/// limit.
 pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>> {
     const COUNTS: [u64; 7] = [1, 2, 4, 6, 8, 12, 16];
     let server = Server::start()?;

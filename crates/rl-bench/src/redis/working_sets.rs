@@ -1,4 +1,5 @@
-//! Working sets: one subject, ten thousand, a million, and a million with Zipf frequencies.
+//! Working sets: one subject, ten thousand, a million, and a million whose frequencies follow
+//! Zipf's law.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::table::{Cell, Table};
 use crate::workload::{ZIPF, uniform, zipf};
 
 const MILLION: usize = 1_000_000;
-/// Visits in one block.
+/// The number of visits in a block.
 const VISITS: usize = 12_000;
 const ROUNDS: usize = 5;
 
@@ -36,7 +37,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
             Candidate::store(&server, 0, Layout::Packed, ENDLESS).await?,
             Candidate::incr(&server, 1).await?,
         ];
-        // All subjects have keys before anything is measured.
+        // The keys of all subjects are created before anything is measured.
         let mut ready = Vec::new();
         for candidate in pair {
             let candidate = Arc::new(candidate.with_order(subjects, Vec::new()));

@@ -1,4 +1,4 @@
-//! The result of examining a request.
+//! The result of examining a request before its response exists.
 
 use std::sync::LazyLock;
 
@@ -9,15 +9,15 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::Subject;
 use crate::store::SubjectHasher;
 
-/// Hashes the subjects of a request, so that a decision need not carry a copy of its subject.
+/// Hashes the subjects of requests, so that a decision need not carry a copy of its subject.
 static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
-/// The next step of an adapter with a request.
+/// The next step of an adapter for a request.
 #[derive(Debug)]
 pub enum Admission {
-    /// Call the service; the request is not counted.
+    /// Call the service, because the request is not counted.
     Exempt,
-    /// Respond with this denial; the key of the request is missing or ambiguous.
+    /// Respond with this denial, because the key of the request is missing or ambiguous.
     Rejected(Denial),
     /// [Apply](super::HttpLimiter::apply) the decision.
     Decided {
@@ -28,9 +28,9 @@ pub enum Admission {
     },
     /// Wait for the decision, then [apply](super::HttpLimiter::apply) it.
     Pending {
-        /// The future decision.
+        /// The decision, once it is ready.
         decision: MaybeReady<Decision>,
-        /// The request that is counted.
+        /// The request that is being counted.
         context: RequestContext,
     },
 }
@@ -41,7 +41,7 @@ pub struct RequestContext {
     pub(super) subject: Subject,
     pub(super) subject_hash: u64,
     pub(super) protocol: Protocol,
-    // Whether the extensions contain the decision of an outer limiter.
+    // Whether the request's extensions contain the decision of an outer limiter.
     pub(super) is_nested: bool,
 }
 
@@ -66,7 +66,7 @@ impl RequestContext {
 
 /// Returns the protocol of a request.
 pub(super) fn protocol_of(request: &dyn RequestInfo) -> Protocol {
-    // All gRPC calls are POST requests, so others need no look at their headers.
+    // All gRPC calls are POST requests, so the headers of other requests need not be read.
     let content_type =
         if request.method() == "POST" { request.header("content-type") } else { None };
     content_type.map_or(Protocol::Http, Protocol::from_content_type)

@@ -5,9 +5,9 @@ use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
 use crate::headers::Headers;
 use crate::model::Subject;
 
-/// A denied decision that a handler returns, with everything that its response needs.
+/// A denied decision that a handler returns, with all parts of its response.
 ///
-/// The adapters turn it into a response of their framework.
+/// The adapters convert it into a response of their framework.
 #[derive(Clone)]
 pub struct Denied(Box<DeniedParts>);
 

@@ -17,10 +17,11 @@ use crate::model::{Cost, Mode, Realm, Subject};
 use crate::observe;
 use crate::policy::Policy;
 
-/// A [`RateLimiter`] with the settings of a limiter in front of a web service.
+/// A [`RateLimiter`] with the settings that a web service needs.
 ///
-/// Applications use the layer or middleware of an adapter, which has the same settings. Clones are cheap,
-/// and share the limiter with its counters. A setting changes one clone only.
+/// Applications use the layer or middleware of an adapter, which has the same settings. Clones are
+/// cheap, and share the limiter with its counters. A setting changes only the clone on which it is
+/// set.
 #[derive(Clone)]
 pub struct HttpLimiter {
     settings: Arc<Settings>,
@@ -54,7 +55,7 @@ impl HttpLimiter {
         self.set(|settings| settings.on_missing_key = missing_key)
     }
 
-    /// Exempts requests for which `predicate` returns true. Each call adds a predicate.
+    /// Exempts requests for which `predicate` returns true. Repeated calls add predicates.
     #[must_use]
     pub fn exempt(
         self,
@@ -153,9 +154,9 @@ impl HttpLimiter {
         self
     }
 
-    /// Examines a request: finds its subject and begins to decide.
+    /// Examines a request: finds its subject and starts the decision.
     ///
-    /// `outer` is the [`Decision`] in the request's extensions, which an outer limiter left there.
+    /// `outer` is the [`Decision`] that an outer limiter has left in the request's extensions.
     pub fn admit(&self, request: &dyn RequestInfo, outer: Option<&Decision>) -> Admission {
         if self.is_exempt(request) {
             return Admission::Exempt;
@@ -182,9 +183,10 @@ impl HttpLimiter {
 
     /// Applies a decision to a request.
     ///
-    /// A request that may continue gets the decision into its `extensions`, and a permit if it holds one; the
-    /// adapter then calls the service. A denied request gets the returned denial as its response. In both
-    /// cases the adapter then [finishes](CountedRequest::finish) the response.
+    /// If the request may continue, its `extensions` get the decision, and a permit if the request
+    /// holds one. The adapter then calls the service. If the request is denied, its response is the
+    /// returned denial. In both cases the adapter then [finishes](CountedRequest::finish) the
+    /// response.
     #[inline]
     pub fn apply(
         &self,
@@ -211,8 +213,8 @@ impl HttpLimiter {
         (CountedRequest::new(decision, response, permit), None)
     }
 
-    /// Returns the response to a request that a handler has denied itself, in the form and with the headers
-    /// that are set here.
+    /// Returns the response to a request that a handler has denied itself. It has the form and the
+    /// headers that are set on this limiter.
     #[must_use]
     pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
         let reason = DenialReason::Decision { decision: &decision, subject };
@@ -230,7 +232,7 @@ impl HttpLimiter {
         let settings = &*self.settings;
         let limiter = &settings.limiter;
         let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
-        // A charge that is settled when the request ends may be a reservation.
+        // A charge that is settled at the end of the request may be a reservation.
         let reserves = settings.is_metered || settings.response.cost.is_some();
         let over_limit = settings.on_over_limit.as_ref();
         match over_limit.map_or(OverLimit::Reject, |choose| choose(request)) {
@@ -260,7 +262,7 @@ impl HttpLimiter {
         self.reject(DenialReason::AmbiguousKey, request)
     }
 
-    /// Rejects a request that is not counted. A limiter in shadow allows it.
+    /// Rejects a request that is not counted. A limiter in shadow allows it instead.
     fn reject(&self, reason: DenialReason<'_>, request: &dyn RequestInfo) -> Admission {
         if self.settings.limiter.is_shadow() {
             return Admission::Exempt;
@@ -268,7 +270,8 @@ impl HttpLimiter {
         Admission::Rejected(self.respond(reason, protocol_of(request)))
     }
 
-    /// Returns the permit of an allowed request if it holds a place or its cost may change.
+    /// Returns the permit of an allowed request if it holds units of a concurrency limit, or if its
+    /// cost may change.
     fn permit(
         &self,
         decision: &Decision,
@@ -290,7 +293,7 @@ impl HttpLimiter {
         self.respond(reason, context.protocol)
     }
 
-    /// Returns the denial for `reason`, made by the responder if there is one.
+    /// Returns the denial for `reason`. The responder creates it, if one is set.
     fn respond(&self, reason: DenialReason<'_>, protocol: Protocol) -> Denial {
         let settings = &self.settings;
         let governing = settings.response.headers.governing_limit();
@@ -298,7 +301,7 @@ impl HttpLimiter {
         match (&settings.responder, protocol) {
             (None, _) => default,
             (Some(responder), Protocol::Http) => responder(reason, default),
-            // A gRPC client can read a gRPC denial only.
+            // A gRPC client can read only a denial in the form of gRPC.
             (Some(responder), Protocol::Grpc) => {
                 let response = responder(reason, default.clone());
                 if response.is_grpc() { response } else { default }

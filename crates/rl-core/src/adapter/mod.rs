@@ -1,29 +1,31 @@
 //! The parts of an adapter for a web framework.
 //!
-//! Applications use `rl-tower` or `rl-actix`. These adapters translate between their framework and the types
-//! of this module, which implement the following rules.
+//! Applications use `rl-tower` or `rl-actix`. These adapters translate between their framework and
+//! the types of this module. The types implement the following rules.
 //!
 //! # Rules
 //!
 //! 1. **Exempt** requests are not counted, and their responses get no headers.
-//!    [`exempt`](HttpLimiter::exempt) chooses them, and [`exempt_preflights`](HttpLimiter::exempt_preflights)
-//!    adds CORS preflights. By default preflights are counted: put the CORS layer outside of the limiter, so
-//!    that it answers them itself.
+//!    [`exempt`](HttpLimiter::exempt) selects them, and
+//!    [`exempt_preflights`](HttpLimiter::exempt_preflights) adds CORS preflights. By default
+//!    preflights are counted. To avoid this, put the CORS layer outside the limiter, so that it
+//!    answers them.
 //! 2. **The subject** is found by the [`KeyExtractor`](crate::key::KeyExtractor); by default it is the address
 //!    of the peer. [`MissingKey`](crate::MissingKey) sets how a request without a key is handled. A request
 //!    whose key is [ambiguous](crate::key::AmbiguousKey) is always rejected with 400, and counted nowhere.
-//! 3. **One charge for each limiter and subject.** If a request passes the same limiter again under the same
-//!    subject, in a nested layer, it is not charged again. Under another subject it is: one limiter may count
-//!    addresses in one layer and consumers in another. (Two limiters on one store need different
-//!    [namespaces](crate::RateLimiterBuilder::namespace).)
-//! 4. **Over its limits** a request is rejected, waits or is degraded: [`OverLimit`](crate::OverLimit).
-//!    Under a concurrency limit a request holds its permit until the body of its response has ended.
+//! 3. **One charge for each limiter and subject.** A request that passes the same limiter twice
+//!    under the same subject, in nested layers, is charged once. Under another subject it is
+//!    charged again: one limiter may count addresses in one layer and consumers in another. (Two
+//!    limiters on one store need different [namespaces](crate::RateLimiterBuilder::namespace).)
+//! 4. **Over its limits** a request is rejected, waits or is degraded:
+//!    [`OverLimit`](crate::OverLimit). Under a concurrency limit, a request holds its permit until
+//!    the body of its response has ended.
 //! 5. **The cost** is one unit, or the result of [`cost`](HttpLimiter::cost) for the request. The final cost
 //!    can be set by the handler ([`metered`](HttpLimiter::metered)) or read from the response
 //!    ([`response_cost`](HttpLimiter::response_cost), [`refund_if`](HttpLimiter::refund_if)). It is settled
 //!    when the body of the response has ended.
-//! 6. **Nested limiters** merge their headers: of a header with a single value the stricter limiter's stays,
-//!    and lists stand beside each other.
+//! 6. **Nested limiters** merge their headers. For a header with a single value, the value of the
+//!    stricter limiter stays. List values of both limiters are sent.
 //!
 //! # Example
 //!
@@ -46,9 +48,9 @@
 //!                                                  └─ denial ───────────────► finish ─► response
 //! ```
 //!
-//! The adapter implements [`RequestInfo`](crate::key::RequestInfo) for the requests of its framework,
-//! [`ResponseHead`] for its responses, and [`Extensions`] for their extensions. The permit that
-//! [`finish`](CountedRequest::finish) returns is held by the body of the response.
+//! The adapter implements [`RequestInfo`](crate::key::RequestInfo) for the requests of its
+//! framework, [`ResponseHead`] for its responses, and [`Extensions`] for their extensions. It
+//! stores the permit that [`finish`](CountedRequest::finish) returns in the body of the response.
 
 mod admission;
 mod denied;

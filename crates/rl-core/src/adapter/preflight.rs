@@ -1,16 +1,17 @@
-//! CORS preflights, which browsers send before some requests of scripts.
+//! CORS preflights, which browsers send before some requests of scripts on web pages.
 
 use crate::client_ip::is_token_byte;
 use crate::key::RequestInfo;
 
-/// Headers that override the method in some services. Browsers do not send them in a preflight.
+/// Headers with which clients override the method in some services. Browsers do not send them in a
+/// preflight.
 const METHOD_OVERRIDES: [&str; 3] =
     ["x-http-method-override", "x-http-method", "x-method-override"];
 
 /// Returns whether `request` is a CORS preflight as browsers send it: `OPTIONS` with one
 /// `Origin`, one `Access-Control-Request-Method`, and no body.
 ///
-/// Any other request may cause work in a proxy or a handler, and must be counted.
+/// Any other request may cause work in a proxy or a handler, so it must be counted.
 pub(super) fn is_preflight(request: &dyn RequestInfo) -> bool {
     let only = |name| request.only_header(name).ok().flatten();
     let has_requested_method = || {

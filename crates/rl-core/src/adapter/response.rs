@@ -1,4 +1,5 @@
-//! The response to a counted request: final cost, headers, and the decision for outer layers.
+//! The response to a counted request: its final cost, its headers, and the decision for outer
+//! layers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use crate::headers::{HeaderLine, Headers};
 use crate::limiter::Permit;
 use crate::model::Cost;
 
-/// A view of a response that is the same in all frameworks.
+/// A view of a response that is the same in every framework.
 pub trait ResponseInfo {
     /// Returns the HTTP status.
     fn status(&self) -> u16;
@@ -26,7 +27,8 @@ pub trait ResponseInfo {
     }
 }
 
-/// The extensions of a request or response: values that layers leave for each other, found by their type.
+/// The extensions of a request or response: values that layers pass to each other, found by their
+/// type.
 pub trait Extensions {
     /// Returns the value of type `T`.
     fn get<T: Send + Sync + 'static>(&self) -> Option<&T>;
@@ -40,8 +42,8 @@ pub trait Extensions {
 
 /// The status, headers and extensions of a response that an adapter is about to send.
 pub trait ResponseHead: ResponseInfo {
-    /// Adds a header line. A line of a list goes beside existing lines of its name, any other line replaces
-    /// them.
+    /// Adds a header line. A line of a list is added to the existing lines of its name; any other
+    /// line replaces them.
     fn add_header(&mut self, line: HeaderLine<'_>);
 
     /// Returns the extensions of the response.
@@ -52,8 +54,8 @@ pub(super) type ResponseCost = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + S
 
 /// The settings that apply to the response.
 ///
-/// Each request in flight holds a clone of these instead of a handle of the whole limiter. The reference
-/// count of such a handle would be a point of contention between threads.
+/// Each request in flight holds a clone of these settings, not of the whole limiter. Threads would
+/// contend for the reference count of the limiter.
 #[derive(Clone, Default)]
 pub(super) struct ResponseSettings {
     pub(super) headers: Headers,
@@ -81,12 +83,12 @@ impl CountedRequest {
         Self { decision, settings, permit }
     }
 
-    /// Completes the head of the response.
+    /// Completes the head of the response, and returns the permit of the request.
     ///
-    /// Reads the final cost from the response, adds the rate limit headers, and leaves the stricter decision
-    /// of nested limiters in the extensions for outer layers.
+    /// Reads the final cost from the response, and adds the rate limit headers. Of nested limiters,
+    /// the stricter decision is left in the extensions of the response for outer layers.
     ///
-    /// Returns the permit of the request. The adapter holds it until the body of the response has ended.
+    /// The adapter holds the permit until the body of the response has ended.
     #[inline]
     pub fn finish<R: ResponseHead>(self, response: &mut R) -> Option<Permit> {
         if let (Some(permit), Some(cost)) = (&self.permit, &self.settings.cost)
@@ -95,12 +97,13 @@ impl CountedRequest {
             permit.set_own_cost(cost);
         }
         let inner = response.extensions().remove::<Decision>();
-        // An outer limiter of ours needs the decision in any case, to merge the headers.
+        // An outer limiter needs the decision to merge the headers, even if the decision is hidden.
         let leaves_decision = !self.settings.hides_decision || self.decision.outer().is_some();
         let headers = &self.settings.headers;
         let mut decision = self.decision;
         match inner {
-            // The inner decision is at least as strict, so its header lines stay. Only list fields are added.
+            // The inner decision is at least as strict, so its header lines stay, and only list
+            // fields are added.
             Some(inner) if !decision.is_stricter_than(&inner) => {
                 headers.write(&decision, &mut |line| {
                     if line.is_list {

@@ -27,8 +27,8 @@ pub enum MissingKey {
 
 /// How requests over their limits are handled.
 ///
-/// The `deny_with` setting of the adapters replaces the response to a rejected request, and
-/// `on_over_limit_by` chooses a variant for each request.
+/// The `deny_with` setting of the adapters replaces the response to a rejected request. The
+/// `on_over_limit_by` setting chooses a variant for each request.
 ///
 /// # Examples
 ///
@@ -49,30 +49,30 @@ pub enum OverLimit {
     /// Rejects the request.
     #[default]
     Reject,
-    /// Lets the request wait until the limits allow it, behind earlier requests of its subject.
+    /// Lets the request wait, behind earlier requests of its subject, until the limits allow it.
     ///
     /// The request is rejected if the wait would be too long or the queue is full. If its client
-    /// disconnects, the request leaves the queue. For details see
-    /// [`RateLimiter::check_waiting`](crate::RateLimiter::check_waiting). Tests can let requests wait without
-    /// real time with a [`TokioClock`](crate::time::TokioClock).
+    /// disconnects, the request leaves the queue.
+    /// [`RateLimiter::check_waiting`](crate::RateLimiter::check_waiting) has the details. In tests,
+    /// a [`TokioClock`](crate::time::TokioClock) makes the waits take no real time.
     Wait {
         /// The longest time that a request may wait.
         at_most: Duration,
         /// The maximum number of waiting requests of one subject.
         queue: usize,
     },
-    /// Passes the request on without charging it, for a reduced response.
+    /// Passes the request on without charging it, so that it gets a reduced response.
     ///
-    /// Either a handler checks whether the [`Decision`](crate::Decision) in the request's extensions
-    /// [is degraded](crate::Decision::is_degraded), or `Degrade` of the adapters calls another service
-    /// instead of the handler.
+    /// A handler can check whether the [`Decision`](crate::Decision) in the request's extensions
+    /// [is degraded](crate::Decision::is_degraded). Alternatively, `Degrade` of the adapters calls
+    /// another service in place of the handler.
     Degrade,
 }
 
 /// The subject that a request was counted under, in the extensions of the request.
 ///
-/// The adapters put it there if `expose_subject` is set. Of several nested limiters, the innermost one
-/// replaces it.
+/// The adapters insert it if `expose_subject` is set. Of several nested limiters, the innermost one
+/// sets the final value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountedSubject(pub Subject);
 
@@ -96,7 +96,7 @@ pub(super) struct Settings {
     pub(super) response: ResponseSettings,
     pub(super) denial_body: DenialBody,
     pub(super) responder: Option<Responder>,
-    // Shared by all clones, so that a misconfiguration is logged once.
+    // All clones share the flag, so that a misconfiguration is logged once.
     pub(super) has_logged_missing_key: Arc<AtomicBool>,
     pub(super) has_logged_ambiguous_key: Arc<AtomicBool>,
 }

@@ -29,9 +29,9 @@ const fn digits() -> [u8; COUNT * DIGITS] {
 
 /// Returns a static copy of a header value that is a number of up to four digits.
 ///
-/// Most values of rate limit headers are such numbers. An adapter can send a static value without an
-/// allocation. The table of 40 kB saves an allocation for each value, and 440 of the 6 000 instructions of an
-/// allowed request.
+/// Most values of rate limit headers are such numbers. An adapter can send a static value without
+/// allocating memory. The table of 40 kB saves an allocation for each value, and 440 of the 6 000
+/// instructions of an allowed request.
 #[must_use]
 pub fn static_value(value: &str) -> Option<&'static str> {
     let is_canonical = value == "0" || !value.starts_with('0');

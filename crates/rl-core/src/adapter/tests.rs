@@ -105,7 +105,7 @@ impl ResponseHead for FakeResponse {
     }
 }
 
-/// Applies the decision of `http`, which is inside of `outer`.
+/// Applies a decision of `http`, which is nested in `outer`.
 ///
 /// Returns the decision in the extensions of the request, and the request.
 fn apply(http: &HttpLimiter, outer: Option<&Decision>) -> (Decision, CountedRequest) {
@@ -259,7 +259,7 @@ fn grpc_requests_are_found_by_their_content_type() {
         assert_eq!(context.protocol(), expected, "{}", content_type.escape_ascii());
     }
     for request in [request(), request().header("content-type", b"application/grpc")] {
-        // All gRPC calls are POST requests.
+        // All gRPC calls are POST requests, so a GET request is not one.
         assert_eq!(decide(&http(), &request).1.protocol(), Protocol::Http);
     }
 }
@@ -270,7 +270,7 @@ async fn a_request_is_charged_once_for_each_limiter_and_subject() {
     let inner = HttpLimiter::new(limiter(Limit::per_minute(10)));
     let (by_outer, _) = apply(&outer, None);
     assert!(is_exempt_after(&outer, &by_outer));
-    // The same limiter with settings of its own is the same limiter.
+    // Another `HttpLimiter` with the same rate limiter counts as the same limiter.
     assert!(is_exempt_after(&HttpLimiter::new(outer.limiter().clone()), &by_outer));
 
     let (by_both, _) = apply(&inner, Some(&by_outer));
@@ -280,7 +280,8 @@ async fn a_request_is_charged_once_for_each_limiter_and_subject() {
     assert_eq!(used(&inner, Subject::ip([198, 51, 100, 7])).await, 1);
 }
 
-/// Fault: the inner of two layers with one limiter charged nothing, even under another subject.
+/// Fault: if two layers shared a limiter, the inner one charged nothing, even under another
+/// subject.
 #[tokio::test]
 async fn a_request_is_charged_again_under_another_subject() {
     let outer = http();
@@ -289,7 +290,7 @@ async fn a_request_is_charged_again_under_another_subject() {
     let (by_both, _) = apply(&inner, Some(&by_outer));
     assert_eq!(used(&outer, Subject::global()).await, 1);
     assert!(is_exempt_after(&outer, &by_both) && is_exempt_after(&inner, &by_both));
-    // A decision that no adapter has marked belongs to no subject.
+    // A handler's decision has no subject, because no adapter has set one.
     let by_handler = outer.limiter().check(&Subject::global(), 1).await;
     assert!(!is_exempt_after(&inner, &by_handler));
 }
@@ -323,8 +324,8 @@ fn decision(limit: Limit, outcome: Outcome) -> Decision {
     Decision::decided(policy, Cost::ONE, 1, Default::default(), [outcome])
 }
 
-/// Returns the header lines for a decision of a limiter around one that decided `inner`, and the decision
-/// left in the response.
+/// Returns the header lines for the decision of an outer limiter around an inner one that decided
+/// `inner`. Also returns the decision that is left in the response.
 fn finish(outer: &Decision, inner: Option<&Decision>) -> (Vec<String>, Decision) {
     let headers = Headers::new(HeaderFamily::OpenBank).and(HeaderFamily::Ietf);
     let settings = ResponseSettings { headers, ..ResponseSettings::default() };
@@ -383,7 +384,7 @@ fn single_valued_fields_describe_the_stricter_of_nested_limiters() {
     assert_eq!(lines, of_lenient);
     assert_eq!(left.policy(), strict.policy());
 
-    // If both are equally strict, the inner one stays.
+    // If both are equally strict, the values of the inner one stay.
     let (lines, left) = finish(&strict, Some(&strict));
     assert_eq!(lines, of_strict);
     assert_eq!(left.policy(), strict.policy());
@@ -441,7 +442,7 @@ fn a_responder_answers_requests_without_a_key_too() {
     assert_eq!((denial.status, &*denial.body), (403, r#"{"error":"who are you?"}"#));
 }
 
-/// A gRPC client cannot read another form: to it the stream would end too early.
+/// A gRPC client cannot read any other form; it would report a stream that ended too early.
 #[test]
 fn a_responder_cannot_replace_a_grpc_denial_by_another_form() {
     let http = HttpLimiter::new(limiter(Limit::per_hour(0)));

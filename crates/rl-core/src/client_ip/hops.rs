@@ -1,6 +1,6 @@
 //! Reads the hops of `X-Forwarded-For` and `Forwarded`, nearest first.
 //!
-//! Each proxy appends, so the order is from the last line to the first, and from right to left in a line.
+//! Each proxy appends its peer. The nearest hop is therefore at the right end of the last line.
 
 use std::net::IpAddr;
 
@@ -9,9 +9,9 @@ use super::address;
 /// The maximum number of bytes of a header that are read.
 pub(super) const MAX_LEN: usize = 8 * 1_024;
 
-/// Iterates over the entries of a header, nearest first, up to [`MAX_LEN`] bytes.
+/// Iterates over the entries of a header, nearest first. It reads at most [`MAX_LEN`] bytes.
 ///
-/// A client can add entries only on the left, so the bound omits no entry of a proxy.
+/// A client can add entries only on the left, so this bound never hides the entry of a proxy.
 pub(super) struct Entries<'a> {
     lines: std::slice::Iter<'a, &'a [u8]>,
     /// The unread part of a line.
@@ -35,7 +35,8 @@ impl<'a> Iterator for Entries<'a> {
             Some(rest) => rest,
             None => self.lines.next_back()?,
         };
-        // One byte more than the budget, because the comma before an entry is not part of it.
+        // The limit is one byte more than the budget, because the comma before an entry does not
+        // count.
         let unread = line.len().saturating_sub(self.budget + 1);
         let comma = last_comma(&line[unread..], self.is_quoted).map(|comma| unread + comma);
         let entry = &line[comma.map_or(0, |comma| comma + 1)..];
@@ -47,8 +48,8 @@ impl<'a> Iterator for Entries<'a> {
 
 /// Returns the position of the last comma that separates two entries.
 ///
-/// The search starts on the right, so that a quote which the client left open cannot enclose what a proxy
-/// appended.
+/// The search starts on the right. A quote that the client left open therefore cannot enclose the
+/// entries that proxies appended.
 fn last_comma(line: &[u8], quoted: bool) -> Option<usize> {
     let mut inside = false;
     (0..line.len()).rev().find(|at| match line[*at] {
@@ -131,7 +132,7 @@ mod tests {
     fn commas_in_quotes_do_not_separate() {
         assert_eq!(split(&[br#"for=a;x="1,2", for=b"#], true), [" for=b", r#"for=a;x="1,2""#]);
         assert_eq!(split(&[br#"x="1\",2", y="\\""#], true), [r#" y="\\""#, r#"x="1\",2""#]);
-        // A quote that is left open.
+        // An unterminated quote.
         assert_eq!(split(&[br#"for="a, for=b"#], true), [" for=b", r#"for="a"#]);
     }
 

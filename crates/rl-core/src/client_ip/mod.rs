@@ -1,20 +1,22 @@
 //! Finds the client's address behind trusted proxies.
 //!
-//! Any client can send `X-Forwarded-For: 1.2.3.4`. Only what *trusted* proxies appended to the header is
-//! true, and they append on the right. Hence the rules of [`ClientIp`]:
+//! Any client can send `X-Forwarded-For: 1.2.3.4`. Only the entries that *trusted* proxies appended
+//! are reliable, and proxies append on the right. [`ClientIp`] therefore applies these rules:
 //!
-//! 1. If the peer of the connection is not one of the [`TrustedProxies`], it is the client, and headers
-//!    are not read.
-//! 2. Otherwise the hops are read from the right, over all lines of the header. The first hop that is not a
-//!    trusted proxy is the client. Hops to the left of it may be invented, and are ignored.
+//! 1. If the peer of the connection is not one of the [`TrustedProxies`], the peer is the client,
+//!    and headers are not read.
+//! 2. Otherwise the hops are read from the right, over all lines of the header. The first hop that
+//!    is not a trusted proxy is the client. The client may have invented the hops to the left of
+//!    it, so they are ignored.
 //! 3. No hop is skipped. If a hop cannot be read (`unknown`, `_hidden`, garbage), or if all hops are
 //!    trusted, the result is the nearest proxy that was found. At most [`ClientIp::MAX_HOPS`] hops and
 //!    [`ClientIp::MAX_LEN`] bytes are read, from the right, so a long header cannot hide the client.
-//! 4. A client has one address in all notations. An IPv4-mapped address (`::ffff:192.0.2.1`) is the IPv4
-//!    address, also when trust is tested, and so is one [behind NAT64](ClientIp::nat64)
-//!    (`64:ff9b::192.0.2.1`). Zones (`%eth0`) and ports are ignored.
-//! 5. IPv4 addresses are counted individually. IPv6 addresses are counted per network of 64 bits, which is
-//!    what a home connection has, or per [another prefix](ClientIp::ipv6_prefix).
+//! 4. A client has one address in all notations. An IPv4-mapped address (`::ffff:192.0.2.1`) counts
+//!    as the IPv4 address, also when it is compared with trusted proxies. So does an address
+//!    [behind NAT64](ClientIp::nat64) (`64:ff9b::192.0.2.1`). Zones (`%eth0`) and ports are
+//!    ignored.
+//! 5. IPv4 addresses are counted individually. IPv6 addresses are counted per network of 64 bits,
+//!    the usual size for a home connection, or per [another prefix](ClientIp::ipv6_prefix).
 //!
 //! # Requirements for proxies
 //!
@@ -33,7 +35,7 @@
 //! let rule = ClientIp::with_proxies("10.0.0.0/8, 2001:db8:ffff::/48".parse()?);
 //! let proxy = "10.0.0.1".parse().ok();
 //!
-//! // The client pretends to be 6.6.6.6; two proxies appended the addresses of their peers.
+//! // The client claims to be 6.6.6.6; each of two proxies appended the address of its peer.
 //! let client = rule.resolve(proxy, &[b"6.6.6.6, 198.51.100.7, 10.0.0.2"]).unwrap();
 //! assert_eq!(client.to_string(), "198.51.100.7");
 //! assert_eq!(client.source(), IpSource::Header);

@@ -6,11 +6,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::translated::canonical;
 
-/// The addresses and networks of the proxies that may name the client.
+/// The addresses and networks of the proxies whose headers are trusted.
 ///
-/// The text form is a list with commas. A single address is a network of one, and an empty list trusts no
-/// proxy. An IPv4-mapped network is the IPv4 network. Write other translated addresses, such as those
-/// behind NAT64, as IPv4 addresses, because they are compared in that form.
+/// The text form is a list separated by commas. A single address is a network of one, and an empty
+/// list trusts no proxy. An IPv4-mapped network is the same as the IPv4 network. Write other
+/// translated addresses, such as those behind NAT64, as IPv4 addresses, because they are compared
+/// in that form.
 ///
 /// A network of all addresses (`0.0.0.0/0`, `::/0`) is an error, because every client could choose its own
 /// address. [`TrustedProxies::all`] is the explicit form. A network with host bits, such as `10.0.0.1/8`, is
@@ -37,8 +38,8 @@ impl TrustedProxies {
     ///
     /// # Errors
     ///
-    /// Returns an error with the first entry that is neither, has host bits, or is the network of all
-    /// addresses.
+    /// Returns an error for the first entry that is not an address or network, has host bits, or is
+    /// the network of all addresses.
     pub fn new<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidProxies> {
         let networks = entries.into_iter().map(|entry| {
             let entry = entry.trim();

@@ -45,10 +45,11 @@ impl ClientIp {
         Self::with_trust(Trust::Proxies(proxies))
     }
 
-    /// Creates a rule for services behind exactly `count` proxies, whose addresses are not known in advance.
+    /// Creates a rule for services behind exactly `count` proxies whose addresses are not known in
+    /// advance.
     ///
-    /// The client is the hop with this number, counted from the right. Every peer is trusted, so clients
-    /// must not be able to bypass the proxies. With 0 the peer is the client.
+    /// The client is hop number `count` from the right. Every peer is trusted, so clients must not
+    /// be able to bypass the proxies. With a count of 0, the peer is the client.
     pub fn with_hops(count: u8) -> Self {
         Self::with_trust(Trust::Hops(count))
     }
@@ -135,8 +136,8 @@ impl ClientIp {
         trusted.then(|| self.header.name())
     }
 
-    /// Returns the client's address, found from the peer of the connection and all lines of the header, in
-    /// order.
+    /// Returns the client's address, from the peer of the connection and all lines of the header,
+    /// in order.
     ///
     /// The lines are read only if [`header_from`](Self::header_from) names a header for this peer. Returns
     /// `None` if there is no peer and the header names no client.
@@ -153,7 +154,7 @@ impl ClientIp {
         address.map(|address| ResolvedIp { address, source, ipv6_prefix: self.ipv6_prefix })
     }
 
-    /// Returns the client's address if no header is trusted.
+    /// Returns the client's address when no header is trusted.
     #[inline]
     pub(crate) fn peer_alone(&self, peer: Option<IpAddr>) -> Option<ResolvedIp> {
         peer.map(|peer| ResolvedIp {
@@ -163,7 +164,7 @@ impl ClientIp {
         })
     }
 
-    /// Returns the canonical form of an address, which is IPv4 for a translated address.
+    /// Returns the canonical form of an address. For a translated address it is the IPv4 address.
     #[inline]
     fn canonical(&self, address: IpAddr) -> IpAddr {
         match address {
@@ -198,7 +199,8 @@ impl ClientIp {
             }
             Trust::Proxies(proxies) => {
                 let mut nearest = peer;
-                // A hop that cannot be read ends the walk: the client may have written all hops left of it.
+                // A hop that cannot be read ends the search: the client may have written all hops
+                // to the left of it.
                 for hop in hops.map_while(|hop| hop).take(Self::MAX_HOPS) {
                     let hop = self.canonical(hop);
                     if !proxies.contains(hop) {
@@ -233,12 +235,12 @@ impl Default for ClientIp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IpSource {
-    /// The connection: its peer is not a trusted proxy.
+    /// The peer of the connection, which is not a trusted proxy.
     Peer,
-    /// The header: the nearest hop that is not a trusted proxy.
+    /// The header. The client is the nearest hop that is not a trusted proxy.
     Header,
-    /// A trusted proxy itself, because the header is missing, cannot be read, or names proxies only. If this
-    /// is frequent, a proxy is misconfigured.
+    /// A trusted proxy, because the header is missing, cannot be read, or names only proxies. If
+    /// this is frequent, a proxy is misconfigured.
     Proxy,
 }
 

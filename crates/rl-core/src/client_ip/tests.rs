@@ -18,13 +18,13 @@ fn resolve(rule: &ClientIp, peer: Option<IpAddr>, lines: &[&[u8]]) -> String {
     rule.resolve(peer, lines).map_or("none".into(), |client| client.to_string())
 }
 
-/// Number, rule, peer, lines of the header, expected client.
+/// The number of the vector, the rule, the peer, the lines of the header, and the expected client.
 type Vector<'a> = (u8, &'a ClientIp, &'a str, &'a [&'a [u8]], &'a str);
 
 /// Checks the vectors of the specification, by number.
 ///
-/// Number 24, a client that makes a proxy drop the header by naming it in `Connection:`, looks the same as
-/// number 2. The documentation of the module warns about it.
+/// Vector 24 has a client that makes a proxy drop the header by naming it in `Connection:`. It
+/// looks the same as vector 2. The documentation of the module warns about it.
 #[test]
 #[rustfmt::skip]
 fn client_address_vectors() {
@@ -57,14 +57,15 @@ fn client_address_vectors() {
         (16, &for_forwarded,  "10.0.0.1",         &[b"For=\"[2001:db8::1]:4711\""],           "2001:db8::/64"),
         (17, &for_forwarded,  "10.0.0.1",         &[b"for=unknown"],                          "10.0.0.1"),
         (17, &for_forwarded,  "10.0.0.1",         &[b"for=_x"],                               "10.0.0.1"),
-        // The adapter passes on the configured header only.
+        // The adapter passes on only the header that is configured.
         (18, &for_xff,        "10.0.0.1",         &[b"198.51.100.7"],                         "198.51.100.7"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7", b"198.51.100.7"],        "10.0.0.1"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7, 6.6.6.6"],                "10.0.0.1"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7"],                         "198.51.100.7"),
         (19, &for_cloudflare, "203.0.113.9",      &[b"198.51.100.7"],                         "203.0.113.9"),
         (20, &for_xff,        "fe80::1%eth0",     &[],                                        "fe80::/64"),
-        // The specification expects the proxy here. That lets a client choose the proxy's bucket.
+        // The specification expects the proxy here, but then a client could choose to be counted as
+        // the proxy.
         (21, &for_xff,        "10.0.0.1",         &[thousand],                                "198.51.100.7"),
         (22, &for_xff,        "10.0.0.1",         &[b"198.51.100.\xff"],                      "10.0.0.1"),
         (22, &for_xff,        "10.0.0.1",         &[b"198.51.100.7, \xc3\x28"],               "10.0.0.1"),
@@ -78,7 +79,7 @@ fn client_address_vectors() {
     assert_eq!(for_xff.header_from(peer("10.0.0.1")), Some("x-forwarded-for"), "vector 18");
 }
 
-/// Fault: a client over its limit invented 70 hops and got the bucket of the proxy.
+/// Fault: a client over its limit invented 70 hops, and was counted as the proxy.
 #[test]
 fn a_client_that_invents_hops_stays_the_client() {
     let garbage = "x".repeat(100_000);
@@ -130,7 +131,7 @@ fn clients_behind_a_translator_are_counted_individually() {
             "{address}"
         );
     }
-    // A proxy that is reached through the translator is a proxy.
+    // The address of a trusted proxy is recognized in its translated form too.
     let through = "2001:db8:64::10.0.0.1".parse().ok();
     assert_eq!(resolve(&site(), through, &[b"198.51.100.7"]), "198.51.100.7");
     assert_eq!(resolve(&behind(), through, &[b"198.51.100.7"]), "2001:db8:64::/64");
@@ -195,8 +196,8 @@ fn networks_of_ipv6_clients_have_the_configured_prefix() {
     }
 }
 
-/// CVE-2026-30827: all IPv4-mapped addresses were one IPv6 network, so that one client could lock
-/// out every other.
+/// CVE-2026-30827: all IPv4-mapped addresses were counted as one IPv6 network, so that one client
+/// could exhaust the quota of all others.
 #[test]
 fn mapped_addresses_do_not_share_a_network() {
     let counted = |from: &str| resolve(&ClientIp::peer(), from.parse().ok(), &[]);

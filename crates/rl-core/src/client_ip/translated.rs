@@ -1,16 +1,16 @@
-//! Translates IPv6 addresses that stand for IPv4 addresses.
+//! Translates IPv6 addresses that represent IPv4 addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::Ipv6Net;
 
-/// Returns the IPv4 address that `address` stands for, or the address itself.
+/// Returns the IPv4 address that `address` represents, or `address` itself.
 ///
 /// IPv4-mapped addresses (`::ffff:192.0.2.1`), those of stateless translators
-/// (`::ffff:0:192.0.2.1`), and those behind NAT64 (`64:ff9b::192.0.2.1` and `64:ff9b:1::/48`) stand for
-/// IPv4 addresses. If they were not translated, all IPv4 clients behind a translator would be counted as one
-/// network.
+/// (`::ffff:0:192.0.2.1`), and those behind NAT64 (`64:ff9b::192.0.2.1` and `64:ff9b:1::/48`)
+/// represent IPv4 addresses. Without the translation, all IPv4 clients behind a translator would be
+/// counted as one network.
 pub(super) fn canonical(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -27,8 +27,8 @@ fn well_known(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match bits >> 32 {
         MAPPED | TRANSLATED | NAT64 => Some(Ipv4Addr::from_bits(bits as u32)),
         _ => LOCAL_NAT64.contains(bits).then(|| {
-            // Sites choose a longer prefix within this one (RFC 8215), nearly always of 96 bits. If they
-            // use the prefix of 48 bits itself, the last 40 bits of an address are zero.
+            // Sites choose a longer prefix within this one (RFC 8215), nearly always of 96 bits. If
+            // a site uses the prefix of 48 bits itself, the last 40 bits of an address are zero.
             let is_whole = bits << 88 == 0;
             let prefix = if is_whole { LOCAL_NAT64 } else { Nat64 { bits: 96, ..LOCAL_NAT64 } };
             prefix.embedded(bits)
@@ -74,7 +74,7 @@ impl Nat64 {
         Ipv4Addr::from_bits((without_octet >> (120 - 32 - self.bits as u32)) as u32)
     }
 
-    /// Returns the IPv4 address that `address` stands for, if it has this prefix.
+    /// Returns the IPv4 address that `address` represents, if `address` has this prefix.
     pub(super) fn translate(self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         let bits = address.to_bits();
         self.contains(bits).then(|| self.embedded(bits))

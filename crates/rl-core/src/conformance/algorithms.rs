@@ -1,4 +1,5 @@
-//! Rules 2 and 13: every algorithm counts by its definition, or is refused.
+//! Rules 2 and 13: a store counts under every algorithm as the algorithm is defined, or rejects it
+//! as unsupported.
 
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ async fn six_units_pass_at_once(suite: &Suite, policy: &Policy) {
 async fn a_refund_and_a_reset_return_units(suite: &Suite, policy: &Policy) {
     let subject = suite.subject();
     let decision = subject.check(policy, 4).await;
-    // Without a manual clock, tokens are added between the steps.
+    // Without a manual clock, tokens are added between the steps, so exact counts are not checked.
     if suite.time.manual().is_some() {
         subject.refund(&decision, 3).await;
         let what = format!("4 charged and 3 given back under {policy}");
@@ -78,7 +79,7 @@ async fn unsupported_limits_are_refused(suite: &Suite, policy: &Policy) {
     require_eq(Rule::Unsupported, kind, Some(FailureKind::Unsupported), what);
 }
 
-/// A request: milliseconds after the one before, its cost, and how it is answered.
+/// A request: the milliseconds since the request before, its cost, and the expected answer.
 type Step = (u64, u64, Answer);
 
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +91,7 @@ enum Answer {
 }
 use Answer::{Denied, Passes, Waits};
 
-/// The expected answers of each algorithm over time, from a full minute on.
+/// The expected answers of each algorithm over time, starting at a full minute.
 #[rustfmt::skip]
 const TIMELINES: [(&str, &[Step]); 8] = [
     ("2/minute", &[(0, 1, Passes), (40_000, 1, Passes), (0, 1, Waits(20_000)), (20_000, 2, Passes)]),

@@ -1,4 +1,4 @@
-//! Rule 4, and the beginning and end of windows.
+//! Rule 4: the clock, and the beginning and end of windows.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! The contract of [`Store`](crate::store::Store) as a test: run [`suite`] on a store of your own.
+//! Tests for the contract of [`Store`](crate::store::Store): run [`suite`] on your own store.
 //!
-//! A failure names the rule of the contract that is broken, by number and words:
-//! `rule 6: nothing is kept for ever: …`.
+//! A failure names the broken rule of the contract by its number and text: `rule 6: nothing is kept
+//! for ever: …`.
 //!
 //! # Example
 //!
@@ -43,7 +43,7 @@ pub use suite::{Suite, Time};
 ///
 /// # Panics
 ///
-/// Panics if the store breaks a rule, or answers with an error. The message names the rule.
+/// Panics if the store breaks a rule or returns an error. The message names the rule.
 pub async fn suite(suite: &Suite) {
     let is_known = !matches!(suite.stored, Stored::Unknown);
     let what = "count the stored records with `Suite::count_stored`, or use `without_stored_count`";

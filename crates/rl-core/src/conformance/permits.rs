@@ -1,4 +1,4 @@
-//! Rule 11: places under limits of concurrency.
+//! Rule 11: permits of concurrency limits.
 
 use std::time::Duration;
 

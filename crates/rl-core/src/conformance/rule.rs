@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// A rule of the contract that [`Store`](crate::store::Store) states.
+/// A rule of the contract in the documentation of [`Store`](crate::store::Store).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
     OneStep = 1,
@@ -46,7 +46,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Panics with the rule and `what` unless the rule `holds`.
+/// Panics with the rule and `what` unless `holds` is true.
 #[track_caller]
 pub(super) fn require(rule: Rule, holds: bool, what: impl fmt::Display) {
     assert!(holds, "{rule}: {what}");

@@ -72,9 +72,10 @@ async fn requests_and_units_count_apart(suite: &Suite) {
     require_eq(Rule::State, counts, vec![3, 60], "requests and units of one period");
 }
 
-/// Checks that a store does not forget states of a subject to make room for others.
+/// Checks that a store does not drop states of a subject to make room for others.
 ///
-/// A store may bound the states of one subject, but then it must refuse charges that do not fit.
+/// A store may limit the number of states of a subject, but then it must reject charges that need
+/// more.
 async fn states_of_many_policies_are_not_forgotten(suite: &Suite) {
     let (subject, daily) = (suite.subject(), policy(&[Limit::per_day(1)]));
     subject.check(&daily, 1).await;

@@ -10,7 +10,7 @@ use crate::store::{DecideRequest, Namespace, Part, Refund, RefundOf, Renewal, Re
 use crate::time::Timestamp;
 
 impl Suite {
-    /// Returns a subject that no other check has touched.
+    /// Returns a subject that no other check has used.
     pub(super) fn subject(&self) -> Tested<'_> {
         let number = self.subjects.fetch_add(1, Ordering::Relaxed);
         Tested {

@@ -11,12 +11,13 @@ use crate::model::{Algorithm, Anchor, Limit, Refill};
 use crate::store::Store;
 use crate::time::ManualClock;
 
-/// The time a store decides on, as far as a test can move it.
+/// The time by which a store decides, which a test can move forward.
 pub trait Time: fmt::Debug + Send + Sync + 'static {
-    /// Lets this time pass for the store, and not much more.
+    /// Lets this time pass for the store, and only a little more.
     fn pass(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
-    /// Returns the clock, if it stands still until it is moved: then the suite checks microseconds, too.
+    /// Returns the clock if it moves only when a test moves it. The suite then also checks single
+    /// microseconds.
     fn manual(&self) -> Option<&ManualClock>;
 }
 
@@ -31,7 +32,7 @@ impl Time for Arc<ManualClock> {
     }
 }
 
-/// Counts what a store holds.
+/// Counts the records in a store.
 pub(super) type Count = Box<dyn Fn() -> Pin<Box<dyn Future<Output = usize> + Send>> + Send + Sync>;
 
 /// A store under test.
@@ -51,7 +52,7 @@ pub(super) enum Stored {
 }
 
 impl Suite {
-    /// Tests a store that holds nothing yet, and the time it decides on.
+    /// Creates a suite for an empty store, and for the time by which it decides.
     #[must_use]
     pub fn new(store: impl Store, time: impl Time) -> Self {
         Self {
@@ -65,8 +66,8 @@ impl Suite {
 
     /// Sets the function that counts the records in the store, so that the suite can check their removal.
     ///
-    /// If records have an expiry of their own, like keys of Redis, count those without one. If the store
-    /// removes expired records by itself, count all records.
+    /// If records have an expiry of their own, as Redis keys do, count the records without expiry.
+    /// If the store itself removes expired records, count all records.
     #[must_use]
     pub fn count_stored<F>(mut self, count: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -76,7 +77,7 @@ impl Suite {
         self
     }
 
-    /// Leaves rule 6 unchecked, for stores that cannot count what they hold.
+    /// Leaves rule 6 unchecked, for stores that cannot count their records.
     #[must_use]
     pub fn without_stored_count(mut self) -> Self {
         self.stored = Stored::Unchecked;
@@ -94,14 +95,14 @@ impl Suite {
         self
     }
 
-    /// Expects the store to hold nothing but fixed windows that begin with the first request.
+    /// Expects the store to support nothing but fixed windows that begin with the first request.
     #[must_use]
     pub fn only_fixed_windows(self) -> Self {
         let others = LIMITS.iter().map(|text| limit(text).algorithm());
         others.fold(self, Self::without)
     }
 
-    /// Returns whether the store is expected to hold limits of this algorithm.
+    /// Returns whether the store is expected to support limits of this algorithm.
     pub(super) fn holds(&self, algorithm: Algorithm) -> bool {
         !self.unsupported.iter().any(|other| kind(*other) == kind(algorithm))
     }
@@ -136,8 +137,8 @@ impl fmt::Debug for Suite {
     }
 }
 
-/// A limit of each algorithm except fixed windows that begin with the first request, which other checks
-/// cover. Each grants six units at once.
+/// A limit of each algorithm that grants six units at once. Fixed windows that begin with the first
+/// request are left out, because other checks cover them.
 pub(super) const LIMITS: [&str; 8] = [
     "6/day:clock",
     "6/day:sliding-log",
@@ -149,7 +150,7 @@ pub(super) const LIMITS: [&str; 8] = [
     "6:concurrency:lease=day",
 ];
 
-/// Reads a limit of this file.
+/// Parses a limit of this file.
 pub(super) fn limit(text: &str) -> Limit {
     text.parse().expect("a limit")
 }

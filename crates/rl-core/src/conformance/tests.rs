@@ -1,4 +1,4 @@
-//! Stores that break one rule each, which the suite must name.
+//! Stores that each break one rule, which the suite must report.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -65,7 +65,7 @@ impl Faulty {
         }
     }
 
-    /// Returns the subject that is counted instead.
+    /// Returns the subject that the faulty store counts instead.
     fn subject(&self, subject: &Subject, policy: &Policy) -> Subject {
         let suffixed =
             |suffix: &str| Subject::user(&format!("{subject:?}{}{suffix}", subject.id()));
@@ -88,7 +88,7 @@ impl Faulty {
         }
     }
 
-    /// Returns the policy that is decided instead.
+    /// Returns the policy that the faulty store applies instead.
     fn policy(&self, policy: &Policy) -> Policy {
         let change = |text: String| match self.fault {
             Fault::IgnoresRequests => text.replace(":requests", ""),
@@ -112,7 +112,7 @@ impl Faulty {
             let text = change(limit.limit().to_string());
             changed.named(limit.name(), text.parse().unwrap())
         });
-        // The change may have made two limits share a state.
+        // After the change two limits may share a state, which is not a valid policy.
         changed.build().unwrap_or_else(|_| Policy::new([Limit::per_hour(5)]).unwrap())
     }
 
@@ -131,7 +131,7 @@ impl Faulty {
     }
 }
 
-/// Returns the limit of this text as a fixed window of the same size.
+/// Returns the text of a fixed window of the same size as the limit in `text`.
 fn fixed(text: &str) -> String {
     let (limit, options) = text.split_once(':').unwrap_or((text, ""));
     let (max, period) = limit.split_once('/').unwrap();
@@ -209,7 +209,7 @@ impl Store for Faulty {
     }
 }
 
-/// Runs the suite on a store with this fault; returns why it fails.
+/// Runs the suite on a store with this fault. Returns the message of the failure.
 async fn failure(fault: Fault) -> Option<String> {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)));
     let store = Arc::new(Faulty::new(fault, &clock));
@@ -315,7 +315,7 @@ async fn a_store_fails_if_it_counts_under_an_algorithm_declared_unsupported() {
 }
 
 #[tokio::test]
-async fn a_suite_without_a_stored_count_asks_for_one() {
+async fn a_suite_without_a_stored_count_requires_one() {
     let clock = Arc::new(ManualClock::default());
     let tested = Suite::new(MemoryStore::builder().clock(clock.clone()).build(), clock);
     let panic = tokio::spawn(async move { suite(&tested).await }).await.unwrap_err().into_panic();

@@ -2,8 +2,7 @@ use std::cmp::Reverse;
 
 use super::limit_status::{LimitStatus, RetryAfter};
 
-/// Selects the *governing* limit: the one that single-valued headers and the message of a denial
-/// describe.
+/// Selects the *governing* limit, which single-valued headers and the message of a denial describe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GoverningLimit {
     /// The active limit with the shortest period. For a denial, the shortest of the limits that deny.

@@ -7,14 +7,15 @@ use crate::model::{Limit, Outcome};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::time::Timestamp;
 
-/// How long to wait until the same request would be allowed.
+/// The time to wait until the same request would be allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RetryAfter {
     /// The request is allowed now.
     Now,
-    /// Exactly this long, if no other request uses the limit; a microsecond less is too early.
+    /// The request is allowed after exactly this time, if no other request uses the limit.
     In(Duration),
-    /// No wait helps: the limit is 0, or the cost is more than the limit ever grants.
+    /// The request is never allowed: the limit is 0, or the cost is more than the limit ever
+    /// grants.
     Never,
 }
 
@@ -38,7 +39,7 @@ impl<'a> LimitStatus<'a> {
         self.limit.limit()
     }
 
-    /// Returns the most units that can be used at once: [`Limit::capacity`].
+    /// Returns the largest number of units that can be used at once: [`Limit::capacity`].
     #[must_use]
     pub const fn max(&self) -> u64 {
         self.limit().capacity()
@@ -46,27 +47,28 @@ impl<'a> LimitStatus<'a> {
 
     /// Returns the units used in the current window.
     ///
-    /// They are more than [`max`](Self::max) after a charge beyond the limit, or when the limit was
-    /// lowered. They are 0 if no counter was read ([`Origin::Policy`](crate::Origin::Policy)).
+    /// There are more than [`max`](Self::max) after a charge beyond the limit, or when the limit
+    /// was lowered. There are none if no counter was read
+    /// ([`Origin::Policy`](crate::Origin::Policy)).
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.outcome.used()
     }
 
-    /// Returns the units left.
+    /// Returns the remaining units.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.max().saturating_sub(self.used())
     }
 
-    /// Returns the time until the limit is as if never used. For a window, this is its end; zero if no
-    /// window is open.
+    /// Returns the time until the whole limit is available again. For a window, this is the time to
+    /// its end, and zero if no window is open.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_micros(self.outcome.reset_micros())
     }
 
-    /// Returns how long *this* limit denies the request.
+    /// Returns the time for which *this* limit denies the request.
     #[must_use]
     pub const fn retry_after(&self) -> RetryAfter {
         match self.outcome.retry_micros() {
@@ -82,12 +84,13 @@ impl<'a> LimitStatus<'a> {
         self.outcome.is_over()
     }
 
-    /// Returns whether the limit is not charged, because it is in shadow and over.
+    /// Returns whether the limit is not charged because it is in shadow and would have denied the
+    /// request.
     pub(super) const fn is_uncharged(&self) -> bool {
         self.limit().is_shadow() && self.is_over()
     }
 
-    /// Returns whether some units count as used now.
+    /// Returns whether any units count as used now.
     #[must_use]
     pub const fn is_active(&self) -> bool {
         self.outcome.reset_micros() != 0
@@ -103,11 +106,12 @@ pub(super) struct LimitStatuses {
 }
 
 impl LimitStatuses {
-    /// Statuses of a decision without a policy.
+    /// The statuses of a decision without a policy.
     pub(super) const NONE: Self =
         Self { policy: PolicyHandle::NONE, outcomes: Outcomes::None, decided_at: Timestamp::EPOCH };
 
-    /// Creates the statuses of the limits of `policy`. `outcomes` has one for each limit, or none yet.
+    /// Creates the statuses of the limits of `policy`. `outcomes` contains one for each limit, or
+    /// is still empty.
     #[inline(always)]
     pub(super) fn new(policy: &Policy, outcomes: Outcomes, decided_at: Timestamp) -> Self {
         Self { policy: PolicyHandle::new(policy), outcomes, decided_at }
@@ -144,7 +148,7 @@ impl LimitStatuses {
         limits.filter(|(_, limit)| condition(limit)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the statuses `micros` later if nothing was used since.
+    /// Returns the statuses as they are `micros` later, if nothing has been used since.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Self {

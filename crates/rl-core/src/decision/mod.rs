@@ -73,10 +73,10 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Creates the decision of a store, which granted `granted` units of `cost` at `at`.
+    /// Creates the decision of a store that granted `granted` units of `cost` at the time `at`.
     ///
-    /// `outcomes` come in the order of the policy's limits. The request is denied if one of them denies
-    /// it whose limit is not in shadow.
+    /// `outcomes` must have the order of the policy's limits. The request is denied if a limit that
+    /// is not in shadow denies it.
     #[must_use]
     pub fn decided(
         policy: Policy,
@@ -111,7 +111,7 @@ impl Decision {
         decision
     }
 
-    /// Creates a decision over fixed windows that charged the whole cost or nothing, and left `states`.
+    /// Creates a decision that charged the whole cost or nothing, and left the windows in `states`.
     #[inline(always)]
     pub(crate) fn from_windows(
         policy: &Policy,
@@ -129,7 +129,7 @@ impl Decision {
         Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
     }
 
-    /// Creates the denial of a request that requires `required` units, which the limits never grant.
+    /// Creates the denial of a request that needs `required` units, which are never granted.
     pub(crate) fn never_granted(policy: &Policy, cost: Cost, required: u64) -> Self {
         let outcome = |limit: Limit| Outcome::before_use(limit, required);
         Self::denied_by_policy(policy, cost, Timestamp::EPOCH, outcome)
@@ -176,7 +176,7 @@ impl Decision {
         &mut self.statuses.outcomes
     }
 
-    /// Completes a pending decision: `charged` units were charged at `at`.
+    /// Completes a pending decision: `charged` units were charged at the time `at`.
     #[inline]
     pub(crate) fn finish(&mut self, charged: u64, at: Timestamp, is_allowed: bool) {
         self.charged = charged;
@@ -189,7 +189,7 @@ impl Decision {
         Self { origin, ..self }
     }
 
-    /// Returns this denial as it reads `micros` later, when it still holds.
+    /// Returns this denial as it is `micros` later, if it still holds then.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(crate) fn at_later(&self, micros: u64) -> Self {
@@ -209,7 +209,7 @@ impl Decision {
         self
     }
 
-    /// Allows the request if the store decided, because the limiter is in shadow.
+    /// Allows the request if the store decided. Used for a limiter in shadow.
     pub(crate) fn apply_shadow(&mut self) {
         if self.origin.is_of_store() {
             self.origin = Origin::Shadow;
@@ -225,7 +225,7 @@ impl Decision {
         self
     }
 
-    /// Turns a denial by limits into a degraded request, unless no wait would help.
+    /// Changes a denial by limits into a degraded request, unless waiting could never help.
     pub(crate) fn degraded_if_denied(mut self) -> Self {
         let may_pass_later = self.retry_after() != RetryAfter::Never;
         if self.verdict == Verdict::Denied && self.origin.enforces() && may_pass_later {
@@ -257,9 +257,9 @@ impl Decision {
         matches!(self.verdict, Verdict::Allowed)
     }
 
-    /// Returns whether limits deny the request, but it is forwarded to be answered with less
-    /// ([`OverLimit::Degrade`](crate::OverLimit::Degrade)). The limits may be those of this limiter
-    /// or of one around it.
+    /// Returns whether limits deny the request, but it is forwarded to get a reduced response
+    /// ([`OverLimit::Degrade`](crate::OverLimit::Degrade)). The limits may belong to this limiter
+    /// or to one around it.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.verdict == Verdict::Degraded || self.outer().is_some_and(Self::is_degraded)
@@ -272,26 +272,26 @@ impl Decision {
         !matches!(self.verdict, Verdict::Denied)
     }
 
-    /// Returns whether the charged units are given back unless they are settled or renewed.
+    /// Returns whether the charged units are refunded if they are neither settled nor renewed.
     pub(crate) const fn is_reserved(&self) -> bool {
         self.is_reserved
     }
 
-    /// Returns the units requested.
+    /// Returns the requested units.
     #[must_use]
     pub const fn cost(&self) -> Cost {
         self.cost
     }
 
-    /// Returns the units granted: the whole cost, part of it (after `check_up_to`), or 0 if the request
-    /// is denied or was a [`Peek`](crate::store::Mode::Peek).
+    /// Returns the granted units: the whole cost, or part of it after `check_up_to`. They are 0 if
+    /// the request is denied or was a [`Peek`](crate::store::Mode::Peek).
     #[must_use]
     pub const fn granted(&self) -> u64 {
         let is_limited = self.policy().is_some() && !matches!(self.origin, Origin::Shadow);
         if self.is_allowed() && !is_limited { self.cost.units() } else { self.charged }
     }
 
-    /// Returns the units that the store charged, which can be given back.
+    /// Returns the units that the store charged, which can be refunded.
     pub(crate) const fn charged(&self) -> u64 {
         self.charged
     }
@@ -302,26 +302,26 @@ impl Decision {
         self.origin
     }
 
-    /// Returns when the decision was made, on the store's clock; the epoch if no store decided.
+    /// Returns the time of the decision on the store's clock; the epoch if no store decided.
     #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.statuses.decided_at
     }
 
-    /// Returns the policy that was decided; `None` if no store decided.
+    /// Returns the policy under which the request was decided; `None` if no store decided.
     #[must_use]
     pub const fn policy(&self) -> Option<&Policy> {
         self.statuses.policy()
     }
 
-    /// Returns the decision of the limiter around this one, if the request passed through one before.
+    /// Returns the decision of the limiter around this one, if the request has passed through it.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
         self.outer.as_deref()
     }
 
-    /// Returns whether this limiter made the decision, or one around it, about the subject with this
-    /// hash.
+    /// Returns whether the limiter with this id decided about the subject with this hash. Decisions
+    /// of limiters around this one are searched too.
     pub(crate) fn was_made_by(&self, limiter_id: usize, subject_hash: u64) -> bool {
         (self.limiter_id, self.subject_hash) == (limiter_id, subject_hash)
             || self.outer().is_some_and(|outer| outer.was_made_by(limiter_id, subject_hash))
@@ -356,23 +356,22 @@ impl Decision {
         self.origin == Origin::Shadow && self.limits().any(|limit| limit.is_over())
     }
 
-    /// Returns the limits to which `units` cannot be given back: those that were not charged, and if
-    /// `units` is only a part of the charge, those that count requests.
+    /// Returns the limits to which `units` cannot be refunded. These are the limits that were not
+    /// charged. For a part of the charge, they include the limits that count requests.
     pub(crate) fn non_refundable(&self, units: u64) -> LimitSet {
         let is_part = units < self.charged;
         self.statuses
             .positions(|limit| limit.is_uncharged() || is_part && limit.limit().counts_requests())
     }
 
-    /// Returns the limits that were not charged although the request was granted: those in shadow that
-    /// would have denied it.
+    /// Returns the limits that were not charged although the request was granted: limits in shadow
+    /// that would have denied it.
     #[must_use]
     pub fn uncharged(&self) -> LimitSet {
         self.statuses.positions(|limit| limit.is_uncharged())
     }
 
-    /// Returns the longest wait of the limits that deny the request. It is exact if there is no other
-    /// traffic.
+    /// Returns the longest wait of the limits that deny. It is exact without other traffic.
     ///
     /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
     #[must_use]
@@ -389,7 +388,7 @@ impl Decision {
         let is_denied = !self.is_allowed();
         let is_enforced = self.origin != Origin::Shadow;
         if selection == GoverningLimit::ShortestActive && !is_denied && is_enforced {
-            // The shortest limit is nearly always active. Then the others are not computed.
+            // The shortest limit is nearly always active, so the other outcomes are not computed.
             let shortest = self.policy().and_then(Policy::shortest);
             let shortest = shortest.and_then(|index| self.statuses.get(index));
             if shortest.is_some_and(|limit| limit.is_active()) {
@@ -399,8 +398,8 @@ impl Decision {
         selection.select(self.enforced(), is_denied)
     }
 
-    /// Returns whether this decision leaves a client less than `other` does. Of nested limiters, the
-    /// response shows the stricter decision.
+    /// Returns whether this decision leaves a client less than `other` does. Of two nested
+    /// limiters, the response describes the stricter one.
     #[must_use]
     pub fn is_stricter_than(&self, other: &Self) -> bool {
         let strictness = |decision: &Self| {
@@ -425,7 +424,7 @@ mod tests {
         Decision::decided(policy, Cost::ONE, 1, Timestamp::EPOCH, outcomes)
     }
 
-    /// The table of the governing limit: per second 10, per minute 100, per hour 1 000.
+    /// The table of governing limits for 10 per second, 100 per minute and 1 000 per hour.
     #[test]
     fn governing_limit() {
         let limits = |outcomes: [Outcome; 3]| {

@@ -8,12 +8,14 @@ pub enum Origin {
     Store,
     /// The store decided for a limiter in shadow, which denies nothing.
     Shadow,
-    /// The store denied the same request before, and its denial still holds. The store was not called.
+    /// The store has denied the same request before, and the denial still holds. The store was not
+    /// called.
     LocalDeny,
-    /// Units that the store had leased to this instance were spent. The store was not called.
+    /// The decision spent units that the store had leased to this instance. The store was not
+    /// called.
     Leased,
-    /// The policy alone denied the request: a limit of 0, a block, or limits that never grant the cost.
-    /// The store was not called.
+    /// The policy alone denied the request, by a limit of 0, a block, or a cost that the limits
+    /// never grant. The store was not called.
     Policy,
     /// The subject has no limits. The store was not called.
     Unlimited,
@@ -51,17 +53,18 @@ impl Origin {
         matches!(self, Self::FailedOpen(_) | Self::FailedClosed(_))
     }
 
-    /// Returns whether the store decided, now or earlier.
+    /// Returns whether the decision came from the store, now or earlier.
     pub(super) const fn is_of_store(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased)
     }
 
-    /// Returns whether counters decided and their limits are enforced, so that waiting may help.
+    /// Returns whether the decision came from counters whose limits are enforced. Only then may
+    /// waiting help.
     pub(crate) const fn enforces(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased | Self::Fallback(_))
     }
 
-    /// Returns whether counters were read, which may have charged the request.
+    /// Returns whether the decision came from counters, so that the request may have been charged.
     pub(crate) const fn is_counted(self) -> bool {
         matches!(self, Self::Store | Self::Shadow | Self::Leased | Self::Fallback(_))
     }
@@ -72,7 +75,7 @@ impl Origin {
 pub(super) enum Verdict {
     Allowed,
     Denied,
-    /// Denied, but forwarded to be answered with less.
+    /// Denied, but forwarded to get a reduced response.
     Degraded,
 }
 

@@ -9,10 +9,10 @@ use crate::time::Timestamp;
 pub(crate) enum Outcomes {
     /// No outcome yet.
     None,
-    /// Outcomes that the store has computed. Six fit without an allocation.
+    /// Outcomes that the store has computed. Six of them fit without an allocation.
     Computed(SmallVec<[Outcome; 6]>),
-    /// The fixed windows as the decision left them. An outcome is computed each time it is read, because
-    /// most callers read the verdict only.
+    /// The fixed windows after the decision. Each read computes an outcome, because most callers
+    /// read only the verdict.
     Lazy(DecidedWindows),
 }
 
@@ -28,8 +28,8 @@ impl Outcomes {
 
     /// Returns the outcome of the limit at `index`, which is less than [`count`](Self::count).
     ///
-    /// `windows` are the limits of the policy, if they are fixed windows, and `decided_at` is the time
-    /// of the decision.
+    /// If the limits of the policy are fixed windows, `windows` describes them. `decided_at` is the
+    /// time of the decision.
     #[inline]
     pub(crate) fn outcome(
         &self,
@@ -45,7 +45,7 @@ impl Outcomes {
         }
     }
 
-    /// Returns the outcomes `micros` later if nothing was used since.
+    /// Returns the outcomes as they are `micros` later, if nothing has been used since.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Self {

@@ -6,11 +6,12 @@ use crate::policy::Policy;
 thread_local! {
     /// The handle of the decision that this thread dropped last.
     static RECYCLED: Cell<Option<Policy>> = const { Cell::new(None) };
-    /// The handle dropped before, for clones: a request that passes a layer holds two decisions.
+    /// The handle that was dropped before that one, for clones: a request that passes a layer holds
+    /// two decisions.
     static RECYCLED_FOR_CLONE: Cell<Option<Policy>> = const { Cell::new(None) };
 }
 
-/// The handle of a decision to its policy, recycled per thread.
+/// A decision's handle to its policy, which is recycled per thread.
 ///
 /// Every decision holds a handle, and most processes have few policies. Without recycling, all threads
 /// would contend for the reference counts of these policies.
@@ -48,7 +49,7 @@ impl Drop for PolicyHandle {
     #[inline]
     fn drop(&mut self) {
         if self.0.is_some() {
-            // The slot is gone when the thread is about to end.
+            // While the thread ends, the slot no longer exists.
             if let Ok(Some(before)) = RECYCLED.try_with(|slot| slot.replace(self.0.take())) {
                 keep_for_clone(before);
             }
@@ -56,7 +57,8 @@ impl Drop for PolicyHandle {
     }
 }
 
-/// Keeps the handle that a newer one replaces. Not inlined, so that the usual drop saves no registers.
+/// Stores the handle that a newer one replaces. Not inlined, so that the usual drop saves no
+/// registers.
 #[inline(never)]
 fn keep_for_clone(before: Policy) {
     let _ = RECYCLED_FOR_CLONE.try_with(|slot| slot.set(Some(before)));

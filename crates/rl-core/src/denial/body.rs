@@ -85,9 +85,9 @@ impl DenialBody {
     /// Sets the base URI of problem types, to which `quota-exceeded`, `temporary-reduced-capacity`,
     /// `missing-key` or `ambiguous-key` is appended.
     ///
-    /// `about:blank` is used alone; it means that the HTTP status is the whole problem. Defaults to
-    /// [`DenialBody::PROVISIONAL_TYPES`], which does not define the last two types; they are `about:blank`
-    /// then.
+    /// The base `about:blank` is used alone; it means that the HTTP status is the whole problem.
+    /// The default is [`DenialBody::PROVISIONAL_TYPES`]. That base does not define the last two
+    /// types, so `about:blank` is sent for them.
     pub fn problem_types(mut self, base: impl Into<Cow<'static, str>>) -> Self {
         self.problem_types = base.into();
         self
@@ -95,7 +95,8 @@ impl DenialBody {
 
     /// Omits the header `Cache-Control: no-store`.
     ///
-    /// By default denials have this header. Caches must not store a 429 in any case, but some do.
+    /// By default denials have this header. Caches must not store a 429 in any case, but some
+    /// caches do.
     pub fn without_no_store(mut self) -> Self {
         self.sends_no_store = false;
         self
@@ -103,9 +104,9 @@ impl DenialBody {
 
     /// Adds the id of the consumer to the message of [`DenialBody::open_bank`].
     ///
-    /// Newer versions of the Open Bank Project send it too: `… for this Consumer (consumer_id: …).` Only the
-    /// id of a subject in [`Realm::Consumer`](crate::Realm::Consumer) is added, never that of a key, an
-    /// address or a person. Control characters in it are replaced.
+    /// Newer versions of the Open Bank Project send it too: `… for this Consumer (consumer_id: …).`
+    /// Only the id of a subject in [`Realm::Consumer`](crate::Realm::Consumer) is added, never the
+    /// id of a key, an address or a person. Control characters in the id are replaced.
     pub fn name_consumer(mut self) -> Self {
         self.names_consumer = true;
         self
@@ -157,7 +158,7 @@ impl DenialBody {
         body
     }
 
-    /// Returns the function that writes the id of a consumer, if the message is to name it.
+    /// Returns the function that writes the id of a consumer, if the message is to contain the id.
     fn id(&self, push: PushId) -> Option<PushId> {
         (self.names_consumer && self.form == Form::OpenBank).then_some(push)
     }

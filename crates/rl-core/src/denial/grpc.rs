@@ -9,7 +9,8 @@ use super::response::{Denial, GRPC_CONTENT_TYPE};
 use super::words::Reason;
 use crate::decision::RetryAfter;
 
-/// The characters to encode in `grpc-message`: all but visible ASCII and spaces, and the percent sign.
+/// The characters to encode in `grpc-message`: the percent sign, and all except visible ASCII and
+/// spaces.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Returns the response for `reason`, with `message` for people.
@@ -34,7 +35,7 @@ pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
     Denial { status: 200, content_type: Some(GRPC_CONTENT_TYPE), body: "".into(), headers }
 }
 
-/// Returns the milliseconds to wait, rounded up. With a negative number the client does not retry.
+/// Returns the milliseconds to wait, rounded up. A negative number makes the client not retry.
 fn pushback_millis(retry_after: RetryAfter) -> Cow<'static, str> {
     match retry_after {
         RetryAfter::Never => "-1".into(),

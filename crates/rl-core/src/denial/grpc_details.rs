@@ -10,8 +10,9 @@
 //!             Violation    1: string subject                   2: string description
 //! ```
 //!
-//! A field is its key, `number << 3 | wire type`, and its value: a varint (type 0), or a length and that
-//! many bytes (type 2). Numbers of 0 and empty text are left out, as in proto3.
+//! A field consists of its key, `number << 3 | wire type`, and its value. The value is a varint
+//! (type 0), or a length and that number of bytes (type 2). Zeros and empty texts are omitted, as
+//! in proto3.
 
 use std::time::Duration;
 

@@ -10,14 +10,14 @@
 //! | the request has no key, and such requests are rejected | 403 | 7, `PERMISSION_DENIED` |
 //! | the key is [ambiguous](crate::key::AmbiguousKey) | 400 | 3, `INVALID_ARGUMENT` |
 //!
-//! A gRPC client takes HTTP 429 for an outage and retries at once. It therefore gets HTTP 200 without a
-//! body, with the gRPC status in headers and a `grpc-retry-pushback-ms`. The header
+//! A gRPC client treats HTTP 429 as an outage, and retries immediately. It therefore gets HTTP 200
+//! without a body, with the gRPC status and `grpc-retry-pushback-ms` in headers. The header
 //! `grpc-status-details-bin` contains a `google.rpc.QuotaFailure` with the limits that deny, and a
 //! `google.rpc.RetryInfo` if waiting helps.
 //!
-//! A denial repeats nothing of the request. Its text consists of fixed words, numbers, the names and
-//! units of limits, and your settings. It names no subject, except the id of a consumer if
-//! [`DenialBody::name_consumer`] is set.
+//! A denial repeats no part of the request. Its text consists of fixed words, numbers, the names
+//! and units of limits, and the settings of the service. It contains no subject, except the id of a
+//! consumer if [`DenialBody::name_consumer`] is set.
 //!
 //! # Example
 //!

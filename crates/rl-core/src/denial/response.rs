@@ -1,4 +1,4 @@
-//! A denial, the reason for it, and the protocol that it is written in.
+//! A denial, its reason, and the protocol in which it is sent.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ pub(super) const GRPC_CONTENT_TYPE: &str = "application/grpc";
 
 /// The response to a rejected request.
 ///
-/// Made with [`Denial::json`], [`Denial::text`] or [`Denial::new`].
+/// Create one with [`Denial::json`], [`Denial::text`] or [`Denial::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denial {
@@ -20,12 +20,12 @@ pub struct Denial {
     pub content_type: Option<&'static str>,
     /// The body; empty if there is none.
     pub body: Cow<'static, str>,
-    /// More headers: names in lower case, each of them once, and values of visible ASCII and spaces.
+    /// Further headers: unique names in lower case, and values of visible ASCII and spaces.
     pub headers: Vec<(&'static str, Cow<'static, str>)>,
 }
 
 impl Denial {
-    /// Creates a response with this status and nothing else; its fields can be set.
+    /// Creates a response with this status, without body and headers. Its fields can be set.
     #[must_use]
     pub const fn new(status: u16) -> Self {
         Self { status, content_type: None, body: Cow::Borrowed(""), headers: Vec::new() }
@@ -76,7 +76,7 @@ impl Denial {
 
 /// The reason for which a request is rejected.
 ///
-/// The responder of the `deny_with` setting gets it.
+/// The function of the `deny_with` setting receives it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum DenialReason<'a> {
@@ -127,8 +127,8 @@ pub enum Protocol {
 impl Protocol {
     /// Returns the protocol of a request with the header `Content-Type: content_type`.
     ///
-    /// `application/grpc-web` is HTTP: its responses are framed differently, and a proxy between client and
-    /// service translates them.
+    /// `application/grpc-web` counts as HTTP: its responses are framed differently, and a proxy
+    /// between the client and the service translates them.
     ///
     /// # Examples
     ///

@@ -28,7 +28,7 @@ fn undecided() -> Decision {
     Decision::undecided(Cost::ONE, Origin::FailedClosed(FailureKind::Unavailable))
 }
 
-/// Returns the answer to a request of `subject` that `decision` denies.
+/// Returns the denial of a request of `subject` on which `decision` was made.
 fn deny_to(body: &DenialBody, decision: &Decision, subject: &Subject) -> Denial {
     body.denial(
         DenialReason::Decision { decision, subject },
@@ -54,7 +54,7 @@ fn without_decision(body: &DenialBody, reason: DenialReason<'_>) -> Denial {
     body.denial(reason, GoverningLimit::default(), Protocol::Http)
 }
 
-/// Returns the denial of a request of `cost` by the policy alone.
+/// Returns the denial of a request of `cost` that needs no counter.
 fn by_policy(limits: &[&str], cost: u64) -> Decision {
     let policy = Policy::new(limits.iter().map(|limit| limit.parse::<Limit>().unwrap())).unwrap();
     Decision::never_granted(&policy, Cost::new(cost), cost)
@@ -325,7 +325,7 @@ fn open_bank_names_consumers_if_set_and_no_other_subject() {
     for other in [Subject::user("alice"), Subject::ip([192, 0, 2, 7]), digest] {
         assert!(!said(&minute_full(), &other).contains("consumer_id"), "{other:?}");
     }
-    // Other forms have no such words.
+    // Other forms never contain the id of a consumer.
     for other in [DenialBody::text(), DenialBody::problem()] {
         let denial = deny(&other.name_consumer(), &blocked_for(60));
         assert!(!denial.body.contains("abc123"), "{denial:?}");

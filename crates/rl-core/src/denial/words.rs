@@ -8,17 +8,17 @@ use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 /// A [`DenialReason`], and the limit that its message names.
 #[derive(Clone, Copy)]
 pub(super) enum Reason<'a> {
-    /// The governing limit is 0: only the end of a block or an operator changes that.
+    /// The governing limit is 0. Only the end of a block or an operator can change that.
     Blocked { decision: &'a Decision, subject: &'a Subject },
-    /// The governing limit never grants the cost.
+    /// The governing limit can never grant the cost.
     TooCostly { decision: &'a Decision, governing: LimitStatus<'a>, subject: &'a Subject },
-    /// The request is over the governing limit, and perhaps over more.
+    /// The request is over the governing limit, and perhaps over others.
     OverLimit { decision: &'a Decision, governing: LimitStatus<'a>, subject: &'a Subject },
     /// The limiter cannot decide.
     Undecided { decision: &'a Decision },
     /// The request has no key.
     MissingKey,
-    /// Two readers could take the key for different ones.
+    /// The key is ambiguous: two readers could find different keys.
     AmbiguousKey,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Returns whether the message contains more than the other members of problem details.
+    /// Returns whether the message says more than the other members of problem details.
     pub(super) fn has_detail(self) -> bool {
         match self {
             Self::Blocked { .. } | Self::TooCostly { .. } => true,
@@ -89,7 +89,8 @@ impl<'a> Reason<'a> {
 
     /// Appends a sentence for people.
     ///
-    /// `id` writes the id of a consumer, which may need escaping; without it, consumers are not named.
+    /// `id` writes the id of a consumer, which may need escaping. Without it, the text does not
+    /// name consumers.
     pub(super) fn push_to(self, text: &mut String, id: Option<PushId>) {
         text.push_str(self.phrase());
         match self {
@@ -167,7 +168,7 @@ fn push_id(text: &mut String, subject: &Subject, push: Option<PushId>) {
     }
 }
 
-/// Appends what a limit allows: `100 requests per minute`, `20 requests at the same time`.
+/// Appends the quota of a limit: `100 requests per minute`, `20 requests at the same time`.
 pub(super) fn push_quota(text: &mut String, limit: Limit) {
     text.push_str(itoa::Buffer::new().format(limit.max()));
     text.push(' ');

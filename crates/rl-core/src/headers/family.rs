@@ -1,13 +1,13 @@
 use super::field::Field;
 
-/// Header fields that belong together: names *and* units.
+/// A family of header fields, with fixed names *and* units.
 ///
 /// Names and units cannot be chosen separately, because one name has different meanings:
 /// `x-ratelimit-reset` is a point in time (GitHub), a number of seconds (Envoy) or of milliseconds
 /// (zuul); `x-rate-limit-reset` is a number of seconds (Open Bank) or a point in time (Twitter).
 ///
-/// For a limit of 100 per minute called `default`, with 27 units used and 42 seconds to the reset, at
-/// 2026-01-01T00:00:00Z:
+/// The table shows a limit of 100 per minute called `default`, with 27 units used. The reset is in
+/// 42 seconds, and the time is 2026-01-01T00:00:00Z:
 ///
 /// | family | fields |
 /// |---|---|
@@ -22,8 +22,9 @@ use super::field::Field;
 /// | `Twitter` | `x-rate-limit-limit: 100`, `x-rate-limit-remaining: 73`, `x-rate-limit-reset: 1767225642` |
 /// | `Zuul` | `x-ratelimit-limit: 100`, `x-ratelimit-remaining: 73`, `x-ratelimit-reset: 60000` |
 ///
-/// Families that share a name exclude each other: `OpenBank` and `Twitter`; `GitHub`, `Envoy`,
-/// `Legacy` and `Zuul`; `Ietf`, `IetfDraft07` and `IetfDraft06`, the latter also `IetfDraft03`.
+/// Families that share a field name exclude each other: `OpenBank` and `Twitter`; `GitHub`,
+/// `Envoy`, `Legacy` and `Zuul`; `Ietf`, `IetfDraft07` and `IetfDraft06`; `IetfDraft06` and
+/// `IetfDraft03`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderFamily {
@@ -35,14 +36,14 @@ pub enum HeaderFamily {
     GitHub,
     /// The lists `RateLimit-Policy` and `RateLimit` of the IETF drafts 08 to 11.
     ///
-    /// The window `w` is omitted for periods that are not whole seconds: the draft has no such windows, and
-    /// another number would promise a wrong rate. `t` is omitted while no window is open, and for a limit of
-    /// 0, which has no reset. A concurrency limit has neither, but a unit:
-    /// `"concurrency";q=20;qu="concurrent-requests"`.
+    /// The window `w` is omitted if the period is not a whole number of seconds. The draft has no
+    /// such windows, and another number would promise a wrong rate. The reset `t` is omitted while
+    /// no window is open, and for a limit of 0, which has no reset. A concurrency limit has
+    /// neither, but it has a unit: `"concurrency";q=20;qu="concurrent-requests"`.
     Ietf,
     /// IETF draft 07: `RateLimit` is one dictionary.
     IetfDraft07,
-    /// IETF draft 06 (and, but for details, 04 and 05): one field for each number.
+    /// IETF draft 06, and with small differences 04 and 05: one field for each number.
     IetfDraft06,
     /// IETF draft 03: the policies follow the limit in one field.
     IetfDraft03,
@@ -50,18 +51,20 @@ pub enum HeaderFamily {
     Envoy,
     /// The fields of many older middlewares: the reset as seconds since the epoch.
     ///
-    /// Some of those middlewares add a `Date`, with which clients compare the reset. It is not written here,
-    /// because the server sends one anyway, and a response must not have two.
+    /// Some of those middlewares add a `Date`, with which clients compare the reset. This limiter
+    /// does not write it: the server sends a `Date` already, and a response must not have two.
     Legacy,
     /// The fields of Twitter (X): the reset as seconds since the epoch.
     Twitter,
-    /// The fields of the zuul rate limiter: the reset in milliseconds, and always the whole interval.
+    /// The fields of the zuul rate limiter. The reset is in milliseconds, and always the whole
+    /// interval.
     Zuul,
 }
 
 impl HeaderFamily {
-    /// The maximum number of families in one response: each has one of the names `x-rate-limit-limit`,
-    /// `x-ratelimit-limit`, `ratelimit-policy` and `ratelimit-limit`.
+    /// The maximum number of families in one response. Families share no name, and each needs at
+    /// least one of four: `x-rate-limit-limit`, `x-ratelimit-limit`, `ratelimit-policy` and
+    /// `ratelimit-limit`.
     pub(super) const MAX_COMBINED: usize = 4;
 
     /// Returns the names and fields, in the order in which they are written.

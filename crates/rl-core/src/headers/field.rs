@@ -12,7 +12,7 @@ use crate::model::{Algorithm, Refill};
 /// The content of a header field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Field {
-    /// The units that the governing limit allows.
+    /// The maximum of the governing limit.
     Max,
     /// The remaining units.
     Remaining,
@@ -41,7 +41,7 @@ pub(super) enum Field {
 }
 
 impl Field {
-    /// Returns whether several lines of this field mean the same as one line that joins them.
+    /// Returns whether several lines of this field mean the same as one line with all values.
     pub(super) const fn is_list(self) -> bool {
         matches!(self, Self::Quotas | Self::NamedQuotas | Self::Statuses)
     }
@@ -51,7 +51,7 @@ impl Field {
         match self {
             Self::Remaining | Self::Used => input.knows_counts(),
             Self::ResetAfter | Self::ResetAt | Self::IntervalMillis => input.knows_reset(),
-            // A dictionary without one of its members would be invalid.
+            // Without one of its members, the dictionary would be invalid.
             Self::Dictionary => input.knows_counts() && input.knows_reset(),
             Self::Statuses => input.statuses().next().is_some(),
             _ => true,
@@ -116,8 +116,8 @@ impl<'a> FieldInput<'a> {
         self.decision.enforced().filter(move |limit| only.is_none_or(|name| name == limit.name()))
     }
 
-    /// Returns the limits whose remaining units are known. Where the policy alone denied, those are the limits
-    /// of 0.
+    /// Returns the limits whose remaining units are known. If the policy alone denied the request,
+    /// these are the limits of 0.
     fn statuses(&self) -> impl Iterator<Item = LimitStatus<'a>> {
         let all = self.decision.origin() != Origin::Policy;
         self.listed().filter(move |limit| all || limit.max() == 0)
@@ -129,14 +129,14 @@ impl<'a> FieldInput<'a> {
 
     /// Returns whether the time of the reset is known.
     ///
-    /// It is unknown for a limit of 0 without an end, and where no counter was read.
+    /// It is unknown for a limit of 0 without an end, and if no counter was read.
     fn knows_reset(&self) -> bool {
         let is_counted = self.decision.origin() != Origin::Policy && self.governing.max() > 0;
         self.decision.is_allowed() || is_counted || !self.governing.reset_after().is_zero()
     }
 
-    /// Returns the time to the reset of the governing limit. For a denial it is never zero, because a client
-    /// that reads 0 would retry at once.
+    /// Returns the time to the reset of the governing limit. It is never zero for a denial, because
+    /// a client that reads 0 would retry immediately.
     fn reset(&self) -> Duration {
         let least = if self.decision.is_allowed() { 0 } else { 1 };
         self.governing.reset_after().max(Duration::from_micros(least))
@@ -181,7 +181,7 @@ fn commented_quota(limit: LimitStatus<'_>, value: &mut Value) {
 
 /// Writes `"default";q=100;w=60`, or `"concurrency";q=20;qu="concurrent-requests"`.
 ///
-/// A limit that does not count requests gets its unit, such as `qu="tokens"`.
+/// For a limit that does not count requests, its unit is added, such as `qu="tokens"`.
 fn named_quota(limit: LimitStatus<'_>, value: &mut Value) {
     name(limit, value);
     value.push(";q=");
@@ -214,7 +214,7 @@ fn name(limit: LimitStatus<'_>, value: &mut Value) {
     value.push("\"");
 }
 
-/// Returns whether units come back when requests end, not with time.
+/// Returns whether units come back at the end of requests, rather than after a time.
 fn is_concurrency_limit(limit: LimitStatus<'_>) -> bool {
     limit.limit().algorithm() == Algorithm::Concurrency
 }
@@ -239,11 +239,13 @@ fn window(limit: LimitStatus<'_>, value: &mut Value) {
     }
 }
 
-/// Returns the seconds in which a client should use no more than the remaining units.
+/// Returns the seconds for which a client should use at most the remaining units.
 ///
-/// For a limit that denies it is the wait. `Retry-After` is the longest of these waits, so it is never
-/// earlier than any of them. Returns `None` for an unused limit, a limit of 0 and a concurrency limit, whose
-/// units come back when requests end.
+/// For a limit that denies, these are the seconds to wait. `Retry-After` is the longest of these
+/// waits, so it is never shorter than any of them.
+///
+/// Returns `None` for an unused limit and for a limit of 0. Also returns `None` for a concurrency
+/// limit, whose units come back when requests end.
 fn effective_window(limit: LimitStatus<'_>) -> Option<u64> {
     let span = match limit.retry_after() {
         _ if limit.max() == 0 || is_concurrency_limit(limit) => Duration::ZERO,
@@ -253,12 +255,14 @@ fn effective_window(limit: LimitStatus<'_>) -> Option<u64> {
     Some(seconds_ceil(span)).filter(|seconds| *seconds != 0)
 }
 
-/// Returns the time until more units are available: the end of a window, or the next token of a bucket.
+/// Returns the time until more units are available: until the end of a window, or the next token of
+/// a bucket.
 fn next_unit(limit: LimitStatus<'_>) -> Duration {
     let max = limit.limit().max();
     let period = limit.limit().period().as_micros();
     let later = match limit.limit().algorithm() {
-        // Used units come back one by one; the reset is the time of the last of them.
+        // Used units come back one by one, and the reset is the time at which the last of them is
+        // back.
         Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
             share(limit.used().saturating_sub(1), period, max)
         }

@@ -5,16 +5,17 @@
 //!
 //! 1. Single-valued fields describe the *governing* limit, chosen by [`GoverningLimit`]. The IETF lists
 //!    describe all limits, in the order of the policy.
-//! 2. Seconds are rounded up, and are never 0 in a denial. A client that waits as long as a header says is
-//!    therefore not too early.
-//! 3. A denial has a `Retry-After` in whole seconds, with any family or none. It is the longest wait of all
-//!    limits that deny, and never earlier than the reset that the IETF lists show for one of them. It is
-//!    omitted if no wait helps.
-//! 4. Unknown values are omitted. Where the [policy alone](Origin::Policy) denied, no counter was read.
-//!    `Remaining` is then sent only for a limit of 0, and a reset only if a block has an end.
-//! 5. There are no lines for a request that no store decided: the limiter is disabled, the subject has no
-//!    limits, or the store failed and the request was allowed. If it was rejected because the store failed,
-//!    its response has a `Retry-After` only.
+//! 2. Seconds are rounded up, and are never 0 in a denial. A client that waits for the time in a
+//!    header therefore never retries too early.
+//! 3. A denial has a `Retry-After` in whole seconds, even without a family. It is the longest wait
+//!    of all limits that deny. It is never shorter than the reset that the IETF lists show for one
+//!    of them. It is omitted if waiting does not help.
+//! 4. Unknown values are omitted. If the [policy alone](Origin::Policy) denied the request, no
+//!    counter was read. `Remaining` is then sent only for a limit of 0, and a reset only if a block
+//!    has an end.
+//! 5. A request that no store decided gets no rate limit fields. This applies if the limiter is
+//!    disabled, if the subject has no limits, or if the store failed and the request was allowed.
+//!    If the request was rejected because the store failed, its response has only a `Retry-After`.
 //!
 //! Scripts in browsers can read these fields only if the service exposes them:
 //! [`Headers::expose_list`] is the value for `Access-Control-Expose-Headers`.
@@ -71,8 +72,8 @@ pub struct HeaderLine<'a> {
     pub name: &'static str,
     /// The value: visible ASCII and spaces.
     pub value: &'a str,
-    /// Whether the field is a list, to which nested limiters add lines. Of any other field there may be one
-    /// line only, that of the stricter limiter.
+    /// Whether the field is a list, to which nested limiters add lines. Any other field has only
+    /// one line, from the stricter limiter.
     pub is_list: bool,
 }
 
@@ -132,8 +133,8 @@ impl Headers {
 
     /// Restricts lists to the governing limit.
     ///
-    /// Responses get shorter, but clients learn of a long period only when it governs. By default lists
-    /// describe every limit.
+    /// This makes responses shorter, but clients see a long period only while it governs. By
+    /// default lists describe every limit.
     pub fn list_governing_limit_only(mut self) -> Self {
         self.lists_governing_limit_only = true;
         self
@@ -150,8 +151,8 @@ impl Headers {
 
     /// Sends the fields of [`HeaderFamily::OpenBank`] with the value `-1` if no limit applies to a request.
     ///
-    /// Clients of such systems expect that. By default, and in other families, such a response has no
-    /// fields.
+    /// Clients of the Open Bank Project expect that. By default, and in other families, such a
+    /// response has no fields.
     pub fn show_unlimited(mut self) -> Self {
         self.shows_unlimited = true;
         self
@@ -197,11 +198,11 @@ impl Headers {
         fields.map(|(name, _)| *name).chain(warning).chain([RETRY_AFTER])
     }
 
-    /// Returns the value for `Access-Control-Expose-Headers`, without which scripts in browsers cannot read
-    /// the fields.
+    /// Returns the value for `Access-Control-Expose-Headers`. Without that header, scripts in
+    /// browsers cannot read the fields.
     ///
-    /// The CORS layer of the service sends it. That layer belongs *outside* the limiter: browsers report a
-    /// denial without `Access-Control-Allow-Origin` as a network error.
+    /// The CORS layer of the service sends the header. That layer belongs *outside* the limiter:
+    /// browsers report a denial without `Access-Control-Allow-Origin` as a network error.
     ///
     /// ```
     /// use rl_core::headers::Headers;
@@ -245,8 +246,8 @@ fn write_warning(decision: &Decision, value: &mut Value, each: &mut dyn FnMut(He
 
 /// Returns the seconds for `Retry-After`, rounded up and at least 1.
 ///
-/// Returns `None` if the request continues or no wait helps. `Retry-After` may also be a date, but the clock
-/// of the client may be wrong.
+/// Returns `None` if the request is not denied or no wait helps. The value is never a date, because
+/// the clock of the client may be wrong.
 fn retry_after_seconds(decision: &Decision) -> Option<u64> {
     if decision.is_forwarded() {
         return None;

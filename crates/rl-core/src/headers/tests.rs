@@ -52,7 +52,8 @@ fn value(headers: &Headers, decision: &Decision, name: &str) -> Option<String> {
     found
 }
 
-/// The worked example of the specification: 27 of 100 per minute used, 42 seconds to go.
+/// The worked example of the specification: 27 of 100 units per minute are used, and the reset is
+/// in 42 seconds.
 fn worked_example() -> Decision {
     decide(&[("default", Limit::per_minute(100), Outcome::granted(27, 42 * SECOND))])
 }
@@ -115,7 +116,8 @@ fn lists_describe_every_limit_in_the_order_of_the_policy() {
     );
 }
 
-/// Limits per second 10, per minute 100, per hour 1 000, and what single-valued fields say.
+/// The limits are 10 per second, 100 per minute and 1 000 per hour. The table shows the
+/// single-valued fields.
 #[test]
 #[rustfmt::skip]
 fn single_values_follow_the_governing_limit() {
@@ -152,7 +154,7 @@ fn single_values_follow_the_governing_limit() {
 }
 
 #[test]
-fn a_look_at_an_unused_limit_is_answered_too() {
+fn a_peek_at_an_unused_limit_has_headers_too() {
     let decision = decide(&[
         ("minute", Limit::per_minute(100), Outcome::granted(0, 0)),
         ("second", Limit::per_second(10), Outcome::granted(0, 0)),
@@ -169,9 +171,9 @@ fn a_look_at_an_unused_limit_is_answered_too() {
     );
 }
 
-/// Peers round down and tell a client to come back in 0 seconds, which it then does.
+/// Other limiters round down, and ask a client to retry after 0 seconds, which it then does.
 #[test]
-fn seconds_are_rounded_up_and_a_denial_never_says_zero() {
+fn seconds_are_rounded_up_and_never_zero_in_a_denial() {
     let deny =
         |micros| decide(&[("second", Limit::per_second(1), Outcome::denied(1, micros, micros))]);
     for (micros, seconds) in [(1, "1"), (999_999, "1"), (SECOND, "1"), (SECOND + 1, "2")] {
@@ -219,7 +221,7 @@ fn every_family_reports_the_end_of_a_block() {
     }
 }
 
-/// A number that no counter gave would be a guess.
+/// Without a counter, the remaining units would be a guess.
 #[test]
 fn headers_for_a_cost_that_is_never_granted_name_only_the_limit() {
     let policy = Policy::new([Limit::per_second(50), Limit::per_minute(100)]).unwrap();
@@ -237,7 +239,7 @@ fn headers_for_a_cost_that_is_never_granted_name_only_the_limit() {
 }
 
 #[test]
-fn nothing_is_said_about_a_request_that_no_store_decided() {
+fn a_request_that_no_store_decided_gets_no_fields() {
     let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::Ietf];
     let every = every.into_iter().fold(Headers::none(), Headers::and);
     let failure = FailureKind::TimedOut;
@@ -381,7 +383,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
 }
 
 proptest! {
-    /// A generic parser reads back every limit, and no wait ends before a `t`.
+    /// A generic parser can read every limit, and no wait is shorter than a `t`.
     #[test]
     fn structured_fields_parse(
         limits in prop::collection::vec((0..=MAX_UNITS, any_outcome()), 1..=16),
@@ -426,9 +428,10 @@ proptest! {
         prop_assert_eq!(Parser::new(&quotas).parse::<List>().unwrap().len(), names.len());
     }
 
-    /// A client that waits for `Retry-After` is not too early, and at most a second too late.
+    /// A client that waits for `Retry-After` comes neither too early nor more than a second too
+    /// late.
     #[test]
-    fn retry_after_is_honest(micros in 1..u64::MAX) {
+    fn retry_after_is_never_early_and_at_most_a_second_late(micros in 1..u64::MAX) {
         let outcome = Outcome::denied(1, micros, micros);
         let decision = decide(&[("minute", Limit::per_minute(1), outcome)]);
         let told = value(&Headers::none(), &decision, "retry-after").unwrap().parse().unwrap();
@@ -438,14 +441,14 @@ proptest! {
 }
 
 #[test]
-fn a_limit_that_names_its_units_says_so_in_its_policy() {
+fn the_unit_of_a_limit_is_in_its_policy_field() {
     let limit = Limit::per_minute(10_000).with_unit("tokens").unwrap();
     let decision = decide(&[("minute", limit, Outcome::granted(27, 42 * SECOND))]);
     let ietf = lines(&Headers::new(HeaderFamily::Ietf), &decision);
     assert_eq!(ietf[0], r#"ratelimit-policy: "minute";q=10000;w=60;qu="tokens""#);
 }
 
-/// Permits of a concurrency limit come back with the requests that hold them, not with a window.
+/// The units of a concurrency limit come back when requests end, not when a window ends.
 #[test]
 fn a_concurrency_limit_has_a_unit_and_no_window() {
     let limits = |outcome| {
@@ -488,17 +491,19 @@ fn lists_describe_bursts_by_what_refills_them() {
         let limit: Limit = limit.parse().unwrap();
         lines(&headers, &decide(&[("b", limit, Outcome::granted(used, reset))]))
     };
-    // Ten per second, twenty at once: two seconds fill the burst, a tenth brings the next unit.
+    // Ten per second, with a burst of twenty: two seconds fill the burst, and a tenth of one brings
+    // the next unit.
     assert_eq!(
         lines_of("10/second:gcra:burst=20", 5, SECOND / 2),
         ["ratelimit-policy: \"b\";q=20;w=2", "ratelimit: \"b\";r=15;t=1"]
     );
-    // One per hour, four at once, three of them used: the next comes when two are still to come.
+    // One per hour, with a burst of four, of which three are used: the next unit comes while two
+    // are missing.
     assert_eq!(
         lines_of("1/hour:token-bucket:capacity=4", 3, 2 * 3_600 * SECOND + 90 * SECOND),
         ["ratelimit-policy: \"b\";q=4;w=14400", "ratelimit: \"b\";r=1;t=90"]
     );
-    // Two per minute at once, five used of nine: the third minute brings the last.
+    // Two per minute at a time, five of nine used: the third minute brings the last unit.
     assert_eq!(
         lines_of("2/minute:token-bucket:capacity=9:refill=interval", 5, 130 * SECOND),
         ["ratelimit-policy: \"b\";q=9;w=270", "ratelimit: \"b\";r=4;t=10"]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use arrayvec::ArrayString;
 
-/// The capacity of a value. The longest is a list of 16 limits with names of 64 characters, about 104 bytes
-/// each.
+/// The capacity of a value. The longest value is a list of 16 limits whose names have 64
+/// characters; each takes about 104 bytes.
 const CAPACITY: usize = 2_048;
 
 /// A header value that is being written.
@@ -15,12 +15,13 @@ pub(super) struct Value {
 }
 
 impl Value {
-    /// Creates an empty value that writes all numbers unchanged.
+    /// Creates an empty value that writes every number unchanged.
     pub(super) const fn new() -> Self {
         Self { text: ArrayString::new_const(), largest_number: u64::MAX }
     }
 
-    /// Begins another value, which writes larger numbers as `largest_number`.
+    /// Begins another value, in which any number above `largest_number` is written as
+    /// `largest_number`.
     pub(super) fn restart(&mut self, largest_number: u64) {
         self.text.clear();
         self.largest_number = largest_number;
@@ -42,7 +43,8 @@ impl Value {
     }
 }
 
-/// Returns a span in whole seconds, rounded up, so that a client that waits for this time is not too early.
+/// Returns a duration in whole seconds, rounded up, so that a client that waits for it is not too
+/// early.
 pub(super) const fn seconds_ceil(span: Duration) -> u64 {
     span.as_secs().saturating_add((span.subsec_nanos() != 0) as u64)
 }

@@ -2,13 +2,13 @@ use std::fmt;
 
 use crate::model::Subject;
 
-/// A credential that two readers could read differently: the request contains it twice, or in a form that
-/// some readers accept and others do not.
+/// The error for a credential that two readers could read differently. The request contains the
+/// credential twice, or in a form that only some readers accept.
 ///
-/// The adapters reject such a request with 400 and count it nowhere. They never continue with the next
-/// extractor of [`or`](super::KeyExtractor::or), and no [`MissingKey`](crate::MissingKey) allows it.
-/// Otherwise the client could show one value to the limiter and another to the service, and thereby choose
-/// its bucket.
+/// The adapters reject such a request with 400, and do not count it. They never continue with the
+/// next extractor of [`or`](super::KeyExtractor::or), and no [`MissingKey`](crate::MissingKey)
+/// allows it. Otherwise the client could show one value to the limiter and another to the service,
+/// and thus choose its bucket.
 ///
 /// # Examples
 ///
@@ -37,7 +37,7 @@ impl fmt::Display for AmbiguousKey {
 
 impl std::error::Error for AmbiguousKey {}
 
-/// The return types of closures that are a [`KeyExtractor`](super::KeyExtractor).
+/// The types that a closure may return to be a [`KeyExtractor`](super::KeyExtractor).
 ///
 /// They are [`Subject`], an `Option` of one, and a `Result` whose error is [`AmbiguousKey`].
 pub trait IntoSubject {

@@ -7,23 +7,24 @@ use crate::model::{Realm, Subject};
 
 /// Counts by API key or token, as a keyed hash.
 ///
-/// A key is one word of visible ASCII without a comma, of 1 to 65536 bytes. The same key is the same
-/// subject, whichever part of the request holds it. A request in which it is missing or empty has no key.
+/// A key is one word of visible ASCII without a comma, of 1 to 65536 bytes. The same key is the
+/// same subject, wherever it is in the request. A missing or empty key counts as no key.
 ///
-/// A key is [ambiguous](super::AmbiguousKey), and the request is rejected, where services read requests
-/// differently:
+/// A key is [ambiguous](super::AmbiguousKey), and its request is rejected, in cases that services
+/// read differently:
 ///
-/// * The key occurs twice, is longer, or contains other bytes.
-/// * The name of the parameter or cookie has another case.
+/// * The key occurs twice, is too long, or contains other bytes.
+/// * The name of the parameter or cookie differs in case.
 /// * A parameter contains a raw `+` or a semicolon.
 /// * One `Authorization` line contains several credentials.
 ///
-/// Keys are not verified: see the [module](super#security), and [`known`](super::KeyExtractor::known) for
-/// services that know their keys.
+/// Keys are not verified: see the [module](super#security). [`known`](super::KeyExtractor::known)
+/// is for services that can recognize their keys.
 ///
-/// If a service accepts keys in two places, the extractors of [`or`](super::KeyExtractor::or) must have the
-/// order in which the service itself reads them. Otherwise a client can add an invented key in the place
-/// that the limiter reads first, and is counted under that key.
+/// A service may accept keys in two places of a request. The extractors of
+/// [`or`](super::KeyExtractor::or) must then have the order in which the service itself reads them.
+/// Otherwise a client can add an invented key in the place that the limiter reads first, and is
+/// counted under that key.
 ///
 /// # Examples
 ///
@@ -110,7 +111,7 @@ mod tests {
 
     const KEY: &str = "sk_live_51H8xQ2eZvKYlo2C";
 
-    /// The expected reading of a request: this key, none, or an ambiguous one.
+    /// The expected result of reading a request: a key, no key, or an ambiguous key.
     #[derive(Clone, Copy)]
     enum Expected<'a> {
         Key(&'a [u8]),
@@ -255,7 +256,7 @@ mod tests {
             (&[b"session=abc"],                     Key(b"abc")),
             (&[b"a=1; session=abc;b=2"],            Key(b"abc")),
             (&[b"a=\"1,2\"; session=abc"],          Key(b"abc")),
-            // HTTP/2 may split the header between cookies.
+            // HTTP/2 may split a header with several cookies.
             (&[b"a=1", b"session=abc"],             Key(b"abc")),
             (&[b"session=\"abc\""],                 Key(b"abc")),
             (&[b"session=%61bc"],                   Key(b"abc")),

@@ -8,9 +8,9 @@ use super::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::client_ip::{ClientIp, ResolvedIp};
 use crate::model::{Realm, Subject};
 
-/// Counts by the client's address: IPv4 addresses one by one, IPv6 per network.
+/// Counts by the client's address: IPv4 addresses individually, IPv6 addresses by network.
 ///
-/// Defaults to the peer of the connection. Behind proxies a [`ClientIp`] is needed.
+/// Defaults to the peer of the connection. A service behind proxies needs a [`ClientIp`].
 ///
 /// A request has no key if the framework does not know the peer: axum knows it only with
 /// `into_make_service_with_connect_info`, and a Unix socket has none.
@@ -30,13 +30,13 @@ pub struct ClientAddress {
 }
 
 impl ClientAddress {
-    /// Creates an extractor that counts the address found by `rule`.
+    /// Creates an extractor that counts by the address that `rule` finds.
     #[must_use]
     pub const fn new(rule: ClientIp) -> Self {
         Self { rule }
     }
 
-    /// Returns the address of the client and where it comes from, for logs and metrics.
+    /// Returns the address of the client and its source, for logs and metrics.
     ///
     /// Returns `None` if the framework does not know the peer.
     pub fn resolve(&self, request: &dyn RequestInfo) -> Option<ResolvedIp> {
@@ -47,7 +47,7 @@ impl ClientAddress {
         }
     }
 
-    /// Returns the address that the proxies name in the header `name`.
+    /// Returns the address of the client, as the proxies report it in the header `name`.
     #[inline(never)]
     fn behind_proxy(
         &self,
@@ -75,7 +75,7 @@ impl KeyExtractor for ClientAddress {
     }
 }
 
-/// Returns the text that `Display` writes. Nearly every request needs it, and it saves 830 instructions.
+/// Returns the text that `Display` writes, with 830 fewer instructions. Nearly every request needs it.
 fn text_of_v4(address: Ipv4Addr, text: &mut [u8; 16]) -> &str {
     let mut end = 0;
     let mut push = |byte| {

@@ -1,8 +1,10 @@
-//! Reads credentials from the places where clients put them.
+//! Reads credentials from the places of a request where clients put them.
 //!
-//! Encodings that the service behind the limiter may decode are decoded here too. Otherwise one key,
-//! encoded in several ways, would be several subjects, each with a quota of its own. A text that only some
-//! services accept is ambiguous. It must be neither another subject nor a missing key.
+//! A service behind the limiter may decode encodings, so they are decoded here too. Otherwise one
+//! key, encoded in several ways, would be several subjects, each with its own quota.
+//!
+//! A text that only some services accept is ambiguous. It must count neither as another subject nor
+//! as a missing key.
 
 use std::borrow::Cow;
 
@@ -27,7 +29,7 @@ pub(super) fn token<'a>(
     let Some(value) = request.only_header("authorization")? else { return Ok(None) };
     let after_scheme = |text: &'a [u8]| {
         let (start, rest) = text.split_at_checked(scheme.len())?;
-        // `Bearers x` has another scheme. Readers disagree about `Bearer:x`.
+        // `Bearers x` has another scheme, and readers disagree about `Bearer:x`.
         let is_whole = rest.first().is_none_or(|b| !is_token_byte(*b));
         (is_whole && start.eq_ignore_ascii_case(scheme.as_bytes())).then_some(rest)
     };
@@ -38,7 +40,7 @@ pub(super) fn token<'a>(
             one_word(&rest[spaces..])
         }
         Some(_) => Err(AmbiguousKey),
-        // A proxy may have joined two lines: `Basic x, Bearer y`.
+        // A proxy may have joined two lines, as in `Basic x, Bearer y`.
         None => {
             let mut joined = value.split(|b| *b == b',').skip(1);
             let is_joined = joined.any(|part| after_scheme(part.trim_ascii_start()).is_some());
@@ -53,21 +55,22 @@ pub(super) fn parameter<'a>(
     name: &str,
 ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
     let mut only = SingleValue::default();
-    // Some readers also split parameters at semicolons.
+    // Some readers split parameters at semicolons too, so a semicolon makes the key ambiguous.
     for pair in request.query().unwrap_or_default().as_bytes().split(|b| *b == b'&') {
         only.read(pair, b';', |key| compare_names(&form_decode(key), name));
     }
     only.value()?.map_or(Ok(None), |value| decoded(form_decode(value)))
 }
 
-/// Returns the value of the cookie called `name`. All lines are read, because HTTP/2 may split the header.
+/// Returns the value of the cookie called `name`. Reads all lines, because HTTP/2 may split the
+/// header.
 pub(super) fn cookie<'a>(
     request: &'a dyn RequestInfo,
     name: &str,
 ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
     let mut only = SingleValue::default();
     request.header_lines("cookie", &mut |line| {
-        // Old readers also split cookies at commas.
+        // Some old readers split cookies at commas too, so a comma makes the key ambiguous.
         for pair in line.split(|b| *b == b';') {
             let compare =
                 |key: &[u8]| compare_names(&Cow::from(percent_decode(key.trim_ascii())), name);
@@ -85,8 +88,8 @@ pub(super) fn cookie<'a>(
 
 /// Returns `value` if it is one word of visible ASCII without a comma.
 ///
-/// All readers take such a word for the same key. Other values are ambiguous, because some readers trim
-/// them, cut them at spaces, join lines by commas, or reject other bytes.
+/// All readers take such a word for the same key. Other values are ambiguous: some readers trim
+/// them, cut them at spaces, split them at commas, or reject other bytes.
 fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
     match value.as_ref() {
         [] => Ok(None),
@@ -96,8 +99,8 @@ fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
     }
 }
 
-/// Checks a value that was decoded once. A remaining percent sign is ambiguous, because readers that decode
-/// twice take it for an escape.
+/// Checks a value that was decoded once. A remaining percent sign is ambiguous, because readers
+/// that decode twice would decode it as an escape.
 fn decoded(value: Cow<'_, [u8]>) -> Result<Option<Cow<'_, [u8]>>, AmbiguousKey> {
     if value.contains(&b'%') { Err(AmbiguousKey) } else { one_word(value) }
 }
@@ -105,7 +108,7 @@ fn decoded(value: Cow<'_, [u8]>) -> Result<Option<Cow<'_, [u8]>>, AmbiguousKey> 
 /// The result of comparing the name of a parameter or cookie with the expected one.
 enum NameMatch {
     Exact,
-    /// Equal only for readers that trim names, ignore case or decode twice.
+    /// Equal only for a reader that trims names, ignores case or decodes twice.
     Similar,
     Different,
 }

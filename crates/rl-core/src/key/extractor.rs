@@ -19,7 +19,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Uses `other` for requests in which this extractor finds no key, as in
     /// `Identified.or(ClientAddress::default())`.
     ///
-    /// An ambiguous key rejects the request; `other` is not used then.
+    /// An ambiguous key rejects the request, and `other` is not called.
     fn or(self, other: impl KeyExtractor) -> impl KeyExtractor
     where
         Self: Sized,
@@ -33,16 +33,16 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Counts each pair of subjects separately, such as each consumer on each route:
     /// `Identified.and(Route)`. A request in which one of the two is missing has no key.
     ///
-    /// The pair is in the realm of the first subject, which is its [owner](Subject::owner). A map of policies
-    /// looks up the owner, so the pair is under the policy of the first subject. The id of a pair is a
-    /// digest, so it equals no other pair and no single subject.
+    /// The pair is in the realm of the first subject, which is its [owner](Subject::owner). A map
+    /// of policies looks up the owner, so the policy of the first subject applies to the pair. The
+    /// id of a pair is a digest, so it differs from every other pair and every single subject.
     fn and(self, other: impl KeyExtractor) -> impl KeyExtractor
     where
         Self: Sized,
     {
         move |request: &dyn RequestInfo| {
-            // The second extractor runs even if the first finds no key. An ambiguous second key must reject
-            // the request, not lead to the next extractor of an outer `or`.
+            // The second extractor runs even if the first finds no key. If the second key is ambiguous,
+            // the request must be rejected, not passed to the next extractor of an outer `or`.
             let first = self.subject(request)?;
             let second = other.subject(request)?;
             Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
@@ -51,11 +51,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Accepts only subjects that the service knows; a request with any other subject has no key.
     ///
-    /// A client can invent any number of API keys. With `known` and [`or`](Self::or) it gains no bucket by
-    /// that: known keys are counted as keys, and every other request by address.
+    /// A client can invent any number of API keys. With `known` and [`or`](Self::or) this does not
+    /// help it: known keys are counted as keys, and all other requests by address.
     ///
-    /// `recognize` returns whether the subject is known, or the subject to count instead, such as the
-    /// consumer to which a key belongs.
+    /// `recognize` returns whether the subject is known. It may instead return the subject to
+    /// count, such as the consumer to which a key belongs.
     ///
     /// ```
     /// use std::collections::HashMap;
@@ -95,7 +95,8 @@ where
     }
 }
 
-/// The key of the hash of pairs, which separates their digests from all others. It is not a secret.
+/// The key for the hash of pairs, which makes their digests differ from all others. It is not a
+/// secret.
 const PAIR: &[u8; 32] = b"rl-core: two subjects as one, v1";
 
 /// Combines two subjects into one, which is in the realm of the first and is [owned](Subject::owner) by it.
@@ -105,7 +106,8 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
     let mut hasher = blake3::Hasher::new_keyed(PAIR);
     for subject in [first, second] {
         let (realm, id) = (subject.realm().as_str(), subject.id());
-        // Lengths first: otherwise bytes could move from one part into the next without changing the hash.
+        // The lengths come first. Otherwise bytes could move from one part into the next without
+        // changing the hash.
         let lengths = [realm.len(), id.as_text().is_some().into(), id.as_bytes().len()];
         for length in lengths {
             hasher.update(&(length as u64).to_le_bytes());
@@ -117,7 +119,7 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
     Subject::combined(first, digest)
 }
 
-/// The return types of functions for [`KeyExtractor::known`].
+/// The types that a function for [`KeyExtractor::known`] may return.
 ///
 /// A `bool` says whether the subject is known. An `Option<Subject>` replaces a known subject by another one.
 pub trait Recognized {
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn or_takes_the_first_that_finds() {
+    fn or_uses_the_first_extractor_that_finds_a_key() {
         let request = FakeRequest::get("/");
         let chain = finds_nothing().or(finds("alice")).or(finds("bob"));
         assert_eq!(chain.subject(&request), Ok(Some(Subject::user("alice"))));

@@ -1,4 +1,4 @@
-//! Extractors that read one thing of a request.
+//! Extractors that each read one property of a request.
 
 use std::sync::LazyLock;
 
@@ -13,9 +13,10 @@ static METHOD: LazyLock<Realm> =
 static ROUTE: LazyLock<Realm> =
     LazyLock::new(|| Realm::custom("route").expect("the name fits a realm"));
 
-/// Counts the [`Subject`] that an authentication layer left in the extensions of the request.
+/// Counts by the [`Subject`] that an authentication layer has left in the extensions of the
+/// request.
 ///
-/// The limiter must be behind that layer, nearer to the handlers. A request without a `Subject` in its
+/// The authentication layer must run before the limiter. A request without a `Subject` in its
 /// extensions has no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identified;
@@ -26,15 +27,15 @@ impl KeyExtractor for Identified {
     }
 }
 
-/// Counts by the plain value of a header in which a gateway in front names the client.
+/// Counts by the plain value of a header in which a gateway identifies the client.
 ///
 /// The gateway must overwrite the header in every request, and clients must not be able to bypass it.
 /// Otherwise a client chooses its own identity. Secrets belong in [`ApiKey`](super::ApiKey), which hashes
 /// them.
 ///
 /// A request without the header, or with an empty one, has no key. A value is
-/// [ambiguous](AmbiguousKey) if the header occurs twice, or if the value is padded, longer than 65536 bytes
-/// or not UTF-8: another reader could read another client from it.
+/// [ambiguous](AmbiguousKey) if the header occurs twice, or if the value is padded, longer than
+/// 65536 bytes or not UTF-8. Another reader could find another client in such a value.
 ///
 /// # Examples
 ///
@@ -75,12 +76,12 @@ impl KeyExtractor for Header {
 
 /// Counts by the pattern of the route that matched, such as `/users/{id}`, in the realm `route`.
 ///
-/// The path itself is never used: `/a//b`, `/%61/b` and `/a/b?` reach the same handler, and each would
-/// have a quota of its own.
+/// The path itself is never used: `/a//b`, `/%61/b` and `/a/b?` reach the same handler, but each
+/// would have its own quota.
 ///
-/// Requests that matched no route are counted together, as [`Route::UNMATCHED`], and get the service's
-/// own 404. So are requests whose route the framework does not report: in tower services other than axum,
-/// and outside of axum's `Router::layer`.
+/// Requests that matched no route are counted together, as [`Route::UNMATCHED`], and get the 404 of
+/// the service. The same applies to requests whose route the framework does not report: in tower
+/// services other than axum, and outside of axum's `Router::layer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route;
 
@@ -98,8 +99,8 @@ impl KeyExtractor for Route {
 
 /// Counts by method, in the realm `method`.
 ///
-/// The nine methods of HTTP's registry that services use are counted separately. All others are counted
-/// together as `other`, because clients can invent any number of them.
+/// The nine standard methods are counted separately. All others are counted together as `other`,
+/// because clients can invent any number of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Method;
 
@@ -118,8 +119,8 @@ impl KeyExtractor for Method {
 
 /// Counts all requests together.
 ///
-/// It suits a limit of the whole service. As the last extractor of [`KeyExtractor::or`], it gives all
-/// clients that cannot be identified one quota, which a single one of them can use up.
+/// It suits a limit for the whole service. As the last extractor of [`KeyExtractor::or`], it gives
+/// one quota to all clients that cannot be identified; any of them can use it up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Constant;
 

@@ -17,21 +17,23 @@
 //!
 //! An extractor returns a subject, no subject, or an error if the key is [ambiguous](AmbiguousKey).
 //! [`or`](KeyExtractor::or) adds a second extractor for requests without a key of the first.
-//! [`and`](KeyExtractor::and) counts pairs of subjects. [`known`](KeyExtractor::known) accepts only keys
-//! that the service has given out. A request without any key is handled as
-//! [`MissingKey`](crate::MissingKey) says. A request with an ambiguous key is rejected with 400 and
-//! counted nowhere.
+//! [`and`](KeyExtractor::and) counts pairs of subjects. [`known`](KeyExtractor::known) accepts only
+//! keys that the service has issued.
+//!
+//! [`MissingKey`](crate::MissingKey) sets what happens to a request without any key. A request with
+//! an ambiguous key is rejected with 400, and is not counted.
 //!
 //! # Security
 //!
-//! 1. A value from the client identifies it only after it has been verified. A client that invents API
-//!    keys is a new subject with each of them. Count only [known keys](KeyExtractor::known) as keys and
-//!    other requests by address, or put the limiter behind an authentication that rejects unknown keys.
-//! 2. An ambiguous value is rejected. With two headers, parameters or cookies of one name, the client
-//!    could show one to the limiter and the other to the service. If that counted as no key, the client
-//!    would choose its bucket: that of the next extractor of `or`, or none.
-//! 3. Put the extractors of `or` in the order in which the service looks for credentials: a request may
-//!    hold several of different kinds.
+//! 1. A value from the client identifies the client only after it has been verified. A client that
+//!    invents API keys is a new subject with each of them. Count only [known
+//!    keys](KeyExtractor::known) as keys, and other requests by address. Alternatively, put the
+//!    limiter behind an authentication layer that rejects unknown keys.
+//! 2. An ambiguous value is rejected. With two headers, parameters or cookies of one name, the
+//!    client could show one to the limiter and the other to the service. If that counted as no key,
+//!    the client could choose its bucket: the bucket of the next extractor of `or`, or none.
+//! 3. Give the extractors of `or` the order in which the service looks for credentials, because a
+//!    request may contain several kinds of them.
 //! 4. API keys and tokens are hashed with a [`KeySecret`] before anything else. They occur in no store
 //!    key, log line or `Debug` text.
 //!
@@ -57,12 +59,12 @@
 //! # let request = Request;
 //! let secret = KeySecret::new(b"read me from the configuration")?;
 //! let proxies = ClientIp::with_proxies("10.0.0.0/8".parse()?);
-//! // The consumer; without one the API key; without a key the address.
+//! // By consumer; without a consumer by API key; without a key by address.
 //! let extractor = Identified
 //!     .or(ApiKey::header("x-api-key", secret)?)
 //!     .or(ClientAddress::new(proxies));
 //!
-//! // A request from 198.51.100.7, without consumer and API key:
+//! // A request from 198.51.100.7, without a consumer or an API key:
 //! let subject = extractor.subject(&request)?.unwrap();
 //! assert_eq!(subject.realm().as_str(), "ip");
 //! assert_eq!(subject.id().as_text(), Some("198.51.100.7"));

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use super::AmbiguousKey;
 use crate::model::Subject;
 
-/// A view of a request that is the same in all frameworks.
+/// A view of a request that is the same in every framework.
 ///
 /// The adapters implement it, so that one [`KeyExtractor`](super::KeyExtractor) works in all of them.
 /// The client controls everything in it except [`peer`](Self::peer), [`route`](Self::route) and the
@@ -13,27 +13,28 @@ pub trait RequestInfo {
     /// Returns the method, such as `GET`.
     fn method(&self) -> &str;
 
-    /// Returns the path as the client wrote it.
+    /// Returns the path exactly as the client sent it.
     fn path(&self) -> &str;
 
-    /// Returns what follows the `?`, if there is one.
+    /// Returns the text after the `?`, if there is one.
     fn query(&self) -> Option<&str>;
 
-    /// Returns the pattern of the route that matched, such as `/users/{id}`, where the framework knows it.
+    /// Returns the pattern of the route that matched, such as `/users/{id}`, if the framework knows
+    /// it.
     fn route(&self) -> Option<&str>;
 
     /// Calls `each` with the value of every header line called `name` (in lower case), in order.
     ///
-    /// Values are any bytes but control characters.
+    /// A value may contain any bytes except control characters.
     fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
 
-    /// Returns the address at the other end of the connection, where the framework knows it.
+    /// Returns the address at the other end of the connection, if the framework knows it.
     fn peer(&self) -> Option<IpAddr>;
 
     /// Returns the framework's own map of extensions, such as `http::Extensions`.
     ///
-    /// Closures read it through `extension` of the `RequestExt` trait of an adapter, because this crate does
-    /// not know the types of these maps.
+    /// Closures read the map through `extension` of the `RequestExt` trait of an adapter, because
+    /// this crate does not know the types of these maps.
     fn extensions(&self) -> &dyn Any;
 
     /// Returns the subject that an authentication layer left in the extensions of the request.
@@ -41,7 +42,7 @@ pub trait RequestInfo {
 
     /// Returns the value of the first header line called `name` (in lower case).
     ///
-    /// A request may have several such lines, and the service may read another one. Use
+    /// A request may have several such lines, and the service may read another of them. Use
     /// [`only_header`](Self::only_header) for a value that identifies the client.
     fn header<'a>(&'a self, name: &str) -> Option<&'a [u8]> {
         let mut first = None;
@@ -55,9 +56,9 @@ pub trait RequestInfo {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are several lines of that name, or if a space or tab surrounds the value.
-    /// The client could show one of two values to the limiter and the other to the service, and some
-    /// readers trim values.
+    /// Returns an error if there are several lines of that name, or if a space or tab surrounds the
+    /// value. With two values, the client could show one to the limiter and the other to the
+    /// service. A padded value is an error because only some readers trim it.
     fn only_header<'a>(&'a self, name: &str) -> Result<Option<&'a [u8]>, AmbiguousKey> {
         let mut value: &[u8] = b"";
         let mut lines = 0;

@@ -4,9 +4,9 @@ use crate::model::{Realm, Subject};
 
 /// The secret with which API keys and tokens are hashed.
 ///
-/// Without a secret, a hash could be reversed by hashing candidates, such as keys that have leaked. Read the
-/// secret from the configuration. All processes that share counters need the same secret. With a new one,
-/// the counters of all hashed keys start again at zero.
+/// Without a secret, a hash could be reversed by hashing candidates, such as leaked keys. Read the
+/// secret from the configuration. All processes that share counters need the same secret. A new
+/// secret resets the counters of all hashed keys.
 ///
 /// # Examples
 ///
@@ -27,7 +27,7 @@ impl KeySecret {
     /// The minimum length of a secret, in bytes.
     pub const MIN_LEN: usize = 16;
 
-    /// Creates a secret from `bytes`, which may have any length from [`KeySecret::MIN_LEN`].
+    /// Creates a secret from at least [`KeySecret::MIN_LEN`] bytes.
     ///
     /// # Errors
     ///
@@ -41,8 +41,8 @@ impl KeySecret {
 
     /// Creates a random secret.
     ///
-    /// It suits counters in memory. Counters in Redis are then not shared with other processes, and are
-    /// lost with a restart.
+    /// It suits counters in memory. With counters in Redis, other processes would count the same
+    /// key separately, and a restart would lose the counts.
     ///
     /// # Panics
     ///
@@ -60,7 +60,7 @@ impl KeySecret {
     #[must_use]
     pub fn subject(&self, realm: Realm, bytes: &[u8]) -> Subject {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        // The names of realms contain no zero byte.
+        // The zero byte ends the realm, whose name contains none.
         hasher.update(realm.as_str().as_bytes()).update(b"\0").update(bytes);
         let mut digest = [0; 16];
         digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);

@@ -1,4 +1,5 @@
-//! Operations of administrators. They read or reset counters, and the failure policy does not apply.
+//! Operations of administrators, which read or reset counters. The failure policy does not apply to
+//! them.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ where
     }
 }
 
-/// Resets the limit called `name` of `policy`, or all.
+/// Resets the limit of `policy` that is called `name`, or every limit if there is no name.
 pub(super) fn reset_named(
     pipeline: &Pipeline,
     policy: &Policy,

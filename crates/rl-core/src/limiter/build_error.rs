@@ -7,23 +7,26 @@ use crate::store::InvalidNamespace;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The limits are no valid policy.
+    /// The limits do not form a valid policy.
     Policy(InvalidPolicy),
-    /// Single limits beside a source of policies: it is unclear which of them apply.
+    /// The builder has both single limits and a source of policies, so it is unclear which of them
+    /// apply.
     LimitsAndPolicies,
     /// The namespace is not valid.
     Namespace(InvalidNamespace),
-    /// A deadline of zero.
+    /// The deadline is zero.
     ZeroDeadline,
-    /// Reservations that expire at once.
+    /// The lifetime of reservations is zero.
     ZeroReservation,
-    /// No decision may wait for the store.
+    /// The maximum number of decisions in flight is zero.
     NoneInFlight,
-    /// [`OnFailure::Fallback`](super::OnFailure::Fallback) without a store to fall back on.
+    /// [`OnFailure::Fallback`](super::OnFailure::Fallback) is set, but there is no store to fall
+    /// back on.
     NoFallback,
-    /// A share of zero instances.
+    /// The number of instances that share the limits is zero.
     NoInstances,
-    /// [`OnFailure::Fallback`](super::OnFailure::Fallback) for failures of the fallback itself.
+    /// [`OnFailure::Fallback`](super::OnFailure::Fallback) is set for failures of the fallback
+    /// itself.
     FallbackOfFallback,
 }
 

@@ -26,7 +26,7 @@ use crate::time::{Clock, SystemClock};
 /// | setting | default | because |
 /// |---|---|---|
 /// | store | memory | it needs no installation |
-/// | deadline | 100 ms | a limiter must cost less than what it protects |
+/// | deadline | 100 ms | a limiter must not slow down the service that it protects |
 /// | in flight | 4096 | at 100 ms each that is 40 000 decisions per second, and a few megabytes |
 /// | store failure | allow | an outage of the limiter should not be one of the service |
 /// | configuration failure | reject | it lasts until an operator mends it, and could be provoked |
@@ -78,7 +78,7 @@ impl Default for RateLimiterBuilder {
 }
 
 impl RateLimiterBuilder {
-    /// Adds a limit to the policy of all subjects. Its name is its period, as in
+    /// Adds a limit to the policy of all subjects. The limit is named after its period, as in
     /// [`PolicyBuilder::limit`]: `second`, `15minutes`.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.policy = self.policy.limit(limit);
@@ -128,8 +128,8 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets whether the limiter is in shadow. Defaults to `false`. A limiter in shadow decides and reports, and
-    /// denies nothing: it tries limits out on real traffic.
+    /// Sets whether the limiter is in shadow. Defaults to `false`. A limiter in shadow decides and
+    /// reports, but denies nothing. It serves to try limits out on real traffic.
     ///
     /// Decisions have [`Origin::Shadow`](crate::Origin::Shadow). The limits that would have denied the request
     /// are in [`Decision::over_in_shadow`](crate::Decision::over_in_shadow), in the header
@@ -140,7 +140,8 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets the longest time that a decision may take, with the look-up of its policy. Defaults to 100 ms.
+    /// Sets the longest time that a decision may take, including the look-up of its policy.
+    /// Defaults to 100 ms.
     ///
     /// After this time the [failure policy](Self::on_store_failure) decides.
     pub fn deadline(mut self, deadline: Duration) -> Self {
@@ -150,9 +151,9 @@ impl RateLimiterBuilder {
 
     /// Sets how many decisions may wait for the store at the same time. Defaults to 4096.
     ///
-    /// The limiter lowers this bound while the store answers late, so that its answers arrive in time.
-    /// [`on_overload`](Self::on_overload) decides a request beyond the bound without waiting. A store in
-    /// memory never makes a decision wait.
+    /// While the store answers late, the limiter lowers this bound until answers arrive in time.
+    /// [`on_overload`](Self::on_overload) decides requests beyond the bound without waiting. With a
+    /// store in memory, no decision waits.
     pub fn max_in_flight(mut self, decisions: usize) -> Self {
         self.max_in_flight = decisions;
         self
@@ -165,8 +166,8 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets what happens to requests that the store refuses: wrong password, missing permission, damaged
-    /// data. Defaults to [`OnFailure::Reject`].
+    /// Sets what happens to requests when the store refuses the call: wrong password, missing
+    /// permission, damaged data. Defaults to [`OnFailure::Reject`].
     pub fn on_configuration_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_configuration_failure = on_failure;
         self
@@ -175,9 +176,10 @@ impl RateLimiterBuilder {
     /// Sets what happens to a request when the store, or the source of policies, is overloaded. Defaults to
     /// [`OnFailure::Reject`]: 503 with `Retry-After: 1`.
     ///
-    /// An overload is no outage. One client can cause it by inventing subjects, and with
-    /// [`OnFailure::Allow`] it would lift the limits of all clients. A subject with a cached denial that
-    /// still holds is always denied. A time-out counts as overload if other replies still arrive.
+    /// An overload differs from an outage. One client can cause an overload by inventing subjects,
+    /// and with [`OnFailure::Allow`] it would lift the limits of all clients. A subject with a
+    /// cached denial that still holds is denied under every setting. A time-out counts as an
+    /// overload if other replies still arrive.
     pub fn on_overload(mut self, on_failure: OnFailure) -> Self {
         self.on_overload = on_failure;
         self
@@ -187,26 +189,27 @@ impl RateLimiterBuilder {
     /// [overloaded](crate::FailureKind::Overloaded). Without it,
     /// [`on_overload`](Self::on_overload) decides these requests.
     ///
-    /// A subject whose policy was looked up before keeps it. The store counts under this policy as under any
-    /// other. Make it as strict as the policy of an anonymous caller.
+    /// A subject whose policy was looked up before keeps that policy. The store counts under this
+    /// policy as under any other. Make it as strict as the policy of an anonymous client.
     pub fn policy_when_overloaded(mut self, policy: Policy) -> Self {
         self.policy_when_overloaded = Some(policy);
         self
     }
 
-    /// Sets the store that decides on this instance's share of the limits when the other store is down,
-    /// slow, failing over or overloaded. Sets [`OnFailure::Fallback`] for store failures and for overload.
+    /// Sets the store that decides while the primary store is down, slow, failing over or
+    /// overloaded. It enforces this instance's share of the limits. Also sets
+    /// [`OnFailure::Fallback`] for store failures and for overload.
     ///
-    /// A [`MemoryStore`] decides at once; a fallback on a server gets a deadline of its own. Its decisions have
-    /// [`Origin::Fallback`](crate::Origin::Fallback) and the limits of the share. After the recovery the
-    /// primary store decides again, with the counts that it had before. Requests that the fallback has allowed
-    /// are not added to them.
+    /// A [`MemoryStore`] decides without waiting; a fallback on a server gets a deadline of its
+    /// own. Its decisions have [`Origin::Fallback`](crate::Origin::Fallback) and the limits of the
+    /// share. After the recovery the primary store decides again, with the counts that it had
+    /// before the outage. They do not include the requests that the fallback allowed.
     pub fn fallback(mut self, store: impl Store, share: Share) -> Self {
         self.fallback = Some(Fallback { store: Arc::new(store), share });
         self.on_store_failure(OnFailure::Fallback).on_overload(OnFailure::Fallback)
     }
 
-    /// Sets what happens to a request that the fallback cannot decide either. Defaults to
+    /// Sets what happens to a request that the fallback cannot decide. Defaults to
     /// [`OnFailure::Reject`].
     ///
     /// A fallback cannot decide if its store fails, or if this instance's share of a limit is less
@@ -215,7 +218,7 @@ impl RateLimiterBuilder {
     /// ```
     /// use rl_core::{Limit, MemoryStore, OnFailure, RateLimiter, Share};
     ///
-    /// // A share of the limits during an outage, and no limits if that fails too.
+    /// // A share of the limits during an outage, and no limits if the fallback fails too.
     /// let limiter = RateLimiter::builder()
     ///     .limit(Limit::per_second(10))
     ///     .fallback(MemoryStore::new(), Share::with_instances(4))
@@ -235,20 +238,22 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Gives the units of a [permit](crate::Permit) back if its process dies, once the permit was neither
-    /// settled nor renewed for this time. Defaults to never: the estimate stays charged until its windows
-    /// end.
+    /// Refunds the units of a [permit](crate::Permit) if its process dies. They are refunded when
+    /// the permit has been neither settled nor renewed for this time. Defaults to never: the
+    /// estimate stays charged until its windows end.
     ///
-    /// A task of the permit renews the reservation after each third of this time, so some seconds are
-    /// enough even for long requests. The setting applies to charges of
-    /// [`acquire`](RateLimiter::acquire) and of metered adapters, on Redis in the packed layout. (In memory the
-    /// counts die with their process.) The next decision on the subject gives expired units back, as if the
-    /// permit had been settled at 0. A request that could not renew in time, because its machine was
-    /// suspended, is charged its whole cost when it ends.
+    /// A task of the permit renews the reservation after each third of this time, so some seconds
+    /// are enough even for long requests. The setting applies to charges of
+    /// [`acquire`](RateLimiter::acquire) and of metered adapters, on Redis in the packed layout.
+    /// (In memory, the counts are lost with their process.) The next decision on the subject
+    /// refunds expired units, as if the permit had been settled at 0. If the machine of a request
+    /// was suspended, the permit may expire before it is renewed. The request is then charged its
+    /// whole cost when it ends.
     ///
-    /// It costs one more call for each permit that is settled at its estimate, and one for each third of
-    /// this time. Each decision of this limiter is a call of its own: it is neither batched nor leased. Set
-    /// it on every limiter that shares the counters, because others never give expired units back.
+    /// The setting costs one more call for each permit that is settled at its estimate, and one for
+    /// each renewal. Each decision of this limiter is a call of its own: it is neither batched nor
+    /// leased. Set it on every limiter that shares the counters, because the others never refund
+    /// expired units.
     pub fn reservation_expires_after(mut self, time: Duration) -> Self {
         self.reservation = Some(time);
         self
@@ -264,7 +269,7 @@ impl RateLimiterBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the first setting that is not valid: [`BuildError`] lists them.
+    /// Returns an error for the first setting that is not valid: [`BuildError`] lists them.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let Self {
             policy,

@@ -11,13 +11,15 @@ use crate::model::Redacted;
 use crate::model::Subject;
 use crate::observe::{Ended, Transition};
 
-/// The time without an occurrence after which a condition is over that shows its end in no other way.
+/// The time without an occurrence after which a condition is considered over, if no success shows
+/// its end.
 pub(super) const LONG_CALM: Duration = Duration::from_secs(60);
 
 /// The most subjects with log lines of their own. Further ones are counted together.
 const MAX_SUBJECTS: usize = 64;
 
-/// Samples log lines of damaged subjects: one when a subject is found, and one when it has recovered.
+/// Samples the log lines of damaged subjects: one line when a subject is found damaged, one when it
+/// has recovered.
 #[derive(Debug, Default)]
 pub(super) struct DamagedSubjects {
     // The number of subjects, so that a decision costs one load while none is damaged.
@@ -30,7 +32,7 @@ struct DamagedState {
     subjects: HashMap<Redacted, Transition>,
     /// The subjects beyond [`MAX_SUBJECTS`].
     others: Transition,
-    /// The last sweep over subjects that send no more requests.
+    /// The time of the last sweep, which removes subjects that send no more requests.
     swept_at: Instant,
 }
 
@@ -48,7 +50,7 @@ pub(super) enum DamageReport {
     Subject,
     /// A line that says that there are too many subjects to name.
     TooMany,
-    /// No line: there was one before.
+    /// No line, because the subject has been logged before.
     None,
 }
 
@@ -57,7 +59,7 @@ impl DamagedSubjects {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an occurrence of a damaged subject. Returns the log line that is due.
+    /// Records an occurrence of a damaged subject. Returns the log line to write.
     pub(super) fn add(&self, subject: Redacted) -> DamageReport {
         let mut state = self.state();
         let (count, has_room) = (state.subjects.len(), state.subjects.len() < MAX_SUBJECTS);
@@ -78,8 +80,8 @@ impl DamagedSubjects {
         }
     }
 
-    /// Removes a subject whose request was decided. Returns the subjects that have recovered: this one, and
-    /// at times subjects that send no more requests.
+    /// Removes a subject whose request was decided. Returns the subjects that have recovered: this
+    /// one, and at times also subjects that send no more requests.
     ///
     /// Costs one relaxed load while no value is damaged.
     pub(super) fn recover(&self, subject: &Subject) -> Vec<(Redacted, Ended)> {

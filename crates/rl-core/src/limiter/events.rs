@@ -1,5 +1,5 @@
-//! Reports decisions and failures to the observer, and to the log with one line when a condition begins and
-//! one when it ends.
+//! Reports decisions and failures to the observer and to the log. The log gets one line when a
+//! condition begins, and one when it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::decision::Decision;
 use crate::model::{FailureKind, StoreError, Subject};
 use crate::observe::{self, EventLocation, Observer, Transition};
 
-/// The time without an occurrence after which a condition is over, so that one that flickers is one line.
+/// The time without an occurrence after which a condition is considered over. A condition that
+/// comes and goes within this time is logged once.
 const CALM: Duration = Duration::from_secs(1);
 
 /// Reports the events of a limiter to its observer and the log.
@@ -25,13 +26,14 @@ pub(super) struct Events {
     /// The kind of store and its server.
     store: String,
     shadow_log: ShadowLog,
-    /// The store fails. It begins and ends with the circuit breaker, and counts undecided requests.
+    /// The outage of the store. It begins and ends with the circuit breaker, and counts the
+    /// requests that stayed undecided.
     outage: Transition,
     overload: Transition,
-    /// The store does not support the policies of some requests.
+    /// Policies of some requests are not supported by the store.
     unsupported: Transition,
     fallback_outage: Transition,
-    /// Leases of places have ended while their requests are in flight.
+    /// Leases under concurrency limits have ended while their requests are in flight.
     lapses: Transition,
     /// Subjects whose stored value is damaged.
     damaged: DamagedSubjects,
@@ -77,7 +79,7 @@ impl Events {
         self.observer.as_deref().unwrap_or(&())
     }
 
-    /// Returns what happens to undecided requests, in words for the log.
+    /// Returns what happens to undecided requests, as a text for the log.
     fn consequence(&self, failure: FailureKind) -> &'static str {
         self.failure_policy.action(failure).consequence()
     }
@@ -97,8 +99,8 @@ impl Events {
         }
     }
 
-    /// Reports that the store has decided a request of `subject`, and the end of the conditions that this
-    /// shows.
+    /// Reports that the store has decided a request of `subject`. Also reports the end of the
+    /// conditions that the decision proves to be over.
     pub(super) fn store_decided(&self, subject: &Subject, ends_outage: bool) {
         if ends_outage {
             let held_for = self.outage.held_for();
@@ -162,7 +164,7 @@ impl Events {
         self.observer().store_failed(error);
     }
 
-    /// Counts a request that the circuit breaker kept from the store.
+    /// Counts a request that was not sent to the store because the circuit breaker is open.
     pub(super) fn undecided_during_outage(&self) {
         self.outage.count_if_on();
     }
@@ -176,7 +178,7 @@ impl Events {
         }
     }
 
-    /// Reports that the lease of a place has ended while its request is in flight.
+    /// Reports that a lease under a concurrency limit has ended while its request is in flight.
     pub(super) fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
         if self.lapses.occurred() {
             observe::lease_lapsed(self.place(), subject.redacted(), is_retaken);
@@ -184,7 +186,7 @@ impl Events {
         self.observer().lease_lapsed(subject, is_retaken);
     }
 
-    /// Reports the result of the fallback: that it has decided, or the error.
+    /// Reports the result of the fallback: a decision, or the error.
     pub(super) fn fallback_concluded(&self, error: Option<&StoreError>) {
         if let Some(error) = error {
             self.fallback_failed(error);
@@ -202,7 +204,8 @@ impl Events {
         self.observe_store_failure(error);
     }
 
-    /// Reports that the source has found the policy of `subject`, after a wait.
+    /// Reports that the source has found the policy of `subject`, and that the request had to wait
+    /// for it.
     pub(super) fn source_answered(&self, subject: &Subject) {
         if let Some(ended) = self.source_outage.ended() {
             observe::source_recovered(self.place(), ended);
@@ -213,14 +216,15 @@ impl Events {
         self.source_answered_at_once();
     }
 
-    /// Reports the end of an overload of the source, if it has not occurred for a while.
+    /// Reports the end of an overload of the source, if no look-up has been refused for a while.
     pub(super) fn source_answered_at_once(&self) {
         if let Some(ended) = self.source_overload.ended() {
             observe::source_overload_ended(self.place(), ended);
         }
     }
 
-    /// Reports that the source could not find the policy of `subject`. The store is not to blame.
+    /// Reports that the source could not find the policy of `subject`. This is not a failure of the
+    /// store.
     pub(super) fn source_failed(&self, subject: &Subject, error: &StoreError) {
         let consequence = self.failure_policy.action_without_policy(error.kind()).consequence();
         match error.kind() {

@@ -9,12 +9,12 @@ use crate::model::{FailureKind, StoreError};
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// The treatment of a request when the store makes no decision.
+/// The handling of requests that the store cannot decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// The request is allowed. An API that is down because its limiter is down is worse than an hour without
-    /// limits.
+    /// The request is allowed. For most services, an hour without limits is better than an hour of
+    /// rejected requests.
     Allow,
     /// The request is rejected; adapters respond with 503 and `Retry-After`.
     Reject,
@@ -25,7 +25,7 @@ pub enum OnFailure {
 }
 
 impl OnFailure {
-    /// Returns the effect on requests without a decision, in words for the log.
+    /// Returns what happens to undecided requests, as a text for the log.
     pub(super) const fn consequence(self) -> &'static str {
         match self {
             Self::Allow => "undecided requests are allowed without limits",
@@ -34,8 +34,8 @@ impl OnFailure {
         }
     }
 
-    /// Returns the origin of a decision without a store. Where a fallback cannot decide, the request is
-    /// rejected.
+    /// Returns the origin of a decision that no store made. Where a fallback cannot decide, the
+    /// request is rejected.
     pub(super) const fn origin(self, failure: FailureKind) -> Origin {
         match self {
             Self::Allow => Origin::FailedOpen(failure),
@@ -78,7 +78,7 @@ impl FailurePolicy {
         }
     }
 
-    /// Returns the decision on a request that the fallback was called for, after `failure` of the store.
+    /// Decides a request with the result of the fallback, after `failure` of the store.
     ///
     /// The fallback cannot decide if it fails, or if the share of a limit of `whole` is too small.
     pub(super) fn after_fallback(
@@ -99,13 +99,14 @@ impl FailurePolicy {
     }
 }
 
-/// The part of each limit that one instance admits by itself, while the store that all instances share
-/// fails.
+/// The part of each limit that one instance enforces by itself while the shared store fails.
 ///
 /// The units of every limit, and its burst or capacity, are divided by the number of instances and
 /// rounded down. All instances together admit at most the limit, and less if it does not divide
-/// evenly. If the share of a limit is zero, or less than a request costs, the fallback cannot decide:
-/// the client is not over its limit. Such a request is rejected as by [`OnFailure::Reject`], unless
+/// evenly.
+/// If the share of a limit is zero, or less than the cost of a request, the fallback cannot decide,
+/// because the client is not over its limit. Such a request is rejected as by
+/// [`OnFailure::Reject`], unless
 /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) is [`OnFailure::Allow`].
 ///
 /// # Examples
@@ -126,7 +127,8 @@ pub struct Share {
 }
 
 impl Share {
-    /// Creates an equal share for each of `instances`: the most that may ever run at the same time.
+    /// Creates an equal share for each of `instances`. Pass the largest number of instances that
+    /// may ever run at the same time.
     #[must_use]
     pub const fn with_instances(instances: u32) -> Self {
         Self { instances }
@@ -150,8 +152,8 @@ pub(super) struct Fallback {
     pub(super) share: Share,
 }
 
-/// Returns whether the share denies for ever what the `whole` limits could grant. Then the client does not
-/// ask for too much.
+/// Returns whether the share can never grant a cost that the `whole` limits could grant. In that
+/// case the client has not asked for too much.
 fn exceeds_share(decision: &Decision, whole: &Policy, operation: Operation) -> bool {
     let needed = operation.needed();
     let is_granted = |limit: LimitStatus<'_>| {

@@ -1,16 +1,16 @@
-//! Bounds the decisions that wait for the store by what it answers in time.
+//! Bounds the decisions in flight by the number that the store answers in time.
 //!
-//! A store that is asked for more than it bears answers all of it late, and a late answer is worth nothing:
-//! the work is done, and the request has given up. So the number in flight is bounded by the replies that
-//! are counted (Little's law):
+//! A store that receives more calls than it can handle answers all of them late. A late answer is
+//! useless: the store has done the work, but the request has timed out. So the number in flight is
+//! bounded by the number of replies (Little's law):
 //!
 //! ```text
 //! bound = replies per second * 3/4 of the deadline
 //! ```
 //!
-//! The bound is lowered to that when a decision is late, and raised to that when one is refused. While neither
-//! happens, it costs a count of replies. Latency alone moves nothing: a process without time for its tasks is
-//! slow under any bound.
+//! When a decision is late, the bound is lowered to that value; when one is refused, it is raised
+//! to that value. Otherwise the only cost is to count replies. Latency alone does not change the
+//! bound, because a process without CPU time is slow under any bound.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,25 +23,25 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError};
 use crate::store::StoreFuture;
 
-/// The bound never falls below this, or below the setting if that is smaller.
+/// The minimum of the bound. If the setting is smaller, the bound equals the setting.
 const FLOOR: usize = 64;
 
 /// The largest factor by which the bound grows in one step.
 const GROWTH: usize = 4;
 
-/// The time over which replies are counted. Older replies say little about the current load.
+/// The time over which replies are counted. Older replies do not reflect the current load.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The replies since a time, which set the bound.
+/// The replies since a point in time. They determine the bound.
 #[derive(Clone, Copy, Debug)]
 struct ReplyWindow {
     from: Instant,
-    // The calls that were answered by then.
+    // The number of calls that had been answered at that time.
     answered: u64,
-    // Only calls sent from then on show the effect of the bound. Until then the store works on calls that
-    // timed out.
+    // Calls that were sent before this time say nothing about the current bound, because the store
+    // was still working on calls that had timed out.
     shows_from: Instant,
-    // The bound from then on.
+    // The bound at the start of the window.
     then: usize,
 }
 
@@ -54,12 +54,12 @@ pub(super) struct InFlight {
     // The number of calls that the store answers within the deadline, at most `most`.
     bound: AtomicUsize,
     deadline: Duration,
-    // Locked by late and refused decisions only.
+    // Only late and refused decisions lock it.
     window: Mutex<ReplyWindow>,
     replies: ReplyProgress,
 }
 
-/// A decision that waits, until it is dropped.
+/// A decision in flight. Dropping the slot frees it.
 #[derive(Debug)]
 pub(super) struct InFlightSlot {
     in_flight: Arc<InFlight>,
@@ -94,7 +94,7 @@ impl InFlight {
 
     /// Returns a slot, unless all are taken.
     pub(super) fn enter(self: &Arc<Self>) -> Option<InFlightSlot> {
-        // Counted before the check, so that concurrent callers never exceed the bound.
+        // Counts first and checks afterwards, so that concurrent callers never exceed the bound.
         let ahead = self.waiting.fetch_add(1, Ordering::Relaxed);
         if ahead >= self.bound() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl InFlight {
         Some(InFlightSlot { in_flight: Arc::clone(self), sent: self.replies.send() })
     }
 
-    /// Occupies a slot until a pending result is ready, or fails as overloaded if all slots are taken.
+    /// Occupies a slot until a pending result is ready. Fails as overloaded if all slots are taken.
     pub(super) fn limit<T: Send + 'static>(
         self: &Arc<Self>,
         result: StoreFuture<T>,
@@ -121,18 +121,18 @@ impl InFlight {
         }
     }
 
-    /// Notes that a decision is refused because too many are in flight. Raises the bound if the store answers
-    /// more than that in time.
+    /// Records that a decision was refused because too many are in flight. Raises the bound if the
+    /// store answers more than that in time.
     pub(super) fn refused(&self) {
         let Some(now) = self.replies.refused() else { return };
         let bound = self.bound();
         if bound == self.most {
             return;
         }
-        // Another caller that holds the lock does the same.
+        // Another thread holds the lock and does the same.
         let Ok(mut window) = self.window.try_lock() else { return };
         if bound < window.then {
-            // A reply to a call sent since then shows that the older calls are worked off.
+            // A reply to a call sent since then shows that the store has finished the older calls.
             if now >= window.shows_from || self.replies.newest_is_after(window.from) {
                 self.bound.store(window.then, Ordering::Relaxed);
                 window.shows_from = now;
@@ -152,21 +152,24 @@ impl InFlight {
         (window.from, window.answered) = (now, answered);
     }
 
-    /// Lowers the bound if it is more than the store answers in time. A decision that is late now calls this.
+    /// Lowers the bound if the store answers fewer calls in time. Called for a decision that is
+    /// late.
     fn shrink(&self, sent: SentCall, now: Instant) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let (answered, waiting) = (self.replies.answered_count(), self.waiting());
         let (replies, elapsed) = (answered.wrapping_sub(sent.answered), now - sent.at);
-        // Without replies the store works on what was given up: that says nothing about the bound.
+        // Without replies the store may be working on calls that timed out, which says nothing
+        // about the bound.
         if replies == 0 || sent.at < window.shows_from {
             return;
         }
-        // A pause in this process holds all replies back for a while, so the longer time counts as well, and
-        // the bound is halved at most.
+        // A pause in this process delays all replies for a while. So the longer time is used too,
+        // and the bound is at most halved.
         let over_window = self.borne(answered.wrapping_sub(window.answered), now - window.from);
         let borne = self.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
         if borne < waiting && borne < self.bound() {
-            // The store still works on calls that timed out, so calls sent meanwhile are late as well.
+            // The store still works on calls that timed out, so calls that are sent meanwhile will
+            // be late as well.
             self.bound.store((borne / 4).max(FLOOR.min(borne)), Ordering::Relaxed);
             let drains_for = elapsed.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
             let shows_from = now + drains_for;
@@ -184,17 +187,18 @@ impl InFlight {
 }
 
 impl InFlightSlot {
-    /// Returns when the decision was sent.
+    /// Returns the time at which the decision was sent.
     pub(super) fn sent_at(&self) -> Instant {
         self.sent.at
     }
 
-    /// Notes that the store has decided.
+    /// Records that the store has decided.
     pub(super) fn answered(self) {
         self.in_flight.replies.answered(self.sent);
     }
 
-    /// Notes that the store has not decided in time. Returns whether that is because it is overloaded.
+    /// Records that the store has not decided in time. Returns whether an overload of the store is
+    /// the reason.
     pub(super) fn timed_out(self, patience: Duration) -> bool {
         let now = Instant::now();
         let late = self.in_flight.replies.judge(self.sent, patience, now);
@@ -221,7 +225,8 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_millis(100);
 
-    /// A store that answers this number of calls in each deadline, in order, whether or not they were given up.
+    /// A store that answers this number of calls in each deadline, in order, including calls that
+    /// have timed out.
     struct Remote {
         in_flight: Arc<InFlight>,
         each_deadline: usize,
@@ -321,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slot_that_is_dropped_gives_its_place_back() {
+    async fn a_dropped_slot_is_free_again() {
         let in_flight = InFlight::new(2, DEADLINE);
         let (first, second) = (in_flight.enter().unwrap(), in_flight.enter().unwrap());
         assert!(in_flight.enter().is_none());

@@ -1,4 +1,4 @@
-//! The rate limiter, and what it does when no decision can be made.
+//! The rate limiter, and its behaviour when no decision can be made.
 
 mod administration;
 mod build_error;
@@ -43,7 +43,7 @@ use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::policy::Policy;
 use crate::store::{RefundOf, StoreFuture};
 
-/// Decides which requests are allowed. A cheap handle: clones share counters and settings.
+/// Decides whether requests are allowed. Clones are cheap, and share counters and settings.
 ///
 /// # Example
 ///
@@ -61,7 +61,7 @@ use crate::store::{RefundOf, StoreFuture};
 /// let decision = limiter.check(&caller, 3).await;
 /// assert!(decision.is_allowed());
 ///
-/// // The work was not done after all: give two units back.
+/// // The work was not done after all: refund two units.
 /// limiter.refund(&caller, &decision, 2).await?;
 /// let usage = limiter.usage(&caller).await?;
 /// assert!(usage.limits().all(|limit| limit.used() == 1));
@@ -72,23 +72,26 @@ use crate::store::{RefundOf, StoreFuture};
 ///
 /// # When the store fails
 ///
-/// 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline)**, and twice as long
-///    if a [fallback](RateLimiterBuilder::fallback) on a server decides.
-/// 2. Then the failure policy ([`OnFailure`]) decides. The request is allowed, rejected, or decided by a
-///    [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the limits. [`Decision::origin`] says which.
-/// 3. **A circuit breaker** keeps requests from a store that is down or slow. After three failures in a row
-///    the failure policy decides at once. A probe every 50 to 200 ms finds out whether the store has
-///    recovered. A store that *refuses* calls is still called, because its refusals deny.
+/// 1. **No decision takes longer than the [deadline](RateLimiterBuilder::deadline)**, or twice the
+///    deadline if a [fallback](RateLimiterBuilder::fallback) on a server decides.
+/// 2. After the deadline the failure policy ([`OnFailure`]) applies. The request is allowed,
+///    rejected, or decided by a [fallback](RateLimiterBuilder::fallback) on a [`Share`] of the
+///    limits. [`Decision::origin`] says which.
+/// 3. **A circuit breaker** stops calls to a store that is down or slow. After three failures in a
+///    row the failure policy decides without waiting. A probe every 50 to 200 ms finds out whether
+///    the store has recovered. A store that *refuses* calls is still called, because refused
+///    requests are rejected by default.
 /// 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost above every
 ///    capacity are denied by the policy alone ([`Origin::Policy`]). These denials hold
 ///    while the store is down, slow or full.
 /// 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for the store**, and
 ///    fewer if the store would answer them late.
-/// 6. **An overload is no outage.** It may be the flood of one client, so by default it lifts no limit. A
-///    request beyond what the store or the source of policies can bear is denied if a cached denial still
-///    holds, and else rejected with 503 and `Retry-After: 1`. [`RateLimiterBuilder::on_overload`] changes that.
-/// 7. Units go back to the store that has counted them. Operations that read, such as
-///    [`usage`](RateLimiter::usage), fail with an error: the failure policy does not apply to them.
+/// 6. **An overload is not an outage.** One client may cause it, so by default it lifts no limit.
+///    If the store or the source of policies is overloaded, a request is denied if a cached denial
+///    still holds. Otherwise it is rejected with 503 and `Retry-After: 1`.
+///    [`RateLimiterBuilder::on_overload`] changes that.
+/// 7. Units are refunded to the store that has counted them. Operations that read, such as
+///    [`usage`](RateLimiter::usage), return an error: the failure policy does not apply to them.
 #[derive(Clone)]
 pub struct RateLimiter {
     pipeline: Arc<Pipeline>,
@@ -100,10 +103,10 @@ impl RateLimiter {
         RateLimiterBuilder::default()
     }
 
-    /// Charges `cost` units to every limit of `subject`, or none to any.
+    /// Charges `cost` units to every limit of `subject`, or to none of them.
     ///
-    /// Under a concurrency limit use [`acquire`](Self::acquire): a place that this method takes is only free
-    /// again when its lease ends.
+    /// Under a concurrency limit use [`acquire`](Self::acquire): units that this method charges
+    /// come back only when their lease ends.
     ///
     /// The future is ready at once if the store is in memory.
     ///
@@ -114,7 +117,8 @@ impl RateLimiter {
         self.decide(subject, Mode::Check, cost.into(), false)
     }
 
-    /// Charges as many of `cost` units as every limit grants. Denied if that is none.
+    /// Charges as many of `cost` units as every limit grants. The request is denied if that is
+    /// zero.
     pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::CheckUpTo, cost.into(), false)
     }
@@ -124,10 +128,10 @@ impl RateLimiter {
         self.decide(subject, Mode::Peek, cost.into(), false)
     }
 
-    /// Charges `cost` units that were used already, even beyond the limits.
+    /// Charges `cost` units that were already used, even beyond the limits.
     ///
-    /// The limits never deny it, but the failure policy may. Concurrency limits are not charged, because
-    /// finished work holds no place.
+    /// The limits never deny such a charge, but the failure policy may. Concurrency limits are not
+    /// charged, because the work has already finished.
     pub fn charge(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::Charge, cost.into(), false)
     }
@@ -156,30 +160,34 @@ impl RateLimiter {
         self.pipeline.decide_under(policy, subject, operation)
     }
 
-    /// Decides like [`check`](Self::check). If the limits deny the request, it waits until they grant it.
+    /// Decides like [`check`](Self::check). If the limits deny the request, it waits until they
+    /// allow it.
     ///
-    /// Each subject has a queue, which is served first come, first served. A request is denied at once if
-    /// `queue` requests of the subject wait already, or if waiting cannot help. At the head of the queue it is
-    /// denied if it would have to wait beyond `at_most`. Requests that the failure policy rejects do not wait.
+    /// Each subject has a queue, which is served first come, first served. A request is denied
+    /// without waiting if `queue` requests of the subject wait already, or if waiting cannot help.
+    /// At the head of the queue, a request is denied if it would have to wait longer than
+    /// `at_most`. Requests that the failure policy rejects do not wait.
     ///
     /// The queue orders the requests of this limiter and its clones. Other instances on the same store have
     /// queues of their own.
     ///
-    /// To hold a place under a concurrency limit, pass the decision to [`permit`](Self::permit).
+    /// To hold the units of a concurrency limit until the request ends, pass the decision to
+    /// [`permit`](Self::permit).
     ///
-    /// The observer gets the denial with which a request begins to wait, and the decision if it is allowed
-    /// in the end.
+    /// If a request has to wait, the observer gets the first denial. It gets the final decision
+    /// only if that allows the request.
     ///
     /// Requests wait on tokio's timers, whatever the clock of the store is. Tests that must not wait in
     /// real time give the store a [`TokioClock`](crate::time::TokioClock).
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped leaves the queue. A check that is under way then may have charged its units.
+    /// A future that is dropped leaves the queue. If a check is in flight at that time, it may
+    /// charge its units.
     ///
     /// # Panics
     ///
-    /// The future panics outside a tokio runtime with a timer, if it has to wait.
+    /// The future panics if it has to wait outside a tokio runtime with a timer.
     pub fn check_waiting(
         &self,
         subject: &Subject,
@@ -201,33 +209,35 @@ impl RateLimiter {
         waiting::check_waiting(&self.pipeline, subject, cost, wait)
     }
 
-    /// Decides like [`check`](Self::check), and returns a permit that holds places under concurrency limits,
-    /// and by which the cost can still be changed.
+    /// Decides like [`check`](Self::check), and returns a permit. The permit holds the units of
+    /// concurrency limits, and can still change the cost.
     ///
-    /// [`Permit::decision`] says whether the request is allowed. The permit of a denied request holds
-    /// nothing. With
-    /// [`reservation_expires_after`](RateLimiterBuilder::reservation_expires_after), the charge comes
-    /// back if this process dies.
+    /// [`Permit::decision`] says whether the request is allowed. The permit of a denied request
+    /// holds nothing. With
+    /// [`reservation_expires_after`](RateLimiterBuilder::reservation_expires_after), the charge is
+    /// refunded if this process dies.
     pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Permit> {
         let (pipeline, held_by) = (Arc::clone(&self.pipeline), subject.clone());
         let decision = self.decide(subject, Mode::Check, cost.into(), true);
         decision.map(move |decision| Permit::new(&pipeline, held_by, decision))
     }
 
-    /// Returns the permit of a request on which `decision` was made, for example one that had to
+    /// Returns the permit for a request that was decided before, such as one that had to
     /// [wait](Self::check_waiting). Call it once for each decision, because each permit is settled.
     pub fn permit(&self, subject: &Subject, decision: Decision) -> Permit {
         Permit::new(&self.pipeline, subject.clone(), decision)
     }
 
-    /// Gives back `units` of what `decision` has charged: at most what it was granted, and only units that
-    /// still count. Windows that have ended and tokens that have been refilled give nothing back.
+    /// Refunds `units` of the charge of `decision`. At most the granted units are refunded, and
+    /// only those that still count. Windows that have ended and tokens that have been refilled
+    /// refund nothing.
     ///
-    /// Call it once for each decision. A second call gives back what other requests have used.
+    /// Call it once for each decision. A second call would refund units that other requests have
+    /// used.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the store fails; the units may be back nevertheless.
+    /// Resolves to an error if the store fails. The units may have been refunded nevertheless.
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
         let units = units.min(decision.charged());
         self.pipeline.stores.refund(decision, subject, RefundOf::All, decision.at(), units)
@@ -245,8 +255,8 @@ impl RateLimiter {
         })
     }
 
-    /// Returns the status of each limit of `policy`, which may be another than the subject's own: one of
-    /// periods that applied before, for example.
+    /// Returns the status of each limit of `policy`. It may be another policy than the subject's
+    /// own, such as one with limits that applied before.
     ///
     /// # Errors
     ///
@@ -274,7 +284,7 @@ impl RateLimiter {
         results
     }
 
-    /// Resets all limits of `subject`: what was used is forgotten.
+    /// Resets all limits of `subject` to unused.
     ///
     /// # Errors
     ///
@@ -313,15 +323,15 @@ impl RateLimiter {
         reset_named(&self.pipeline, policy, subject, name)
     }
 
-    /// Gives back the units that this process has reserved ahead. Call it when a service shuts down, after
-    /// its last request.
+    /// Returns the units that this process has reserved ahead to the store. Call it when a service
+    /// shuts down, after its last request.
     ///
-    /// It waits for the settlements of [permits](Permit) that were dropped, and
-    /// [closes](crate::store::Store::close) the store and its fallback: on Redis, leased units go back to the
-    /// other instances. The limiter keeps deciding afterwards, without leases. So do all limiters on the same
-    /// store.
+    /// The call waits for the settlements of [permits](Permit) that were dropped, and
+    /// [closes](crate::store::Store::close) the store and its fallback. On Redis, the leased units
+    /// become available to the other instances. Afterwards the limiter continues to decide, but
+    /// without leases; so do all limiters on the same store.
     ///
-    /// It takes a few round trips, and at most 5 seconds if a store does not answer.
+    /// The call takes a few round trips, or up to 5 seconds if a store does not answer.
     ///
     /// # Examples
     ///
@@ -336,8 +346,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Resolves to an error if some units could not be given back. They stay charged until their windows
-    /// end, so a service may log the error and exit.
+    /// Resolves to an error if some units could not be returned. They stay charged until their
+    /// windows end, so a service may log the error and exit.
     pub fn close(&self) -> StoreFuture<()> {
         let pipeline = Arc::clone(&self.pipeline);
         MaybeReady::later(async move {
@@ -366,7 +376,7 @@ impl RateLimiter {
         self.pipeline.failure_policy.setting(kind)
     }
 
-    /// Returns whether the limiter is in shadow: it decides and reports, and denies nothing.
+    /// Returns whether the limiter is in shadow: it decides and reports, but denies nothing.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.pipeline.failure_policy.is_shadow

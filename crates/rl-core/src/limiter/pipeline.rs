@@ -1,4 +1,4 @@
-//! From a request to a decision.
+//! The pipeline of a decision, from the request to the events.
 //!
 //! ```text
 //! request -> policy -> circuit breaker -> in flight -> store, until the deadline -> decision -> events
@@ -7,8 +7,8 @@
 //!              +-------------+----------------+------------------+-> failure policy -> decision -> events
 //! ```
 //!
-//! The functions follow this order. Each returns at once if its step is ready, so a decision of a store in
-//! memory allocates nothing; a step that has to be waited for continues in a boxed future.
+//! The functions follow this order. Each continues directly if its step is ready, so a decision of
+//! a store in memory allocates nothing. A step that has to wait continues in a boxed future.
 
 use std::sync::Arc;
 
@@ -33,16 +33,18 @@ use crate::policy::Policy;
 use crate::store::{DecideRequest, Part, StoreFuture};
 use crate::time::Clock;
 
-/// Everything that takes part in a decision.
+/// The components that take part in a decision.
 pub(super) struct Pipeline {
     pub(super) enabled: bool,
-    /// Whether decisions of the store need neither changes nor events: no observer, no shadow mode.
+    /// Whether decisions of the store are returned unchanged and unreported: no observer, no shadow
+    /// mode.
     pub(super) has_fast_path: bool,
     pub(super) policies: Policies,
     pub(super) stores: Stores,
     /// The clock on which blocks end.
     pub(super) clock: Arc<dyn Clock>,
-    /// The policy of subjects whose look-up is refused because the source is overloaded.
+    /// The policy of subjects whose look-up is refused because the source of policies is
+    /// overloaded.
     pub(super) policy_when_overloaded: Option<Policy>,
     pub(super) breaker: Arc<CircuitBreaker>,
     pub(super) in_flight: Arc<InFlight>,
@@ -50,7 +52,7 @@ pub(super) struct Pipeline {
     pub(super) events: Arc<Events>,
     pub(super) wait_queues: Arc<WaitQueues>,
     pub(super) settlements: Settlements,
-    /// Keeps the limiter in the registry of its store.
+    /// Keeps the limiter in the registry of its store for as long as the limiter lives.
     pub(super) _registration: Option<Arc<()>>,
 }
 
@@ -139,7 +141,7 @@ impl Pipeline {
                     if found.is_ok() {
                         this.events.source_answered(&subject);
                     }
-                    // The look-up is part of the decision, and of its time.
+                    // The look-up counts towards the deadline of the decision.
                     let deadline = operation.deadline.saturating_sub(sent.elapsed());
                     let operation = Operation { deadline, ..operation };
                     this.decide_with_lookup(found, &subject, operation).await
@@ -148,7 +150,7 @@ impl Pipeline {
         }
     }
 
-    /// Continues with the policy that was looked up, or without one.
+    /// Continues with the result of the look-up: a policy, or an error.
     fn decide_with_lookup(
         self: &Arc<Self>,
         found: Result<Option<Policy>, StoreError>,
@@ -166,7 +168,7 @@ impl Pipeline {
                 return self.apply_failure_policy(None, subject, operation, error.kind());
             }
         };
-        // Work that is done already holds no place under a concurrency limit.
+        // A charge is for finished work, which needs no unit of a concurrency limit.
         let policy = match operation.mode {
             Mode::Charge => {
                 policy.and_then(|policy| policy.only(|_, limit| !limit.holds_permits()))
@@ -197,7 +199,7 @@ impl Pipeline {
                 return self.apply_failure_policy(Some(policy), subject, operation, failure);
             }
         };
-        // Checked before the call, so that a request beyond the bound costs almost nothing.
+        // This check precedes the call, so that a request beyond the bound costs almost nothing.
         if self.in_flight.is_full() {
             return self.decide_overloaded(policy, subject, operation);
         }
@@ -212,15 +214,15 @@ impl Pipeline {
         }
     }
 
-    /// Returns the denial of a request that its policy alone denies. It precedes breaker, store and failure
-    /// policy, so it holds when none of them can decide.
+    /// Returns the denial of a request that its policy alone denies. It precedes the breaker, the
+    /// store and the failure policy, so it holds even when none of them can decide.
     fn deny_by_policy(&self, policy: &Policy, operation: Operation) -> Option<Decision> {
-        // A limiter in shadow denies nothing, and a charge is for work that is done already.
+        // A limiter in shadow denies nothing, and a charge is for work that has been done.
         let is_enforced = !self.failure_policy.is_shadow && operation.mode != Mode::Charge;
         policy_denial::deny(policy, operation, &*self.clock).filter(|_| is_enforced)
     }
 
-    /// Denies a request of `subject` if its policy is cached and denies it alone.
+    /// Denies a request of `subject` if its policy is cached and alone denies the request.
     pub(super) fn try_deny_by_policy(
         &self,
         subject: &Subject,
@@ -231,7 +233,7 @@ impl Pipeline {
         Some(self.finish(subject, operation, denial))
     }
 
-    /// Calls the store. No deadline applies yet.
+    /// Calls the store without a deadline.
     fn call_store(
         self: &Arc<Self>,
         policy: &Policy,
@@ -282,7 +284,8 @@ impl Pipeline {
                     if slot.timed_out(operation.deadline) {
                         return this.decide_overloaded(&policy, &subject, operation).await;
                     }
-                    // If the look-up of the policy took most of the time, the store is not to blame.
+                    // If the look-up of the policy took most of the time, a late decision is not
+                    // the store's failure.
                     if operation.deadline < this.stores.deadline / 2 {
                         let failure = error.kind();
                         return this
@@ -307,7 +310,8 @@ impl Pipeline {
     ) -> MaybeReady<Decision> {
         match result {
             Ok(decision) => {
-                // A cached denial and leased units say nothing about the store.
+                // Denials from the cache and grants from leased units say nothing about the health
+                // of the store.
                 if !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased) {
                     self.events.store_decided(subject, self.breaker.succeeded(call));
                 }
@@ -324,8 +328,8 @@ impl Pipeline {
         }
     }
 
-    /// Decides a request while the store is overloaded: without a call to a server, else by the failure policy.
-    /// One client can cause an overload, so it must not lift the limits.
+    /// Decides a request while the store is overloaded: with local state if possible, else by the
+    /// failure policy. One client can cause an overload, so an overload must not lift the limits.
     #[inline(never)]
     fn decide_overloaded(
         self: &Arc<Self>,
@@ -372,7 +376,7 @@ impl Pipeline {
         })
     }
 
-    /// Decides a request to which no store contributes.
+    /// Decides a request without calling any store.
     fn decide_without_store(
         &self,
         subject: &Subject,

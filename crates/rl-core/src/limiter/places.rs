@@ -1,4 +1,6 @@
-//! Places under concurrency limits whose request has ended before they were granted.
+//! Releases units of concurrency limits that the store grants after their request has ended.
+//!
+//! A *place* is a unit of a concurrency limit that a request holds.
 
 use std::time::Duration;
 
@@ -12,10 +14,10 @@ use crate::model::{FailureKind, StoreError};
 use crate::policy::Policy;
 use crate::store::StoreFuture;
 
-/// Waits for the store in a task of its own, for up to `lease`.
+/// Waits for the store in a separate task, for up to `lease`.
 ///
-/// Places that are granted after the request has ended or timed out are passed to `free`. Otherwise they
-/// would stay taken until their lease ends.
+/// If places are granted after the request has ended or timed out, they are passed to `free`.
+/// Otherwise they would stay occupied until their lease ends.
 pub(super) fn claim(
     pending: Pending<Result<Decision, StoreError>>,
     lease: Duration,
@@ -25,23 +27,23 @@ pub(super) fn claim(
         let (reply, received) = oneshot::channel();
         tokio::spawn(async move {
             if let Ok(result) = timeout(lease, pending).await {
-                // A reply that is not received is dropped, and its places are freed.
+                // If the receiver is gone, the reply is dropped, and dropping it frees its places.
                 let _ = reply.send(result.map(|decision| Granted(Some((decision, free)))));
             }
         });
         match received.await {
             Ok(granted) => granted.map(Granted::claim),
-            // The runtime shuts down, or the store has not replied for as long as a lease.
+            // The runtime is shutting down, or the store has not replied for as long as a lease.
             Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
         }
     })
 }
 
-/// Places that the store has granted. Dropping them frees them.
+/// Places that the store has granted. They are freed when this value is dropped.
 struct Granted<F: FnOnce(&Decision)>(Option<(Decision, F)>);
 
 impl<F: FnOnce(&Decision)> Granted<F> {
-    /// Hands the places over to the request.
+    /// Returns the decision, and leaves the places to the request.
     fn claim(mut self) -> Decision {
         let (decision, _) = self.0.take().expect("places are claimed once");
         decision

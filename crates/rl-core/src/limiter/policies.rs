@@ -14,12 +14,12 @@ use crate::source::{PolicyFuture, PolicySource};
 
 /// The policies of a limiter.
 pub(super) enum Policies {
-    /// One policy for all subjects.
+    /// The same policy for all subjects.
     One(Policy),
-    /// Policies that are looked up.
+    /// A source that looks policies up.
     Source {
         source: Arc<dyn PolicySource>,
-        /// The replies of the source, which tell an outage from an overload.
+        /// The replies of the source, which distinguish an outage from an overload.
         replies: ReplyProgress,
     },
 }
@@ -47,9 +47,10 @@ impl Policies {
         }
     }
 
-    /// Waits for a look-up until the deadline.
+    /// Waits for a look-up, at most until the deadline.
     ///
-    /// A look-up that is late while the source answers others fails as [`FailureKind::Overloaded`].
+    /// A look-up that is late fails as [`FailureKind::Overloaded`] if the source has answered
+    /// others meanwhile.
     pub(super) async fn wait_for(
         &self,
         lookup: PolicyFuture,

@@ -1,53 +1,56 @@
-//! Judges whether a call without a reply means an outage or an overload of the other side.
+//! Judges whether a call without a reply means an outage or an overload of the server.
 //!
-//! Replies come roughly in the order in which calls were sent. When a call gives up, the replies to other
-//! calls show why:
+//! Replies arrive roughly in the order in which calls were sent. When a call times out, the replies
+//! to other calls show the reason:
 //!
 //! | replies since this call was sent | meaning |
 //! |---|---|
-//! | there were no replies in the second half of its wait | nothing is answered any more: an outage |
-//! | the newest reply is to a call sent at about the same time, or before | replies come late: overload |
-//! | the newest reply is to a call sent long after | this one was overtaken, and only its part of the store is silent: an outage |
+//! | none arrived in the second half of its wait | the server answers nothing any more: an outage |
+//! | the newest reply is to a call sent before this one, or at about the same time | replies are late: overload |
+//! | the newest reply is to a call sent long after this one | only the part of the store that this call went to is silent: an outage |
 //!
-//! Two signs outweigh these, so that neither a flood nor a busy machine looks like an outage:
+//! Two signs override these rules, so that neither a flood nor a busy machine looks like an outage:
 //!
-//! * There was overload within [`DRAINING`]: the other side may be busy with calls that were given up.
-//! * The timer of the call fired late, and a reply came within [`DRAINING`]: this process gets no time.
+//! * There was an overload within [`DRAINING`]: the server may still work on calls that have timed
+//!   out.
+//! * The timer of the call fired late, and a reply arrived within [`DRAINING`]: this process gets
+//!   too little CPU time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The calls that were answered.
+/// Counts the calls that were answered, and the times of the replies.
 #[derive(Debug)]
 pub(super) struct ReplyProgress {
     origin: Instant,
     answered: AtomicU64,
-    // When the newest of them was sent, in microseconds from `origin`.
+    // The time at which the newest answered call was sent, in microseconds from `origin`.
     newest: AtomicU64,
-    // When a reply came last, to within a few, in microseconds from `origin`.
+    // The time of the last reply, or of one shortly before it, in microseconds from `origin`.
     replied: AtomicU64,
-    // The last sign that the other side is behind, in microseconds from `origin`, or 0.
+    // The last time that the server was found to be behind, in microseconds from `origin`, or 0.
     behind: AtomicU64,
-    // The calls that were answered when a call was last refused.
+    // The number of answered calls at the time of the last refused call.
     answered_by_refusal: AtomicU64,
 }
 
-/// The clock is read for one reply in this number: what a reply costs matters.
+/// The clock is read for one reply in this number, to save time on the path of every reply.
 const TIMED: u64 = 8;
 
-/// How long the other side may be busy with calls that were given up, whose replies are discarded.
+/// The time for which a server may be busy with calls that have timed out. Their replies are
+/// discarded.
 pub(super) const DRAINING: Duration = Duration::from_secs(1);
 
-/// Why a call is late.
+/// The reason why a call is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lateness {
-    /// Nothing is answered.
+    /// The server answers nothing.
     Outage,
-    /// The other side is behind.
+    /// The server is behind with its work.
     Behind,
-    /// This process is behind.
+    /// This process gets too little CPU time.
     Starved,
 }
 
@@ -55,9 +58,9 @@ pub(super) enum Lateness {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentCall {
     pub(super) at: Instant,
-    // In microseconds from the origin.
+    // The time of sending, in microseconds from `origin`.
     micros: u64,
-    // The calls that were answered by then.
+    // The number of calls that had been answered when this one was sent.
     pub(super) answered: u64,
 }
 
@@ -69,7 +72,7 @@ impl Default for ReplyProgress {
 }
 
 impl ReplyProgress {
-    /// Notes that a call is sent now.
+    /// Records that a call is sent now.
     pub(super) fn send(&self) -> SentCall {
         let at = Instant::now();
         let micros = self.micros(at);
@@ -80,7 +83,8 @@ impl ReplyProgress {
         u64::try_from((at - self.origin).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Notes that the call was answered. Replies that arrive together may be noted in any order.
+    /// Records that the call was answered. Replies that arrive together may be recorded in any
+    /// order.
     pub(super) fn answered(&self, sent: SentCall) {
         if self.answered.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED) {
             self.replied.store(self.micros(Instant::now()), Ordering::Relaxed);
@@ -88,7 +92,7 @@ impl ReplyProgress {
         self.newest.store(sent.micros, Ordering::Relaxed);
     }
 
-    /// Returns how many calls were answered.
+    /// Returns the number of calls that were answered.
     pub(super) fn answered_count(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
@@ -98,8 +102,9 @@ impl ReplyProgress {
         self.newest.load(Ordering::Relaxed) > self.micros(time)
     }
 
-    /// Notes that a call is refused because too many are in flight: a sign that the other side is behind, if it
-    /// has answered any since the last refusal. Returns the time then.
+    /// Records that a call is refused because too many are in flight. If the server has answered
+    /// any call since the last refusal, this shows that it is behind. Returns the time in that
+    /// case.
     pub(super) fn refused(&self) -> Option<Instant> {
         let answered = self.answered_count();
         if self.answered_by_refusal.load(Ordering::Relaxed) == answered {
@@ -111,7 +116,7 @@ impl ReplyProgress {
         Some(now)
     }
 
-    /// Returns why the call is late, which is given up now, after `patience`.
+    /// Returns why a call is late that times out now, after `patience`.
     pub(super) fn judge(&self, sent: SentCall, patience: Duration, now: Instant) -> Lateness {
         let half = self.micros(sent.at + patience / 2);
         let (replied, behind) = (&self.replied, &self.behind);
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_is_given_up_tells_an_outage_from_an_overload() {
+    async fn a_call_that_times_out_is_judged_as_outage_or_overload() {
         let progress = ReplyProgress::default();
         let old = progress.send();
         assert_eq!(judge(&progress, old, PATIENCE), Lateness::Outage, "nothing was ever answered");
@@ -166,7 +171,7 @@ mod tests {
         assert_eq!(judge(&progress, late, PATIENCE), Lateness::Behind, "older calls are answered");
 
         let silent = later(0, &progress).await;
-        // Refusals alone are no sign: nothing is answered in an outage either.
+        // Refusals alone prove nothing: in an outage nothing is answered either.
         progress.refused();
         progress.refused();
         advance(DRAINING - Duration::from_millis(1)).await;

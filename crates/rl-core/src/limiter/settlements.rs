@@ -1,4 +1,4 @@
-//! Settlements: what is given back, or charged, after a request has ended.
+//! Settlements: refunds and charges after a request has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::model::{FailureKind, StoreError, Subject};
 use crate::store::{RefundOf, StoreFuture};
 use crate::time::Timestamp;
 
-/// Completes settlements, and reports those that fail. Clones are one.
+/// Completes settlements, and reports those that fail. All clones count the same tasks.
 #[derive(Clone)]
 pub(super) struct Settlements {
     running: Arc<RunningTasks>,
@@ -36,7 +36,7 @@ struct RunningTasks {
 struct RunningTask(Arc<RunningTasks>);
 
 impl Settlements {
-    /// Creates a limiter's settlements, of which none runs.
+    /// Creates the settlements of a limiter.
     pub(super) fn new(
         breaker: &Arc<CircuitBreaker>,
         events: &Arc<Events>,
@@ -50,7 +50,7 @@ impl Settlements {
         }
     }
 
-    /// Frees the places under concurrency limits that `decision` has held since `leased`, and wakes the
+    /// Frees the places under concurrency limits that `decision` has held since `leased`. Wakes the
     /// request at the head of the subject's wait queue.
     pub(super) fn free_places(
         &self,
@@ -67,7 +67,7 @@ impl Settlements {
         })
     }
 
-    /// Records and reports that a decision of this origin could not be held, settled or freed. `call` was
+    /// Records and reports that a settlement failed, for a decision of this origin. `call` was
     /// taken before the store was called.
     pub(super) fn failed(
         &self,
@@ -87,7 +87,8 @@ impl Settlements {
 
     /// Runs a settlement in a task of its own, so that it completes even if the result is dropped.
     ///
-    /// A settlement that is ready, or outside a tokio runtime, is returned as it is.
+    /// A settlement that is already complete, or one outside a tokio runtime, is returned
+    /// unchanged.
     pub(super) fn spawn(&self, settlement: StoreFuture<()>) -> StoreFuture<()> {
         match (settlement, Handle::try_current()) {
             (MaybeReady::Boxed(settlement), Ok(runtime)) => {
@@ -103,8 +104,8 @@ impl Settlements {
         }
     }
 
-    /// Completes a settlement that nothing waits for, in a task if it is not ready, and reports a failure.
-    /// `call` was taken before the store was called.
+    /// Completes a settlement that no caller waits for, and reports a failure. A settlement that is
+    /// not ready continues in a task. `call` was taken before the store was called.
     pub(super) fn complete(
         &self,
         subject: &Subject,
@@ -127,12 +128,13 @@ impl Settlements {
         }
     }
 
-    /// Waits until no settlement runs.
+    /// Waits until no settlement is running.
     pub(super) async fn finish(&self) {
         let RunningTasks { count, idle } = &*self.running;
         let mut notified = std::pin::pin!(idle.notified());
         loop {
-            // Enabled before the check, so that a settlement that ends in between is not missed.
+            // The notification is enabled before the check, so that a settlement that ends in
+            // between is not missed.
             notified.as_mut().enable();
             if count.load(Ordering::Acquire) == 0 {
                 return;

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::decision::LimitStatus;
 use crate::time::Timestamp;
 
-/// The most limit names that are kept. With more, a limit is logged more often.
+/// The maximum number of limit names to remember. With more names, a limit is logged more than once
+/// per window.
 const MAX_NAMES: usize = 1_000;
 
-/// Samples the log lines of limits in shadow: one for each window of a limit, whichever subject exceeds it.
+/// Samples the log lines of limits in shadow. For each window of a limit, one line is logged,
+/// whichever subject exceeds it.
 ///
 /// Maps the name of a limit to the end of the window that has been logged.
 #[derive(Debug, Default)]

@@ -25,12 +25,12 @@ pub(super) struct Stores {
     pub(super) fallback: Option<Fallback>,
     pub(super) namespace: Namespace,
     pub(super) deadline: Duration,
-    /// The lifetime of reservations, if permits make any.
+    /// The lifetime of reservations, if the limiter makes reservations.
     pub(super) reservation: Option<Duration>,
 }
 
 impl Stores {
-    /// Returns the store that has counted `decision`. Its units go back there.
+    /// Returns the store that has counted `decision`, to which its units are refunded.
     fn store_of(&self, decision: &Decision) -> &dyn Store {
         match (decision.origin(), &self.fallback) {
             (Origin::Fallback(_), Some(fallback)) => &*fallback.store,
@@ -61,7 +61,7 @@ impl Stores {
         self.within_deadline(self.decide(&*self.primary, part, Mode::Peek, false))
     }
 
-    /// Charges units to limits that `decision` was made on, in the store that has counted it.
+    /// Charges units to the limits of `decision`, in the store that has counted it.
     pub(super) fn charge(
         &self,
         decision: &Decision,
@@ -74,10 +74,10 @@ impl Stores {
         self.within_deadline(self.decide(self.store_of(decision), part, mode, false))
     }
 
-    /// Charges more units to the rate limits that `decision` has charged, even beyond them.
+    /// Charges more units to the rate limits that `decision` has charged, even beyond these limits.
     ///
-    /// Concurrency limits do not depend on the cost. A limit that counts requests has counted this one, so it
-    /// is charged only if the request is charged `anew`.
+    /// Concurrency limits do not depend on the cost. A limit that counts requests has already
+    /// counted this request, so it is charged only if the request is charged `anew`.
     pub(super) fn charge_rates(
         &self,
         decision: &Decision,
@@ -99,7 +99,7 @@ impl Stores {
         }
     }
 
-    /// Gives units of `decision` back that were charged, or leased, at `charged`.
+    /// Refunds units of `decision` that were charged at `charged`, or whose lease began then.
     pub(super) fn refund(
         &self,
         decision: &Decision,
@@ -131,8 +131,8 @@ impl Stores {
         self.store_of(decision).renew(renewal)
     }
 
-    /// Changes the reservation of `decision` that expires at `expires`, without a deadline. Returns `None` if
-    /// no store has decided.
+    /// Changes the reservation of `decision` that expires at `expires`, without a deadline. Returns
+    /// `None` if no store has made the decision.
     pub(super) fn change_reservation(
         &self,
         decision: &Decision,
@@ -152,7 +152,7 @@ impl Stores {
         Some(self.store_of(decision).change_reservation(reservation, change))
     }
 
-    /// Resets one limit of `subject`, or all.
+    /// Resets the given limit of `subject`, or all limits.
     pub(super) fn reset(
         &self,
         subject: &Subject,
@@ -169,7 +169,7 @@ impl Stores {
         both(self.primary.close(), fallback.unwrap_or(MaybeReady::ready(Ok(()))))
     }
 
-    /// Fails a result that is not ready before the deadline.
+    /// Waits for a result until the deadline, and fails if it is not ready by then.
     pub(super) fn within_deadline<T: Send + 'static>(
         &self,
         result: StoreFuture<T>,

@@ -35,7 +35,7 @@ fn alice() -> Subject {
     Subject::user("alice")
 }
 
-/// Three units per hour.
+/// Returns the builder of a limiter that allows three units per hour.
 fn three() -> RateLimiterBuilder {
     RateLimiter::builder().limit(Limit::per_hour(3))
 }
@@ -127,7 +127,7 @@ impl PolicySource for Slow {
     fn policy(&self, _: &Subject) -> PolicyFuture {
         let Self { after, answer } = self.clone();
         MaybeReady::later(async move {
-            // On a paused clock this passes at once.
+            // On a paused clock this wait takes no real time.
             let _ = tokio::time::timeout(after, std::future::pending::<()>()).await;
             answer.map_err(StoreError::new)
         })
@@ -224,7 +224,7 @@ async fn infrastructure_and_configuration_failures_have_policies_of_their_own() 
 }
 
 #[tokio::test]
-async fn by_default_outages_let_pass_and_misconfigurations_do_not() {
+async fn by_default_outages_allow_requests_and_misconfigurations_reject_them() {
     let store = Arc::new(Faulty::default());
     let limiter = three().store(store.clone()).build().unwrap();
     for kind in KINDS {
@@ -296,7 +296,7 @@ async fn failures_of_operations_are_errors() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_does_not_answer_is_given_up_at_the_deadline() {
+async fn a_store_that_does_not_answer_is_abandoned_at_the_deadline() {
     for (builder, deadline) in [
         (three(), Duration::from_millis(100)),
         (three().deadline(Duration::from_millis(7)), Duration::from_millis(7)),
@@ -316,7 +316,7 @@ async fn a_store_that_does_not_answer_is_given_up_at_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn looking_the_policy_up_is_part_of_the_deadline() {
     let three_per_hour = Policy::new([Limit::per_hour(3)]).unwrap();
-    // The look-up takes 80 of 100 milliseconds, and the store all the rest.
+    // The look-up takes 80 of the 100 milliseconds, and the store never answers.
     let slow = Slow::new(80, Ok(Some(three_per_hour)));
     let limiter = RateLimiter::builder().policies(slow).store(Silent).build().unwrap();
     let asked = Instant::now();
@@ -472,7 +472,7 @@ async fn an_outage_is_one_log_line_when_it_begins_and_one_when_it_ends() {
 
 #[cfg(feature = "tracing")]
 #[tokio::test]
-async fn in_shadow_everything_passes_and_is_reported_once_per_window() {
+async fn in_shadow_every_request_is_allowed_and_reported_once_per_window() {
     use crate::observe::capture::Capture;
 
     let (capture, told, clock) =
@@ -503,7 +503,7 @@ async fn in_shadow_everything_passes_and_is_reported_once_per_window() {
     assert!(lines[0].starts_with("WARN limit in shadow would deny"), "{lines:#?}");
 }
 
-/// Failing closed would deny, and so would a request without a key.
+/// Without shadow, failing closed would deny the request, and so would a missing key.
 #[tokio::test]
 async fn in_shadow_an_outage_denies_nothing() {
     let store = Arc::new(Faulty::default());
@@ -512,7 +512,7 @@ async fn in_shadow_an_outage_denies_nothing() {
     assert!(limiter.check(&alice(), 1).await.is_allowed());
 }
 
-/// The switch must work in an emergency: when the store hangs, or is not there.
+/// The switch must work in an emergency: when the store hangs or cannot be reached.
 #[tokio::test]
 async fn a_disabled_limiter_allows_all_requests_without_calling_the_store() {
     let store = Arc::new(Faulty::default());
@@ -578,7 +578,7 @@ async fn realms_of_the_preset_have_their_own_limits() {
     assert_eq!(names(Subject::ip([198, 51, 100, 7])).await, "hour=1000/hour");
 }
 
-/// The preset has no limits for unknown clients of their own.
+/// The preset has no separate limits for unknown clients.
 #[tokio::test]
 async fn the_preset_limits_unknown_clients_as_anonymous_ones() {
     let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
@@ -593,14 +593,15 @@ async fn a_policy_for_one_call_replaces_the_policy_of_the_subject() {
     let decision = limiter.check_with_policy(&policy, &alice(), 1).await;
     assert_eq!(decision.policy(), Some(&policy));
     assert!(!limiter.check_with_policy(&policy, &alice(), 1).await.is_allowed());
-    // The hour of both policies is the same count; the day is not the subject's own.
+    // Both policies use the same counter for the hour. The day belongs to the policy of the call
+    // only.
     assert_eq!(used(&limiter).await, 1);
     assert!(limiter.check(&alice(), 2).await.is_allowed());
     assert!(!limiter.check(&alice(), 1).await.is_allowed());
 }
 
 #[tokio::test]
-async fn a_refund_gives_back_what_was_granted_at_most() {
+async fn a_refund_returns_at_most_the_granted_units() {
     let store = Arc::new(Faulty::default());
     let limiter = three().store(store.clone()).build().unwrap();
     let granted = limiter.check(&alice(), 2).await;
@@ -627,7 +628,7 @@ async fn a_refund_gives_back_what_was_granted_at_most() {
 }
 
 #[tokio::test]
-async fn post_paid_units_are_taken_beyond_the_limit() {
+async fn used_units_are_charged_beyond_the_limit() {
     let limiter = three().build().unwrap();
     assert!(limiter.charge(&alice(), 10).await.is_allowed());
     assert_eq!(used(&limiter).await, 10);
@@ -636,7 +637,7 @@ async fn post_paid_units_are_taken_beyond_the_limit() {
 }
 
 #[tokio::test]
-async fn a_look_takes_nothing() {
+async fn a_peek_charges_nothing() {
     let limiter = three().build().unwrap();
     assert!(limiter.peek(&alice(), 3).await.is_allowed());
     assert!(!limiter.peek(&alice(), 4).await.is_allowed());
@@ -680,7 +681,7 @@ async fn namespaces_on_one_store_count_apart_and_clones_together() {
 }
 
 #[test]
-fn a_decision_in_memory_is_there_at_once_and_costs_no_allocation() {
+fn a_decision_in_memory_is_ready_immediately_without_an_allocation() {
     let limiter = three().limit(Limit::per_day(9)).build().unwrap();
     let alice = alice();
     let allocated = || {
@@ -691,7 +692,7 @@ fn a_decision_in_memory_is_there_at_once_and_costs_no_allocation() {
         allocation_counter::measure(check).count_total
     };
     assert_ne!(allocated(), 0, "the counters of a new subject");
-    // Granted twice, then denied.
+    // Two checks are granted and two denied.
     assert_eq!([allocated(), allocated(), allocated(), allocated()], [0; 4]);
 }
 

@@ -7,13 +7,14 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::model::Subject;
 
-/// The wait queues of a limiter. A subject without waiting requests has none.
+/// The wait queues of a limiter. A subject without waiting requests has no queue.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueues(Mutex<HashMap<Subject, WaitQueue>>);
 
 #[derive(Debug)]
 struct WaitQueue {
-    // The request at the head of the queue holds the only permit. A semaphore is fair.
+    // The request at the head of the queue holds the only permit. A tokio semaphore grants permits
+    // in order.
     head: Arc<Semaphore>,
     // Notified when a place under a concurrency limit is freed.
     released: Arc<Notify>,
@@ -75,12 +76,12 @@ impl WaitQueues {
 }
 
 impl QueueTicket<'_> {
-    /// Takes the head of the queue if it is free.
+    /// Becomes the head of the queue if no other request is.
     pub(super) fn try_take_head(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.head).try_acquire_owned().ok()
     }
 
-    /// Waits for the head of the queue.
+    /// Waits until the request is at the head of the queue.
     pub(super) async fn take_head(&self) -> OwnedSemaphorePermit {
         let head = Arc::clone(&self.head).acquire_owned().await;
         head.expect("the semaphore of a queue is never closed")

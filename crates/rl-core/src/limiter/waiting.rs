@@ -1,4 +1,4 @@
-//! Requests that wait until their limits grant the cost.
+//! Requests that wait until their limits allow them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::decision::{Decision, LimitStatus, RetryAfter};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Algorithm, Cost, Mode, Subject};
 
-/// The end of a wait without a bound.
+/// The end of a wait that is too long to be added to a time.
 const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The time between two checks under a concurrency limit. Another instance that frees a place does not
-/// notify this one.
+/// The time between two checks under a concurrency limit. Another instance that frees a place does
+/// not notify this one, so the request has to poll.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The bounds of a wait.
@@ -23,13 +23,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct Wait {
     /// The longest time that a request waits.
     pub(crate) at_most: Duration,
-    /// The largest number of requests of a subject that wait.
+    /// The maximum number of requests of one subject that wait at the same time.
     pub(crate) queue: usize,
     /// Whether the charge is a reservation.
     pub(crate) reserves: bool,
 }
 
-/// Checks a request, and lets it wait in the queue of its subject if it is denied.
+/// Checks a request. If it is denied, it waits in the queue of its subject.
 pub(super) fn check_waiting(
     pipeline: &Arc<Pipeline>,
     subject: &Subject,
@@ -62,7 +62,8 @@ pub(super) fn check_waiting(
     }
 }
 
-/// Waits in the queue of the subject. `denied` is the denial before, if the request has been checked.
+/// Waits in the queue of the subject. `denied` is the earlier denial, if the request has already
+/// been checked.
 async fn wait_in_queue(
     pipeline: &Arc<Pipeline>,
     subject: &Subject,
@@ -80,7 +81,7 @@ async fn wait_in_queue(
     };
     let (_head, denied) = match ticket.try_take_head() {
         Some(head) => (head, denied),
-        // The denial is out of date once other requests have been served.
+        // An earlier denial is out of date once other requests have been served, so there is none.
         None => match timeout_at(until, ticket.take_head()).await {
             Ok(head) => (head, None),
             Err(_) => return decide_without_waiting(pipeline, subject, operation).await,
@@ -92,7 +93,7 @@ async fn wait_in_queue(
     };
     while is_worth_a_wait(&decision) {
         match Instant::now().checked_add(time_until_next_check(&decision)) {
-            // A place that is freed meanwhile ends the pause early.
+            // If a place is freed meanwhile, the pause ends early.
             Some(next) if next <= until => {
                 let _ = timeout_at(next, ticket.released()).await;
             }
@@ -105,9 +106,10 @@ async fn wait_in_queue(
     decision
 }
 
-/// Decides a request that found the queue full, or that waited too long for the head of it.
+/// Decides a request that found the queue full, or that waited too long to reach its head.
 ///
-/// It peeks first: while the limits deny it, freed units are left to the requests in the queue.
+/// It peeks first. If the limits deny the request, nothing is charged, and units that come free go
+/// to the queue.
 async fn decide_without_waiting(
     pipeline: &Arc<Pipeline>,
     subject: &Subject,

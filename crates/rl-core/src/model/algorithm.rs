@@ -1,33 +1,34 @@
 use super::Period;
 
-/// The most buckets of a sliding window.
+/// The maximum number of buckets of a sliding window.
 pub(super) const MAX_BUCKETS: u64 = 200;
 
-/// The most units of a sliding log, which stores each of them.
+/// The maximum number of units of a sliding log, which stores the time of each unit.
 pub(super) const MAX_LOGGED: u64 = 100_000;
 
-/// The most permits of a concurrency limit, which stores each of them.
+/// The maximum number of permits of a concurrency limit, which stores each permit.
 pub(super) const MAX_PERMITS: u64 = 10_000;
 
 /// The time at which a fixed window begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Anchor {
-    /// With the first request that is charged. The window ends one period later.
+    /// A window begins with the first charged request, and ends one period later.
     #[default]
     FirstRequest,
-    /// At multiples of the period on the clock, in UTC. 12:00:03 belongs to the minute 12:00:00.
-    /// Periods of whole weeks begin on Monday; [`Period::MONTH`] is the calendar month. Other
-    /// periods count from 1970-01-01T00:00.
+    /// Windows begin at multiples of the period on the clock, in UTC: 12:00:03 is in the window
+    /// that begins at 12:00:00. Periods of whole weeks begin on Monday; [`Period::MONTH`] is the
+    /// calendar month. Other periods are counted from 1970-01-01T00:00.
     Clock,
 }
 
 /// The way in which a token bucket is refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refill {
-    /// Evenly: one token every period / max.
+    /// Evenly: one token is added every period / max.
     #[default]
     Greedy,
-    /// With `max` tokens at the end of each period, counted from the first use of the bucket.
+    /// At the end of each period: `max` tokens are added. Periods are counted from the first use of
+    /// the bucket.
     Interval,
 }
 
@@ -40,13 +41,13 @@ pub enum Algorithm {
         /// The time at which a window begins.
         anchor: Anchor,
     },
-    /// Stores the time of every unit for one period. It grants at most `max` units in any period, and
-    /// denies no request that would keep this bound. `max` is at most 100 000.
+    /// Stores the time of every unit for one period. It grants at most `max` units in any period,
+    /// and denies a request only if that bound requires it. `max` is at most 100 000.
     SlidingLog,
-    /// Counts in buckets of `precision`, which expire one by one as a window of one period slides over
-    /// them. It grants at most `max` units in any period.
+    /// Counts in buckets of length `precision`. As a window of one period slides over the buckets,
+    /// they expire one by one. It grants at most `max` units in any period.
     SlidingWindow {
-        /// The length of a bucket. A length above the period counts as the period.
+        /// The length of a bucket. A length above the period means the period.
         precision: Period,
     },
     /// Counts in two consecutive windows that begin on the clock. The earlier one is weighted by the part
@@ -55,38 +56,39 @@ pub enum Algorithm {
     /// A bucket to which `max` tokens are added in each period. A request takes as many tokens as it
     /// costs.
     TokenBucket {
-        /// The most tokens in the bucket. A new bucket is full.
+        /// The maximum number of tokens in the bucket. A new bucket is full.
         capacity: u64,
         /// The way in which tokens are added.
         refill: Refill,
     },
-    /// The generic cell rate algorithm: one unit every period / max, and up to `burst` units at once after
-    /// a pause.
+    /// The generic cell rate algorithm: one unit every period / max. After a pause, up to `burst`
+    /// units are granted at once.
     Gcra {
-        /// The most units at once.
+        /// The maximum number of units at once.
         burst: u64,
     },
-    /// At most `max` permits at the same time, and at most 10 000. A permit is released when the work is
-    /// done. If its holder dies, the permit is free when its lease ends. The limit's period is the lease.
+    /// At most `max` permits at the same time; `max` is at most 10 000. A permit is released when
+    /// its request has ended. If the process of the request dies, the permit is free when its lease
+    /// ends. The period of the limit is the lease.
     ///
-    /// The wait that a denial reports is the time until enough leases have ended. A permit is usually
+    /// The wait in a denial is the time until enough leases have ended. Permits are usually
     /// released sooner.
     Concurrency,
 }
 
-/// The identity of the state that a limit counts in: algorithm, period, anchor or precision, and
-/// whether units or requests are counted.
+/// The identity of a limit's state: its algorithm, its period, its anchor or precision, and whether
+/// it counts units or requests.
 ///
-/// `max` and bursts are not part of the identity, so changing them keeps what was used.
+/// `max` and bursts are not part of the identity. If they change, the used units stay counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateId {
-    // The algorithm in the upper byte, with `REQUESTS` if requests are counted; the period in
-    // milliseconds below, which is less than 2^42.
+    // The upper byte contains the algorithm, with `REQUESTS` if requests are counted. The bits
+    // below contain the period in milliseconds, which is less than 2^42.
     kind_and_period: u64,
     precision: u64,
 }
 
-/// Marks the algorithm of a limit that counts requests.
+/// The bit that marks the algorithm of a limit that counts requests.
 const REQUESTS: u64 = 0x10;
 
 impl StateId {

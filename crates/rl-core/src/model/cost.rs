@@ -1,12 +1,13 @@
 use std::fmt;
 
-/// The largest number of units a limit may allow: integers up to here are exact in a Lua double.
+/// The largest number of units that a limit may allow. A Lua double is exact for all integers up to
+/// this one.
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
 /// The units that a request uses, 1 by default.
 ///
-/// A cost of 0 uses nothing: the decision only reports the status of the limits. No limit ever grants
-/// more than [`MAX_UNITS`], so a higher cost is stored as `MAX_UNITS + 1`.
+/// A cost of 0 charges nothing: the decision only reports the status of the limits. No limit ever
+/// grants more than [`MAX_UNITS`], so a higher cost is stored as `MAX_UNITS + 1`.
 ///
 /// # Examples
 ///
@@ -65,7 +66,7 @@ pub enum Mode {
     CheckUpTo,
     /// Charges nothing, and reports whether the cost would be granted.
     Peek,
-    /// Charges the whole cost even beyond the limits, because it was used already.
+    /// Charges the whole cost even beyond the limits, because the units have already been used.
     Charge,
 }
 
@@ -79,7 +80,7 @@ impl Mode {
         }
     }
 
-    /// Returns the units to charge if every limit has `available` left.
+    /// Returns the units to charge if every limit has at least `available` remaining.
     pub(crate) const fn charged(self, cost: Cost, available: u64) -> u64 {
         let cost = cost.units();
         match self {
@@ -91,13 +92,15 @@ impl Mode {
         }
     }
 
-    /// Returns the units that the outcome of a limit is computed for, after `charged` units were charged
-    /// to the other limits. A limit in shadow that would have denied the request is not charged itself.
+    /// Returns the units for which a limit's outcome is computed, after `charged` units were
+    /// charged to the other limits. A limit in shadow that would have denied the request is not
+    /// charged itself.
     pub(crate) const fn required_after(self, cost: Cost, charged: u64, is_uncharged: bool) -> u64 {
         match charged {
             0 => self.required(cost),
             charged if is_uncharged => charged,
-            // The state contains the charge. Requiring more would report the granted request as denied.
+            // The state already contains the charge. If more were required, the granted request
+            // would be reported as denied.
             _ => 0,
         }
     }
@@ -106,7 +109,8 @@ impl Mode {
 /// The name of a limit's units in messages to clients.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unit {
-    // The name in the first `len` bytes, then zeros. An array keeps `Limit` `Copy` and `const`.
+    // The first `len` bytes are the name, the others are zero. An array keeps `Limit` `Copy` and
+    // `const`.
     text: [u8; Unit::LONGEST],
     len: u8,
 }

@@ -2,23 +2,23 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
-/// The reason why no decision could be made.
+/// The reason why the limiter could not decide.
 ///
-/// *Infrastructure* failures end without intervention. *Configuration* failures last until an operator
-/// repairs them. An attacker may be able to cause a configuration failure, so it never allows requests
-/// by default.
+/// *Infrastructure* failures end without intervention. *Configuration* failures last until an
+/// operator repairs them. An attacker may be able to cause a configuration failure, so by default
+/// it rejects requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// The store cannot be reached, is loading, failing over or out of memory.
+    /// The store cannot be reached, is loading data, fails over, or is out of memory.
     Unavailable,
     /// The store did not answer before the deadline.
     TimedOut,
     /// Too many decisions are waiting for the store, so it was not called.
     Overloaded,
-    /// The store refused the credentials or the permission for a command.
+    /// The store refused the credentials, or the user may not run a command.
     Refused,
-    /// The store did not prove its identity.
+    /// The server of the store could not prove its identity.
     Untrusted,
     /// The state stored under the subject's key was not written by this crate, or is damaged.
     Corrupt,
@@ -77,12 +77,13 @@ impl fmt::Display for FailureKind {
 ///
 /// # Formatting
 ///
-/// The text describes the failure for an operator's log. It never contains a key, a URL, a password or
-/// anything that a client sent. It may change in any release.
+/// The text describes the failure for an operator's log. It never contains a key, a URL, a
+/// password, or data from a client. It may change in any release.
 ///
 /// # Source
 ///
-/// [`Error::source`] is the underlying failure, if there is one. Its type is not part of the API.
+/// [`Error::source`] returns the underlying failure, if there is one. Its type is not part of the
+/// API.
 #[derive(Debug)]
 pub struct StoreError {
     kind: FailureKind,
@@ -97,8 +98,8 @@ impl StoreError {
         Self { kind, detail: None, source: None }
     }
 
-    /// Returns the error with a detail for the operator. The detail must not contain a key, a secret or
-    /// anything that a client sent.
+    /// Returns the error with a detail for the operator. The detail must not contain a key, a
+    /// secret, or data from a client.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
@@ -113,13 +114,13 @@ impl StoreError {
         self
     }
 
-    /// Returns the detail for operators, without the words for the kind.
+    /// Returns the detail for operators, without the text for the kind.
     #[must_use]
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()
     }
 
-    /// Adds the server that could not be reached to the detail.
+    /// Adds to the detail that this server could not be reached.
     #[cfg(feature = "redis")]
     pub(crate) fn at_connecting_to(mut self, server: &str) -> Self {
         self.detail = Some(match self.detail {
@@ -129,7 +130,7 @@ impl StoreError {
         self
     }
 
-    /// Returns the same error without its cause, for another caller of the same batch.
+    /// Returns a copy without the cause, for another caller of the same batch.
     #[cfg(feature = "redis")]
     pub(crate) fn again(&self) -> Self {
         Self { kind: self.kind, detail: self.detail.clone(), source: None }
@@ -162,10 +163,11 @@ fn _assert_send_sync() -> impl Send + Sync {
     StoreError::new(FailureKind::Unavailable)
 }
 
-/// The most states of other policies that a store holds for one subject.
+/// The maximum number of states of other policies that a store keeps for one subject.
 ///
-/// Together with the 16 states of the current policy it bounds the memory of one subject. A charge that
-/// would need more is rejected, because dropping a state would let a client reset its own limits.
+/// Together with the 16 states of the current policy, it bounds the memory of one subject. A charge
+/// that needs more is rejected: if a state were dropped instead, a client could reset its own
+/// limits.
 pub(crate) const MAX_FOREIGN_STATES: usize = 16;
 
 /// The detail of the error for a charge that would exceed [`MAX_FOREIGN_STATES`].

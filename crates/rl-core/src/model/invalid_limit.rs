@@ -7,43 +7,43 @@ use super::{MAX_UNITS, Period};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidLimit {
-    /// A limit of more units than can be counted exactly.
+    /// The limit allows more units than can be counted exactly.
     TooLarge {
         /// The units.
         max: u64,
     },
-    /// A burst or capacity that is 0, or cannot be counted exactly.
+    /// The burst or capacity is 0, or cannot be counted exactly.
     Capacity {
         /// The burst or capacity.
         capacity: u64,
         /// The units per period.
         max: u64,
     },
-    /// A sliding log that would store too many units.
+    /// The sliding log would store too many units.
     LogTooLong {
         /// The units.
         max: u64,
     },
-    /// A concurrency limit of too many permits.
+    /// The concurrency limit allows too many permits.
     TooManyPermits {
         /// The units.
         max: u64,
     },
-    /// A sliding window counter with a period of more than 50 years.
+    /// The sliding window counter has a period of more than 50 years.
     TooLong {
         /// The period.
         period: Period,
     },
-    /// A unit that messages cannot name, or a unit other than requests for a limit that counts requests.
+    /// The unit has an invalid name, or the limit counts requests and can have no other unit.
     Unit {
         /// Whether the limit counts requests.
         counts_requests: bool,
     },
-    /// A lease for a limit that is not a concurrency limit.
+    /// A lease was set for a limit that is not a concurrency limit.
     NoLease,
-    /// An alignment to the clock for a limit that does not count in fixed windows.
+    /// A limit without fixed windows was aligned to the clock.
     NotFixedWindow,
-    /// A sliding window of too many buckets.
+    /// The sliding window would have too many buckets.
     TooPrecise {
         /// The period.
         period: Period,

@@ -11,7 +11,7 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
 
 /// At most `max` units in each [`Period`], counted by an [`Algorithm`].
 ///
-/// A limit of 0 denies every request, and no wait helps. To allow everything, leave the limit out.
+/// A limit of 0 denies every request for ever. To allow every request, omit the limit.
 ///
 /// A limit has a text form for configuration and logs: `10/second`, `100/15minutes`,
 /// `5000/day:clock`, `60/hour:sliding-log`, `100/minute:gcra:burst=20`,
@@ -124,8 +124,8 @@ impl Limit {
         Ok(Self { algorithm, ..limit })
     }
 
-    /// Returns the same concurrency limit with leases of this length. A permit that is neither released
-    /// nor renewed is free again when its lease ends.
+    /// Returns the same concurrency limit with leases of this length. A permit that is neither
+    /// released nor renewed becomes free when its lease ends.
     ///
     /// # Errors
     ///
@@ -156,12 +156,12 @@ impl Limit {
         }
     }
 
-    /// Returns the same limit under another algorithm. Under [`Algorithm::Concurrency`], the period
+    /// Returns the same limit with another algorithm. With [`Algorithm::Concurrency`], the period
     /// becomes the lease.
     ///
     /// # Errors
     ///
-    /// Returns an error if the limit does not fit the algorithm:
+    /// Returns an error if the limit is not valid with the algorithm. Not valid are:
     ///
     /// * a burst or capacity of 0, or one that cannot be counted exactly (burst × max above
     ///   [`MAX_UNITS`], or more than 50 years to fill);
@@ -214,12 +214,12 @@ impl Limit {
         self.max
     }
 
-    /// Returns the most units that can be granted at once: the burst or capacity if the algorithm has
-    /// one, else `max`.
+    /// Returns the largest number of units that can be granted at once: the burst or capacity if
+    /// the algorithm has one, else `max`.
     #[must_use]
     pub const fn capacity(self) -> u64 {
         match self.algorithm {
-            // Without a rate, a bucket is never filled.
+            // At a rate of 0, a bucket is never filled.
             _ if self.max == 0 => 0,
             Algorithm::Gcra { burst: capacity } | Algorithm::TokenBucket { capacity, .. } => {
                 capacity
@@ -234,10 +234,10 @@ impl Limit {
         self.period
     }
 
-    /// Returns the same limit, which counts requests: each request is one unit, whatever it costs.
+    /// Returns the same limit, but counting requests: each request is one unit, whatever its cost.
     ///
-    /// A policy can thereby limit both requests and their cost over the same period, in separate counters.
-    /// The units are then called `requests` in messages. The text form ends in `:requests`.
+    /// A policy can thus limit both requests and their cost over the same period, in separate
+    /// counters. Messages then call the units `requests`. The text form ends in `:requests`.
     ///
     /// # Examples
     ///
@@ -261,12 +261,12 @@ impl Limit {
         self
     }
 
-    /// Returns the same limit, whose units are called `unit` in messages to clients: `tokens`,
+    /// Returns the same limit with another name for its units in messages to clients: `tokens`,
     /// `bytes`, `credits`.
     ///
     /// Units are called `requests` by default, and always for a limit that [counts
-    /// requests](Self::count_requests). The name changes only messages, not what is counted. The text
-    /// form of the option is `:unit=tokens`.
+    /// requests](Self::count_requests). The name changes only messages, not the counting. The text
+    /// form of this option is `:unit=tokens`.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl Limit {
         self.unit.as_str()
     }
 
-    /// Returns whether each request is one unit, whatever it costs.
+    /// Returns whether each request is one unit, whatever its cost.
     #[must_use]
     pub const fn counts_requests(self) -> bool {
         self.counts_requests
@@ -313,8 +313,8 @@ impl Limit {
 
     /// Returns the same limit in shadow: it is decided and reported, but denies no request.
     ///
-    /// It counts the requests that it would allow if it were enforced, and keeps its count when it is
-    /// enforced later. The text form ends in `:shadow`.
+    /// While in shadow, it counts only the requests that it would allow if it were enforced. It
+    /// keeps its count when it is enforced later. The text form ends in `:shadow`.
     ///
     /// # Examples
     ///
@@ -350,8 +350,8 @@ impl Limit {
         Self { max: 0, is_shadow: false, ..self }
     }
 
-    /// Returns one of `parts` equal parts of the limit, rounded down, so that all parts together are at
-    /// most the whole. A part of less than one unit denies every request.
+    /// Returns one of `parts` equal parts of the limit, rounded down. All parts together are
+    /// therefore at most the whole limit. A part of less than one unit denies every request.
     pub(crate) fn divided_by(self, parts: u64) -> Self {
         let algorithm = match self.algorithm {
             Algorithm::Gcra { burst } => Algorithm::Gcra { burst: burst / parts },
@@ -361,7 +361,8 @@ impl Limit {
             whole => whole,
         };
         let part = Self { max: self.max / parts, ..self };
-        // It fails if the part has no capacity, or takes too long to fill at a rate rounded down.
+        // This fails if the part has no capacity, or if its rounded rate would take too long to
+        // fill it.
         part.with_algorithm(algorithm).unwrap_or(Self { max: 0, ..self })
     }
 
@@ -373,15 +374,15 @@ impl Limit {
 
     /// Returns whether both limits count in the same state, whatever their `max` or burst.
     ///
-    /// State is identified by algorithm, period, anchor or precision, and what is counted: units or
-    /// [requests](Self::count_requests). A change of `max` therefore keeps what was used, and
-    /// `20/minute:requests` counts apart from `10000/minute`.
+    /// A state is identified by algorithm, period, anchor or precision, and by whether units or
+    /// [requests](Self::count_requests) are counted. A change of `max` therefore keeps the used
+    /// units, and `20/minute:requests` is counted separately from `10000/minute`.
     #[must_use]
     pub fn shares_state_with(self, other: Self) -> bool {
         self.state_id() == other.state_id()
     }
 
-    /// Returns the identity of the state that the limit counts in.
+    /// Returns the identity of the limit's state.
     pub(crate) const fn state_id(self) -> StateId {
         StateId::new(self.algorithm, self.period, self.counts_requests)
     }

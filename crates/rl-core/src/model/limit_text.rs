@@ -1,5 +1,5 @@
-//! The text form of a limit: `MAX "/" [COUNT] PERIOD (":" OPTION)*`, or `MAX ":concurrency"` with
-//! its lease.
+//! The text form of a limit: `MAX "/" [COUNT] PERIOD (":" OPTION)*`. A concurrency limit is written
+//! as `MAX ":concurrency"` with its lease.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +32,7 @@ const LEASE: &str = "lease=PERIOD";
 const UNITS: &str = "a unit of 1 to 16 characters of a-z 0-9 -, such as tokens";
 const REQUESTS_ALONE: &str = "no other unit for a limit that counts requests";
 
-// The texts above contain these numbers.
+// The messages above contain these numbers.
 const _: () = assert!(MAX_LOGGED == 100_000 && MAX_PERMITS == 10_000);
 
 // The last options of the text form, in this order.
@@ -54,9 +54,9 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Writes a limit without its last options.
+/// Writes a limit without its final options.
 fn write_enforced(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    // Defaults are left out.
+    // Default values are not written.
     if let Algorithm::Concurrency = limit.algorithm() {
         write!(f, "{}:concurrency", limit.max())?;
         return match limit.period() {
@@ -117,7 +117,7 @@ impl FromStr for Limit {
     }
 }
 
-/// Reads a limit from `enforced`, which is `whole` without its last options.
+/// Parses a limit from `enforced`, which is `whole` without its final options.
 fn read_enforced(whole: &str, enforced: &str) -> Result<Limit, ParseLimitError> {
     let text = enforced;
     let error = |at: usize, expected| ParseLimitError::new(whole, at, expected);
@@ -126,7 +126,7 @@ fn read_enforced(whole: &str, enforced: &str) -> Result<Limit, ParseLimitError> 
     let is_negative = text.starts_with('-');
     let expected = if is_negative { NEGATIVE } else { MAX };
     let max: u64 = text[..digits].parse().map_err(|_| error(0, expected))?;
-    // A comma right behind the digits may be meant to group them.
+    // A comma directly after the digits may separate thousands; a later one separates limits.
     if let Some(comma) = text.find(',').filter(|comma| *comma > digits) {
         return Err(error(comma, ONE_LIMIT));
     }
@@ -167,13 +167,13 @@ fn strip<'a>(text: &'a str, suffix: &str) -> (&'a str, bool) {
     text.strip_suffix(suffix).map_or((text, false), |rest| (rest, true))
 }
 
-/// An iterator over the parts between colons, which knows the place of each.
+/// An iterator over the parts between colons, with the position of each part.
 struct LimitTextParts<'a> {
     text: &'a str,
     rest: Option<&'a str>,
-    /// Where the last part began.
+    /// The position of the current part.
     at: usize,
-    /// Where the next part begins.
+    /// The position of the next part.
     next: usize,
 }
 
@@ -193,7 +193,7 @@ impl<'a> LimitTextParts<'a> {
         ParseLimitError::new(self.text, self.at, expected)
     }
 
-    /// Returns an error at the value of the last part, behind its `=`.
+    /// Returns an error at the value of the last part, after its `=`.
     fn error_in_value(&self, expected: &'static str) -> ParseLimitError {
         let name = self.text[self.at..].find('=').map_or(0, |equals| equals + 1);
         ParseLimitError::new(self.text, self.at + name, expected)
@@ -213,7 +213,7 @@ impl<'a> LimitTextParts<'a> {
 
     fn precision(&mut self) -> Result<Period, ParseLimitError> {
         let part = self.next();
-        // Where there is no part, the error points behind the text.
+        // If a part is missing, the error points to the end of the text.
         if part.is_none() {
             self.at = self.next;
         }
@@ -271,7 +271,8 @@ impl<'a> LimitTextParts<'a> {
     }
 }
 
-/// Text that is not a [`Limit`]: it names the text, the column and what was expected there.
+/// The error for a text that is not a [`Limit`]. It contains the text, the column, and what was
+/// expected there.
 ///
 /// # Examples
 ///
@@ -289,7 +290,8 @@ pub struct ParseLimitError {
 
 impl ParseLimitError {
     fn new(text: &str, at: usize, expected: &'static str) -> Self {
-        // A hostile configuration value may be long; an error need not be.
+        // A configuration value from an attacker may be long, so the error shows only its
+        // beginning.
         const SHOWN: usize = 64;
         let column = text.char_indices().take_while(|(byte, _)| *byte < at).count() + 1;
         let mut shown: String = text.chars().take(SHOWN).collect();

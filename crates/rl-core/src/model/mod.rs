@@ -1,9 +1,10 @@
-//! The words of the domain: plain values, without clocks, locks or I/O.
+//! The types of the domain: plain values, without clocks, locks or I/O.
 //!
-//! A [`Limit`] allows at most `max` units in each [`Period`], under an [`Algorithm`]. The limits one
-//! [`Subject`] is under form a [`Policy`](crate::Policy). A request uses some units, its [`Cost`]. The
-//! [`Decision`](crate::Decision) contains the verdict and the status of each limit
-//! ([`LimitStatus`](crate::LimitStatus)). If no decision could be made, a [`FailureKind`] is the reason.
+//! A [`Limit`] allows at most `max` units in each [`Period`], counted by an [`Algorithm`]. All
+//! limits of a [`Subject`] form its [`Policy`](crate::Policy). A request uses some units, its
+//! [`Cost`]. The [`Decision`](crate::Decision) contains the verdict and the status of each limit
+//! ([`LimitStatus`](crate::LimitStatus)). If no decision can be made, a [`FailureKind`] gives the
+//! reason.
 //!
 //! # Example
 //!

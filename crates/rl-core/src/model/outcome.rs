@@ -1,22 +1,22 @@
 use super::Limit;
 
-/// The status of one limit after a decision, in the numbers that stores exchange.
+/// The status of one limit after a decision, as numbers that stores exchange.
 ///
-/// [`LimitStatus`](crate::LimitStatus) presents it for reading, with the limit beside it.
+/// [`LimitStatus`](crate::LimitStatus) combines it with its limit for applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Outcome {
     used: u64,
     reset_micros: u64,
-    // 0: the limit grants the request; u64::MAX: it never will.
+    // 0 if the limit grants the request; u64::MAX if it never will.
     retry_micros: u64,
 }
 
 impl Outcome {
-    /// The wait of a limit that never grants the request.
+    /// The wait for a limit that never grants the request.
     pub(crate) const NEVER: u64 = u64::MAX;
 
-    /// Creates the outcome of a limit that grants the request. `used` units are used, and the limit is
-    /// as if unused in `reset_micros`.
+    /// Creates the outcome of a limit that grants the request. `used` units are used, and the whole
+    /// limit is available again in `reset_micros`.
     #[must_use]
     pub const fn granted(used: u64, reset_micros: u64) -> Self {
         Self { used, reset_micros, retry_micros: 0 }
@@ -24,7 +24,7 @@ impl Outcome {
 
     /// Creates the outcome of a limit that denies the request until `retry_micros` have passed.
     ///
-    /// A wait of 0 would read as granted, so it counts as one microsecond.
+    /// A wait of 0 would mean that the request is granted, so it is raised to one microsecond.
     #[must_use]
     pub const fn denied(used: u64, reset_micros: u64, retry_micros: u64) -> Self {
         let retry_micros = if retry_micros == 0 { 1 } else { retry_micros };
@@ -60,17 +60,18 @@ impl Outcome {
         self.used
     }
 
-    /// Returns the time until the limit is as if unused.
+    /// Returns the time until the whole limit is available again.
     pub(crate) const fn reset_micros(self) -> u64 {
         self.reset_micros
     }
 
-    /// Returns the wait: 0 if the limit grants the request, [`NEVER`](Self::NEVER) if no wait helps.
+    /// Returns the wait: 0 if the limit grants the request, [`NEVER`](Self::NEVER) if waiting does
+    /// not help.
     pub(crate) const fn retry_micros(self) -> u64 {
         self.retry_micros
     }
 
-    /// Returns the wait of a limit that denies for a limited time.
+    /// Returns the wait if the limit denies the request for a limited time.
     pub(crate) const fn wait_micros(self) -> Option<u64> {
         match self.retry_micros {
             0 | Self::NEVER => None,
@@ -78,8 +79,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome `micros` later if nothing was used since. A limit that denies is assumed to
-    /// deny still.
+    /// Returns the outcome as it is `micros` later, if nothing has been used since. A limit that
+    /// denies now must still deny then.
     #[cfg(feature = "redis")]
     pub(crate) const fn at_later(self, micros: u64) -> Self {
         let reset_micros = self.reset_micros.saturating_sub(micros);

@@ -3,10 +3,10 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A non-zero span of whole milliseconds, 100 years at most.
+/// A length of time in whole milliseconds: more than zero, and at most 100 years.
 ///
-/// The six that have a name are [`Period::SECOND`] to [`Period::MONTH`]. Two periods of the same
-/// length are the same period: seven days are a week, thirty days are a month.
+/// Six periods have names: [`Period::SECOND`] to [`Period::MONTH`]. Two periods of the same length
+/// are equal: seven days are a week, thirty days are a month.
 ///
 /// # Examples
 ///
@@ -22,8 +22,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(NonZeroU64);
 
-/// Name, short form and length in milliseconds, longest first: the order in which a period is
-/// written. A plural "s" is read too.
+/// The name, short form and length in milliseconds of each unit. The longest comes first, because a
+/// period is written in the longest unit that divides it. Names with a plural "s" are also read.
 const UNITS: [(&str, &str, u64); 7] = [
     ("month", "mo", 2_592_000_000),
     ("week", "w", 604_800_000),
@@ -45,12 +45,12 @@ impl Period {
     pub const HOUR: Self = Self::known(3_600_000);
     /// 86 400 seconds.
     pub const DAY: Self = Self::known(86_400_000);
-    /// Seven days; anchored to the clock it begins on Monday.
+    /// Seven days. Windows that are aligned to the clock begin on Monday.
     pub const WEEK: Self = Self::known(604_800_000);
-    /// 30 days (2 592 000 s); anchored to the clock it is the calendar month.
+    /// 30 days (2 592 000 s). With windows that are aligned to the clock, the calendar month.
     pub const MONTH: Self = Self::known(2_592_000_000);
 
-    /// The longest period there can be: 100 years of 365 days.
+    /// The longest period: 100 years of 365 days.
     pub const LONGEST: Self = Self::known(MAX_MILLIS);
 
     /// The six named periods, shortest first.
@@ -61,7 +61,7 @@ impl Period {
         Self(NonZeroU64::new(millis).expect("the named periods are not zero"))
     }
 
-    /// Creates a span of `millis` milliseconds.
+    /// Creates a period of `millis` milliseconds.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl Period {
         self.0.get() * 1_000
     }
 
-    /// Returns the position in [`Period::NAMED`], if it is one of them.
+    /// Returns the position in [`Period::NAMED`], if the period has a name.
     #[must_use]
     pub fn named_index(self) -> Option<usize> {
         Self::NAMED.iter().position(|named| *named == self)
@@ -144,11 +144,11 @@ impl FromStr for Period {
 impl TryFrom<Duration> for Period {
     type Error = InvalidPeriod;
 
-    /// Creates the period of a duration.
+    /// Creates a period from a duration.
     ///
     /// # Errors
     ///
-    /// Returns an error if the span is not a whole number of milliseconds, is zero or too long.
+    /// Returns an error if the duration is zero, too long, or not a whole number of milliseconds.
     fn try_from(span: Duration) -> Result<Self, InvalidPeriod> {
         if !span.subsec_nanos().is_multiple_of(1_000_000) {
             return Err(InvalidPeriod::NotWholeMillis);
@@ -163,17 +163,17 @@ impl From<Period> for Duration {
     }
 }
 
-/// An error in a [`Period`].
+/// The error for an invalid [`Period`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPeriod {
-    /// A period of no length.
+    /// The period is zero.
     Zero,
-    /// Longer than 100 years.
+    /// The period is longer than 100 years.
     TooLong,
-    /// Not a whole number of milliseconds.
+    /// The duration is not a whole number of milliseconds.
     NotWholeMillis,
-    /// Text that does not end in a known unit.
+    /// The text does not end in a known unit.
     UnknownUnit,
 }
 

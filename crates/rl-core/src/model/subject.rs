@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayString;
 
-/// The kind of subject. Realms never collide: the consumer `10.0.0.1` and the address
-/// `10.0.0.1` are different subjects.
+/// The kind of a subject. Subjects of different realms are always different, for example the
+/// consumer `10.0.0.1` and the address `10.0.0.1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Realm {
-    /// A client address, for clients that are not identified.
+    /// A client address, for unidentified clients.
     Ip,
     /// An API key.
     Key,
@@ -20,7 +20,7 @@ pub enum Realm {
     User,
     /// All clients together.
     Global,
-    /// All clients without any known property, together.
+    /// All unidentified clients together.
     Unknown,
     /// A custom realm; see [`Realm::custom`].
     Custom(CustomRealm),
@@ -31,8 +31,8 @@ impl Realm {
     ///
     /// # Errors
     ///
-    /// Returns an error unless `name` is 1 to 32 characters of `a-z`, `0-9`, `_` and `-`, and none
-    /// of the ready-made realms.
+    /// Returns an error unless `name` is 1 to 32 characters of `a-z`, `0-9`, `_` and `-`. The names
+    /// of the built-in realms are errors too.
     pub fn custom(name: &str) -> Result<Self, InvalidRealm> {
         let known = [Self::Ip, Self::Key, Self::Consumer, Self::User, Self::Global, Self::Unknown];
         let fits = (1..=32).contains(&name.len())
@@ -45,7 +45,7 @@ impl Realm {
         Ok(Self::Custom(CustomRealm(name.into())))
     }
 
-    /// Returns the name, as it appears in store keys.
+    /// Returns the name of the realm, which is part of store keys.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -59,19 +59,19 @@ impl Realm {
         }
     }
 
-    /// Returns whether subjects of the realm are identified: every realm but [`Realm::Ip`] and
-    /// [`Realm::Unknown`].
+    /// Returns whether the subjects of the realm are identified. This is true for all realms except
+    /// [`Realm::Ip`] and [`Realm::Unknown`].
     #[must_use]
     pub const fn is_identified(&self) -> bool {
         !matches!(self, Self::Ip | Self::Unknown)
     }
 }
 
-/// The checked name of a realm made with [`Realm::custom`].
+/// The validated name of a realm that [`Realm::custom`] created.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CustomRealm(Arc<str>);
 
-/// A name that cannot be a realm.
+/// The error for an invalid name of a realm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidRealm {
     name: String,
@@ -96,8 +96,8 @@ impl std::error::Error for InvalidRealm {}
 /// [`Subject::MAX_ID_LEN`] bytes is replaced by its 128-bit BLAKE3 digest, so that no client can
 /// create long keys. `Debug` never shows the id.
 ///
-/// Secrets (API keys, tokens) belong in [`Subject::digest`], as a *keyed* hash:
-/// [`KeySecret`](crate::key::KeySecret) makes it.
+/// Secrets (API keys, tokens) belong in [`Subject::digest`] as a *keyed* hash, which
+/// [`KeySecret`](crate::key::KeySecret) creates.
 ///
 /// # Examples
 ///
@@ -128,7 +128,7 @@ enum IdRepr {
     // The digest of a text longer than `MAX_ID_LEN`.
     TooLong([u8; 16]),
     Digest([u8; 16]),
-    // A digest of several subjects, and the first of them.
+    // A digest of several subjects, and the first of these subjects.
     Combined([u8; 16], Arc<Subject>),
 }
 
@@ -157,7 +157,7 @@ impl Subject {
         Self { realm, id: SubjectId(IdRepr::Digest(digest)) }
     }
 
-    /// Returns several subjects as one, which belongs to the first of them.
+    /// Combines several subjects into one, which is owned by the first of them.
     pub(crate) fn combined(first: &Self, digest: [u8; 16]) -> Self {
         let owner = match &first.id.0 {
             IdRepr::Combined(_, owner) => owner.clone(),
@@ -168,8 +168,8 @@ impl Subject {
 
     /// Creates the subject of a client address, in its canonical text form.
     ///
-    /// [`ClientAddress`](crate::key::ClientAddress) counts IPv6 clients by network; the subject of a
-    /// network is `Subject::new(Realm::Ip, "2001:db8::/64")`.
+    /// [`ClientAddress`](crate::key::ClientAddress) counts IPv6 clients by network. The subject of
+    /// a network is `Subject::new(Realm::Ip, "2001:db8::/64")`.
     ///
     /// # Examples
     ///
@@ -213,9 +213,9 @@ impl Subject {
         &self.id
     }
 
-    /// Returns the subject that this one belongs to, in the same realm: the first of those combined by
-    /// [`and`](crate::key::KeyExtractor::and), else the subject itself. Look up this one in a map of
-    /// policies by consumer or key.
+    /// Returns the owner of this subject, which is in the same realm. It is the first subject of
+    /// those that [`and`](crate::key::KeyExtractor::and) combined, else the subject itself. Use the
+    /// owner to look up a policy by consumer or key.
     ///
     /// # Examples
     ///
@@ -226,7 +226,7 @@ impl Subject {
     ///
     /// let premium = Policy::new([Limit::per_minute(1_000)])?;
     /// let tiers = HashMap::from([(Subject::consumer("alice"), premium)]);
-    /// // A consumer, and each pair of the consumer and a route, are under the policy of the consumer.
+    /// // The policy of the consumer applies to the consumer, and to its pairs with routes.
     /// let limiter = RateLimiter::builder()
     ///     .policies(move |subject: &Subject| tiers.get(subject.owner()).cloned())
     ///     .build()?;
@@ -240,15 +240,15 @@ impl Subject {
         }
     }
 
-    /// Returns the form of the subject for logs: sixteen hexadecimal digits, 64 bits of a hash that is keyed
-    /// with the [secret of the log](Self::set_log_secret).
+    /// Returns the form of the subject for logs: sixteen hexadecimal digits. They are 64 bits of a
+    /// hash that is keyed with the [secret of the log](Self::set_log_secret).
     ///
-    /// The digits cannot be reversed by trying all subjects without the secret. Under another secret the
-    /// same subject has other digits.
+    /// Without the secret, the subject cannot be found by hashing all candidates. With another
+    /// secret, the same subject has other digits.
     #[must_use]
     pub fn redacted(&self) -> Redacted {
         let mut hasher = blake3::Hasher::new_keyed(log_secret());
-        // The zero byte ends the realm, whose name contains none. The next byte separates texts from digests.
+        // The zero byte ends the realm, which contains none. The next byte marks a digest.
         let (id, is_digest) = self.id.parts();
         let separator = if is_digest { b"\0\x01" } else { b"\0\0" };
         hasher.update(self.realm.as_str().as_bytes()).update(separator).update(id);
@@ -257,15 +257,15 @@ impl Subject {
         Redacted(u64::from_be_bytes(tag))
     }
 
-    /// Sets the secret with which [`redacted`](Self::redacted) hashes subjects for the log, for the whole
-    /// process. Without it each process has a random one of its own.
+    /// Sets the secret with which [`redacted`](Self::redacted) hashes subjects for the log, for the
+    /// whole process. If it is not set, each process uses a random secret.
     ///
-    /// Set the same secret on all instances of a service, before they log anything, so that a subject has
-    /// the same digits in all logs and after a restart.
+    /// Set the same secret on all instances of a service before they write log lines. A subject
+    /// then has the same digits in all logs, also after a restart.
     ///
     /// # Errors
     ///
-    /// Returns an error if there are fewer than 16 bytes, or if a secret is in use already.
+    /// Returns an error if `secret` is shorter than 16 bytes, or if another one is in use.
     pub fn set_log_secret(secret: &[u8]) -> Result<(), InvalidLogSecret> {
         if secret.len() < 16 {
             return Err(InvalidLogSecret::TooShort);
@@ -285,13 +285,13 @@ fn log_secret() -> &'static [u8; 32] {
     })
 }
 
-/// An error in setting the secret for the log.
+/// The error for a secret of the log that cannot be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidLogSecret {
-    /// It has fewer than 16 bytes.
+    /// The secret is shorter than 16 bytes.
     TooShort,
-    /// Another secret is in use, a random one or one that was set before.
+    /// Another secret is already in use, either a random one or one that was set before.
     InUse,
 }
 
@@ -307,7 +307,7 @@ impl fmt::Display for InvalidLogSecret {
 impl std::error::Error for InvalidLogSecret {}
 
 impl SubjectId {
-    /// Returns the bytes, and whether they are those of a digest.
+    /// Returns the bytes of the text or the digest, and whether they are a digest.
     #[inline]
     pub(crate) fn parts(&self) -> (&[u8], bool) {
         match &self.0 {
@@ -329,14 +329,14 @@ impl SubjectId {
         }
     }
 
-    /// Returns whether the id is the digest of a text of more than [`Subject::MAX_ID_LEN`] bytes.
+    /// Returns whether the id is the digest of a text longer than [`Subject::MAX_ID_LEN`] bytes.
     #[must_use]
     pub const fn is_of_long_text(&self) -> bool {
         matches!(self.0, IdRepr::TooLong(_))
     }
 
-    /// Returns the bytes of the text or of the digest. A text and a digest may have the same bytes; use
-    /// [`SubjectId::as_text`] to tell them apart.
+    /// Returns the bytes of the text or the digest. A text and a digest may have the same bytes;
+    /// [`SubjectId::as_text`] distinguishes them.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -349,7 +349,7 @@ impl SubjectId {
     }
 }
 
-// Stores count by the bytes of a digest, so the source of the digest does not distinguish ids.
+// Stores count by the bytes of a digest, so the source of a digest does not matter.
 impl PartialEq for SubjectId {
     fn eq(&self, other: &Self) -> bool {
         self.as_text().is_some() == other.as_text().is_some() && self.as_bytes() == other.as_bytes()
@@ -428,7 +428,8 @@ mod tests {
         }
         assert_eq!(alice.owner().id().as_text(), Some("alice"));
         assert_ne!(pair, nested);
-        // As the store, which sees the digest and not whose it is.
+        // The pair equals a subject with the same digest: a store sees only the digest, not the
+        // owner.
         assert_eq!(pair, Subject::digest(Realm::Consumer, [1; 16]));
         let long = Subject::consumer(&"a".repeat(Subject::MAX_ID_LEN + 1));
         assert!(long.id().is_of_long_text());
@@ -446,7 +447,7 @@ mod tests {
         }
     }
 
-    /// The fault: the hash had no key, and all IPv4 addresses can be tried within a minute.
+    /// Fault: the hash had no key, and all IPv4 addresses can be tried within a minute.
     #[test]
     fn redacted_is_a_keyed_hash_that_distinguishes_subjects() {
         let subjects = [
@@ -466,7 +467,7 @@ mod tests {
             assert_ne!(subject.redacted().to_string(), unkeyed[..16], "{text:?}");
         }
         assert_eq!(Subject::set_log_secret(b"short"), Err(InvalidLogSecret::TooShort));
-        // The first call of `redacted` has set a random one.
+        // The first call of `redacted` has set a random secret.
         assert_eq!(Subject::set_log_secret(&[7; 16]), Err(InvalidLogSecret::InUse));
     }
 

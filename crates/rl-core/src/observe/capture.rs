@@ -14,10 +14,10 @@ thread_local! {
 
 /// Captures the log lines of this thread until it is dropped.
 ///
-/// One subscriber serves all threads. With a subscriber for each thread, `tracing` would lose lines while
+/// One subscriber serves all threads. If each thread had its own, `tracing` would lose lines while
 /// threads start and end, because it caches whether any subscriber is interested.
 pub(crate) struct Capture {
-    // It stays in its thread.
+    // This marker keeps the value in its thread, because it captures the lines of that thread only.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -31,7 +31,7 @@ impl Capture {
         Self { _not_send: PhantomData }
     }
 
-    /// Returns the lines so far, as `WARN message; field=value`.
+    /// Returns the lines that have been captured, in the form `WARN message; field=value`.
     pub(crate) fn lines(&self) -> Vec<String> {
         LINES.with_borrow(|lines| lines.clone().unwrap_or_default())
     }

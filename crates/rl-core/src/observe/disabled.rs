@@ -1,4 +1,4 @@
-//! The same functions as in `enabled.rs`, silent.
+//! The functions of `enabled.rs` without any effect, for builds without the feature `tracing`.
 
 use std::time::Duration;
 

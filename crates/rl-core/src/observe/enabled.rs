@@ -11,7 +11,7 @@ use crate::model::Redacted;
 use crate::model::StoreError;
 use crate::model::Subject;
 
-/// Returns whether a subscriber may record [`decided`].
+/// Returns whether any subscriber may record the events of [`decided`].
 ///
 /// This is one atomic load, and nearly always `false`.
 #[inline]
@@ -20,7 +20,7 @@ pub(crate) fn may_decisions_be_logged() -> bool {
 }
 
 pub(crate) fn decided(subject: &Subject, decision: &Decision) {
-    // The fields are computed only if a subscriber records them.
+    // The fields are computed only if a subscriber records the event.
     if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
         return;
     }
@@ -49,7 +49,7 @@ pub(crate) fn would_deny(subject: &Subject, limit: &LimitStatus<'_>, is_first: b
     }
 }
 
-/// Returns why a store or a source failed: its own words, and those of the error beneath.
+/// Returns why a store or a source failed: the detail of the error, and the text of its cause.
 fn cause(error: &StoreError) -> Option<String> {
     match (error.detail(), error.source()) {
         (Some(detail), Some(source)) => Some(format!("{detail}: {source}")),

@@ -1,10 +1,10 @@
 //! Log lines for operators, and an observer for metrics.
 //!
-//! With feature `tracing` (default) the limiter logs under the target `rl_core`: one line when a condition
-//! begins, one when it is over, and one for every decision at level `debug`. Above that level no request
-//! has a line of its own.
+//! With the feature `tracing` (default), the limiter logs under the target `rl_core`. It writes one
+//! line when a condition begins, and one when the condition is over. Every decision has a line at
+//! level `debug` only.
 //!
-//! | begins | ends | fields |
+//! | line at the beginning | line at the end | fields |
 //! |---|---|---|
 //! | `store failing` | `store recovered` | `kind`, `cause`; `outage_ms`, `undecided` |
 //! | `store overloaded` | `store overload ended` | `in_flight`, `bound`; `lasted_ms`, `refused` |
@@ -17,8 +17,8 @@
 //! | `concurrency lease lapsed…` | `concurrency leases no longer lapse` | `subject`, `is_retaken`; `lasted_ms`, `leases` |
 //! | `counters without expiry found` | `no more counters without expiry` | `counters` |
 //!
-//! Each names the `limiter` by its namespace and the `store`. Subjects appear as sixteen hexadecimal digits of
-//! a keyed hash: [`Subject::redacted`].
+//! Each line names the namespace of the `limiter` and the `store`. Subjects are shown as sixteen
+//! hexadecimal digits of a keyed hash: [`Subject::redacted`].
 //!
 //! # Example
 //!
@@ -78,7 +78,7 @@ use crate::decision::{Decision, LimitStatus};
 use crate::model::StoreError;
 use crate::model::Subject;
 
-/// The limiter and the store that a line in the log names.
+/// The limiter and the store in the fields of a log line.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "nothing is logged"))]
 pub(crate) struct EventLocation<'a> {
@@ -88,38 +88,41 @@ pub(crate) struct EventLocation<'a> {
     pub(crate) store: &'a str,
 }
 
-/// Receives decisions and failures, for example to count them. Its methods run within the request, so they
-/// should be quick.
+/// Receives decisions and failures, for example to count them. Its methods run as part of the
+/// request, so they should be quick.
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// Receives a decision of the store, or of the failure policy.
     fn decided(&self, subject: &Subject, decision: &Decision) {
         let _ = (subject, decision);
     }
 
-    /// Receives a limit in shadow that would have denied a request. Called for each such request; a log line
-    /// is written once per window.
+    /// Receives a limit in shadow that would have denied a request. It is called for each such
+    /// request, while the log gets one line per window.
     fn would_deny(&self, subject: &Subject, limit: &LimitStatus<'_>) {
         let _ = (subject, limit);
     }
 
-    /// Receives a failure of a store. Called for each failure; a log line is written once per outage. It is not
-    /// called for requests that do not reach the store because the circuit breaker is open or too many
-    /// requests are in flight.
+    /// Receives a failure of a store. It is called for each failure, while the log gets one line
+    /// per outage. Requests that do not reach the store cause no call: the circuit breaker is open,
+    /// or too many requests are in flight.
     fn store_failed(&self, error: &StoreError) {
         let _ = error;
     }
 
-    /// Reports that the store has recovered.
+    /// Receives the event that the store has recovered.
     fn store_recovered(&self) {}
 
-    /// Receives a failure of the source of policies. Called for each failure.
+    /// Receives a failure of the source of policies. It is called for each failure.
     fn source_failed(&self, error: &StoreError) {
         let _ = error;
     }
 
-    /// Reports that the lease of a place under a concurrency limit has ended while the request is in
-    /// flight. The request continues with its place if it could be taken again, and else uncounted.
-    /// Called when the lease has ended, and again if the place is retaken later.
+    /// Receives the event that a lease under a concurrency limit has ended while its request is in
+    /// flight.
+    ///
+    /// The request continues. `is_retaken` is true if the units could be charged again; otherwise
+    /// the request is not counted. In that case the method is called once more if the units are
+    /// charged later.
     fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
         let _ = (subject, is_retaken);
     }

@@ -1,15 +1,16 @@
-//! Samples log lines of a condition: one when it begins, one when it is over.
+//! Samples the log lines of a condition: one when it begins, one when it is over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Samples the log lines of a condition that many requests meet, such as an overload.
+/// Samples the log lines of a condition that affects many requests, such as an overload.
 ///
-/// The first occurrence begins the condition. It is over when it has not occurred for the calm time, so a
-/// condition that flickers counts as one. Nothing runs in the background: code that sees a success calls
-/// [`Transition::ended`]. Times are tokio's, which tests can pause.
+/// The first occurrence begins the condition. The condition is over when it has not occurred for
+/// the calm time, so a condition that comes and goes counts as one. No background task runs: code
+/// that observes a success calls [`Transition::ended`]. The clock is tokio's, which tests can
+/// pause.
 ///
 /// # Examples
 ///
@@ -35,7 +36,7 @@ pub struct Transition {
     count: AtomicU64,
 }
 
-/// A condition that is over.
+/// A condition that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ended {
@@ -46,19 +47,21 @@ pub struct Ended {
 }
 
 impl Transition {
-    /// Creates a condition that does not hold, and that is over after this time without an occurrence.
+    /// Creates a condition that has not begun. It is over after the time `calm` without an
+    /// occurrence.
     #[must_use]
     pub fn new(calm: Duration) -> Self {
         let (begun, last, count) = Default::default();
         Self { calm, origin: Instant::now(), begun, last, count }
     }
 
-    /// Notes an occurrence. Returns true if the condition begins with it, so that the caller logs it.
+    /// Records an occurrence. Returns true if the condition begins with it, so that the caller logs
+    /// a line.
     pub fn occurred(&self) -> bool {
         self.occurred_times(1)
     }
 
-    /// Notes several occurrences, like [`occurred`](Self::occurred).
+    /// Records several occurrences, like [`occurred`](Self::occurred).
     pub fn occurred_times(&self, count: u64) -> bool {
         self.count.fetch_add(count, Ordering::Relaxed);
         let now = self.now();
@@ -67,7 +70,7 @@ impl Transition {
         begun.load(relaxed) == 0 && begun.compare_exchange(0, now + 1, relaxed, relaxed).is_ok()
     }
 
-    /// Counts an occurrence if the condition holds; does not begin it.
+    /// Counts an occurrence if the condition has begun. Does not begin it.
     pub fn count_if_on(&self) {
         if self.is_on() {
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -80,10 +83,10 @@ impl Transition {
         self.begun.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the condition if it has not occurred for the calm time. Only the one caller that ended it gets
-    /// a result.
+    /// Ends the condition if it has not occurred for the calm time. If several threads call this,
+    /// only one of them gets a result.
     ///
-    /// Costs one relaxed load while the condition does not hold.
+    /// Costs one relaxed load if the condition has not begun.
     pub fn ended(&self) -> Option<Ended> {
         if self.is_on() { self.ended_if_calm() } else { None }
     }
@@ -102,7 +105,7 @@ impl Transition {
         Some(Ended { lasted: Duration::from_micros(micros), count })
     }
 
-    /// Returns how long the condition has held.
+    /// Returns the time since the condition began.
     #[must_use]
     pub fn held_for(&self) -> Duration {
         let begun = self.begun.load(Ordering::Relaxed).checked_sub(1);
@@ -128,7 +131,7 @@ mod tests {
         let mut lines = Vec::new();
         for second in 0..30 {
             for _ in 0..10 {
-                // Every tenth of a second for ten seconds, then no more.
+                // An occurrence every tenth of a second for ten seconds, then no more.
                 if second < 10 && overload.occurred() {
                     lines.push("begun".to_owned());
                 }

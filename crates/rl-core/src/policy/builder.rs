@@ -17,8 +17,9 @@ impl PolicyBuilder {
     /// Adds a limit that is named after its period: `second`, `15minutes`. A concurrency limit is
     /// named `concurrency`.
     ///
-    /// If two limits would get the same name, the fixed window that counts units gets it, or else the
-    /// first of them. The names of the others include how they count: `second:gcra`, `minute:requests`.
+    /// If two limits would get the same name, the fixed window that counts units gets it, or else
+    /// the first of them. The names of the others include the algorithm or `requests`:
+    /// `second:gcra`, `minute:requests`.
     ///
     /// # Examples
     ///
@@ -37,7 +38,7 @@ impl PolicyBuilder {
         self
     }
 
-    /// Adds a limit with a name of its own.
+    /// Adds a limit with the given name.
     pub fn named(mut self, name: &str, limit: Limit) -> Self {
         self.limits.push((Some(name.into()), limit));
         self
@@ -53,10 +54,12 @@ impl PolicyBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`], if a name is not
-    /// 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -` or is used twice, if two limits would
-    /// count in the same state, or if sliding windows and logs would store more entries than a decision
-    /// can read in a short time: two logs of 100 000 units are allowed, or two windows of 200 buckets.
+    /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`]. Returns an error
+    /// if a name is used twice, or is not 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Returns
+    /// an error if two limits would count in the same state.
+    ///
+    /// Returns an error if sliding windows and logs would store more entries than a decision can
+    /// read in a short time. Two logs of 100 000 units are allowed, or two windows of 200 buckets.
     pub fn build(self) -> Result<Policy, InvalidPolicy> {
         let limits = named(self.limits);
         if limits.is_empty() {
@@ -70,7 +73,8 @@ impl PolicyBuilder {
             if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
                 return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
             }
-            // Check the states before the names, because unnamed limits that share a state share a name too.
+            // The states are compared before the names, because unnamed limits that share a state
+            // also share a name.
             for earlier in &limits[..i] {
                 if earlier.state == *state {
                     let (first, second) = (earlier.limit, *limit);
@@ -94,7 +98,7 @@ impl fmt::Debug for PolicyBuilder {
     }
 }
 
-/// Names the limits that were given no name.
+/// Gives names to the limits without one.
 fn named(limits: Vec<(Option<Arc<str>>, Limit)>) -> Vec<NamedLimit> {
     let unnamed = || limits.iter().filter(|(name, _)| name.is_none()).map(|(_, limit)| *limit);
     let names: Vec<_> = limits
@@ -116,7 +120,7 @@ fn named(limits: Vec<(Option<Arc<str>>, Limit)>) -> Vec<NamedLimit> {
     names.into_iter().zip(limits).map(|(name, (_, limit))| NamedLimit::new(name, limit)).collect()
 }
 
-/// Returns the name of the limit's period, and one that no limit with another state has.
+/// Returns the name of the limit's period, and a longer name that no limit with another state has.
 fn default_names(limit: Limit) -> (String, String) {
     let short = match limit.algorithm() {
         Algorithm::Concurrency => "concurrency".to_owned(),

@@ -4,35 +4,37 @@ use super::limit_set::MAX_LIMITS;
 use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT, WEIGHT_OF_BLOCKS, WEIGHT_OF_BUCKET};
 use crate::model::Limit;
 
-/// An error in the limits of a [`Policy`](crate::Policy).
+/// The error for limits that do not form a valid [`Policy`](crate::Policy).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPolicy {
-    /// A policy without a limit.
+    /// The policy has no limit.
     Empty,
-    /// More than [`Policy::MAX_LIMITS`](crate::Policy::MAX_LIMITS).
+    /// The policy has more limits than [`Policy::MAX_LIMITS`](crate::Policy::MAX_LIMITS).
     TooMany {
         /// The number of limits.
         count: usize,
     },
-    /// A name that is not allowed in headers and keys.
+    /// The name of a limit contains characters that headers and keys cannot contain, or has a wrong
+    /// length.
     Name {
         /// The name.
         name: String,
     },
-    /// Two limits with the same name.
+    /// Two limits have the same name.
     NameTwice {
         /// The name.
         name: String,
     },
-    /// Two limits that differ in `max` or burst only: they would count in the same state.
+    /// Two limits differ only in `max` or burst, so they would count in the same state.
     SharedState {
         /// The limit that was added first.
         first: Limit,
         /// The limit that was added later.
         second: Limit,
     },
-    /// Sliding windows and logs that hold too much in all: a decision would take too long to read it.
+    /// A decision would take too long, because the sliding windows and logs store too many entries
+    /// together.
     TooDetailed,
 }
 

@@ -2,7 +2,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitSet(u16);
 
-/// The most limits of a policy: the set has one bit for each.
+/// The maximum number of limits in a policy, because the set has one bit for each.
 pub(super) const MAX_LIMITS: usize = u16::BITS as usize;
 
 impl LimitSet {

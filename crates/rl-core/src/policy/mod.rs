@@ -99,7 +99,7 @@ impl NamedLimit {
         self.limit
     }
 
-    /// Returns the identity of the state that the limit counts in.
+    /// Returns the identity of the limit's state.
     pub(crate) const fn state_id(&self) -> StateId {
         self.state
     }

@@ -1,20 +1,22 @@
 use crate::model::{Algorithm, Limit};
 
-/// The most that the limits of a policy may weigh: two logs of 100 000 units, six of 10 000, or two sliding
-/// windows of 200 buckets. A decision under such a policy takes a Redis server about half a millisecond, and
-/// less than one at worst, also beside sixteen windows of other policies.
+/// The maximum weight of all limits of a policy. It admits two logs of 100 000 units, six of 10
+/// 000, or two sliding windows of 200 buckets. A decision under such a policy takes a Redis server
+/// about half a millisecond. It takes less than one in the worst case, even beside sixteen windows
+/// of other policies.
 pub(crate) const MOST_WEIGHT: u64 = 900;
 
-/// The weight of a bucket of a sliding window: each is read, added up, moved, and written.
+/// The weight of a bucket of a sliding window, which is read, added up, moved and written.
 pub(crate) const WEIGHT_OF_BUCKET: u64 = 2;
 
-/// Units of a log or a concurrency limit that weigh 1.
+/// The number of units of a log or a concurrency limit that have a weight of 1.
 pub(crate) const UNITS_OF_WEIGHT: u64 = 500;
 
-/// The weight of a log without units: its newest and its oldest block are read in any case.
+/// The weight of a log without units, because its newest and its oldest block are always read.
 pub(crate) const WEIGHT_OF_BLOCKS: u64 = 130;
 
-/// Returns what the limit weighs: about how many numbers a decision reads for it at worst.
+/// Returns the weight of a limit: roughly the number of values that a decision reads for it in the
+/// worst case.
 pub(crate) fn weight(limit: Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow { precision } => {

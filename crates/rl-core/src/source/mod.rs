@@ -9,13 +9,13 @@
 //! // Consumers get six periods, anonymous addresses 1 000 requests per hour.
 //! let limiter = RateLimiter::builder().policies(Preset::OpenBank).build()?;
 //!
-//! // The same idea with limits of your own.
+//! // The same structure with other limits.
 //! let consumers = Policy::new([Limit::per_second(50), Limit::per_day(100_000)])?;
 //! let anonymous = Policy::new([Limit::per_hour(60)])?;
 //! let policies = ByRealm::with_default(anonymous).with(Realm::Consumer, consumers);
 //! let limiter = RateLimiter::builder().policies(policies).build()?;
 //!
-//! // Or a closure that returns the policy of each request.
+//! // A closure that returns the policy of each subject.
 //! let (free, paid) = (Policy::new([Limit::per_hour(60)])?, Policy::new([Limit::per_hour(5_000)])?);
 //! let limiter = RateLimiter::builder()
 //!     .policies(move |subject: &rl_core::Subject| {
@@ -40,11 +40,11 @@ use crate::policy::Policy;
 /// The result of a look-up: the policy of a subject, or `None` if no limit applies.
 pub type PolicyFuture = MaybeReady<Result<Option<Policy>, StoreError>>;
 
-/// Finds the policy of a subject.
+/// Finds the policies of subjects.
 ///
-/// The limiter calls it for every request, so it should return from memory ([`MaybeReady::ready`]). A source
-/// that reads a database should cache what it has read. A [`Policy`], a [`ByRealm`], a [`Preset`] and every
-/// closure `Fn(&Subject) -> Option<Policy>` is a source.
+/// The limiter calls it for every request, so it should answer from memory ([`MaybeReady::ready`]).
+/// A source that reads a database should cache the results. A [`Policy`], a [`ByRealm`], a
+/// [`Preset`] and every closure `Fn(&Subject) -> Option<Policy>` is a source.
 pub trait PolicySource: Send + Sync + 'static {
     /// Looks up the policy of `subject`. Resolves to `None` if no limit applies.
     ///
@@ -53,18 +53,18 @@ pub trait PolicySource: Send + Sync + 'static {
     /// Resolves to an error if the look-up fails. The failure policy of the limiter then decides.
     fn policy(&self, subject: &Subject) -> PolicyFuture;
 
-    /// Returns the policy of `subject` if the source can lend it without waiting.
+    /// Returns the policy of `subject` if the source can return a reference without waiting.
     ///
-    /// It must be the policy that [`policy`](Self::policy) would resolve to. The limiter calls it first:
-    /// borrowing a policy costs less than a handle of its own. Returns `None` if the policy has to be looked
-    /// up, and if no limit applies. The default returns `None`.
+    /// It must be the policy to which [`policy`](Self::policy) would resolve. The limiter calls
+    /// this method first, because a reference costs less than an owned handle. Returns `None` if
+    /// the policy has to be looked up, or if no limit applies. The default returns `None`.
     fn cached(&self, subject: &Subject) -> Option<&Policy> {
         let _ = subject;
         None
     }
 }
 
-/// One policy for all subjects.
+/// The same policy for all subjects.
 impl PolicySource for Policy {
     fn policy(&self, _: &Subject) -> PolicyFuture {
         MaybeReady::ready(Ok(Some(self.clone())))

@@ -8,14 +8,14 @@ use crate::policy::Policy;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Preset {
-    /// An open banking API: identified callers get 10 requests per second, 100 per minute, 1 000
-    /// per hour, 10 000 per day, 50 000 per week and 200 000 per month (of 30 days); anonymous
-    /// callers 1 000 per hour and address. Windows begin with the first request.
+    /// An open banking API. Identified callers get 10 requests per second, 100 per minute, 1 000
+    /// per hour, 10 000 per day, 50 000 per week and 200 000 per month (of 30 days). Anonymous
+    /// callers get 1 000 requests per hour and address. Windows begin with the first request.
     OpenBank,
 }
 
 impl Preset {
-    /// Returns the preset as a [`ByRealm`], which can be adjusted.
+    /// Returns the preset as a [`ByRealm`], whose policies can be changed.
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "its limits make a policy, as every use shows")]
     pub fn policies(self) -> ByRealm {

@@ -6,7 +6,8 @@ use crate::store::Namespace;
 
 /// A 122-bit keyed hash of a namespace and a subject.
 ///
-/// Stores use it as the key of a subject: it takes 16 bytes, however long the subject's id is.
+/// Stores use it as the key of a subject. It takes 16 bytes for every subject, however long the id
+/// is.
 ///
 /// # Why two subjects never share a fingerprint
 ///
@@ -19,29 +20,33 @@ use crate::store::Namespace;
 ///   k0, k1, …   keys below p, drawn at random when the store is created; each lane has its own
 /// ```
 ///
-/// * Distinct subjects have distinct numbers *m*, because the lengths are among them.
-/// * If two subjects differ in *mᵢ*, exactly one value of *kᵢ* makes their lanes equal, whatever the
-///   other keys are. So one lane is equal with a probability of 2^-61, and both with 2^-122.
-/// * A lane is stored without its last reduction modulo *p*. Unequal remainders stay unequal.
+/// * Distinct subjects have distinct sequences of numbers *m*, because the lengths are part of
+///   them.
+/// * If two subjects differ in *mᵢ*, exactly one value of *kᵢ* makes their lanes equal, whatever
+///   the other keys are. So one lane is equal with a probability of 2^-61, and both lanes with
+///   2^-122.
+/// * A lane is stored before its last reduction modulo *p*. This cannot make unequal lanes equal.
 ///
-/// The proof holds for every pair of subjects that is chosen without knowledge of the keys. Keys and
-/// fingerprints never leave the process. Among ten million subjects, even if an attacker
-/// chooses their ids, two share a fingerprint with a probability of 10^-23.
+/// The proof holds for every pair of subjects that is chosen without knowledge of the keys. Keys
+/// and fingerprints never leave the process. So even if an attacker chooses the ids of ten million
+/// subjects, two of them share a fingerprint with a probability of only 10^-23.
 ///
-/// The second lane selects the shard and the table slot. Consecutive ids differ by a constant step in a
-/// lane, and an unlucky step would fill a few slots only. Therefore the second lane is mixed by an
+/// The second lane selects the shard and the table slot. Consecutive ids differ by a constant step
+/// in a lane, and some steps would use only a few slots. The second lane is therefore mixed by an
 /// invertible function, which keeps distinct values distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    // The second lane is mixed.
+    // The second lane is stored in its mixed form.
     lanes: [u64; 2],
 }
 
 impl Fingerprint {
-    /// The fingerprint of the entry that a full shard shares among newcomers. No subject has it.
+    /// The fingerprint of the entry that new subjects share in a full shard. No subject has this
+    /// fingerprint.
     pub(super) const OVERFLOW: Self = Self { lanes: [u64::MAX; 2] };
 
-    /// Returns an index below `count`, a power of two up to 2^13, evenly distributed over subjects.
+    /// Returns an index below `count`, evenly distributed over subjects. `count` is a power of two
+    /// up to 2^13.
     #[inline]
     pub(super) const fn spread(self, count: usize) -> usize {
         (self.lanes[1] >> 16) as usize & (count - 1)
@@ -75,17 +80,18 @@ impl Fingerprint {
 /// The modulus of the lanes, a Mersenne prime.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// The bytes of text in one number.
+/// The number of text bytes that one number contains.
 const NUMBER_BYTES: usize = 7;
 
-/// The most numbers in the name of a custom realm, and in an id. A longer id is stored as a digest.
+/// The maximum number of numbers for the name of a custom realm, and for an id. A longer id is
+/// stored as a digest.
 const REALM_NUMBERS: usize = 32_usize.div_ceil(NUMBER_BYTES) + 1;
 const ID_NUMBERS: usize = Subject::MAX_ID_LEN.div_ceil(NUMBER_BYTES) + 1;
 
-/// The key of one number, for each lane.
+/// The key of one number, with a value for each lane.
 type Key = [u64; 2];
 
-/// Creates fingerprints under random keys of its own.
+/// Creates fingerprints with its own random keys.
 #[derive(Clone)]
 pub(super) struct Fingerprinter(Box<Keys>);
 
@@ -99,7 +105,7 @@ struct Keys {
     realm: [Key; REALM_NUMBERS],
 }
 
-/// The sums of one namespace, computed once.
+/// The sums of a namespace, which are computed only once.
 #[derive(Clone, Copy)]
 struct NamespaceSums {
     digest: [u64; 2],
@@ -109,7 +115,8 @@ struct NamespaceSums {
 impl Fingerprinter {
     /// Creates a fingerprinter with random keys.
     pub(super) fn random() -> Self {
-        // `RandomState` is the standard library's source of random keys. Its hash is a pseudorandom function.
+        // `RandomState` is the standard library's source of random keys, and its hash is a
+        // pseudorandom function.
         let random = RandomState::new();
         let mut counter = 0_u64;
         let mut number = || loop {
@@ -144,7 +151,8 @@ impl Fingerprinter {
             digest if digest == default.digest => default.sums,
             digest => keys.start.with_namespace(digest, keys.namespace),
         };
-        // A custom realm is represented by the length of its name, others by a number above all lengths.
+        // A custom realm is represented by the length of its name. Other realms have numbers above
+        // all lengths.
         let realm = match subject.realm() {
             Realm::Custom(_) => {
                 let name = subject.realm().as_str().as_bytes();
@@ -158,7 +166,7 @@ impl Fingerprinter {
             Realm::Global => 68,
             Realm::Unknown => 69,
         };
-        // The fields do not overlap: realm numbers have 7 bits, and the flag has one.
+        // The fields do not overlap: the number of the realm has 7 bits, and the flag has one.
         let lengths = (id.len() as u64) << 16 | realm << 8 | u64::from(is_digest);
         sums.add(lengths, keys.lengths);
         sums.add_text(id, &keys.id);
@@ -167,8 +175,8 @@ impl Fingerprinter {
     }
 }
 
-/// Hashes subjects under random keys of this process. Two subjects share a hash with a probability of
-/// 2^-61.
+/// Hashes subjects with random keys of this process. Two subjects share a hash with a probability
+/// of 2^-61.
 #[derive(Debug)]
 pub(crate) struct SubjectHasher {
     fingerprinter: Fingerprinter,
@@ -207,8 +215,8 @@ impl LaneSums {
         self.0[1] += u128::from(number) * u128::from(key[1]);
     }
 
-    /// Adds a text of at most seven bytes for each key. Two texts of the same length differ in one of
-    /// the added numbers at least.
+    /// Adds a text, with one key for at most seven bytes. Two texts of the same length differ in at
+    /// least one of the added numbers.
     #[inline]
     fn add_text(&mut self, text: &[u8], keys: &[Key]) {
         const SEVEN_BYTES: u64 = (1 << (8 * NUMBER_BYTES)) - 1;
@@ -216,8 +224,8 @@ impl LaneSums {
         debug_assert!(text.len().div_ceil(NUMBER_BYTES) < keys.len());
         let mut keys = keys.iter();
         let mut rest = text;
-        // One load of eight bytes is cheaper than seven loads. The eighth byte is masked out, and read
-        // again with the next number.
+        // One load of eight bytes is cheaper than seven loads. The eighth byte is masked out, and
+        // is loaded again with the next number.
         while let Some(eight) = rest.first_chunk::<8>() {
             let Some(key) = keys.next() else { return };
             self.add(u64::from_le_bytes(*eight) & SEVEN_BYTES, *key);
@@ -226,8 +234,8 @@ impl LaneSums {
         if rest.is_empty() {
             return;
         }
-        // At most seven bytes are left. In a long text, the last seven bytes cover them; some of those
-        // were added before, which does no harm.
+        // At most seven bytes are left. In a long text, the last seven bytes are added; some of
+        // them may be added twice, which does no harm.
         let number = match text.last_chunk::<8>() {
             Some(eight) => u64::from_le_bytes(*eight) >> 8,
             None => short_text(rest),
@@ -237,32 +245,33 @@ impl LaneSums {
     }
 }
 
-/// Returns a number below 2^56 that holds every byte of a text of one to seven bytes.
+/// Returns a number below 2^56 that contains every byte of a text of one to seven bytes.
 ///
-/// Bytes may occur twice in the number, so that three cases need no loop.
+/// A byte may occur twice in the number, so that three cases suffice without a loop.
 #[inline]
 fn short_text(text: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
         return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 24;
     }
-    // One to three bytes: the first, the middle and the last cover them.
+    // For one to three bytes, the first, the middle and the last include every byte.
     let byte = |index: usize| u64::from(text[index]);
     byte(0) | byte(text.len() / 2) << 8 | byte(text.len() - 1) << 16
 }
 
-/// Returns a number congruent to `sum` modulo the prime, for a sum below 2^124.
+/// Returns a number that is congruent to `sum` modulo the prime. `sum` must be below 2^124.
 ///
-/// The result may exceed the prime. Sums that fold to the same number are congruent.
+/// The result may exceed the prime, but two results are equal only if their sums are congruent.
 #[inline]
 const fn fold(sum: u128) -> u64 {
-    // 2^61 is congruent to 1, so the upper bits, which are below 2^63, are added to the lower ones.
+    // 2^61 is congruent to 1, so the upper bits are added to the lower ones. The upper bits are
+    // below 2^63.
     (sum as u64 & PRIME) + (sum >> 61) as u64
 }
 
-/// Spreads each bit over all others. Invertible, so that distinct lanes stay distinct.
+/// Mixes all bits of a lane. The function is invertible, so distinct lanes stay distinct.
 #[inline]
 const fn mix(lane: u64) -> u64 {
-    // Odd, so that the multiplication is invertible; the digits of the golden ratio.
+    // The digits of the golden ratio. The number is odd, so the multiplication is invertible.
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
     let lane = (lane ^ lane >> 32).wrapping_mul(ODD);
@@ -296,7 +305,7 @@ mod tests {
             Subject::new(Realm::custom("tenan").unwrap(), "10.0.0.1"),
             Subject::new(Realm::custom("tenants").unwrap(), "10.0.0.1"),
         ];
-        // Ids of every length, each also with one byte changed.
+        // Ids of every length, and for each of them an id that differs in one byte.
         for len in 1..=Subject::MAX_ID_LEN + 1 {
             let id = "a".repeat(len);
             subjects.push(Subject::user(&id));
@@ -316,8 +325,8 @@ mod tests {
         assert!(!fingerprints.contains(&Fingerprint::OVERFLOW.lanes));
     }
 
-    /// Regression: without the mixing step, some keys left two thirds of the slots without any of
-    /// the consecutive ids.
+    /// Regression: without the mixing step, consecutive ids left two thirds of the slots empty
+    /// under some keys.
     #[test]
     fn consecutive_ids_are_distributed_evenly_under_all_keys() {
         const BUCKETS: usize = 64;
@@ -334,7 +343,7 @@ mod tests {
                 counts[1][fingerprint.home() as usize >> 26] += 1;
                 counts[2][fingerprint.tag() as usize % BUCKETS] += 1;
             }
-            // A count outside this range has a probability of one in a million.
+            // For a single slot, a count outside this range has a probability of one in a million.
             let is_even = |count: &usize| (15..=95).contains(count);
             assert!(counts.iter().flatten().all(is_even), "{counts:?}");
         }

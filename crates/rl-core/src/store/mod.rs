@@ -3,38 +3,38 @@
 //! # The contract of [`Store`]
 //!
 //! 1. **One decision, one step.** [`Store::decide`] evaluates every limit of the policy on the same
-//!    state and the same time, and charges all of them or none. No other operation on the subject
-//!    comes in between.
+//!    state and at the same time. It charges all of the limits or none. No other operation on the
+//!    subject happens in between.
 //! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max`.
 //! 3. **A denial changes nothing**: it charges no limit and opens no window.
-//! 4. **One clock.** All decisions of a store are made on its own clock. A clock that steps back
-//!    grants nothing: no decision is made at an earlier time than the last charge.
-//! 5. **State is identified by algorithm, period, anchor, and what is counted**: units or requests. A
-//!    change of `max` keeps what was used. Adding or removing a limit leaves the others alone. State
-//!    that the current policy does not name is kept until its window ends. A store that bounds such
-//!    state refuses a charge ([`FailureKind::Unsupported`](crate::FailureKind::Unsupported)) rather
-//!    than forget what still counts.
-//! 6. **Nothing is kept for ever.** All stored state has an expiry, on every path.
+//! 4. **One clock.** A store makes all decisions on its own clock. A clock that steps back grants
+//!    nothing: no decision uses an earlier time than the last charge.
+//! 5. **State is identified by algorithm, period, anchor, and what is counted**: units or requests.
+//!    A change of `max` keeps the used units. Adding or removing a limit does not affect the
+//!    others. State of limits that are not in the current policy is kept until its window ends. A
+//!    store may bound such state, but then it must refuse a charge
+//!    ([`FailureKind::Unsupported`](crate::FailureKind::Unsupported)) rather than drop state that
+//!    still counts.
+//! 6. **Nothing is kept for ever.** Every operation that stores state gives it an expiry.
 //! 7. **[`Mode::Peek`] and a cost of 0 write nothing.**
-//! 8. **A refund** gives back what its decision charged, as far as it still counts, and never above the
-//!    capacity. It applies only to the limits that it names ([`RefundOf`]). A charge that a reset, an
-//!    eviction or a lost key has removed gives nothing back.
+//! 8. **A refund** returns the units that its decision has charged, as far as they still count, and
+//!    never exceeds the capacity. It applies only to the limits that it names ([`RefundOf`]). If a
+//!    reset, an eviction or a lost key has removed the charge, the refund returns nothing.
 //! 9. **Subjects never share state**, nor does one subject in two [`Namespace`]s.
-//! 10. **A denial is a result.** An error means that no decision was made, or that none is known.
-//!     A store never repeats a call that may have been carried out.
-//! 11. **A permit ends.** A place under a concurrency limit is free once it is refunded or once its
-//!     lease has ended, whichever is first. [`Store::renew`] begins the lease again, in one step, for
-//!     every concurrency limit of the policy or for none. It never restores a place whose lease has
-//!     ended.
-//! 12. **A limit in shadow denies nothing**, and the other limits are charged. It is charged itself if
-//!     it would have granted the request. Otherwise its outcome denies, and [`Decision::uncharged`]
-//!     contains it.
-//! 13. **A store refuses limits that it does not support**, as
-//!     [`FailureKind::Unsupported`](crate::FailureKind::Unsupported) and before it counts anything. It
-//!     never counts by another algorithm than the limit's.
+//! 10. **A denial is a result.** An error means that no decision was made, or that its result is
+//!     unknown. A store never repeats a call that may have been carried out.
+//! 11. **A permit ends.** A place under a concurrency limit becomes free when it is refunded or
+//!     when its lease ends. [`Store::renew`] restarts the lease in one step, for every concurrency
+//!     limit of the policy or for none. It never restores a place whose lease has ended.
+//! 12. **A limit in shadow denies nothing**, and does not keep the other limits from being charged.
+//!     It is charged itself if it would have granted the request. Otherwise its outcome is a
+//!     denial, and [`Decision::uncharged`] contains the limit.
+//! 13. **A store refuses limits that it does not support**, with
+//!     [`FailureKind::Unsupported`](crate::FailureKind::Unsupported) and before it counts anything.
+//!     It never replaces the limit's algorithm by another.
 //!
-//! The contract is executable: run `conformance::suite` (feature `conformance`) on a store of
-//! your own.
+//! The contract is available as tests: run `conformance::suite` (feature `conformance`) on your own
+//! store.
 //!
 //! # Example
 //!
@@ -82,30 +82,31 @@ use crate::model::StoreError;
 pub use crate::model::{Mode, Outcome};
 use crate::time::Timestamp;
 
-/// The result of a store operation: ready at once, or a future.
+/// The result of a store operation: ready immediately, or a future.
 pub type StoreFuture<T> = MaybeReady<Result<T, StoreError>>;
 
 /// Keeps the counters. The [module](self) states the contract.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Decides `request`: evaluates all limits of all parts, and charges all of them or none.
+    /// Decides `request`: evaluates all limits of all parts, and charges all of the limits or none.
     ///
     /// A denial is an `Ok` result.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if no decision was made, or if none is known.
+    /// Resolves to an error if no decision was made, or if its result is unknown.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision>;
 
-    /// Decides `request` at once, if the store can do so without waiting. Otherwise it returns
+    /// Decides `request` immediately if the store can do so without waiting. Otherwise returns
     /// `otherwise()`, and changes nothing.
     ///
-    /// This is the synchronous fast path, for requests that need neither deadline, failure policy nor
-    /// events. `otherwise` takes the other steps of the limiter, which call [`decide`](Self::decide). The
-    /// limiter returns the result unchanged: the compiler copies a decision that its caller inspects.
+    /// This is the synchronous fast path, for requests that need no deadline, failure policy or
+    /// events. `otherwise` runs the other steps of the limiter, which call [`decide`](Self::decide).
+    /// The limiter returns the result without inspecting it, because the compiler copies a decision
+    /// that its caller inspects.
     ///
     /// The default returns `otherwise()`.
     fn try_decide(
@@ -117,8 +118,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         otherwise()
     }
 
-    /// Decides `request` by what this process knows, without a call to a server: by a cached denial, or by
-    /// leased units.
+    /// Decides `request` with the state of this process, without a call to a server: by a cached
+    /// denial, or with leased units.
     ///
     /// The limiter calls it instead of [`decide`](Self::decide) while the servers are overloaded. Returns
     /// `None` if only a server can decide. The default returns `None`.
@@ -134,44 +135,48 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the registry of the limiters that count in this store.
     ///
-    /// A limiter registers itself there to warn of others that share its counters under other limits. The
-    /// default returns `None`: limiters of such a store are not compared.
+    /// A limiter registers itself there, to find others that share its counters under other limits.
+    /// The default returns `None`: the limiters of such a store are not compared.
     fn registry(&self) -> Option<&LimiterRegistry> {
         None
     }
 
-    /// Gives units of an earlier decision back.
+    /// Refunds units of an earlier decision.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if it is not known to be done.
+    /// Resolves to an error if the refund failed or its result is unknown.
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
 
-    /// Begins the lease of a permit again.
+    /// Restarts the lease of a permit.
     ///
-    /// Resolves to the time at which the new lease begins, which replaces [`Renewal::charged`] in later calls.
-    /// Resolves to `None`, and changes nothing, if the permit is lost: under one of the limits its lease has
+    /// Resolves to the time at which the new lease begins, which replaces [`Renewal::charged`] in
+    /// later calls.
+    ///
+    /// Resolves to `None`, and changes nothing, if the permit is lost. This is the case if its
+    /// lease has ended under one of the limits, or if it was refunded or reset.
     /// ended, or it was given back or reset.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if it is not known to be done.
+    /// Resolves to an error if the renewal failed or its result is unknown.
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>>;
 
-    /// Resets one limit of a subject, or all: what was used is forgotten.
+    /// Resets one limit of a subject, or all its limits, to unused.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if it is not known to be done.
+    /// Resolves to an error if the reset failed or its result is unknown.
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
 
-    /// Renews or settles a reservation. Changes nothing if it has expired or is forgotten.
+    /// Renews or settles a reservation. Changes nothing if the reservation has expired or is
+    /// unknown.
     ///
     /// The default returns [`ReservationStatus::Forgotten`].
     ///
     /// # Errors
     ///
-    /// Resolves to an error if it is not known to be done.
+    /// Resolves to an error if the change failed or its result is unknown.
     fn change_reservation(
         &self,
         reservation: Reservation<'_>,
@@ -181,16 +186,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         MaybeReady::ready(Ok(ReservationStatus::Forgotten))
     }
 
-    /// Gives back everything that this process has reserved ahead, such as leased units.
+    /// Returns all units that this process has reserved ahead, such as leased units.
     ///
-    /// [`RateLimiter::close`](crate::RateLimiter::close) calls it when a service shuts down. The store keeps
-    /// deciding afterwards, without reserving anything ahead. The default does nothing:
-    /// it suits a store that reserves nothing ahead.
+    /// [`RateLimiter::close`](crate::RateLimiter::close) calls it when a service shuts down. The
+    /// store continues to decide afterwards, but reserves nothing ahead. The default does nothing,
+    /// which suits a store that reserves nothing ahead.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if some units could not be given back. They stay charged until their windows
-    /// end.
+    /// Resolves to an error if some units could not be returned. They stay charged until their
+    /// windows end.
     fn close(&self) -> StoreFuture<()> {
         MaybeReady::ready(Ok(()))
     }
@@ -246,5 +251,5 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-// Users choose the store from configuration, so `dyn Store` must stay possible.
+// Applications choose the store by configuration, so `dyn Store` must stay possible.
 fn _object_safe(_: &dyn Store) {}

@@ -1,7 +1,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The name under which a limiter counts: limiters in different namespaces of one store share no counters.
+/// The name under which a limiter counts. Limiters in different namespaces of one store share no
+/// counters.
 ///
 /// A name has 1 to 64 characters of `A-Z a-z 0-9 _ . -`. The default is `default`.
 ///
@@ -73,7 +74,7 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// The error of text that is not a [`Namespace`].
+/// The error for a text that is not a [`Namespace`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidNamespace {
     name: String,

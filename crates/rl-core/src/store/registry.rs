@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::Namespace;
 use crate::policy::Policy;
 
-/// The limiters that count in one store, kept to report two that share counters by accident.
+/// The limiters that count in one store. It detects limiters that share counters by accident.
 ///
-/// Limiters on one store share the counters of a subject unless their namespaces differ. If their limits
-/// differ, that is rarely intended: each request then uses up the limits of both. A limiter registers
-/// itself when it is built, and logs a warning if it shares a counter with another.
+/// Limiters on one store share the counters of a subject unless their namespaces differ. If their
+/// limits differ, this is rarely intended: each request then uses up the limits of both. A limiter
+/// registers itself when it is built, and logs a warning if it shares a counter with another one.
 ///
 /// A store keeps a registry beside its counters and returns it from
 /// [`Store::registry`](super::Store::registry).
@@ -22,14 +22,14 @@ struct Registered {
 }
 
 impl LimiterRegistry {
-    /// The most limiters that are compared; a process usually has a handful.
+    /// The maximum number of limiters that are compared. Most processes have only a few.
     const MAX: usize = 64;
 
     /// Registers a limiter until the returned token is dropped.
     ///
-    /// Also returns true if this is the first limiter of the store that shares a counter, in one namespace,
-    /// with a limiter of other limits. Limiters of equal policies never conflict: each worker of a server
-    /// may build the same one.
+    /// Also returns true if a warning is due: another limiter shares a counter in one namespace,
+    /// has other limits, and no warning was logged before. Limiters with equal policies never
+    /// conflict, because each worker of a server may build the same one.
     pub(crate) fn register(&self, namespace: &Namespace, policy: &Policy) -> (Arc<()>, bool) {
         let token = Arc::new(());
         let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +47,7 @@ impl LimiterRegistry {
     }
 }
 
-/// Returns whether a limit of one policy counts in the state of a limit of the other.
+/// Returns whether a limit of one policy uses the same state as a limit of the other.
 fn share_a_counter(one: &Policy, other: &Policy) -> bool {
     let mut limits = one.limits().iter();
     limits.any(|limit| other.limits().iter().any(|other| other.state_id() == limit.state_id()))

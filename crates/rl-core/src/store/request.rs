@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 pub struct Part<'a> {
     /// The subject that is counted.
     pub subject: &'a Subject,
-    /// The limits of the subject, decided together.
+    /// The limits of the subject, which are decided together.
     pub policy: &'a Policy,
     /// The units that the request costs.
     pub cost: Cost,
@@ -27,8 +27,8 @@ impl<'a> Part<'a> {
 
 /// The arguments of one decision.
 ///
-/// A request lists its parts so that a store can decide them in one step: all are charged, or none. The
-/// stores of this crate decide requests of one part, and refuse others as
+/// A request lists its parts so that a store can decide them in one step, and charge all of them or
+/// none. The stores of this crate decide requests of one part, and refuse others with
 /// [`FailureKind::Unsupported`](crate::FailureKind::Unsupported).
 ///
 /// # Examples
@@ -52,7 +52,7 @@ pub struct DecideRequest<'a> {
     pub namespace: &'a Namespace,
     /// The subjects that are counted, each with its policy and cost.
     pub parts: &'a [Part<'a>],
-    /// The operation on the counters.
+    /// The kind of decision.
     pub mode: Mode,
     /// The handling of reservations.
     pub reservations: Reservations,
@@ -65,18 +65,18 @@ impl<'a> DecideRequest<'a> {
         Self { namespace, parts, mode, reservations: Reservations::Ignore }
     }
 
-    /// Sets the handling of reservations.
+    /// Sets what happens to reservations.
     #[must_use]
     pub const fn with_reservations(self, reservations: Reservations) -> Self {
         Self { reservations, ..self }
     }
 
-    /// Returns the part of a request that has only one.
+    /// Returns the only part of a request.
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or several. A store
-    /// that decides one part at a time returns it to its caller.
+    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part, or more
+    /// than one. A store that decides only one part passes the error on to its caller.
     pub fn sole_part(&self) -> Result<Part<'a>, StoreError> {
         match *self.parts {
             [part] => Ok(part),
@@ -89,15 +89,15 @@ impl<'a> DecideRequest<'a> {
 /// The handling of [reservations](super::Reservation) in a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reservations {
-    /// Leaves the reservations of the subject alone. Limiters that make no reservations use it.
+    /// Ignores the reservations of the subject. Used by limiters that make no reservations.
     #[default]
     Ignore,
-    /// Gives back the units of expired reservations, then decides.
+    /// Refunds the units of expired reservations, then decides.
     ReturnExpired,
-    /// Gives back the units of expired reservations, decides, and makes the charge a reservation.
+    /// Refunds the units of expired reservations, decides, and makes the charge a reservation.
     ///
-    /// The charged units come back unless the reservation is settled or renewed within this time. The store
-    /// marks such a decision ([`Decision::reserved`](crate::Decision::reserved)).
+    /// The charged units are refunded if the reservation is neither settled nor renewed within this
+    /// time. The store marks the decision with [`Decision::reserved`](crate::Decision::reserved).
     Reserve(Duration),
 }
 
@@ -112,22 +112,24 @@ pub struct Refund<'a> {
     pub policy: &'a Policy,
     /// The time of the charge: [`Decision::at`](crate::Decision::at).
     pub charged: Timestamp,
-    /// The units, at most those that were charged.
+    /// The units to refund, at most those that were charged.
     pub units: u64,
-    /// The kind of limits that get the units back.
+    /// The kind of limits to which the units are refunded.
     pub of: RefundOf,
-    /// The limits that are not changed: those that were not charged, and those that keep their charge.
+    /// The limits that do not change: limits that were not charged, and limits that keep their
+    /// charge.
     pub uncharged: LimitSet,
 }
 
 impl Refund<'_> {
-    /// Returns whether the refund changes nothing: it has no unit, or applies to no limit.
+    /// Returns whether the refund changes nothing, because it has no units or applies to no limit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         (0..self.policy.limits().len()).all(|place| self.units_of(place) == 0)
     }
 
-    /// Returns the units for the limit at `place`: 0 if the refund does not apply to it, 1 if it counts requests.
+    /// Returns the units for the limit at `place`: 0 if the refund does not apply to it, 1 if the
+    /// limit counts requests.
     #[must_use]
     pub fn units_of(&self, place: usize) -> u64 {
         match self.policy.limits().get(place).map(|limit| limit.limit()) {
@@ -139,10 +141,11 @@ impl Refund<'_> {
     }
 }
 
-/// The kind of limits that a refund applies to.
+/// The kind of limits to which a refund applies.
 ///
-/// A request that has ended gives its place back and stays charged to the rate limits. A request that cost
-/// less than its estimate gives units back to the rate limits, and keeps its place while it goes on.
+/// A request that has ended releases its concurrency limits, and stays charged to the rate limits.
+/// If a request costs less than its estimate, units are refunded to the rate limits, and its
+/// concurrency limits stay charged while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RefundOf {
     /// All limits.
@@ -166,7 +169,7 @@ impl RefundOf {
     }
 }
 
-/// The arguments of a renewal: the places to keep under the policy's concurrency limits.
+/// The arguments of a renewal, which keeps permits under the policy's concurrency limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal<'a> {
     /// The namespace of the counters.
@@ -177,21 +180,22 @@ pub struct Renewal<'a> {
     pub policy: &'a Policy,
     /// The time of the charge, or of the last renewal.
     pub charged: Timestamp,
-    /// The units, at most those that were charged.
+    /// The units to renew, at most those that were charged.
     pub units: u64,
-    /// The limits that are not changed: those that were not charged, and those that keep their charge.
+    /// The limits that do not change: limits that were not charged, and limits that keep their
+    /// charge.
     pub uncharged: LimitSet,
 }
 
 impl Renewal<'_> {
-    /// Returns whether there is nothing to renew: no unit, or no concurrency limit. Then the store returns
-    /// `charged`.
+    /// Returns whether there is nothing to renew, because there is no unit or no concurrency limit.
+    /// The store then returns `charged`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.as_refund().is_empty()
     }
 
-    /// Returns the refund of the places that the renewal takes again.
+    /// Returns the refund of the old permits, which the renewal replaces by new ones.
     pub(crate) const fn as_refund(&self) -> Refund<'_> {
         let Self { namespace, subject, policy, charged, units, uncharged } = *self;
         Refund { namespace, subject, policy, charged, units, uncharged, of: RefundOf::Permits }

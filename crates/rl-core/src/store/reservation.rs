@@ -5,32 +5,32 @@ use crate::model::Subject;
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
-/// Identifies units that a request has charged and that come back if its process dies.
+/// Identifies charged units that are refunded if the process of their request dies.
 ///
-/// A decision with [`Reservations::Reserve`](super::Reservations::Reserve) makes a reservation. The time of its charge identifies
-/// it among those of the subject.
+/// A decision with [`Reservations::Reserve`](super::Reservations::Reserve) creates a reservation.
+/// The time of its charge identifies it among the reservations of the subject.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation<'a> {
-    /// The counters that were charged: those of this namespace.
+    /// The namespace of the counters that were charged.
     pub namespace: &'a Namespace,
     /// The subject that was charged.
     pub subject: &'a Subject,
     /// The limits that were charged.
     pub policy: &'a Policy,
-    /// When they were charged: [`Decision::at`](crate::Decision::at).
+    /// The time of the charge: [`Decision::at`](crate::Decision::at).
     pub charged: Timestamp,
     /// The units that were charged.
     pub units: u64,
     /// The limits that were not charged: [`Decision::uncharged`](crate::Decision::uncharged).
     pub uncharged: LimitSet,
-    /// When it expires on the store's clock: its lifetime after the charge, or the time that the last
-    /// renewal returned.
+    /// The time at which it expires on the store's clock: its lifetime after the charge, or the
+    /// time that the last renewal returned.
     pub expires: Timestamp,
 }
 
 impl<'a> Reservation<'a> {
-    /// Returns the refund of `units` of the reservation, for all limits except those of concurrency and those
-    /// that are `kept`.
+    /// Returns the refund of `units` of the reservation. It applies to all limits except
+    /// concurrency limits and the limits in `kept`.
     #[must_use]
     pub const fn refund(&self, units: u64, kept: LimitSet) -> Refund<'a> {
         let Self { namespace, subject, policy, charged, .. } = *self;
@@ -41,13 +41,13 @@ impl<'a> Reservation<'a> {
 /// A change of a reservation.
 #[derive(Clone, Copy, Debug)]
 pub enum ReservationChange {
-    /// Extends it to this time from now on.
+    /// Extends the reservation, so that it expires this long from now.
     Renew(Duration),
-    /// Ends it and gives units back, except to the limits that are kept.
+    /// Ends the reservation, and refunds units, except to limits that keep their charge.
     Settle {
-        /// The units that come back.
+        /// The units to refund.
         returned: u64,
-        /// The limits that keep what they were charged.
+        /// The limits that keep their charge.
         kept: LimitSet,
     },
 }
@@ -55,14 +55,14 @@ pub enum ReservationChange {
 /// The state of a reservation after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationStatus {
-    /// It was renewed, and expires then; or it was settled.
+    /// The reservation was renewed or settled.
     Held {
-        /// When it expires, if it was renewed.
+        /// The time at which it expires, if it was renewed.
         expires: Timestamp,
     },
-    /// It has expired, and its units have come back.
+    /// The reservation has expired, and its units have been refunded.
     Expired,
-    /// The store does not know it, although it cannot have expired: the subject was reset, or the store has
-    /// lost its counts.
+    /// The store does not know the reservation, although it cannot have expired. The subject was
+    /// reset, or the store has lost its counts.
     Forgotten,
 }

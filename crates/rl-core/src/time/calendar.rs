@@ -2,7 +2,7 @@
 
 const DAY: u64 = 24 * 3_600 * 1_000_000;
 
-/// Returns the beginning and the length of the calendar month that contains `time`, in µs.
+/// Returns the start and the length of the calendar month that contains `time`, in µs.
 pub(crate) const fn calendar_month(time: u64) -> (u64, u64) {
     let (first, length) = month_of(time / DAY);
     (first * DAY, length * DAY)
@@ -11,8 +11,8 @@ pub(crate) const fn calendar_month(time: u64) -> (u64, u64) {
 /// Returns the first day and the length of the calendar month that contains `day`, in days since
 /// 1970-01-01.
 ///
-/// Counts in eras of 400 years from 0000-03-01, so that the leap day is the last day of its year. The
-/// lengths of the months before it then follow one formula, 153 days in every five months.
+/// Eras of 400 years are counted from 0000-03-01, so that a leap day is the last day of its year.
+/// The lengths of the months before it then follow one formula: 153 days in every five months.
 const fn month_of(day: u64) -> (u64, u64) {
     const DAYS_TO_EPOCH: u64 = 719_468;
     const ERA: u64 = 146_097;
@@ -28,7 +28,7 @@ const fn month_of(day: u64) -> (u64, u64) {
     let month = (5 * day_of_year + 2) / 153; // 0 is March
     let first = day - (day_of_year - days_before(month));
     let length = if month == FEBRUARY {
-        // February belongs to the year that began in January.
+        // A year that is counted from March ends with the February of the next calendar year.
         let year = era * 400 + year_of_era + 1;
         let is_leap =
             year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);

@@ -19,7 +19,7 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     }
 }
 
-/// A clock for tests, which stands still until it is moved.
+/// A clock for tests that moves only when a test moves it.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
@@ -35,7 +35,7 @@ impl ManualClock {
         self.0.store(time.as_micros(), Ordering::SeqCst);
     }
 
-    /// Moves the clock forward, saturating.
+    /// Moves the clock forward, at most to the latest time that it can show.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
         self.set(self.now().plus_micros(by));

@@ -1,28 +1,30 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The time between two calibrations with the system clock, in µs. A counter that is wrong by a
-/// thousandth is off by ten microseconds at most.
+/// The time between two calibrations with the system clock, in µs. If the counter runs too fast or
+/// too slow by a thousandth, the error stays below ten microseconds.
 const CALIBRATION_INTERVAL: u64 = 10_000;
 
-/// The longest read of the system clock, in µs, that may calibrate the counter. It bounds how far other
-/// threads lag behind the system clock.
+/// The longest read of the system clock, in µs, that may calibrate the counter. This bounds how far
+/// other threads can lag behind the system clock.
 const MAX_READ_TIME: u64 = 10;
 
 /// A system clock in µs that is read through the processor's counter.
 ///
-/// The counter is calibrated with the system clock at most every ten milliseconds. In between, a read
-/// takes 9 ns instead of 22 ns. A step of the system clock is followed at the next calibration.
+/// The counter is calibrated with the system clock at most every ten milliseconds. In between, a
+/// read takes 9 ns instead of 22 ns. After a step of the system clock, the next calibration adopts
+/// it.
 #[derive(Debug)]
 pub(crate) struct Counter {
     ticks: quanta::Clock,
     system: fn() -> u64,
-    /// The counter when this value was created.
+    /// The value of the processor's counter when this value was created.
     begin: u64,
     /// The length of a tick, in µs / 2^64. A tick is always shorter than a microsecond.
     tick: u64,
     /// The time of the last calibration, in µs since the beginning.
     calibrated_at: AtomicU64,
-    /// The difference to the system clock in µs. This and `calibrated_at` wrap around.
+    /// The difference to the system clock, in µs. Arithmetic on this field and on `calibrated_at`
+    /// wraps around.
     offset: AtomicU64,
 }
 
@@ -31,10 +33,10 @@ impl Counter {
     pub(crate) fn new(system: fn() -> u64) -> Self {
         let ticks = quanta::Clock::new();
         let begin = ticks.raw();
-        // Use many ticks, so that the rounding error is negligible.
+        // Many ticks make the rounding error negligible.
         let nanos = ticks.delta_as_nanos(0, 1 << 40);
         let tick = u64::try_from((u128::from(nanos) << 24) / 1_000).unwrap_or(u64::MAX);
-        // Far from any count, so that the first read calibrates.
+        // This value is far from any count, so the first read calibrates.
         let calibrated_at = AtomicU64::new(u64::MAX / 2);
         Self { ticks, system, begin, tick, calibrated_at, offset: 0.into() }
     }
@@ -50,8 +52,8 @@ impl Counter {
     #[inline]
     pub(crate) fn micros(&self) -> u64 {
         let count = self.count();
-        // Several threads may calibrate at the same time; each result is right. A counter that goes
-        // back gives a huge difference, and calibrates too.
+        // Several threads may calibrate at the same time, and each result is correct. If the
+        // counter goes back, the difference wraps to a huge number, which causes a calibration too.
         if count.wrapping_sub(self.calibrated_at.load(Ordering::Acquire)) > CALIBRATION_INTERVAL {
             return self.calibrate();
         }
@@ -62,12 +64,13 @@ impl Counter {
     fn calibrate(&self) -> u64 {
         let before = self.count();
         let now = (self.system)();
-        // Reading the counter afterwards makes other threads lag behind the system clock, never lead.
+        // The counter is read after the clock, so that other threads may lag behind the system
+        // clock but never lead.
         let count = self.count();
-        // If this thread was descheduled in between, the calibration would be too old for others.
+        // If this thread was descheduled in between, other threads would lag too far behind.
         if count.wrapping_sub(before) <= MAX_READ_TIME {
             self.offset.store(now.wrapping_sub(count), Ordering::Relaxed);
-            // A thread that loads this value sees the offset that belongs to it, or a later one.
+            // Release: a thread that loads this value also sees its offset, or a later one.
             self.calibrated_at.store(count, Ordering::Release);
         }
         now

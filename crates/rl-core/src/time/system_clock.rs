@@ -6,10 +6,10 @@ use super::{Clock, Timestamp};
 
 /// The system's wall clock, in UTC.
 ///
-/// It is the wall clock and not the monotonic clock, because aligned windows begin at full minutes, days
-/// and months. The system clock is read at most every ten milliseconds; in between, the time is computed
-/// from the processor's counter, which takes less than half as long. A step of the system clock is
-/// therefore followed within ten milliseconds.
+/// Aligned windows begin at full minutes, days and months, so the monotonic clock is not suitable.
+/// The system clock is read at most every ten milliseconds. In between, the time is computed from
+/// the processor's counter, which takes less than half as long. A step of the system clock
+/// therefore takes effect within ten milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -23,7 +23,7 @@ impl Clock for SystemClock {
 
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
 fn since_epoch() -> u64 {
-    // A clock set before 1970 reads as the epoch.
+    // A system clock before 1970 is treated as the epoch.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp::from(now).as_micros()
 }
@@ -37,10 +37,10 @@ mod tests {
     fn it_shows_the_time_of_the_system() {
         let system =
             || Timestamp::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap());
-        // Both when it asks and when it counts.
+        // The loop covers both reads of the system clock and reads of the counter.
         for _ in 0..10_000 {
             let (before, now, after) = (system(), SystemClock.now(), system());
-            // No step of the clock is as long as this.
+            // A step of the system clock during the test is expected to be shorter than this.
             assert!(now.plus_micros(50_000) >= before && now <= after.plus_micros(50_000));
         }
     }

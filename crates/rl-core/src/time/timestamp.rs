@@ -2,8 +2,8 @@ use std::time::Duration;
 
 /// An instant: whole microseconds since 1970-01-01T00:00Z.
 ///
-/// Microseconds, because a Lua number is a double and holds integers exactly up to 2^53: enough for
-/// microseconds until the year 2255, far too little for nanoseconds. All arithmetic saturates.
+/// A Lua number is a double, which holds integers exactly up to 2^53. That suffices for
+/// microseconds until the year 2255, but not for nanoseconds. All arithmetic saturates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 

@@ -5,8 +5,9 @@ use super::{Clock, Timestamp};
 /// A clock that follows tokio's time, for tests of requests that wait.
 ///
 /// Requests wait on tokio's timers, and a store decides on its own clock. With a
-/// [`ManualClock`](super::ManualClock) the two clocks differ, and a waiting request sleeps in real time.
-/// With this clock and tokio's paused time both move together, so a wait of an hour takes no real time.
+/// [`ManualClock`](super::ManualClock) the two clocks differ, and a waiting request sleeps in real
+/// time. With this clock and tokio's paused time, both clocks move together, so a wait of an hour
+/// takes no real time.
 ///
 /// # Examples
 ///

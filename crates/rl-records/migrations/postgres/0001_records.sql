@@ -1,5 +1,5 @@
--- Times are whole microseconds since 1970-01-01T00:00Z, as everywhere in this family of crates.
--- Text sorts by its bytes, whatever the locale of the database: as on SQLite.
+-- Times are whole microseconds since 1970-01-01T00:00Z, as in all crates of this project.
+-- Collation "C" sorts text by its bytes in every locale, as SQLite does.
 
 CREATE TABLE rl_records (
     rate_limiting_id TEXT COLLATE "C" PRIMARY KEY NOT NULL,
@@ -23,14 +23,14 @@ CREATE TABLE rl_records (
     CHECK (from_date <= to_date)
 );
 
--- Pages of the list, in their order.
+-- For the pages of the list of records, in the order of the list.
 CREATE UNIQUE INDEX rl_records_in_order ON rl_records (consumer_id, from_date, rate_limiting_id);
--- What is active, or will be: the question of every look-up.
+-- For look-ups, which read the records that are active now or later.
 CREATE INDEX rl_records_active ON rl_records (consumer_id, to_date, from_date);
 
 CREATE TABLE rl_resource_limits (
     name TEXT COLLATE "C" PRIMARY KEY NOT NULL,
-    -- One application on each line.
+    -- The names of the applications, one on each line.
     apps TEXT NOT NULL,
     max_permits BIGINT NOT NULL CHECK (max_permits BETWEEN 0 AND 9007199254740991),
     rate BIGINT NOT NULL CHECK (rate BETWEEN 0 AND 9007199254740991),
@@ -41,8 +41,8 @@ CREATE TABLE rl_resource_limits (
     revision BIGINT NOT NULL
 );
 
--- Every change begins by counting here: changes happen one after the other, and their numbers
--- appear in the order in which they are committed.
+-- Every change begins by incrementing this number, which locks the row. So changes happen one after
+-- the other, and their numbers have the order of their commits.
 CREATE TABLE rl_changes (
     only_row BIGINT PRIMARY KEY NOT NULL CHECK (only_row = 1),
     change BIGINT NOT NULL
@@ -53,12 +53,12 @@ CREATE TABLE rl_history (
     change BIGINT PRIMARY KEY NOT NULL,
     -- 'record' or 'resource'.
     kind TEXT COLLATE "C" NOT NULL,
-    -- The consumer, or the name of the resource.
+    -- The id of the consumer, or the name of the resource.
     owner TEXT COLLATE "C" NOT NULL,
     item TEXT COLLATE "C" NOT NULL,
     changed_at BIGINT NOT NULL,
     changed_by TEXT NOT NULL,
-    -- As JSON; NULL is "there was none" and "there is none".
+    -- The content as JSON, or NULL if there was none before (or is none after) the change.
     before TEXT,
     after TEXT
 );

@@ -1,2 +1,2 @@
--- A record that blocks its consumer while it is active, whatever the others say.
+-- Whether the record blocks its consumer while it is active, whatever the other records allow.
 ALTER TABLE rl_records ADD COLUMN blocks BIGINT NOT NULL DEFAULT 0 CHECK (blocks IN (0, 1));

@@ -1,4 +1,4 @@
--- What consumers and keys may do that have no record of their own.
+-- The limits of consumers without an active record, and of keys.
 CREATE TABLE rl_tiers (
     name TEXT PRIMARY KEY NOT NULL,
     per_second_call_limit BIGINT NOT NULL CHECK (per_second_call_limit BETWEEN -1 AND 9007199254740991),
@@ -11,7 +11,7 @@ CREATE TABLE rl_tiers (
     updated_by TEXT NOT NULL,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
-    -- The number of the change that wrote it.
+    -- The number of the change that wrote the row.
     revision BIGINT NOT NULL
 );
 
@@ -27,5 +27,5 @@ CREATE TABLE rl_tier_members (
     PRIMARY KEY (realm, id)
 );
 
--- Who is in a tier: asked before it is deleted.
+-- For the members of a tier, which are checked before the tier is deleted.
 CREATE INDEX rl_tier_members_of ON rl_tier_members (tier, realm, id);

@@ -55,7 +55,8 @@ impl<'a> AuditLog<'a> {
         sql.on(&self.database.reads).await?.iter().map(entry).collect()
     }
 
-    /// Writes a reset of counters: of the limit with this name, or of all limits with `None`.
+    /// Writes an entry for a reset of counters: of the limit with this name, or of all limits if it
+    /// is `None`.
     ///
     /// # Errors
     ///
@@ -76,9 +77,9 @@ impl<'a> AuditLog<'a> {
         self.write(kind, &id, &id, by, &reset).await
     }
 
-    /// Writes a refused request.
+    /// Writes an entry for a refused request.
     ///
-    /// Every token can cause refusals, so the caller must bound how many it writes.
+    /// Any token can cause refusals, so the caller must limit the number of entries that it writes.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl<'a> AuditLog<'a> {
     }
 }
 
-/// Shortens a text, and replaces control characters, which databases refuse.
+/// Shortens a text, and replaces control characters, which databases reject.
 fn shortened(text: &str) -> String {
     text.chars().take(MAX_CHARS).map(|char| if char.is_control() { '?' } else { char }).collect()
 }

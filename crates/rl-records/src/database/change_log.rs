@@ -1,4 +1,4 @@
-//! Finds the changes of other instances: the history, read forward from a known position.
+//! Finds the changes of other instances, by reading the history from a known position on.
 
 use rl_core::FailureKind;
 use sqlx::Row;
@@ -11,17 +11,18 @@ use super::row::{number, optional_text, text};
 use super::statement::{Sql, Statement};
 use crate::error::DatabaseError;
 
-/// The largest number of changes that are read at once. After more changes, all caches are invalidated.
+/// The maximum number of changes that one poll reads. If there are more, all caches are
+/// invalidated.
 const MAX_CHANGES: i64 = 1_000;
 
-/// A position in the log of changes: the number of the last change that was seen, and its row.
+/// A position in the log of changes: the number of the last change that was read, and its row.
 ///
-/// The number alone is not enough. A database that went back to an earlier state, such as a lagging replica
-/// or a backup, may have reached the same number again with other changes.
+/// The number alone is not enough. A database that went back to an earlier state, such as a backup,
+/// may have reached the same number again with other changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     number: i64,
-    // The item and the time of the change. There is no row before the first change.
+    // The item and the time of the last change. `None` if there has been no change yet.
     row: Option<(String, i64)>,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct Position {
 pub(crate) enum ChangesSince {
     /// The kind and the owner of each change, and the new position.
     Known(Vec<(Kind, String)>, Position),
-    /// There are too many changes, or the log no longer contains the position.
+    /// The changes are unknown: there are too many, or the log no longer contains the position.
     Unknown,
 }
 
@@ -63,12 +64,14 @@ pub(crate) async fn changes_since(
     let mut changes = Vec::with_capacity(rows.len());
     for row in rows {
         let position = position(row)?;
-        // Every change has a row, so a gap means that rows were deleted or the database went back.
+        // Every change has a row. A gap means that rows were deleted, or that the database went
+        // back to an earlier state.
         if position.number != newest.number + 1 {
             return Ok(ChangesSince::Unknown);
         }
         newest = position;
-        // A later version of this crate may write other kinds. No cache here holds them.
+        // A later version of this crate may write other kinds. This version caches nothing of those
+        // kinds.
         if let Some(kind) = Kind::from_name(&text(row, "kind")?) {
             changes.push((kind, text(row, "owner")?));
         }

@@ -31,13 +31,14 @@ const STATEMENT: Duration = Duration::from_secs(10);
 /// The idle time after which a connection is pinged before it is used.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The greatest age of a connection. After a failover, an old one may lead to a server that no longer
-/// accepts writes.
+/// The maximum age of a connection. After a fail-over, an old connection may lead to a server that
+/// no longer accepts writes.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 
-/// The database that connections lead to.
+/// The database to which connections are opened.
 pub(super) enum Target {
-    /// A database in memory. Its only connection is the database, and must never be closed.
+    /// A database in memory. It exists only as long as its single connection, which must never be
+    /// closed.
     Memory(String),
     File(String),
     Postgres(String),
@@ -72,7 +73,8 @@ impl Target {
         let (Self::Memory(url) | Self::File(url) | Self::Postgres(url)) = self;
         let mut connection = AnyConnection::connect(url).await?;
         if let Self::File(_) = self {
-            // With a write-ahead log, readers and the writer do not block each other across processes either.
+            // With a write-ahead log, readers and a writer do not block each other, not even in
+            // different processes.
             connection.execute("PRAGMA journal_mode = WAL").await?;
             connection.execute("PRAGMA synchronous = NORMAL").await?;
         }
@@ -81,7 +83,7 @@ impl Target {
 }
 
 impl fmt::Debug for Target {
-    /// Omits the URL, which may hold a password.
+    /// Omits the URL, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Memory(_) | Self::File(_) => "SQLite",
@@ -90,9 +92,10 @@ impl fmt::Debug for Target {
     }
 }
 
-/// A pool of connections for one kind of work, made on demand.
+/// A pool of connections for one kind of work. Connections are opened on demand.
 ///
-/// Every wait has a time limit: for a free connection, for connecting, for a ping, and for a statement.
+/// Every wait has a time limit: for a free connection, for connecting, for a ping, and for a
+/// statement.
 #[derive(Debug)]
 pub(super) struct Connections {
     target: Arc<Target>,
@@ -106,7 +109,7 @@ struct Pooled {
     connection: AnyConnection,
     made_at: Instant,
     idle_since: Instant,
-    // A transaction may be open on it.
+    // Whether a transaction may be open on the connection.
     is_dirty: bool,
 }
 
@@ -134,7 +137,7 @@ impl Connections {
     /// Takes a working connection from the pool, or connects.
     pub(super) async fn take(self: &Arc<Self>) -> Result<Lease, DatabaseError> {
         let permit = within(WAIT, async { Ok(self.free.clone().acquire_owned().await) }).await?;
-        // The semaphore is closed by `close`.
+        // `close` has closed the semaphore.
         let permit = permit.map_err(|_| DatabaseError::new(FailureKind::Unavailable))?;
         let mut lease = Lease { pool: self.clone(), pooled: None, _permit: permit };
         loop {
@@ -152,12 +155,13 @@ impl Connections {
             if lease.is_usable().await {
                 return Ok(lease);
             }
-            // The other idle connections are as old, or lead to the same lost server.
+            // The other idle connections are as old, or lead to the same lost server, so they are
+            // dropped too.
             self.idle().clear();
         }
     }
 
-    /// Waits for the leased connections, and closes every connection.
+    /// Waits until all leased connections are back, and closes every connection.
     pub(super) async fn close(&self) {
         let _all = tokio::time::timeout(WAIT, self.free.acquire_many(self.count)).await;
         self.free.close();
@@ -168,9 +172,10 @@ impl Connections {
     }
 }
 
-/// A connection that is in use.
+/// A connection in use.
 ///
-/// It is closed when it is dropped, because the state of a connection is unknown after work that failed or
+/// Dropping it closes the connection, because its state is unknown after work that failed or was
+/// cancelled. [`put_back`](Self::put_back) returns the connection to the pool instead.
 /// was cancelled. [`put_back`](Self::put_back) returns it to the pool instead.
 #[derive(Debug)]
 pub(super) struct Lease {
@@ -193,13 +198,13 @@ impl Lease {
         }
     }
 
-    /// Returns whether the connection works. Rolls back a transaction that was left open on it.
+    /// Returns whether the connection works. Rolls back a transaction if one is still open on it.
     async fn is_usable(&mut self) -> bool {
         let is_memory = self.pool.is_memory();
         let Some(pooled) = &mut self.pooled else { return false };
         if is_memory {
             if pooled.is_dirty {
-                // This fails if no transaction is open.
+                // This fails if no transaction is open, which is no problem.
                 let _ = pooled.connection.execute("ROLLBACK").await;
                 pooled.is_dirty = false;
             }
@@ -253,11 +258,12 @@ pub(super) async fn within<T, E: From<DatabaseError>>(
     tokio::time::timeout(limit, work).await.unwrap_or_else(late)
 }
 
-/// Something that runs a statement: a pool, which takes a connection for it, or a leased connection.
+/// Runs a statement, either on a connection from a pool or on a leased connection.
 pub(super) trait Runner: Send {
     /// Runs a statement and returns its rows.
     ///
-    /// A statement that exceeds its time limit returns an error, and its connection must be closed.
+    /// If the statement exceeds its time limit, this returns an error, and the connection must be
+    /// closed.
     fn rows(
         self,
         query: Query<'_, Any, AnyArguments>,

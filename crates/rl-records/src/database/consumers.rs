@@ -28,11 +28,11 @@ use crate::error::DatabaseError;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerQuery {
-    /// Selects the ids that contain this text, whatever the case of ASCII letters.
+    /// Selects the ids that contain this text, regardless of the case of ASCII letters.
     pub search: Option<String>,
-    /// Selects the ids after this one: pass [`ConsumerPage::next`] of the previous page.
+    /// Selects the ids after this one. Pass [`ConsumerPage::next`] of the previous page.
     pub after: Option<String>,
-    /// The largest number of consumers: 1 to 1 000.
+    /// The maximum number of consumers on a page: 1 to 1 000.
     pub limit: u32,
 }
 
@@ -63,7 +63,7 @@ pub struct ConsumerSummary {
     pub records: u64,
     /// The number of its records that are active at the given time.
     pub active: u64,
-    /// The name of its tier, if it is in one.
+    /// The name of its tier, if it has one.
     pub tier: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn page(
 ) -> Result<ConsumerPage, DatabaseError> {
     let size = query.limit.clamp(1, 1_000) as usize;
     let mut ids = BTreeSet::new();
-    // Each query reads one page by its index. A join of both tables would be computed completely.
+    // Each query reads one page through its index. A join of both tables would read all rows.
     for source in [
         "SELECT consumer_id FROM rl_records WHERE 1 = 1",
         "SELECT consumer_id FROM (SELECT id AS consumer_id FROM rl_tier_members \

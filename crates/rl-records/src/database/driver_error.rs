@@ -2,7 +2,7 @@ use rl_core::FailureKind;
 
 use crate::error::DatabaseError;
 
-/// Converts an error of the driver.
+/// Converts an error of the database driver.
 pub(super) fn database_error(error: sqlx::Error) -> DatabaseError {
     let kind = match &error {
         sqlx::Error::Database(error) => kind_of_code(error.code().as_deref().unwrap_or_default()),
@@ -20,14 +20,14 @@ pub(super) fn database_error(error: sqlx::Error) -> DatabaseError {
         Some(detail) => converted.with_detail(detail),
         None => converted,
     };
-    // For an invalid URL, the text of the driver may quote parts of it, such as the password.
+    // The driver's text about an invalid URL may quote parts of it, such as the password.
     match error {
         sqlx::Error::Configuration(_) => converted,
         error => converted.with_source(error),
     }
 }
 
-/// Returns the cause in words. Messages of PostgreSQL are left out, because they may name the user.
+/// Returns the cause as a text. Messages of PostgreSQL are omitted, because they may name the user.
 fn detail(error: &sqlx::Error) -> Option<String> {
     match error {
         sqlx::Error::Io(why) => Some(why.to_string()),
@@ -55,7 +55,8 @@ fn detail(error: &sqlx::Error) -> Option<String> {
 /// Classifies an SQLSTATE, or an error code of SQLite, whose low byte is the primary code.
 fn kind_of_code(code: &str) -> FailureKind {
     if code.len() == 5 {
-        // Classes: connection, transaction, resources, object in use, operator intervention, system.
+        // The error classes for connections, transactions, resources, objects in use, operators,
+        // and the system.
         return match &code[..2] {
             "08" | "25" | "40" | "53" | "55" | "57" | "58" => FailureKind::Unavailable,
             "28" | "3D" => FailureKind::Refused,
@@ -64,11 +65,11 @@ fn kind_of_code(code: &str) -> FailureKind {
         };
     }
     match code.parse::<u32>().unwrap_or_default() & 0xff {
-        // Busy, locked, input and output, full, cannot open.
+        // SQLite is busy, locked or full, cannot read or write, or cannot open the file.
         5 | 6 | 10 | 13 | 14 => FailureKind::Unavailable,
-        // Permission, read only.
+        // SQLite denies the permission, or the file is read-only.
         3 | 8 | 23 => FailureKind::Refused,
-        // Corrupt, not a database.
+        // The file is damaged, or is not a database.
         11 | 26 => FailureKind::Corrupt,
         _ => FailureKind::Protocol,
     }

@@ -23,7 +23,7 @@ pub(crate) trait Listener: Send + Sync {
 
 /// A database: its connections, its settings, and the caches of this process.
 pub(crate) struct Database {
-    // Separate pools, so that edits and lists never delay the look-ups of requests.
+    // Look-ups have a pool of their own, so that edits and lists never delay them.
     pub(super) lookups: Arc<Connections>,
     pub(super) edits: Arc<Connections>,
     pub(super) reads: Arc<Connections>,
@@ -34,7 +34,7 @@ pub(crate) struct Database {
     pub(super) aggregation: Aggregation,
     #[cfg(feature = "redis")]
     pub(super) redis: Option<redis::Client>,
-    // Notified of a change before the call that makes it returns.
+    // These are notified of a change before the call that makes the change returns.
     pub(super) listeners: Mutex<Vec<Weak<dyn Listener>>>,
 }
 
@@ -62,7 +62,7 @@ impl Database {
         &self.lookup_limiter
     }
 
-    /// Returns the URL of the PostgreSQL that announces changes, if this is one.
+    /// Returns the URL of the PostgreSQL server that announces changes, if this is such a database.
     pub(crate) fn postgres_url(&self) -> Option<&str> {
         self.is_postgres.then_some(&*self.url)
     }
@@ -72,14 +72,15 @@ impl Database {
         self.redis.as_ref()
     }
 
-    /// Notifies `listener` of changes until it is dropped.
+    /// Registers `listener`, which is notified of changes until it is dropped.
     pub(crate) fn add_listener(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners();
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(listener);
     }
 
-    /// Notifies the caches of this process of a change, and announces it on Redis. Returns those caches.
+    /// Notifies the caches of this process of a change, and announces the change on Redis. Returns
+    /// those caches.
     pub(super) fn announce(&self, kind: Kind, owner: &str) -> Vec<Arc<dyn Listener>> {
         let listeners: Vec<_> = self.listeners().iter().filter_map(Weak::upgrade).collect();
         for listener in &listeners {
@@ -90,7 +91,8 @@ impl Database {
         listeners
     }
 
-    /// Announces a change on Redis in the background. Instances that miss it find the change by polling.
+    /// Announces a change on Redis in the background. Instances that miss the announcement find the
+    /// change by polling.
     #[cfg(feature = "redis")]
     fn publish(&self) {
         let Some(client) = self.redis.clone() else { return };
@@ -112,7 +114,7 @@ impl Database {
 }
 
 impl fmt::Debug for Database {
-    /// Omits the URL, which may hold a password.
+    /// Omits the URL, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = if self.is_postgres { "PostgreSQL" } else { "SQLite" };
         f.debug_struct("Database")

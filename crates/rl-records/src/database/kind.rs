@@ -1,16 +1,16 @@
-/// The kind of object that a change is about, as the history stores it.
+/// The kind of an entry in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Record,
     Resource,
     Tier,
-    // The tier of a consumer, and of a key.
+    // A change of the tier of a consumer, or of a key.
     Consumer,
     Key,
-    // A reset of a consumer's counters, and of another subject's. It changes no limit.
+    // A reset of the counters of a consumer, or of another subject. It changes no limit.
     Reset,
     SubjectReset,
-    // A request that was refused for lack of a role.
+    // A request that was refused because its actor lacks a role.
     Refusal,
 }
 

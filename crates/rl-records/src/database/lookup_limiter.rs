@@ -4,19 +4,19 @@ use rl_core::FailureKind;
 use rl_core::time::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The pause between look-ups after a failure.
+/// The pause between two attempts after a failed look-up.
 pub(crate) const PAUSE_MICROS: u64 = 1_000_000;
 
-/// The largest number of waiting look-ups for values that are not cached.
+/// The maximum number of waiting look-ups for values that are not cached.
 ///
-/// Clients can invent names, but they can only fill this queue.
+/// Clients can invent names, but they can fill only this queue.
 const MAX_UNKNOWN: usize = 256;
 
-/// The largest number of waiting look-ups for cached values that may have changed.
+/// The maximum number of waiting look-ups for cached values that may have changed.
 const MAX_KNOWN: usize = 4_096;
 
-/// Limits the look-ups of all caches: how many run at once, how many wait, and how often one is tried
-/// while the database is down.
+/// Limits the look-ups of all caches: how many run at the same time, and how many wait. While the
+/// database is down, it also limits how often a look-up is tried.
 #[derive(Debug)]
 pub(crate) struct LookupLimiter {
     running: Arc<Semaphore>,
@@ -25,12 +25,13 @@ pub(crate) struct LookupLimiter {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    // The number of waiting look-ups for unknown values, and for known ones.
+    // The number of waiting look-ups, first for unknown values and then for cached ones.
     waiting: [usize; 2],
     outage: Option<Outage>,
 }
 
-/// The state after a look-up that failed, until one succeeds. Only one look-up at a time probes the database.
+/// The state from a failed look-up until one succeeds. In this state only one look-up at a time
+/// probes the database.
 #[derive(Debug)]
 struct Outage {
     pause_until: Timestamp,
@@ -47,11 +48,11 @@ impl LookupLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enqueues a look-up, of a value that is cached already or of an unknown one.
+    /// Adds a look-up to the queue for cached values or to the queue for unknown values.
     ///
     /// # Errors
     ///
-    /// Returns an error without waiting if the database is down, or if the queue is full.
+    /// Returns an error without waiting if the database is down or the queue is full.
     pub(crate) fn enqueue(
         self: &Arc<Self>,
         is_known: bool,
@@ -75,7 +76,7 @@ impl LookupLimiter {
     }
 }
 
-/// The right of one look-up to wait, and then to run. Dropping it ends the look-up.
+/// The right of one look-up to wait and then to run. When it is dropped, the look-up ends.
 #[derive(Debug)]
 pub(crate) struct LookupPermit {
     limiter: Arc<LookupLimiter>,
@@ -89,7 +90,7 @@ impl LookupPermit {
     ///
     /// # Errors
     ///
-    /// Returns an error if another look-up has found the database down in the meantime.
+    /// Returns an error if another look-up has meanwhile found that the database is down.
     pub(crate) async fn acquire(&mut self) -> Result<(), FailureKind> {
         let running = self.limiter.running.clone().acquire_owned().await;
         self.running = Some(running.map_err(|_| FailureKind::Unavailable)?);
@@ -106,7 +107,7 @@ impl LookupPermit {
         }
     }
 
-    /// Ends the look-up with its outcome.
+    /// Ends the look-up, and records its result.
     pub(crate) fn finish(mut self, failure: Option<FailureKind>, now: Timestamp) {
         let limiter = self.limiter.clone();
         let mut state = limiter.state();
@@ -117,7 +118,7 @@ impl LookupPermit {
                 let pause_until = now.plus_micros(PAUSE_MICROS);
                 state.outage = Some(Outage { pause_until, is_probing });
             }
-            // A damaged record says nothing about the database, which did reply.
+            // A damaged record does not mean that the database is down: the database has replied.
             Some(_) if !self.is_probe => {}
             _ => state.outage = None,
         }
@@ -138,7 +139,7 @@ impl Drop for LookupPermit {
     }
 }
 
-/// Returns whether a pause still holds. A clock that was set back does not prolong it.
+/// Returns whether a pause is still in effect. Setting the clock back does not extend it.
 pub(crate) const fn is_paused(now: Timestamp, until: Timestamp) -> bool {
     let left = until.micros_since(now);
     0 < left && left <= PAUSE_MICROS

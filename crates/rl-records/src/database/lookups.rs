@@ -1,4 +1,4 @@
-//! The queries of sources, on connections that nothing else uses.
+//! The queries of policy sources, on connections that are reserved for them.
 
 use rl_core::time::Timestamp;
 

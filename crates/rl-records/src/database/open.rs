@@ -14,10 +14,11 @@ use super::options::RecordsOptions;
 use super::statement::Statement;
 use crate::error::DatabaseError;
 
-/// How long to wait for a PostgreSQL that starts at the same time.
+/// The time to wait for a PostgreSQL server that is starting at the same time.
 const STARTUP: Duration = Duration::from_secs(5);
 
-/// The time limit for creating the tables, including the wait for another process that does so.
+/// The time limit for creating the tables. It includes the wait for another process that creates
+/// them.
 const MIGRATION: Duration = Duration::from_secs(60);
 
 const SQLITE: [(&str, &str); 4] = [
@@ -42,7 +43,7 @@ pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseEr
     let is_postgres = matches!(*target, Target::Postgres(_));
     #[cfg(feature = "redis")]
     let redis = options.redis.map(redis::Client::open).transpose().map_err(|_| {
-        // Leave out the error of the driver, which may quote the URL.
+        // The error of the driver is omitted, because it may quote the URL.
         unsupported().with_detail("the URL of the Redis for announcements is invalid")
     })?;
     let for_lookups = options.max_connections / 2;
@@ -62,7 +63,7 @@ pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseEr
         lookups,
         edits,
         reads,
-        // One connection remains for the reader of the change log.
+        // One connection is left for the reader of the change log.
         lookup_limiter: LookupLimiter::new(for_lookups as usize - 1),
         url: options.url,
         is_postgres,
@@ -74,7 +75,7 @@ pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseEr
     })
 }
 
-/// Returns the first connection. Waits for a server that does not listen yet.
+/// Returns the first connection. Waits for a server that is not listening yet.
 async fn first_connection(
     edits: &Arc<Connections>,
     is_server: bool,
@@ -102,12 +103,13 @@ async fn migrate(connection: &mut AnyConnection, is_postgres: bool) -> Result<()
     if is_current(connection, &migrations).await {
         return Ok(());
     }
-    // Use a table of our own, because the application may keep its migrations in the same database.
+    // The migrations have their own table, because the application may keep its own in the same
+    // database.
     let mut migrator = Migrator::with_migrations(migrations);
     migrator.dangerous_set_table_name("rl_migrations");
-    // Of several processes that start at the same time, one migrates and the others find it done. The
-    // transaction below is the lock: SQLite has no other, and the migrator's lock on PostgreSQL belongs
-    // to a session, which a connection pooler may share.
+    // If several processes start at the same time, one of them migrates, and the others find the
+    // work done. The transaction below is the lock. SQLite has no other, and on PostgreSQL the lock
+    // of the migrator belongs to a session, which a connection pooler may share.
     migrator.set_locking(false);
     let work = async {
         let begin = if is_postgres { "BEGIN" } else { "BEGIN IMMEDIATE" };
@@ -128,7 +130,7 @@ async fn migrate(connection: &mut AnyConnection, is_postgres: bool) -> Result<()
     within(MIGRATION, work).await
 }
 
-/// Returns whether all migrations were applied. A role without the right to create tables then suffices.
+/// Returns whether all migrations were applied. If so, the role needs no right to create tables.
 async fn is_current(connection: &mut AnyConnection, migrations: &[Migration]) -> bool {
     let query = "SELECT version, checksum FROM rl_migrations WHERE success ORDER BY version";
     let Ok(rows) = sqlx::query(query).on(connection).await else { return false };

@@ -30,13 +30,14 @@ impl RecordsOptions {
         }
     }
 
-    /// Sets the limits of a consumer without an active record. Defaults to no limit in any period.
+    /// Sets the limits of a consumer that has no active record and no tier. Defaults to no limit in
+    /// any period.
     pub const fn defaults(mut self, limits: CallLimits) -> Self {
         self.aggregation.defaults = limits;
         self
     }
 
-    /// Sets the meaning of a limit of 0 where no active record has a larger one. Defaults to
+    /// Sets what a limit of 0 means if no active record has a larger limit. Defaults to
     /// [`ZeroMeans::Blocked`].
     pub const fn zero_means(mut self, meaning: ZeroMeans) -> Self {
         self.aggregation.zero_means = meaning;
@@ -49,18 +50,19 @@ impl RecordsOptions {
         self
     }
 
-    /// Sets the largest number of connections. Defaults to 8. Fewer than 4 count as 4, and a database in
-    /// memory has one.
+    /// Sets the maximum number of connections. Defaults to 8. The minimum is 4, and a database in
+    /// memory always has one.
     ///
-    /// Half of the connections serve the look-ups of sources, and a quarter serves changes. The others serve
-    /// all other reads. None of the three waits for another. A source that listens for announcements
-    /// of PostgreSQL or Redis has one more connection.
+    /// Half of the connections are for look-ups of sources, a quarter for changes, and the rest for
+    /// all other reads. None of the three groups waits for another. A source that listens for
+    /// announcements of PostgreSQL or Redis uses one more connection.
     pub const fn max_connections(mut self, count: u32) -> Self {
         self.max_connections = if count < 4 { 4 } else { count };
         self
     }
 
-    /// Announces changes to other instances on the Redis at `url`. PostgreSQL announces them itself.
+    /// Announces changes to other instances through the Redis server at `url`. PostgreSQL announces
+    /// changes itself.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn announce_on_redis(mut self, url: &str) -> Self {
@@ -70,7 +72,7 @@ impl RecordsOptions {
 }
 
 impl fmt::Debug for RecordsOptions {
-    /// Omits the URL, which may hold a password.
+    /// Omits the URL, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecordsOptions")
             .field("aggregation", &self.aggregation)

@@ -8,7 +8,7 @@ use super::statement::{Sql, without_nul};
 use crate::record::Record;
 use crate::record_id::{InvalidRecordId, RecordId};
 
-/// Selects records, which are listed by consumer, first instant and id.
+/// Selects records, which are listed by consumer, begin and id.
 ///
 /// # Examples
 ///
@@ -27,13 +27,14 @@ use crate::record_id::{InvalidRecordId, RecordId};
 pub struct RecordQuery {
     /// Selects the records of this consumer.
     pub consumer: Option<String>,
-    /// Selects the records whose consumer id contains this text, whatever the case of ASCII letters.
+    /// Selects the records whose consumer id contains this text, regardless of the case of ASCII
+    /// letters.
     pub search: Option<String>,
     /// Selects the records that are active at this time.
     pub active_at: Option<Timestamp>,
-    /// Selects the records after this cursor: pass [`RecordPage::next`] of the previous page.
+    /// Selects the records after this cursor. Pass [`RecordPage::next`] of the previous page.
     pub after: Option<RecordCursor>,
-    /// The largest number of records: 1 to 1 000.
+    /// The maximum number of records on a page: 1 to 1 000.
     pub limit: u32,
 }
 
@@ -54,9 +55,10 @@ pub struct RecordPage {
     pub next: Option<RecordCursor>,
 }
 
-/// A position in the list of records. It stays valid if the record at this position is deleted.
+/// A position in the list of records. It stays valid even if the record at this position is
+/// deleted.
 ///
-/// Its text can be sent to a client and read back.
+/// A client can receive its text form and send it back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordCursor {
     id: RecordId,
@@ -89,7 +91,7 @@ impl FromStr for RecordCursor {
         let id = part()?.parse()?;
         let from_date = part()?.parse().map_err(|_| InvalidRecordId)?;
         let from_date = Timestamp::from_micros(from_date);
-        // PostgreSQL refuses NUL in text, and no stored id has one.
+        // PostgreSQL rejects NUL in text, and no stored id contains it.
         let consumer_id = part()?.to_owned();
         if consumer_id.contains('\0') {
             return Err(InvalidRecordId);
@@ -104,7 +106,8 @@ impl RecordQuery {
         self.limit.clamp(1, 1_000)
     }
 
-    /// Returns the statement. It selects one row more than a page has, to find out whether a next page exists.
+    /// Returns the statement. It selects one row more than a page has, to detect whether there is a
+    /// next page.
     pub(super) fn sql(&self, is_postgres: bool) -> Sql {
         let mut sql = Sql::new("SELECT * FROM rl_records WHERE 1 = 1");
         if let Some(consumer) = &self.consumer {
@@ -128,7 +131,7 @@ impl RecordQuery {
         sql
     }
 
-    /// Makes a page of the rows of [`sql`](Self::sql).
+    /// Creates a page from the rows of [`sql`](Self::sql).
     pub(super) fn page_of(&self, mut records: Vec<Record>) -> RecordPage {
         let page = self.page_size() as usize;
         let has_more = records.len() > page;

@@ -116,7 +116,7 @@ pub(super) async fn overlapping(
     end: Timestamp,
 ) -> Result<Vec<Record>, DatabaseError> {
     if consumer.contains('\0') {
-        // PostgreSQL refuses such a query, and no record has such a consumer.
+        // PostgreSQL rejects such a text, and no record has such a consumer.
         return Ok(Vec::new());
     }
     let mut sql = Sql::new("SELECT * FROM rl_records WHERE");
@@ -139,10 +139,11 @@ pub(super) async fn blocks(
     Ok(blocks)
 }
 
-/// The largest number of records that [`similar`] returns.
+/// The maximum number of records that [`similar`] returns.
 const MAX_SIMILAR: i64 = 10;
 
-/// Reads the records that have the consumer, API name, version and bank of `content`, and do not block.
+/// Reads the records that do not block and have the consumer, API name, version and bank of
+/// `content`.
 pub(super) async fn similar(
     runner: impl Runner,
     content: &RecordContent,
@@ -221,7 +222,7 @@ pub(super) async fn delete(
     Ok(())
 }
 
-/// Checks that the limits of all records that overlap with this one can be added up.
+/// Checks that the limits of all records that overlap with this one have a sum that can be stored.
 async fn check_sum(
     transaction: &mut Transaction,
     record: &Record,
@@ -243,7 +244,7 @@ async fn check_sum(
     Ok(())
 }
 
-/// Checks that the author may block or unblock the consumer, if the change does so.
+/// Checks that the author may block or unblock the consumer, if the change has such an effect.
 async fn check_effect(
     transaction: &mut Transaction,
     id: RecordId,

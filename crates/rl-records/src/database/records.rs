@@ -25,7 +25,7 @@ use crate::record::{Record, RecordContent, check_name};
 use crate::record_id::RecordId;
 use crate::revision::Expected;
 
-/// The limits in a database: dated records of consumers, [tiers](Self::tiers), and limits of
+/// A database of limits: dated records of consumers, [tiers](Self::tiers), and limits of
 /// [resources](Self::resources).
 ///
 /// Clones are cheap and share the connections.
@@ -39,8 +39,8 @@ impl Records {
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL names no such database, if the database fails, or if the tables cannot be
-    /// created.
+    /// Returns an error if the URL is not one of these, if the database fails, or if the tables
+    /// cannot be created.
     pub async fn connect(url: &str) -> Result<Self, DatabaseError> {
         Self::connect_with(RecordsOptions::new(url)).await
     }
@@ -91,9 +91,9 @@ impl Records {
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, and if the limits of records that are active at the same
-    /// time could add up to more than [`MAX_UNITS`]. Returns an error if the record blocks or unblocks the
-    /// consumer and the author may not do that, and if the database fails.
+    /// Returns an error if a field cannot be stored, or if the author may not block or unblock the
+    /// consumer as the record does. Limits of records that are active at the same time are added
+    /// up; a sum above [`MAX_UNITS`] is an error too. Returns an error if the database fails.
     pub async fn create(
         &self,
         content: RecordContent,
@@ -127,13 +127,13 @@ impl Records {
         Ok(query.page_of(record_table::records(&rows)?))
     }
 
-    /// Replaces the content of a record, if the record is as `expected`.
+    /// Replaces the content of a record, provided that the record is as `expected`.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`create`](Self::create), [`ChangeError::NotFound`] if there is no such record,
-    /// and [`ChangeError::Conflict`] if it is not as expected. Returns an error if the record belongs to
-    /// another consumer.
+    /// Returns the errors of [`create`](Self::create), and an error if the record belongs to
+    /// another consumer. Returns [`ChangeError::NotFound`] if there is no such record, and
+    /// [`ChangeError::Conflict`] if the record is not as expected.
     pub async fn update(
         &self,
         id: RecordId,
@@ -145,7 +145,8 @@ impl Records {
         self.replace(id, content, blocks, expected.into(), by.into()).await
     }
 
-    /// Replaces the content of a record like [`update`](Self::update), but keeps whether it blocks.
+    /// Replaces the content of a record like [`update`](Self::update), but does not change whether
+    /// it blocks.
     ///
     /// # Errors
     ///
@@ -183,14 +184,15 @@ impl Records {
         Ok(record)
     }
 
-    /// Updates the one record of the consumer with the same API name, version and bank, or creates it.
+    /// Updates the record of the consumer with the same API name, version and bank, or creates one.
     ///
-    /// Records that block are not considered.
+    /// Records that block are ignored.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`update`](Self::update), [`ChangeError::NotFound`] if a record was expected and
-    /// there is none, and [`ChangeError::Several`] if several records match.
+    /// Returns the errors of [`update`](Self::update). Returns [`ChangeError::NotFound`] if a
+    /// record was expected and none matches, and [`ChangeError::Several`] if more than one record
+    /// matches.
     pub async fn upsert(
         &self,
         content: RecordContent,
@@ -215,13 +217,13 @@ impl Records {
         Ok(record)
     }
 
-    /// Deletes a record, if it is as `expected`. Returns the deleted record.
+    /// Deletes a record, provided that it is as `expected`. Returns the deleted record.
     ///
     /// # Errors
     ///
-    /// Returns [`ChangeError::NotFound`] if there is no such record, and [`ChangeError::Conflict`] if it is
-    /// not as expected. Returns an error if the deletion blocks or unblocks the consumer and the author may
-    /// not do that, and if the database fails.
+    /// Returns [`ChangeError::NotFound`] if there is no such record, and [`ChangeError::Conflict`]
+    /// if the record is not as expected. Returns an error if the author may not block or unblock
+    /// the consumer as the deletion does, and if the database fails.
     pub async fn delete(
         &self,
         id: RecordId,
@@ -238,9 +240,10 @@ impl Records {
         Ok(before)
     }
 
-    /// Returns the limits of a consumer at an instant, and the records or the tier that they come from.
+    /// Returns the limits of a consumer at an instant, with the records or the tier that they come
+    /// from.
     ///
-    /// The tier is always the current one of the consumer.
+    /// The tier is always the consumer's current one, whatever the instant.
     ///
     /// # Errors
     ///
@@ -266,7 +269,7 @@ impl Records {
     ) -> Result<ActiveLimits, DatabaseError> {
         let reads = &self.database.reads;
         let records = record_table::overlapping(reads, consumer, start, end).await?;
-        // The tier matters only without a record.
+        // The tier has an effect only if there is no record.
         let tier = match records.is_empty() {
             true => tier_members::find_tier(reads, "consumer", consumer).await?,
             false => None,
@@ -274,8 +277,8 @@ impl Records {
         Ok(ActiveLimits::new(&records, tier, self.aggregation()))
     }
 
-    /// Returns the current block of a consumer, if it is blocked. Of several blocks, this is the one that
-    /// ends last.
+    /// Returns the current block of a consumer, if it is blocked. If there are several blocks,
+    /// returns the one that ends last.
     ///
     /// # Errors
     ///
@@ -286,10 +289,11 @@ impl Records {
         Ok(blocks.pop())
     }
 
-    /// Blocks a consumer from now until a time, in one step. The last of several concurrent calls decides.
+    /// Blocks a consumer from now until a given time, in one transaction. Of several concurrent
+    /// calls, the last one decides.
     ///
-    /// If the consumer is blocked already, the block that ends last must be as `expected`. It then ends at
-    /// the new time, and other blocks that would last longer are deleted.
+    /// If the consumer is already blocked, the block that ends last must be as `expected`. It then
+    /// ends at the given time, and other blocks that would end later are deleted.
     ///
     /// # Errors
     ///
@@ -322,13 +326,13 @@ impl Records {
         Ok(block)
     }
 
-    /// Deletes all current blocks of a consumer, in one step. Returns the block that would have ended last,
-    /// which must be as `expected`.
+    /// Deletes all current blocks of a consumer, in one transaction. Returns the block that would
+    /// have ended last, which must be as `expected`.
     ///
     /// # Errors
     ///
-    /// Returns [`ChangeError::NotFound`] if the consumer is not blocked, and else the errors of
-    /// [`delete`](Self::delete).
+    /// Returns [`ChangeError::NotFound`] if the consumer is not blocked. Returns the errors of
+    /// [`delete`](Self::delete) otherwise.
     pub async fn unblock(
         &self,
         consumer: &str,

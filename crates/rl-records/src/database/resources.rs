@@ -30,9 +30,9 @@ impl<'a> Resources<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, [`ChangeError::Conflict`] if the resource has a limit,
-    /// and an error if the database fails. Returns an error if the limit blocks applications and the author
-    /// may not do that.
+    /// Returns [`ChangeError::Conflict`] if the resource already has a limit. Returns an error if a
+    /// field cannot be stored, if the limit blocks applications and the author may not do that, or
+    /// if the database fails.
     pub async fn create(
         self,
         content: ResourceLimitContent,
@@ -50,7 +50,7 @@ impl<'a> Resources<'a> {
         table::find(&self.database.reads, name).await
     }
 
-    /// Lists at most `limit` limits by the name of the resource, beginning after the name `after`.
+    /// Lists at most `limit` limits by the name of the resource, starting after the name `after`.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl<'a> Resources<'a> {
         table::list_named(&self.database.reads, after, limit).await
     }
 
-    /// Lists limits like [`list`](Self::list), but only those of this application.
+    /// Lists limits like [`list`](Self::list), but only those that list this application.
     ///
     /// # Errors
     ///
@@ -74,11 +74,11 @@ impl<'a> Resources<'a> {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<ResourceLimit>, DatabaseError> {
-        // No stored name has a control character, so the replacement matches none.
+        // No stored name contains a control character, so the replacement matches none.
         let app = app.replace(['\0', '\n'], "\u{1}");
         let mut sql = Sql::new("SELECT * FROM rl_resource_limits WHERE");
-        // `apps` has one name on each line. Removing the line of `app` changes it if it is listed. This
-        // comparison is exact on both databases, unlike LIKE.
+        // `apps` contains one name on each line. If removing the line of `app` changes the text,
+        // the resource lists `app`. Unlike LIKE, this comparison is exact on both databases.
         sql.push(
             " replace('\n' || apps || '\n', ?, '') <> '\n' || apps || '\n' AND",
             [format!("\n{app}\n").into()],
@@ -91,9 +91,10 @@ impl<'a> Resources<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, and [`ChangeError::NotFound`] if the resource has no
-    /// limit. Returns [`ChangeError::Conflict`] if the limit is not as expected, and an error if the database
-    /// fails. Returns an error if the change blocks or unblocks applications and the author may not do that.
+    /// Returns [`ChangeError::NotFound`] if the resource has no limit, and
+    /// [`ChangeError::Conflict`] if the limit is not as expected. Returns an error if a field
+    /// cannot be stored, if the author may not block or unblock applications as the change does, or
+    /// if the database fails.
     pub async fn update(
         self,
         content: ResourceLimitContent,
@@ -107,9 +108,9 @@ impl<'a> Resources<'a> {
     ///
     /// # Errors
     ///
-    /// Returns [`ChangeError::NotFound`] if the resource has no limit, [`ChangeError::Conflict`] if the limit
-    /// is not as expected, and an error if the database fails. Returns an error if the deletion unblocks
-    /// applications and the author may not do that.
+    /// Returns [`ChangeError::NotFound`] if the resource has no limit, and
+    /// [`ChangeError::Conflict`] if the limit is not as expected. Returns an error if the deletion
+    /// unblocks applications and the author may not do that, or if the database fails.
     pub async fn delete(
         self,
         name: &str,

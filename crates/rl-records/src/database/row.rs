@@ -8,7 +8,7 @@ use super::statement::Bound;
 use crate::error::DatabaseError;
 use crate::limits::{CallLimits, CallPeriod};
 
-/// The columns of the six limits, the shortest period first.
+/// The columns of the six limits, ordered by their periods, the shortest first.
 pub(super) const LIMIT_COLUMNS: [&str; 6] = [
     CallPeriod::ALL[0].field(),
     CallPeriod::ALL[1].field(),
@@ -49,7 +49,7 @@ pub(super) fn time(row: &AnyRow, column: &str) -> Result<Timestamp, DatabaseErro
     Ok(Timestamp::from_micros(micros.try_into().unwrap_or_default()))
 }
 
-/// Returns the number that stands for a time in the tables.
+/// Returns the number that represents a time in the tables.
 pub(super) fn micros(time: Timestamp) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

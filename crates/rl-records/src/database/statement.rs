@@ -7,7 +7,7 @@ use sqlx::{Any, AssertSqlSafe};
 use super::connections::Runner;
 use crate::error::DatabaseError;
 
-/// A statement that is assembled from parts of the source code. All other values are bound.
+/// A statement that is assembled from constant parts. All values are bound to placeholders.
 #[derive(Debug)]
 pub(super) struct Sql {
     text: String,
@@ -51,7 +51,7 @@ impl Sql {
         Self { text: text.to_owned(), values: Vec::new() }
     }
 
-    /// Adds a part. Each `?` in it is the placeholder of one value.
+    /// Adds a part of the statement. Each `?` in it is the placeholder of one value.
     pub(super) fn push<const N: usize>(&mut self, part: &'static str, values: [Bound; N]) {
         let mut values = values.into_iter();
         for piece in part.split_inclusive('?') {
@@ -72,13 +72,14 @@ impl Sql {
         self.text.push_str(&self.values.len().to_string());
     }
 
-    /// Adds a condition: the id of the consumer contains this text, whatever the case of ASCII letters.
+    /// Adds the condition that the id of the consumer contains this text, regardless of the case of
+    /// ASCII letters.
     pub(super) fn push_search(&mut self, text: &str, is_postgres: bool) {
         let text = without_nul(text).to_ascii_lowercase();
         let pattern = ['!', '%', '_']
             .iter()
             .fold(text, |text, special| text.replace(*special, &format!("!{special}")));
-        // LIKE of SQLite ignores the case of ASCII letters, and takes half the time of `lower`.
+        // On SQLite, LIKE ignores the case of ASCII letters, and takes half the time of `lower`.
         let is_like = if is_postgres {
             " AND lower(consumer_id) LIKE ? ESCAPE '!'"
         } else {
@@ -87,7 +88,7 @@ impl Sql {
         self.push(is_like, [format!("%{pattern}%").into()]);
     }
 
-    /// Adds ` IN (…)`. Nothing is in an empty list.
+    /// Adds ` IN (…)`. If `values` is empty, the condition is never true.
     pub(super) fn push_list(&mut self, values: &[String]) {
         self.push(" IN (NULL", []);
         for value in values {
@@ -129,7 +130,7 @@ impl Statement for Query<'_, Any, AnyArguments> {
     }
 }
 
-/// Replaces NUL, which PostgreSQL refuses in text. No stored text has NUL or its replacement.
+/// Replaces NUL, which PostgreSQL rejects in text. No stored text contains NUL or its replacement.
 pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{1}")
 }

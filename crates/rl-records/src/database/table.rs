@@ -1,7 +1,7 @@
-//! Tables of objects with revisions: records, tiers and limits of resources.
+//! Tables of objects that have revisions: records, tiers and limits of resources.
 //!
-//! Every write stores the object and one row of the history. Objects with a name also share their public
-//! operations.
+//! Every write stores the object, and adds a row to the history. The public operations of all
+//! objects with a name are implemented here too.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,19 +23,20 @@ use crate::revision::{Expected, Revisioned};
 
 /// An object in a table.
 pub(super) trait Object: Sized {
-    /// The content, as the history keeps it.
+    /// The content of the object, as it is stored in the history.
     type Content: HistoryValue;
 
     const KIND: Kind;
     const TABLE: &'static str;
     const KEY: &'static str;
-    /// All columns but the key.
+    /// All columns except the key.
     const COLUMNS: &'static [&'static str];
 
     /// Returns the value of the key.
     fn key(&self) -> String;
 
-    /// Returns the consumer or the name whose limits a change of this object affects.
+    /// Returns the consumer, or the name of the object, whose limits a change of this object
+    /// affects.
     fn owner(&self) -> &str;
 
     /// Returns the content.
@@ -54,7 +55,7 @@ pub(super) async fn find<T: Object>(
     key: &str,
 ) -> Result<Option<T>, DatabaseError> {
     if key.contains('\0') {
-        // PostgreSQL refuses such a query, and no key has this character.
+        // PostgreSQL rejects such a text, and no key contains this character.
         return Ok(None);
     }
     let mut sql = Sql::new("SELECT * FROM ");
@@ -142,7 +143,7 @@ fn history_row<'a, T: Object>(
     HistoryRow { change, kind: T::KIND, owner: object.owner(), item: key, by }
 }
 
-/// The content of an object whose key is its name: a tier or the limit of a resource.
+/// The content of an object whose key is its name: of a tier, or of the limit of a resource.
 pub(super) trait NamedContent: HistoryValue + Clone {
     const KIND: Kind;
     const TABLE: &'static str;
@@ -160,9 +161,9 @@ pub(super) trait NamedContent: HistoryValue + Clone {
     /// Checks every field.
     fn checked(self) -> Result<Self, InvalidField>;
 
-    /// Checks that the author may make a change, and that the other tables allow it.
+    /// Checks that the author may make a change, and that the other tables permit it.
     ///
-    /// Runs in the transaction of the change, before the change.
+    /// Runs before the change, in the same transaction.
     fn check_change(
         transaction: &mut Transaction,
         before: Option<&Self>,
@@ -171,7 +172,7 @@ pub(super) trait NamedContent: HistoryValue + Clone {
     ) -> impl Future<Output = Result<(), ChangeError<Revisioned<Self>>>> + Send;
 }
 
-/// The columns of every object with a name, beside its content.
+/// The columns that every object with a name has, besides its content.
 pub(super) const METADATA: [&str; 5] =
     ["created_by", "updated_by", "created_at", "updated_at", "revision"];
 
@@ -219,7 +220,7 @@ impl<T: NamedContent> Object for Revisioned<T> {
     }
 }
 
-/// Lists objects by name, beginning after the name `after`.
+/// Lists objects by name, starting after the name `after`.
 pub(super) async fn list_named<T: NamedContent>(
     runner: impl Runner,
     after: Option<&str>,
@@ -258,7 +259,7 @@ pub(super) async fn create_named<T: NamedContent>(
     Ok(created)
 }
 
-/// Replaces the content of the object with this name, if it is as expected.
+/// Replaces the content of the object with this name, provided that it is as expected.
 pub(super) async fn update_named<T: NamedContent>(
     database: &Arc<Database>,
     content: T,
@@ -278,7 +279,7 @@ pub(super) async fn update_named<T: NamedContent>(
     Ok(after)
 }
 
-/// Deletes the object with this name, if it is as expected. Returns the deleted object.
+/// Deletes the object with this name, provided that it is as expected. Returns the deleted object.
 pub(super) async fn delete_named<T: NamedContent>(
     database: &Arc<Database>,
     name: &str,

@@ -60,7 +60,8 @@ pub(super) async fn set(
     Ok(after)
 }
 
-/// Checks that the new tier exists, and that the author may block or unblock if the move does so.
+/// Checks that the new tier exists. Also checks that the author may block or unblock the subject,
+/// if the move does so.
 async fn check_effect(
     transaction: &mut Transaction,
     realm: &'static str,
@@ -76,7 +77,7 @@ async fn check_effect(
         after = Some(found.ok_or_else(missing)?.content);
     }
     let aggregation = transaction.aggregation();
-    // The policy of a key without a tier is unknown here, so assume that it does not block.
+    // The policy of a key without a tier is unknown here. It is assumed not to block.
     let is_blocked = |tier: Option<&TierContent>| {
         (tier.is_some() || realm == "consumer") && aggregation.is_blocked_in(tier)
     };

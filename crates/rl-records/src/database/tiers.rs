@@ -33,8 +33,8 @@ impl<'a> Tiers<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, [`ChangeError::Conflict`] if a tier has this name, and an
-    /// error if the database fails.
+    /// Returns [`ChangeError::Conflict`] if a tier already has this name. Returns an error if a
+    /// field cannot be stored, or if the database fails.
     ///
     /// # Examples
     ///
@@ -70,7 +70,7 @@ impl<'a> Tiers<'a> {
         table::find(&self.database.reads, name).await
     }
 
-    /// Lists at most `limit` tiers by name, beginning after the name `after`.
+    /// Lists at most `limit` tiers by name, starting after the name `after`.
     ///
     /// # Errors
     ///
@@ -83,9 +83,9 @@ impl<'a> Tiers<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, and [`ChangeError::NotFound`] if no tier has this name.
-    /// Returns [`ChangeError::Conflict`] if the tier is not as expected, and an error if the database fails.
-    /// Returns an error if the change blocks or unblocks members and the author may not do that.
+    /// Returns [`ChangeError::NotFound`] if no tier has this name, and [`ChangeError::Conflict`] if
+    /// the tier is not as expected. Returns an error if a field cannot be stored, if the author may
+    /// not block or unblock members as the change does, or if the database fails.
     pub async fn update(
         self,
         content: TierContent,
@@ -99,9 +99,9 @@ impl<'a> Tiers<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the tier has members, because they would fall back to the defaults. Returns
-    /// [`ChangeError::NotFound`] if no tier has this name, [`ChangeError::Conflict`] if the tier is not as
-    /// expected, and an error if the database fails.
+    /// Returns [`ChangeError::NotFound`] if no tier has this name, and [`ChangeError::Conflict`] if
+    /// the tier is not as expected. Returns an error if the tier still has members, because they
+    /// would fall back to the defaults, or if the database fails.
     pub async fn delete(
         self,
         name: &str,
@@ -123,18 +123,20 @@ impl<'a> Tiers<'a> {
         history::list(&self.database.reads, Kind::Tier, query).await
     }
 
-    /// Puts a consumer or an API key into a tier, or removes it from its tier with `None`.
+    /// Puts a consumer or an API key into a tier. With `None`, removes it from its tier.
     ///
-    /// `expected` is about the current membership: a revision, or 0 for none. Returns the new membership.
-    /// A key is the subject that [`KeySecret`](rl_core::key::KeySecret) makes of it; the key itself is never
-    /// stored.
+    /// `expected` describes the current membership: a revision, or 0 for none. Returns the new
+    /// membership. Pass a key as the subject that [`KeySecret`](rl_core::key::KeySecret) creates
+    /// from it; the key itself is never stored.
     ///
     /// # Errors
     ///
-    /// Returns an error if `subject` is neither a consumer nor a key, and if no tier has this name. Returns
-    /// [`ChangeError::Conflict`] if the membership is not as expected. Returns [`ChangeError::NotFound`] if
-    /// there is none although one was expected, or although it is to be removed. Returns an error if the
-    /// change blocks or unblocks the subject and the author may not do that, and if the database fails.
+    /// Returns an error if `subject` is neither a consumer nor a key, or if no tier has this name.
+    /// Returns [`ChangeError::Conflict`] if the membership is not as expected, and
+    /// [`ChangeError::NotFound`] if one was expected or is to be removed, but there is none.
+    ///
+    /// Returns an error if the author may not block or unblock the subject as the change does, or
+    /// if the database fails.
     pub async fn set_member(
         self,
         subject: &Subject,
@@ -157,9 +159,9 @@ impl<'a> Tiers<'a> {
         }
     }
 
-    /// Lists the names of the tiers that a consumer or an API key has been in, the newest change first.
+    /// Lists the tiers to which a consumer or an API key has belonged, the newest change first.
     ///
-    /// Only the page of `query` is used, which means `before` and `limit`.
+    /// Only `before` and `limit` of the query are used.
     ///
     /// # Errors
     ///
@@ -219,7 +221,7 @@ impl NamedContent for TierContent {
                 let aggregation = transaction.aggregation();
                 let is_blocked = |tier| aggregation.is_blocked_in(Some(tier));
                 let effect = Effect::of(is_blocked(before), is_blocked(after));
-                // A tier without members blocks and unblocks nothing.
+                // If a tier has no members, its change blocks and unblocks nothing.
                 if author.check::<Tier>(effect).is_err()
                     && tier_members::exist(transaction, &after.name).await?
                 {

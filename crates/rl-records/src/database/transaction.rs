@@ -18,30 +18,30 @@ use crate::error::DatabaseError;
 /// The longest time that a change waits for the caches of this process.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// The time limit for the begin of a change, and for its commit.
+/// The time limit for beginning a change, and for committing it.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The server enforces these limits, because a change that hangs holds up all others. They also apply
-/// after this process has died.
+/// The server enforces these limits, because a change that hangs delays all other changes. They
+/// also apply after this process has died.
 const BEGIN_ON_POSTGRES: &str = "BEGIN; SET LOCAL lock_timeout = '2s'; \
                                  SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
-/// Takes the write lock at once. A transaction that has read first cannot wait for it.
+/// Takes the write lock immediately. A transaction that reads first cannot wait for the lock later.
 const BEGIN_ON_SQLITE: &str = "BEGIN IMMEDIATE";
 
-/// A change in progress. It is rolled back unless it is [committed](Self::commit).
+/// A change in progress. When it is dropped without a [commit](Self::commit), it is rolled back.
 pub(super) struct Transaction {
     database: Arc<Database>,
     lease: Lease,
-    // The number of the next history row, if it was drawn already.
+    // The number of the next history row, if a number has already been taken.
     next_change: Option<i64>,
 }
 
 impl Transaction {
     /// Begins a change.
     ///
-    /// The first statement locks the row that every change locks, so changes run one after the other and
-    /// what a change reads stays as it is until the commit.
+    /// The first statement locks a row that every change locks. So changes run one after the other,
+    /// and what a change has read stays unchanged until its commit.
     pub(super) async fn begin(database: &Arc<Database>) -> Result<Self, DatabaseError> {
         let mut lease = database.edits.take().await?;
         let begin = if database.is_postgres { BEGIN_ON_POSTGRES } else { BEGIN_ON_SQLITE };
@@ -52,7 +52,7 @@ impl Transaction {
         Ok(transaction)
     }
 
-    /// Returns the number of the next change. The caller must write one history row with it.
+    /// Takes the number of the next change. The caller must write one history row with this number.
     pub(super) async fn next_change(&mut self) -> Result<i64, DatabaseError> {
         match self.next_change.take() {
             Some(number) => Ok(number),
@@ -76,16 +76,16 @@ impl Transaction {
         self.database.aggregation()
     }
 
-    /// Commits the change, and announces it to all caches that hold limits of `owner`.
+    /// Commits the change, and announces it to all caches that contain limits of `owner`.
     ///
-    /// The commit goes on if the caller is cancelled. The change is announced even if the outcome of the
-    /// commit is unknown.
+    /// The commit continues if the caller is cancelled. The change is announced even if the result
+    /// of the commit is unknown.
     pub(super) async fn commit(self, kind: Kind, owner: &str) -> Result<(), DatabaseError> {
         let owner = owner.to_owned();
         let committing = tokio::spawn(async move {
             let Self { database, mut lease, .. } = self;
-            // PostgreSQL delivers the notification only if the transaction commits. It carries no
-            // owner, because an id may be longer than a payload.
+            // PostgreSQL delivers the notification only if the transaction commits. The
+            // notification does not contain the owner, because an id may be longer than a payload.
             let notify = format!("NOTIFY {CHANNEL}; COMMIT");
             let commit = if database.is_postgres { notify } else { "COMMIT".to_owned() };
             let commit =
@@ -94,7 +94,8 @@ impl Transaction {
             let listeners = database.announce(kind, &owner);
             committed?;
             lease.put_back();
-            // A change made here must take effect here, even if the database is lost right afterwards.
+            // A change by this process must take effect in this process, even if the database is
+            // lost right afterwards.
             let refreshing = listeners.iter().filter_map(|caches| caches.refresh(kind, &owner));
             let _ = tokio::time::timeout(REFRESH, join_all(refreshing)).await;
             Ok(())

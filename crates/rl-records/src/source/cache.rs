@@ -14,22 +14,24 @@ use tokio::sync::oneshot;
 
 use crate::database::{LookupLimiter, LookupPermit, PAUSE_MICROS, is_paused};
 
-/// The number of random entries among which the least recently used one is evicted.
+/// The number of random entries that are compared; the one whose last use is the longest ago is
+/// evicted.
 const SAMPLE: usize = 8;
 
 /// The time limit of one read, however many callers wait for it.
 const TIME_LIMIT: Duration = Duration::from_secs(3);
 
-/// The largest number of reads in one look-up of a value that keeps changing.
+/// The maximum number of reads in one look-up of a value that keeps changing.
 const MAX_READS: usize = 4;
 
-/// The number of concurrent refreshes after one change, small enough that requests get their turn.
+/// The number of concurrent refreshes after one change. It is small, so that requests are not
+/// delayed.
 const CONCURRENT_REFRESHES: usize = 4;
 
-/// The largest number of keys that are remembered as unreadable.
+/// The maximum number of unreadable keys that are remembered.
 const MAX_DAMAGED: usize = 1_024;
 
-/// A look-up that all callers of one key share.
+/// A look-up that is shared by all callers that request the key.
 pub(super) type Lookup<V> = Shared<BoxFuture<'static, Result<Arc<V>, FailureKind>>>;
 
 /// Reads the value of a key.
@@ -43,53 +45,55 @@ pub(super) trait Load<V>: Send + Sync + 'static {
 
 /// A cache of values from the database, with at most `capacity` entries.
 ///
-/// There is one look-up at a time for each key. If it fails, the last known value stays.
+/// For each key, at most one look-up runs at a time. If it fails, the last known value stays.
 pub(super) struct Cache<V> {
     state: Mutex<State<V>>,
     load: Box<dyn Load<V>>,
     limiter: Arc<LookupLimiter>,
     capacity: usize,
     fresh_micros: u64,
-    // Look-ups run on the runtime of the source. The runtime of a caller may end before them.
+    // The runtime of the source, on which look-ups run. The runtime of a caller may end before they
+    // do.
     runtime: Handle,
 }
 
 /// The entries, and the look-ups in flight.
 ///
-/// A look-up takes no entry before it has found a value, so look-ups of unknown keys evict nothing.
+/// An entry is added only when a value has been found, so look-ups of unknown keys evict nothing.
 struct State<V> {
     entries: IndexMap<Arc<str>, Entry<V>>,
-    // Bounded by the limiter.
+    // The limiter of look-ups bounds their number.
     in_flight: HashMap<Arc<str>, InFlight<V>>,
-    // Keys whose read failed for a reason that lasts, each with the failure and the time of the next attempt.
+    // Keys that cannot be read for a lasting reason, each with the failure and the time of the next
+    // attempt.
     damaged: HashMap<Arc<str>, (FailureKind, Timestamp)>,
-    // Counts uses, to order them.
+    // A counter of uses, by which entries are ordered.
     tick: u64,
 }
 
 struct Entry<V> {
     value: Arc<V>,
     read_at: Timestamp,
-    // The value was read before the last change of its key.
+    // Whether the key has changed since the value was read.
     is_stale: bool,
     used_at: u64,
 }
 
 struct InFlight<V> {
     lookup: Lookup<V>,
-    // The key changed after the read began.
+    // Whether the key has changed since the read began.
     is_stale: bool,
-    // A caller has given up waiting, so callers with a last value no longer wait.
+    // Whether a caller has stopped waiting. Later callers then get the last value without waiting.
     is_late: bool,
 }
 
-/// The answer of a [`Cache`].
+/// The result of [`Cache::get`].
 pub(super) enum Cached<V> {
     /// The value.
     Value(Arc<V>),
-    /// A look-up is in flight. Until it ends, or if it fails, the last value applies.
+    /// A look-up is in flight. If it fails or takes too long, the last value applies.
     Pending { lookup: Lookup<V>, last: Option<Arc<V>> },
-    /// No value is known, and the database cannot be asked.
+    /// No value is known, and the database cannot be read now.
     Failed(FailureKind),
 }
 
@@ -121,14 +125,15 @@ impl<V: Send + Sync + 'static> Cache<V> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the value of a key, or begins to look it up.
+    /// Returns the value of a key, or starts a look-up.
     pub(super) fn get(self: &Arc<Self>, key: &str) -> Cached<V> {
         let mut state = self.state();
-        // Read the clock under the lock, so that no entry was read later than `now`.
+        // The clock is read under the lock, so that no entry can have a later time than `now`.
         let now = self.load.now();
         let (last, is_stale) = match state.touch(key) {
             Some(entry) => {
-                // After the clock was set back, the age of the entry is unknown.
+                // If the clock was set back, the age of the entry is unknown, so it counts as
+                // stale.
                 let is_stale = entry.is_stale || now < entry.read_at;
                 let age = now.micros_since(entry.read_at);
                 if !is_stale && age < self.fresh_micros {
@@ -148,13 +153,13 @@ impl<V: Send + Sync + 'static> Cache<V> {
             },
         };
         match last {
-            // A value that is merely old applies while it is looked up again.
+            // An old value whose key has not changed is returned while a look-up refreshes it.
             Some(value) if !is_stale || is_late => Cached::Value(value),
             last => Cached::Pending { lookup, last },
         }
     }
 
-    /// Begins a look-up, if the database may be asked.
+    /// Starts a look-up, if the database may be read now.
     fn start(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State<V>>,
@@ -176,15 +181,15 @@ impl<V: Send + Sync + 'static> Cache<V> {
         state.in_flight.insert(key.clone(), in_flight);
         drop(state);
         let task = LookupTask { cache: self.clone(), key, is_done: false };
-        // A task of its own, because the caller that began it may be cancelled.
+        // The look-up runs in its own task, because the caller that started it may be cancelled.
         self.runtime.spawn(async move {
             let _ = sender.send(task.run(permit).await);
         });
         Ok(lookup)
     }
 
-    /// Stores the result of a read. Returns `None` if the key changed during the read, so that it must be
-    /// read again.
+    /// Stores the result of a read. Returns `None` if the key changed during the read, which must
+    /// then be repeated.
     fn finish(
         &self,
         key: &Arc<str>,
@@ -217,16 +222,16 @@ impl<V: Send + Sync + 'static> Cache<V> {
         Some(loaded)
     }
 
-    /// Notes that a caller stopped waiting for `key`. Until the look-up ends, callers get the last value
-    /// without waiting, if there is one.
+    /// Records that a caller stopped waiting for `key`. Until the look-up ends, callers get the
+    /// last value without waiting, if there is one.
     pub(super) fn give_up(&self, key: &str) {
         if let Some(in_flight) = self.state().in_flight.get_mut(key) {
             in_flight.is_late = true;
         }
     }
 
-    /// Looks up a value that has just changed, so that it is known even if the database is lost before the
-    /// next request. Returns `None` if the database may not be asked now.
+    /// Looks up a value that has just changed, so that it is known even if the database is lost
+    /// before the next request. Returns `None` if the database may not be read now.
     pub(super) fn refresh(self: &Arc<Self>, key: &str) -> Option<BoxFuture<'static, ()>> {
         let state = self.state();
         let lookup = match state.in_flight.get(key) {
@@ -239,7 +244,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
         Some(lookup.map(drop).boxed())
     }
 
-    /// Looks up the stale values that satisfy `is_concerned`, the most recently used ones first.
+    /// Looks up the stale values that satisfy `is_concerned`, beginning with the most recently used
+    /// ones.
     ///
     /// Dropping the future stops it. The remaining values are looked up when they are requested.
     pub(super) fn refresh_if(
@@ -258,7 +264,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
             stream::iter(keys).for_each_concurrent(CONCURRENT_REFRESHES, move |(_, key)| {
                 let cache = cache.clone();
                 async move {
-                    // A request may have looked it up in the meantime.
+                    // A request may have looked up the value in the meantime.
                     let is_stale =
                         cache.state().entries.get(&key).is_some_and(|entry| entry.is_stale);
                     if is_stale && let Some(refresh) = cache.refresh(&key) {
@@ -269,7 +275,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         refreshes.boxed()
     }
 
-    /// Marks the value of `key` as stale. The next caller waits for the new one.
+    /// Marks the value of `key` as stale. The next caller waits for the new value.
     pub(super) fn invalidate(&self, key: &str) {
         let mut state = self.state();
         state.damaged.remove(key);
@@ -286,7 +292,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
         self.invalidate_if(|_| true);
     }
 
-    /// Marks the values that satisfy `is_concerned` as stale, and all that are being looked up.
+    /// Marks the values that satisfy `is_concerned` as stale, and all values that are being looked
+    /// up.
     pub(super) fn invalidate_if(&self, is_concerned: impl Fn(&V) -> bool) {
         let mut state = self.state();
         state.damaged.clear();
@@ -302,7 +309,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
     }
 }
 
-/// The task of a look-up. Dropping it, for example with its runtime, allows another one to begin.
+/// The task of a look-up. If it is dropped, for example with its runtime, another look-up may
+/// start.
 struct LookupTask<V: Send + Sync + 'static> {
     cache: Arc<Cache<V>>,
     key: Arc<str>,
@@ -335,7 +343,7 @@ impl<V: Send + Sync + 'static> Drop for LookupTask<V> {
 }
 
 impl<V> State<V> {
-    /// Returns the entry of a key, as the most recently used one.
+    /// Returns the entry of a key, and marks it as the most recently used one.
     fn touch(&mut self, key: &str) -> Option<&Entry<V>> {
         self.tick += 1;
         let entry = self.entries.get_mut(key)?;
@@ -351,7 +359,7 @@ impl<V> State<V> {
         is_stale: bool,
         capacity: usize,
     ) {
-        // A look-up is no use.
+        // A look-up does not count as a use.
         let used_at = match self.entries.get(key) {
             Some(entry) => entry.used_at,
             None => {

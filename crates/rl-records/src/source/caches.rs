@@ -11,7 +11,7 @@ use crate::database::{Database, Kind, Listener, consumer_records, key_tier, reso
 use crate::error::DatabaseError;
 use crate::resource::ResourceLimitContent;
 
-/// The caches of a source: what it has looked up for consumers, resources and keys.
+/// The caches of a source, for consumers, resources and keys.
 pub(super) struct Caches {
     pub(super) consumers: Arc<Cache<Timeline>>,
     pub(super) resources: Arc<Cache<Option<ResourceLimitContent>>>,
@@ -69,7 +69,7 @@ impl Listener for Caches {
                 self.consumers.invalidate_if(|timeline| timeline.tier() == Some(owner));
                 self.keys.iter().for_each(|keys| keys.invalidate_if(|tier| is_in(tier, owner)));
             }
-            // These kinds change no limit.
+            // Entries of these kinds change no limit.
             Kind::Reset | Kind::SubjectReset | Kind::Refusal => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Records as a source of policies.
+//! A source of policies that reads records.
 //!
 //! ```text
 //! record_source   the policy of each subject, from the caches

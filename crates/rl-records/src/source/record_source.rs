@@ -14,35 +14,39 @@ use crate::database::Records;
 use crate::limits::CallLimits;
 use crate::record::is_name;
 
-/// The policies that records make, as a [`PolicySource`].
+/// A [`PolicySource`] that returns the policies of records.
 ///
 /// # Which policy applies
 ///
 /// | subject | policy |
 /// |---|---|
-/// | a consumer ([`Realm::Consumer`]) | its records, else its tier, else the defaults |
-/// | an API key ([`Realm::Key`]) | its tier, with [`tiers_of_keys`](RecordSourceBuilder::tiers_of_keys) |
-/// | any other | the policies of [`others`](RecordSourceBuilder::others) |
+/// | a consumer ([`Realm::Consumer`]) | from its records; without a record from its tier; without a tier from the defaults |
+/// | an API key ([`Realm::Key`]) | from its tier, with [`tiers_of_keys`](RecordSourceBuilder::tiers_of_keys) |
+/// | any other | from the policies of [`others`](RecordSourceBuilder::others) |
 ///
-/// For combined subjects ([`KeyExtractor::and`](rl_core::key::KeyExtractor::and)), the first one decides: a
-/// consumer on each route has the records of the consumer. A consumer that is known only by a digest
-/// ([`Subject::digest`]) cannot have records, which is an error of the configuration.
+/// For combined subjects ([`KeyExtractor::and`](rl_core::key::KeyExtractor::and)), the first
+/// subject decides: the records of a consumer apply to the consumer on each route. A consumer that
+/// is known only by a digest ([`Subject::digest`]) cannot have records, so its look-up fails as a
+/// configuration failure.
 ///
 /// # Look-ups
 ///
-/// Limits are cached for at most [capacity](RecordSourceBuilder::capacity) consumers. After an hour they are
-/// looked up again in the background. Records begin and end on time without a look-up. After a change, the
-/// next request waits for the new limits until the [deadline](RecordSourceBuilder::deadline). While the
-/// database is down, the last limits apply. A consumer that was never looked up then falls under the failure
-/// policy of the limiter.
+/// The limits of at most [capacity](RecordSourceBuilder::capacity) consumers are cached. After an
+/// hour they are looked up again in the background. Records begin and end on time without a
+/// look-up.
 ///
-/// A change through these [`Records`] is looked up before the call returns, for at most one second. So it
-/// takes effect here even if the database is lost right afterwards. A change of a tier looks up the most
-/// recently used members first. The others are looked up with their next request.
+/// After a change, the next request waits for the new limits until the
+/// [deadline](RecordSourceBuilder::deadline). While the database is down, the last known limits
+/// apply. A consumer that was never looked up is then decided by the failure policy of the limiter.
 ///
-/// Few look-ups run at once and few wait, however many consumers clients invent. Beyond that, a request
-/// gets an error ([`FailureKind::Overloaded`]) without waiting. After a look-up that failed, one is
-/// tried each second until one succeeds.
+/// If a change is made through these [`Records`], the call waits at most one second until the new
+/// limits are looked up. So the change takes effect here even if the database is lost right
+/// afterwards. After a change of a tier, the most recently used members are looked up first. The
+/// others are looked up with their next request.
+///
+/// Only a few look-ups run or wait at the same time, however many consumers clients invent. Beyond
+/// that, a request gets an error ([`FailureKind::Overloaded`]) without waiting. After a failed
+/// look-up, one is tried each second until one succeeds.
 ///
 /// Clones are cheap and share the caches.
 #[derive(Clone)]
@@ -56,12 +60,12 @@ struct Inner {
     others: Arc<dyn PolicySource>,
     policy_of: PolicyOf,
     deadline: Duration,
-    // These end with the last clone of the source.
+    // The tasks end when the last clone of the source is dropped.
     tasks: Vec<AbortHandle>,
 }
 
 impl RecordSource {
-    /// Creates a source with the default settings, and begins to listen for changes.
+    /// Creates a source with the default settings, and starts to listen for changes.
     ///
     /// # Panics
     ///
@@ -71,7 +75,7 @@ impl RecordSource {
         Self::builder(records).start()
     }
 
-    /// Returns a builder for a source with settings of its own.
+    /// Returns a builder for a source with other settings.
     pub fn builder(records: &Records) -> RecordSourceBuilder {
         RecordSourceBuilder {
             records: records.clone(),
@@ -90,7 +94,7 @@ impl RecordSource {
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the resource was never looked up and the database fails.
+    /// Resolves to an error if the resource has not been looked up before and the database fails.
     ///
     /// # Examples
     ///
@@ -137,13 +141,14 @@ impl RecordSource {
                 let consumers = &self.inner.caches.consumers;
                 self.cached(consumers, id, move |timeline| timeline.policy(clock.now()))
             }
-            // A record cannot name a digest, so the defaults would be a guess.
+            // A record cannot contain a digest as its consumer, so it would be a guess to apply the
+            // defaults.
             None if !owner.is_of_long_text() => {
                 let error = StoreError::new(FailureKind::Unsupported);
                 let detail = "a consumer that is known only by a digest has no records";
                 MaybeReady::ready(Err(error.with_detail(detail)))
             }
-            // No record can have this id.
+            // No record can have such a long id.
             _ => {
                 let limits = records.aggregation().limits([]);
                 MaybeReady::ready(Ok((self.inner.policy_of)(&limits)))
@@ -171,7 +176,8 @@ impl RecordSource {
         })
     }
 
-    /// Converts the cached value of `key`, or waits for it until the deadline.
+    /// Converts the cached value of `key`. If it is being looked up, waits for it until the
+    /// deadline.
     fn cached<V: Send + Sync + 'static, T: Send + 'static>(
         &self,
         cache: &Arc<Cache<V>>,
@@ -251,48 +257,49 @@ pub struct RecordSourceBuilder {
 }
 
 impl RecordSourceBuilder {
-    /// Sets the policies of subjects that are no consumers. Defaults to [`Preset::OpenBank`]: 1 000 requests
-    /// per hour for an anonymous address.
+    /// Sets the policies of subjects that are not consumers. Defaults to [`Preset::OpenBank`]: 1
+    /// 000 requests per hour for each anonymous address.
     pub fn others(mut self, policies: impl PolicySource) -> Self {
         self.others = Arc::new(policies);
         self
     }
 
-    /// Sets whether periods without a limit are counted too, so that reports show the usage of all six.
-    /// Defaults to `false`. Such a policy costs as much as six limits.
+    /// Sets whether periods without a limit are counted too, so that reports show the usage in all
+    /// six periods. Defaults to `false`. Such a policy costs as much as six limits.
     pub const fn count_unlimited(mut self, counts: bool) -> Self {
         self.counts_all = counts;
         self
     }
 
-    /// Looks up the tiers of API keys ([`Realm::Key`]). Keys without a tier are under the policies of
-    /// [`others`](Self::others), which is the default for all keys.
+    /// Looks up the tiers of API keys ([`Realm::Key`]). Keys without a tier get the policies of
+    /// [`others`](Self::others). Without this setting, all keys do.
     ///
-    /// Every unknown key costs a look-up. So put the limiter behind the authentication, or clients that
-    /// invent keys keep the database busy.
+    /// Every unknown key causes a look-up. So put the limiter behind the authentication; otherwise
+    /// clients that invent keys keep the database busy.
     pub const fn tiers_of_keys(mut self) -> Self {
         self.has_keys = true;
         self
     }
 
-    /// Sets the capacity of each of the three caches: of consumers, of keys and of resources. Defaults to
-    /// 100 000. Entries that were not used for long are evicted.
+    /// Sets the capacity of each of the three caches: for consumers, for keys and for resources.
+    /// Defaults to 100 000. The entries whose last use is the longest ago are evicted.
     pub const fn capacity(mut self, count: usize) -> Self {
         self.capacity = count;
         self
     }
 
-    /// Sets how long a request waits for a limit that has changed. Defaults to 50 ms. After that, the last
-    /// limit applies until the look-up has ended.
+    /// Sets how long a request waits for a limit that has changed. Defaults to 50 ms. After that
+    /// time, the last known limit applies until the look-up has ended.
     ///
-    /// Choose less than the [deadline of the limiter](rl_core::RateLimiterBuilder::deadline). Otherwise its
-    /// failure policy applies although a limit is known.
+    /// Set it lower than the [deadline of the limiter](rl_core::RateLimiterBuilder::deadline).
+    /// Otherwise the failure policy of the limiter applies although a limit is known.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sets the age at which limits are looked up again without a change. Defaults to one hour.
+    /// Sets the age at which limits are looked up again if they have not changed. Defaults to one
+    /// hour.
     pub const fn refresh_after(mut self, age: Duration) -> Self {
         self.refresh_after = age;
         self
@@ -301,14 +308,15 @@ impl RecordSourceBuilder {
     /// Sets the interval at which the change log of the database is polled. Defaults to half a second, so
     /// that changes of other instances take effect within a second.
     ///
-    /// Each poll reads one row by its primary key. Announcements of PostgreSQL or Redis only cause a poll at
-    /// once, so a lost announcement loses no change. The shortest interval is one millisecond.
+    /// Each poll reads one row by its primary key. An announcement of PostgreSQL or Redis only
+    /// triggers a poll, so a lost announcement loses no change. The minimum interval is one
+    /// millisecond.
     pub const fn poll_every(mut self, interval: Duration) -> Self {
         self.poll_every = interval;
         self
     }
 
-    /// Starts the source, which begins to listen for changes.
+    /// Starts the source, which listens for changes.
     ///
     /// # Panics
     ///
@@ -361,7 +369,8 @@ impl fmt::Debug for RecordSourceBuilder {
 mod tests {
     use super::*;
 
-    /// A poll of one second and the look-ups after it took a little longer than the documented second.
+    /// Fault: a poll of one second and the look-ups after it took longer than the documented
+    /// second.
     #[tokio::test]
     async fn a_poll_and_the_look_ups_after_it_take_less_than_a_second() {
         let records = Records::connect("sqlite::memory:").await.unwrap();

@@ -11,7 +11,7 @@ use crate::tier::TierContent;
 /// Converts limits into a policy.
 pub(super) type PolicyOf = fn(&CallLimits) -> Option<Policy>;
 
-/// The records of one consumer from a time on. They determine its policy at any later time.
+/// The records of one consumer from a given time on. They determine its policy at every later time.
 #[derive(Debug)]
 pub(super) struct Timeline {
     spans: Vec<TimelineSpan>,
@@ -29,7 +29,7 @@ struct TimelineSpan {
     blocks: bool,
 }
 
-/// A policy, with the first and the last instant at which it holds.
+/// A policy, and the first and the last instant at which it applies.
 #[derive(Clone, Debug)]
 struct Stretch {
     from: Timestamp,
@@ -38,7 +38,7 @@ struct Stretch {
 }
 
 impl Timeline {
-    /// Creates the timeline of a consumer. The limits of its tier apply whenever no record is active.
+    /// Creates the timeline of a consumer. While no record is active, the limits of its tier apply.
     pub(super) fn new(
         records: &[Record],
         tier: Option<TierContent>,
@@ -67,7 +67,7 @@ impl Timeline {
         self.tier.as_deref()
     }
 
-    /// Returns the policy at `now`, or `None` without any limit.
+    /// Returns the policy at `now`, or `None` if there is no limit.
     pub(super) fn policy(&self, now: Timestamp) -> Option<Policy> {
         {
             let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ impl Timeline {
     }
 }
 
-/// Returns the policy at `now`, and the stretch between the nearest edges of records.
+/// Returns the policy at `now` for the interval between the nearest begins and ends of records.
 fn stretch(
     spans: &[TimelineSpan],
     aggregation: &Aggregation,
@@ -142,7 +142,7 @@ mod tests {
         let edges = [
             (0, None), (99, None), (100, Some(10)), (149, Some(10)), (150, Some(15)),
             (199, Some(15)), (200, Some(5)), (300, Some(5)), (301, Some(1)), (302, None),
-            // The clock was set back.
+            // The clock was set back to an earlier time.
             (150, Some(15)), (u64::MAX, None),
         ];
         for (now, expected) in edges {
@@ -162,7 +162,7 @@ mod tests {
         let mut timeline = timeline(&[
             (0, u64::MAX, 9),
             (100, 199, 0),
-            // One block begins where another ends, and one overlaps with both.
+            // One block begins where another ends, and a third one overlaps with both.
             (200, 299, 0),
             (150, 250, 0),
             (500, 500, 0),

@@ -1,7 +1,8 @@
-//! Invalidates the caches when other instances change something.
+//! Invalidates the caches after changes by other instances.
 //!
-//! One task polls the change log, at an interval and whenever it is woken. Announcements only wake it, so
-//! a lost announcement or a broken connection delays a change and never loses one.
+//! One task polls the change log, at an interval and after announcements. An announcement only
+//! triggers a poll. So a lost announcement or a broken connection delays a change, but never loses
+//! it.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,17 +23,17 @@ use crate::database::{
 };
 use crate::error::DatabaseError;
 
-/// The pause before another attempt to connect, or to poll.
+/// The pause before another attempt to connect or to poll.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The time limit for a poll, and for connecting to a channel of announcements.
+/// The time limit for a poll, and for connecting to the channel of announcements.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time without announcements after which the connection is replaced. A connection whose other end
-/// vanished without closing it looks like a quiet one.
+/// The time without announcements after which the connection is replaced. If the other end has
+/// disappeared without closing the connection, nothing else would show it.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Starts the tasks that poll and listen.
+/// Starts the tasks that poll the change log and listen for announcements.
 pub(super) fn start(
     database: &Arc<Database>,
     caches: &Arc<Caches>,
@@ -79,13 +80,15 @@ async fn poll(database: Arc<Database>, caches: Weak<Caches>, wake: Arc<Notify>, 
                 }
             }
         }
-        // Retry soon after a failure, because the announcement that caused the poll is not repeated.
+        // After a failure the next poll comes soon, because the announcement that caused this one
+        // is not repeated.
         let pause = if outage.is_on() { every.min(RETRY) } else { every };
         let _ = timeout(pause, wake.notified()).await;
     }
 }
 
-/// Invalidates what has changed after `last`. Returns the position of the newest change.
+/// Invalidates the values that have changed after `last`. Returns the position of the newest
+/// change.
 async fn poll_once(
     database: &Database,
     caches: &Caches,
@@ -98,15 +101,16 @@ async fn poll_once(
         return Ok(newest);
     }
     let newest = last_change(database).await?;
-    // The changes between the cached values and this position are unknown.
+    // The changes between the cached values and this position are unknown, so everything is
+    // invalidated.
     caches.invalidate_all();
     Ok(newest)
 }
 
-/// One item for each announcement. The stream ends with the connection.
+/// A stream with one item for each announcement. It ends when the connection ends.
 type Announcements = BoxStream<'static, ()>;
 
-/// Wakes the poll after each announcement, and after each reconnection.
+/// Triggers a poll after each announcement, and after each reconnection.
 async fn listen(
     channel: &'static str,
     wake: Arc<Notify>,
@@ -128,7 +132,7 @@ async fn listen(
             tracing::info!(target: "rl_records", channel, "announcements recovered");
         }
         is_unavailable = false;
-        // Announcements before this connection were missed.
+        // Announcements before this connection may have been missed, so a poll is due.
         wake.notify_one();
         while let Ok(Some(())) = timeout(QUIET, announced.next()).await {
             wake.notify_one();
@@ -160,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a function that makes silent connections, and counts them.
+    /// Returns a function that opens connections without announcements, and counts them.
     fn silent(made: Arc<AtomicUsize>) -> impl Fn() -> BoxFuture<'static, Option<Announcements>> {
         move || {
             made.fetch_add(1, Ordering::SeqCst);
@@ -168,7 +172,7 @@ mod tests {
         }
     }
 
-    /// A connection whose other end had vanished was kept for ever.
+    /// Fault: a connection whose other end had disappeared was never replaced.
     #[tokio::test(start_paused = true)]
     async fn a_quiet_connection_is_replaced_and_the_changes_are_polled() {
         let (wake, made) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));

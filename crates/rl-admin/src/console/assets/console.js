@@ -1,10 +1,10 @@
-// Refreshes the bars of a consumer once a second, and copies the changed parts into the page. Without this
-// script, the page shows the usage at the time when it was loaded.
+// Refreshes the usage bars of a consumer once a second, by copying the changed parts into the page.
+// Without this script, the page shows the usage at the time when it was loaded.
 "use strict";
 
 const EVERY = 1000;
 const LONGEST = 10000;
-// The time in ms after which a server counts as hanging.
+// The time in ms after which the script treats the server as unreachable.
 const PATIENCE = 2000;
 
 function live() {
@@ -19,7 +19,7 @@ function live() {
   let isLooking = false;
   let timer = 0;
 
-  // Announces to screen readers only that a limit is used up, or no longer used up.
+  // Announces to screen readers only that a limit has been used up, or is no longer used up.
   function announce(row, before, after) {
     const isFull = after === "full";
     if (isFull !== (before === "full")) {
@@ -59,9 +59,10 @@ function live() {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const parts = Array.from(page.querySelectorAll("[data-live]"));
     const version = page.getElementById("usage").dataset.version;
-    // Only the bars are refreshed: a new version means that the rest of the page is out of date.
+    // Only the bars are refreshed, so a new version means that the rest of the page is out of date.
     if (version && usage.dataset.version && version !== usage.dataset.version) stale.hidden = false;
-    // The table appears or disappears when the counters recover or fail.
+    // The table is replaced by a message while the counters cannot be read, so the whole part is
+    // exchanged.
     const isOther = Boolean(page.querySelector("table")) !== Boolean(usage.querySelector("table"));
     if (isOther || !parts.every(copy)) usage.replaceChildren(...page.getElementById("usage").childNodes);
     pulse.textContent = "Live: looks every second.";
@@ -100,6 +101,6 @@ function live() {
 }
 
 live();
-// Move the focus to the reason why a form was not saved.
+// Moves the focus to the reason why a form was not saved.
 const first = document.querySelector("[role=alert][tabindex]");
 if (first) first.focus();

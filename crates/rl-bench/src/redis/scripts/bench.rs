@@ -19,13 +19,13 @@ use super::super::server::Server;
 use crate::measure::sorted;
 use crate::table::Table;
 
-/// An hour after midnight, in the middle of every window.
+/// An hour after midnight, which is in the middle of every longer window.
 const START: Timestamp = Timestamp::from_secs(1_769_905_800);
-/// Samples of operations that need a copy of the state each.
+/// The number of samples for operations that need a copy of the state each time.
 pub(super) const SAMPLES: usize = 21;
-/// Samples of the other operations.
+/// The number of samples for other operations.
 pub(super) const MANY_SAMPLES: usize = 101;
-/// The control script takes about as long as the longest of the others.
+/// The control script takes about as long as the longest other script.
 const CONTROL: &str = "local x = 0 for i = 1, 14000 do x = (x * 31 + i) % 65537 end return x";
 
 /// A server, a store on it, and the policy that is measured.
@@ -67,7 +67,7 @@ impl Bench {
             redis::cmd("CONFIG").arg("SET").arg(&setting).exec_async(&mut operator).await?;
         }
         for script in RedisStore::scripts(layout) {
-            // The manual clock is part of the script's text. A first call compiles it.
+            // The manual clock is part of the text of the script, so that a first call compiles it.
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
         }
         Ok(Self {
@@ -100,7 +100,7 @@ impl Bench {
         decide(&self.store, policy, subject, mode, cost).await
     }
 
-    /// Charges `units` times one unit, with pauses. Returns the decisions.
+    /// Makes `units` charges of one unit, with pauses in between. Returns the decisions.
     pub(super) async fn fill(&self, subject: usize, units: usize, pause: u64) -> Vec<Decision> {
         const AT_ONCE: usize = 256;
         let mut charged = Vec::with_capacity(units);
@@ -134,8 +134,8 @@ impl Bench {
         Ok(redis::cmd("SLOWLOG").arg("RESET").exec_async(&mut self.operator).await?)
     }
 
-    /// Ends a sample: records the scripts since the last [`Self::forget_calls`], and runs the
-    /// control.
+    /// Ends a sample: records the scripts since the last call of [`Self::forget_calls`], and runs
+    /// the control script.
     pub(super) async fn note(&mut self) -> Result<(), Box<dyn Error>> {
         redis::cmd("EVAL").arg(CONTROL).arg(0).exec_async(&mut self.operator).await?;
         let mut get = redis::cmd("SLOWLOG");
@@ -152,7 +152,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Adds the recorded samples except the first to the table.
+    /// Adds a row for the recorded samples to the table, without the first sample.
     pub(super) fn show(&mut self, table: &mut Table, operation: &str) {
         let (samples, control) = (sorted(&self.samples[1..]), sorted(&self.control[1..]));
         let at = |samples: &[f64], q: f64| {
@@ -210,7 +210,8 @@ pub(super) async fn decide(
     store.decide(request).await.expect("the server is up")
 }
 
-/// Returns the duration of a call of the command, from an entry of `SLOWLOG`.
+/// Returns the duration of the command from an entry of `SLOWLOG`, if the entry is about this
+/// command.
 fn micros_of(command: &[u8], entry: &Value) -> Option<f64> {
     let Value::Array(fields) = entry else { return None };
     let (Value::Int(micros), Value::Array(words)) = (fields.get(2)?, fields.get(3)?) else {

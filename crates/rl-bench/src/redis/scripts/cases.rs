@@ -1,4 +1,4 @@
-//! The heaviest policies for each algorithm and each operation.
+//! The heaviest policies for each algorithm and for each operation.
 
 use std::error::Error;
 use std::time::Duration;
@@ -51,8 +51,8 @@ async fn one_log(table: &mut Table, entries: usize) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Measures two logs of 100 000 units, the most of a policy: both full, and half of the entries
-/// expired.
+/// Measures two logs of 100 000 units, the maximum for a policy: first with full logs, then with
+/// half of the entries expired.
 async fn two_logs(table: &mut Table) -> Done {
     let limits = ["100000/hour:sliding-log", "100000/2h:sliding-log"];
     let mut bench = Bench::new("two logs of 100 000", policy(limits)?).await?;
@@ -64,7 +64,7 @@ async fn two_logs(table: &mut Table) -> Done {
     leave(&mut bench, table, 49_000_000 + HOUR / 2, "nearly all leaves").await
 }
 
-/// Measures the most logs of a policy, each of as many units as the weight allows.
+/// Measures the maximum number of logs in a policy, each with as many units as the weight allows.
 async fn many_logs(table: &mut Table) -> Done {
     let limits =
         (2..=8_u64).rev().flat_map(|logs| (1_u64..=120).rev().map(move |max| (logs, max * 100)));
@@ -76,11 +76,11 @@ async fn many_logs(table: &mut Table) -> Done {
     bench.fill(0, max as usize / 256 * 256, 1_000).await;
     sample_decisions(&mut bench, table).await?;
     bench.advance(1);
-    // All entries of a block except the last have expired.
+    // In each block, all entries except the last have expired.
     leave(&mut bench, table, 8 * HOUR - 100_000, "nearly all leaves").await
 }
 
-/// Measures 10 000 permits, all of which are held.
+/// Measures 10 000 permits that are all held.
 async fn places(table: &mut Table) -> Done {
     let limits = policy(["10000:concurrency:lease=1h"])?;
     let mut bench = Bench::new("10 000 places", limits).await?;
@@ -105,7 +105,7 @@ async fn places(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Returns a policy of the most sliding windows of 200 buckets.
+/// Returns a policy with the maximum number of sliding windows of 200 buckets.
 fn windows_of(first: u64) -> Result<Policy, Box<dyn Error>> {
     let windows = |count| {
         (first..first + count)
@@ -114,7 +114,8 @@ fn windows_of(first: u64) -> Result<Policy, Box<dyn Error>> {
     (1..=16).rev().find_map(|count| policy(windows(count)).ok()).ok_or("windows".into())
 }
 
-/// Charges as many windows of other policies as a subject may have, for longer than a measurement lasts.
+/// Charges the maximum number of windows of other policies for a subject. They last longer than a
+/// measurement.
 async fn charge_others(bench: &Bench) -> Done {
     for other in 1..=8 {
         bench.decide_under(&windows_of(20 * other + 1)?, 0, Mode::Charge, 1).await;
@@ -140,7 +141,7 @@ async fn windows(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Measures states that other policies left: 16 of 200 buckets each, and 16 of 16.
+/// Measures states that other policies have left: 16 with 200 buckets each, and 16 with 16.
 async fn others(table: &mut Table) -> Done {
     let mut bench = Bench::new(BESIDE_OTHERS, windows_of(1)?).await?;
     charge_others(&bench).await?;
@@ -158,7 +159,7 @@ async fn others(table: &mut Table) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Measures sixteen limits with the longest arithmetic.
+/// Measures sixteen limits under the algorithm with the longest arithmetic.
 async fn counters(table: &mut Table) -> Done {
     let max = 9_007_199_254_740_991_u64;
     let counters = (1..=16).map(|n| format!("{max}/{}days:sliding-window-counter", 18_000 + n));
@@ -172,7 +173,7 @@ async fn counters(table: &mut Table) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Measures batches of one subject, and of many.
+/// Measures batches of one subject, and batches of many subjects.
 async fn batches(table: &mut Table) -> Done {
     let max = 9_007_199_254_740_991_u64;
     let kinds: [(&'static str, Policy); 6] = [
@@ -206,7 +207,7 @@ async fn batches(table: &mut Table) -> Done {
                 for call in 0..128 {
                     let (store, policy) = (bench.store.clone(), bench.policy.clone());
                     let (subject, cost) = (call % subjects, 1 + (call % costs) as u64);
-                    // Every second sample is denied.
+                    // The cost makes every second sample a denial.
                     let cost = if n % 2 == 0 { cost } else { cost + 999_990 };
                     calls.spawn(async move {
                         decide(&store, &policy, subject, Mode::Check, cost).await
@@ -281,8 +282,8 @@ async fn reserve(bench: &Bench, subject: &Subject, lifetime: Option<Duration>) -
     Ok(())
 }
 
-/// Measures requests of one unit, of all remaining units, and of more; then resets, on copies of
-/// the keys.
+/// Measures requests of one unit, of all remaining units, and of more than these, and then resets.
+/// Each runs on a copy of the keys.
 async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     let used = bench.decide(0, Mode::Peek, 0).await;
     let fits = used.limits().map(|limit| limit.remaining()).min().unwrap_or_default();
@@ -311,7 +312,7 @@ async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
             let reset = Reset { namespace, subject, policy, limit };
             redis::cmd("SLOWLOG").arg("RESET").exec_async(&mut bench.operator.clone()).await?;
             bench.store.reset(reset).await?;
-            // The readable layout resets without a script.
+            // In the readable layout, a reset runs no script, so there is nothing to record.
             let _ = bench.note().await;
         }
         if !bench.samples.is_empty() {
@@ -321,8 +322,8 @@ async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Measures a request `micros` after the last one, which drops expired entries, on copies of the
-/// keys.
+/// Measures a request `micros` after the last one, which removes expired entries. It runs on a copy
+/// of the keys.
 async fn leave(bench: &mut Bench, table: &mut Table, micros: u64, operation: &str) -> Done {
     bench.copy(SAMPLES + 1).await?;
     bench.advance(micros);

@@ -1,10 +1,10 @@
-//! Six 32-bit numbers that are added and compared as three 64-bit words, and the states that are made
-//! of them. The folder's `mod.rs` has a picture of the layout.
+//! Six 32-bit numbers that are added and compared as three 64-bit words, and the states that
+//! consist of them. The `mod.rs` of this folder has a picture of the layout.
 
-/// The number of lanes: the most windows that are decided together.
+/// The number of lanes: the maximum number of windows that are decided together.
 pub(crate) const LANES: usize = 6;
 
-/// The top bit of both lanes of a word. It is 0 in every number below 2^31.
+/// The top bits of both lanes of a word. They are 0 in every number below 2^31.
 const TOP_BITS: u64 = 1 << 63 | 1 << 31;
 
 /// The time of a decision in two forms.
@@ -27,8 +27,8 @@ impl Lanes {
         Self::each(|i| u64::from(numbers[2 * i + 1]) << 32 | u64::from(numbers[2 * i]))
     }
 
-    /// Adds `units`, which are fewer than 2^31, to the lanes of `mask`, and compares each sum with the
-    /// limit that `bias` stands for.
+    /// Adds `units`, which must be less than 2^31, to the lanes of `mask`. Compares each sum with
+    /// the limit that `bias` encodes.
     #[inline(always)]
     pub(super) fn add(self, units: u32, mask: Self, bias: Self) -> LaneSum {
         let units = u64::from(units) << 32 | u64::from(units);
@@ -38,8 +38,8 @@ impl Lanes {
         LaneSum { sums, large, biased }
     }
 
-    /// Returns the last lane whose number exceeds the limit that `bias` stands for; `None` if a number
-    /// does not fit 31 bits.
+    /// Returns the last lane whose number exceeds the limit that `bias` encodes. Returns `None` if
+    /// a number does not fit into 31 bits.
     #[inline(always)]
     pub(super) fn last_exceeding(self, bias: Self) -> Option<usize> {
         if self.union() & TOP_BITS != 0 {
@@ -50,7 +50,7 @@ impl Lanes {
         Some(2 * last + (exceeding(last) >> 63) as usize)
     }
 
-    /// Returns the bits that are set in any word.
+    /// Returns the bits that are set in any of the words.
     #[inline(always)]
     const fn union(self) -> u64 {
         self.0[0] | self.0[1] | self.0[2]
@@ -72,20 +72,22 @@ impl Lanes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaneSum {
     pub(super) sums: Lanes,
-    // Has the top bit of each lane whose number was 2^31 or more before or after the addition.
+    // Contains the top bit of each lane whose number was at least 2^31 before or after the
+    // addition.
     large: Lanes,
-    // Has the top bit of each lane whose sum exceeds the limit.
+    // Contains the top bit of each lane whose sum exceeds the limit.
     biased: Lanes,
 }
 
 impl LaneSum {
-    /// Returns whether every sum fits 31 bits and is within its limit.
+    /// Returns whether every sum fits into 31 bits and is within its limit.
     #[inline(always)]
     pub(super) fn is_within_limits(&self) -> bool {
         (self.large.union() | self.biased.union()) & TOP_BITS == 0
     }
 
-    /// Returns the lanes whose sum exceeds the limit; no lane if a number does not fit 31 bits.
+    /// Returns the lanes whose sum exceeds the limit, or no lane if a number does not fit into 31
+    /// bits.
     #[inline]
     pub(super) fn exceeding(&self) -> LaneSet {
         if self.large.union() & TOP_BITS != 0 {
@@ -96,7 +98,7 @@ impl LaneSum {
     }
 }
 
-/// A set of lanes. Bit `i` stands for the lower lane of word `i`, bit `32 + i` for the upper one.
+/// A set of lanes. Bit `i` represents the lower lane of word `i`, and bit `32 + i` the upper one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaneSet(u64);
 
@@ -116,8 +118,9 @@ impl Iterator for LaneSet {
 
 /// The states of up to six limits: a number of 32 bits and a time of 48 bits in each lane.
 ///
-/// For a window, the number is the units used and the time is the first charge. Other algorithms with
-/// two cells use the same form. Times are relative to a base that the store chooses; 0 is no time.
+/// For a window, the number is the used units, and the time is the first charge. Other algorithms
+/// with two cells use the same form. Times are relative to a base that the store chooses; 0 means
+/// no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedStates {
     numbers: [u32; LANES],
@@ -130,7 +133,8 @@ impl PackedStates {
     pub(crate) const EMPTY: Self =
         Self { numbers: [0; LANES], times_low: [0; LANES], times_high: [0; LANES] };
 
-    /// Returns windows that were first charged at `time` in the first `count` lanes. `time` fits 48 bits.
+    /// Returns windows that were first charged at `time`, in the first `count` lanes. `time` must
+    /// fit into 48 bits.
     #[inline]
     pub(super) fn opened_at(count: usize, time: u64, numbers: Lanes) -> Self {
         let mut states = Self { numbers: numbers.numbers(), ..Self::EMPTY };
@@ -173,7 +177,8 @@ impl PackedStates {
         self
     }
 
-    /// Sets the time and the number of a lane. Returns `None`, and changes nothing, if one does not fit.
+    /// Sets the time and the number of a lane. If one of them does not fit, returns `None` and
+    /// changes nothing.
     #[inline]
     pub(crate) const fn set(&mut self, lane: usize, time: u64, number: u64) -> Option<()> {
         if time >> 48 | number >> 32 != 0 {

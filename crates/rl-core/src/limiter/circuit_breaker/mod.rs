@@ -1,7 +1,7 @@
-//! Keeps requests from a store that fails. While the breaker is open, the failure policy decides at once,
-//! and single probes find out whether the store has recovered.
+//! The circuit breaker, which stops calls to a store that fails. While it is open, the failure
+//! policy decides without waiting, and single requests probe whether the store has recovered.
 //!
-//! The breaker also reports the begin and the end of an outage, so that each is logged once.
+//! The breaker also reports when an outage begins and ends, so that each outage is logged once.
 
 mod state;
 #[cfg(test)]
@@ -30,8 +30,8 @@ impl Default for CircuitBreaker {
     }
 }
 
-/// A call to the store, by which its result is recorded. A probe whose token is dropped without a result
-/// is abandoned, and the next request becomes the probe.
+/// A call to the store; its result is recorded with this token. If the token of a probe is dropped
+/// without a result, the probe is abandoned, and the next request becomes the probe.
 #[derive(Debug)]
 pub(super) struct CallToken {
     sent: CallSnapshot,
@@ -53,7 +53,7 @@ impl CircuitBreaker {
     ///
     /// # Errors
     ///
-    /// Returns the last failure of the store if it must not be called.
+    /// Returns the store's last failure as an error if the store must not be called.
     pub(super) fn try_acquire(self: &Arc<Self>) -> Result<CallToken, FailureKind> {
         let sent = self.state.try_acquire(|| self.now())?;
         let probe = sent.is_probe().then(|| Arc::clone(self));
@@ -65,16 +65,17 @@ impl CircuitBreaker {
         CallToken { sent: self.state.snapshot(), probe: None }
     }
 
-    /// Records a reply. Returns whether it ends an outage.
+    /// Records a reply. Returns whether the reply ends an outage.
     pub(super) fn succeeded(&self, mut call: CallToken) -> bool {
         call.probe = None;
         self.state.succeeded(call.sent, || self.now())
     }
 
-    /// Records a failure. Returns whether it begins an outage: until now the store worked, or failed in
-    /// another way.
+    /// Records a failure. Returns whether the failure begins an outage: before it, the store worked
+    /// or failed in another way.
     ///
-    /// A failure that concerns one subject or policy says nothing about the store, and changes nothing.
+    /// A failure that concerns one subject or policy says nothing about the store, and leaves the
+    /// breaker unchanged.
     pub(super) fn failed(&self, mut call: CallToken, kind: FailureKind) -> bool {
         let now = self.now();
         match kind {
@@ -90,7 +91,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Returns the milliseconds since the breaker was made.
+    /// Returns the milliseconds since the breaker was created.
     fn now(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -102,7 +103,7 @@ impl AtomicState for AtomicU64 {
     }
 
     fn load(&self) -> u64 {
-        // Relaxed: the state guards no other memory.
+        // Relaxed is enough, because the state guards no other memory.
         self.load(Ordering::Relaxed)
     }
 

@@ -2,16 +2,16 @@
 //!
 //! | from | to | when |
 //! |---|---|---|
-//! | closed | failing | a call fails that was sent since the store was last found to work |
-//! | failing | failing | a call succeeds: the failures were not in a row, and are counted anew |
+//! | closed | failing | a call fails that was sent after the last recovery |
+//! | failing | failing | a call succeeds: the failures were not in a row, and the count starts again at zero |
 //! | failing | closed | a call succeeds, and none has failed for [`RECOVERY_PERIOD`] |
-//! | failing | open | [`FAILURE_THRESHOLD`] failures in a row, each of a call sent after the failure before |
-//! | open | half open | a request comes after the wait: it becomes the probe |
+//! | failing | open | [`FAILURE_THRESHOLD`] calls in a row have failed, each sent after the failure before it |
+//! | open | half open | the wait is over, and a request arrives: it becomes the probe |
 //! | half open | closed | the probe succeeds |
-//! | half open | half open | the probe has no result after [`PROBE_TIMEOUT`]: the next request is another |
-//! | half open | open | the probe fails: the wait is doubled; or it is abandoned: the next request probes |
-//! | any | misconfigured | the store refuses the call; it is called on, because its refusals deny |
-//! | misconfigured | closed, failing | as from failing, if no call was refused for [`RECOVERY_PERIOD`] |
+//! | half open | half open | the probe has no result after [`PROBE_TIMEOUT`]: the next request becomes a new probe |
+//! | half open | open | the probe fails: the wait is doubled; or the probe is abandoned: the next request becomes the probe |
+//! | any | misconfigured | the store refuses a call; calls continue, because a refused request is rejected by default |
+//! | misconfigured | closed, failing | as from failing, once no call has been refused for [`RECOVERY_PERIOD`] |
 //!
 //! The whole state is one atomic number. Each transition is one exchange, so exactly one of several
 //! concurrent callers makes it.
@@ -22,26 +22,28 @@ use crate::model::FailureKind;
 
 /// The number of failures in a row that opens the breaker.
 ///
-/// A failure counts only if its call was sent after the failure before. A thousand calls on a connection that
-/// breaks are one failure.
+/// A failure counts only if its call was sent after the failure before it. When a connection
+/// breaks, a thousand calls on it fail, but that is one failure.
 pub(super) const FAILURE_THRESHOLD: u64 = 3;
 
 /// The first wait before a probe, in milliseconds. Each failed probe doubles the wait.
 pub(super) const FIRST_WAIT: u64 = 100;
 
-/// The longest wait before a probe, in milliseconds. Limits must hold again within a second after the store
-/// has recovered. That leaves time for a probe just before the recovery, and for two more.
+/// The longest wait before a probe, in milliseconds. Limits must apply again within a second after
+/// the store has recovered. If a probe fails just before the recovery, this leaves time for two
+/// more.
 pub(super) const LONGEST_WAIT: u64 = 200;
 
-/// The time without a failure that closes the breaker, in milliseconds. A store of which one part is down
-/// succeeds and fails in turns: that is one outage.
+/// The time without a failure that closes the breaker, in milliseconds. If one part of a cluster is
+/// down, calls succeed and fail in turns; the whole time is one outage.
 pub(super) const RECOVERY_PERIOD: u64 = 500;
 
-/// The time after which a probe without a result is presumed lost, in milliseconds. A probe has a deadline
-/// of its own, but its task may never be polled again.
+/// The time after which a probe without a result is presumed lost, in milliseconds. The task of a
+/// probe may never be polled again, so the deadline of the call may never fire.
 pub(super) const PROBE_TIMEOUT: u64 = 1_000;
 
-/// A number that threads share. Tests replace it by one of Loom, which tries every order of operations.
+/// An atomic number that threads share. Tests use Loom's version, which tries every order of
+/// operations.
 pub(super) trait AtomicState: fmt::Debug {
     fn new(value: u64) -> Self;
 
@@ -51,18 +53,18 @@ pub(super) trait AtomicState: fmt::Debug {
     fn exchange(&self, current: u64, next: u64) -> bool;
 }
 
-/// The state of the breaker.
+/// The state that the circuit breaker is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Calls are made, and succeed.
+    /// Calls are sent, and succeed.
     Closed,
-    /// Calls are made. Some have failed, not enough to open the breaker.
+    /// Calls are sent. Some have failed, but not enough to open the breaker.
     Failing,
-    /// Calls are made, and the store refuses them.
+    /// Calls are sent, and the store refuses them.
     Misconfigured,
-    /// No calls are made until a time.
+    /// No calls are sent until the wait is over.
     Open,
-    /// No calls are made except one probe.
+    /// No calls are sent except one probe.
     HalfOpen,
 }
 
@@ -71,9 +73,10 @@ struct Fields {
     phase: Phase,
     // Whether the last failure was a time-out.
     timed_out: bool,
-    // The number of failures in a row; in an open breaker, how often the wait was doubled.
+    // The number of failures in a row. While the breaker is open, the number of times the wait was
+    // doubled.
     count: u64,
-    // Incremented by each transition after which results of earlier calls no longer count.
+    // Incremented by a transition that makes the results of earlier calls irrelevant.
     round: u64,
     // The time of the last failure, or the time at which the next probe is due, in milliseconds.
     time: u64,
@@ -104,12 +107,14 @@ impl Fields {
         if self.timed_out { FailureKind::TimedOut } else { FailureKind::Unavailable }
     }
 
-    /// Returns the state after a transition to `phase`. Results of earlier calls no longer count.
+    /// Returns the state after a transition to `phase`. Results of calls that were sent earlier are
+    /// ignored from then on.
     fn next(self, phase: Phase) -> Self {
         Self { phase, count: 0, round: (self.round + 1) & 0xffff, ..self }
     }
 
-    /// Returns whether `call` is the current probe. An earlier one may have been presumed lost.
+    /// Returns whether `call` is the current probe. It may be an earlier probe that was presumed
+    /// lost.
     fn is_probed_by(self, call: CallSnapshot) -> bool {
         call.is_probe && call.round == self.round
     }
@@ -124,8 +129,9 @@ impl Fields {
     }
 }
 
-/// Returns the wait before a probe: a random time between half and all of the first wait, doubled `doubled`
-/// times. Without the randomness, all instances of a service would probe at the same time.
+/// Returns the wait before a probe: a random time between half and all of the longest wait at this
+/// step. The step is the first wait, doubled `doubled` times. Without randomness, all instances of
+/// a service would probe at the same time.
 pub(super) fn wait(doubled: u64, random: u64) -> u64 {
     let whole = LONGEST_WAIT.min(FIRST_WAIT << doubled.min(Fields::MAX_DOUBLED));
     whole / 2 + random % (whole / 2 + 1)
@@ -170,7 +176,7 @@ impl<W: AtomicState> BreakerState<W> {
     ///
     /// # Errors
     ///
-    /// Returns the last failure if no call may be made.
+    /// Returns the last failure as an error if no call may be made.
     pub(super) fn try_acquire(
         &self,
         now: impl FnOnce() -> u64,
@@ -205,7 +211,8 @@ impl<W: AtomicState> BreakerState<W> {
         let now = now();
         let made = self.transition(|state| match state.phase {
             Phase::HalfOpen if state.is_probed_by(call) => Some(state.next(Phase::Closed)),
-            // The last replies of a dying store are to calls that were sent before it failed.
+            // Replies may arrive after a store has failed, to calls that were sent before the
+            // failure.
             Phase::Failing | Phase::Misconfigured if state.round == call.round => {
                 if state.has_recovered(now) {
                     Some(state.next(Phase::Closed))
@@ -240,7 +247,8 @@ impl<W: AtomicState> BreakerState<W> {
                 Phase::Misconfigured if counts && state.has_recovered(now) => {
                     Some(Fields { count: 1, ..failed.next(Phase::Failing) })
                 }
-                // The call was sent before the store recovered, or the store refused another since.
+                // The call was sent before the store recovered, or the store has refused another
+                // call since.
                 Phase::Closed | Phase::Misconfigured => None,
                 Phase::Failing if !counts => Some(failed),
                 Phase::Failing if state.count + 1 >= FAILURE_THRESHOLD => {

@@ -37,7 +37,7 @@ fn admit(circuit: &OnThreads, now: u64) -> Result<CallSnapshot, FailureKind> {
 }
 
 #[test]
-fn a_healthy_store_is_asked_without_a_look_at_the_clock() {
+fn a_call_to_a_healthy_store_does_not_read_the_clock() {
     let circuit = OnThreads::default();
     let no_clock = || unreachable!("the clock is read");
     for _ in 0..3 {
@@ -58,7 +58,7 @@ fn it_opens_after_three_failures_in_a_row() {
 }
 
 #[test]
-fn an_answer_in_between_begins_the_row_anew() {
+fn a_success_resets_the_count_of_consecutive_failures() {
     let circuit = OnThreads::default();
     for now in 0..50 {
         circuit.failed(admit(&circuit, now).unwrap(), DOWN, now, 0);
@@ -70,7 +70,7 @@ fn an_answer_in_between_begins_the_row_anew() {
 
 /// A broken connection fails all calls in flight.
 #[test]
-fn a_thousand_failures_of_requests_that_set_out_together_are_one() {
+fn a_thousand_failures_of_concurrent_requests_count_as_one() {
     let circuit = OnThreads::default();
     let passes: Vec<_> = (0..1_000).map(|_| admit(&circuit, 0).unwrap()).collect();
     let lines = passes.into_iter().filter(|pass| circuit.failed(*pass, DOWN, 1, 0)).count();
@@ -81,7 +81,7 @@ fn a_thousand_failures_of_requests_that_set_out_together_are_one() {
 }
 
 #[test]
-fn it_is_well_again_when_an_answer_comes_and_nothing_has_failed_for_a_while() {
+fn it_closes_after_a_success_and_a_recovery_period_without_failures() {
     let circuit = OnThreads::default();
     circuit.failed(circuit.snapshot(), DOWN, 7, 0);
     assert!(!circuit.succeeded(circuit.snapshot(), || 6 + RECOVERY_PERIOD));
@@ -97,7 +97,7 @@ fn it_is_well_again_when_an_answer_comes_and_nothing_has_failed_for_a_while() {
 }
 
 #[test]
-fn a_failure_from_before_the_end_of_an_outage_begins_no_other() {
+fn a_failure_of_a_call_sent_during_an_outage_begins_no_other_outage() {
     let circuit = OnThreads::default();
     let before = circuit.snapshot();
     opened(&circuit, 0);
@@ -135,12 +135,12 @@ fn results_of_calls_from_before_it_opened_change_nothing() {
 }
 
 #[test]
-fn a_probe_that_is_answered_closes_it() {
+fn a_successful_probe_closes_it() {
     let circuit = OnThreads::default();
     opened(&circuit, 0);
     assert!(circuit.succeeded(admit(&circuit, 100).unwrap(), || 100));
     assert_eq!(circuit.snapshot().phase(), Phase::Closed);
-    // Consecutive failures are counted from zero again.
+    // The count of consecutive failures starts at zero again.
     circuit.failed(circuit.snapshot(), DOWN, 101, 0);
     assert_eq!(circuit.snapshot().phase(), Phase::Failing);
 }
@@ -168,7 +168,7 @@ fn a_probe_that_fails_opens_it_for_longer_up_to_the_longest_wait() {
 }
 
 #[test]
-fn a_probe_that_is_given_up_leaves_the_next_request_to_find_out() {
+fn after_an_abandoned_probe_the_next_request_is_the_probe() {
     let circuit = OnThreads::default();
     opened(&circuit, 0);
     let probe = admit(&circuit, 100).unwrap();
@@ -176,7 +176,7 @@ fn a_probe_that_is_given_up_leaves_the_next_request_to_find_out() {
     assert!(admit(&circuit, 100).unwrap().is_probe());
 }
 
-/// Its task may be delayed, for example, on a busy thread.
+/// The task of a probe may be delayed, for example on a busy thread.
 #[test]
 fn a_probe_without_a_result_is_replaced_after_its_timeout() {
     let circuit = OnThreads::default();
@@ -195,13 +195,13 @@ fn a_probe_without_a_result_is_replaced_after_its_timeout() {
 }
 
 #[test]
-fn refusals_do_not_open_it_and_are_one_line() {
+fn refusals_do_not_open_it_and_are_logged_once() {
     let circuit = OnThreads::default();
     let refuse = |now| circuit.misconfigured(admit(&circuit, now).unwrap(), now);
     assert!(refuse(0));
     assert!((1..100).all(|now| !refuse(now)));
     assert!(admit(&circuit, 100).is_ok(), "it is asked on");
-    // A failure in between belongs to the same outage.
+    // A failure between two refusals belongs to the same outage.
     assert!(!circuit.failed(circuit.snapshot(), DOWN, 101, 0));
     assert!(!circuit.succeeded(circuit.snapshot(), || 98 + RECOVERY_PERIOD));
     assert!(
@@ -212,7 +212,8 @@ fn refusals_do_not_open_it_and_are_one_line() {
     assert!(circuit.succeeded(circuit.snapshot(), || 700 + RECOVERY_PERIOD));
 }
 
-/// A store that was restarted with another password can be reached, so its errors must be reported.
+/// A store that was restarted with another password can be reached, so its errors must be reported
+/// as configuration failures.
 #[test]
 fn a_probe_that_is_refused_closes_it_as_misconfigured() {
     let circuit = OnThreads::default();
@@ -223,7 +224,7 @@ fn a_probe_that_is_refused_closes_it_as_misconfigured() {
 }
 
 #[test]
-fn waits_are_between_half_and_all_of_what_is_doubled() {
+fn waits_are_between_half_and_all_of_the_doubled_wait() {
     for (doubled, whole) in [(0, 100), (1, 200), (2, 200), (15, 200), (u64::MAX, 200)] {
         let chances = (0..1_000).chain(u64::MAX - 1_000..=u64::MAX);
         let waits: HashSet<u64> = chances.map(|chance| wait(doubled, chance)).collect();
@@ -232,7 +233,7 @@ fn waits_are_between_half_and_all_of_what_is_doubled() {
 }
 
 #[test]
-fn instances_do_not_come_back_in_step() {
+fn instances_do_not_probe_at_the_same_time() {
     let waits: HashSet<u64> = (0..64)
         .map(|_| {
             let breaker = Arc::new(CircuitBreaker::default());
@@ -250,7 +251,7 @@ fn opened_by_failures(breaker: &Arc<CircuitBreaker>) {
 }
 
 #[test]
-fn damaged_counters_say_nothing_about_the_store() {
+fn damaged_counters_do_not_change_its_state() {
     let breaker = Arc::new(CircuitBreaker::default());
     for _ in 0..100 {
         let ticket = breaker.try_acquire().unwrap();
@@ -359,9 +360,9 @@ async fn one_of_a_thousand_concurrent_requests_is_the_probe() {
     }
 }
 
-/// A disconnect of the client that sent the probe must not leave the breaker open for ever.
+/// If the client that sent the probe disconnects, the breaker must not stay open for ever.
 #[tokio::test(start_paused = true)]
-async fn a_probe_whose_client_hangs_up_is_not_the_last() {
+async fn another_request_probes_after_the_client_of_a_probe_disconnects() {
     let (remote, limiter) = limiter(Limit::per_hour(10_000));
     until_open(&remote, &limiter).await;
     advance(WAIT).await;
@@ -384,9 +385,10 @@ async fn a_probe_whose_client_hangs_up_is_not_the_last() {
     assert_eq!(at_once(&limiter, 1).await, [Origin::Store]);
 }
 
-/// Under load, few calls reach a store during a long outage, and it decides again soon after its return.
+/// Under load, few calls reach a store during a long outage. The store decides again soon after it
+/// returns.
 #[tokio::test(start_paused = true)]
-async fn a_failing_store_is_asked_a_few_times_a_second_and_decides_soon_after_its_return() {
+async fn a_failing_store_is_probed_a_few_times_a_second_and_decides_soon_after_its_recovery() {
     let (remote, limiter) = limiter(Limit::per_hour(1_000_000));
     for does in [FAILS, HANGS] {
         until_open(&remote, &limiter).await;
@@ -398,7 +400,7 @@ async fn a_failing_store_is_asked_a_few_times_a_second_and_decides_soon_after_it
             asking.spawn(async move {
                 let asked = Instant::now();
                 limiter.check(&Subject::user("alice"), 1).await;
-                // At most one step of this test's clock late.
+                // The recovery is noticed at most one step of this test's clock late.
                 let took = asked.elapsed();
                 assert!(took <= Duration::from_millis(101), "{took:?}");
             });
@@ -426,7 +428,7 @@ async fn a_failing_store_is_asked_a_few_times_a_second_and_decides_soon_after_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_holds_up_requests_for_three_deadlines() {
+async fn a_store_that_hangs_delays_requests_for_three_deadlines() {
     let (remote, limiter) = limiter(Limit::per_hour(10_000));
     remote.does(HANGS);
     let begun = Instant::now();
@@ -465,7 +467,7 @@ async fn no_more_decisions_wait_than_are_allowed() {
     assert_eq!(at_once(&limiter, 10).await, [Origin::Store; 10]);
 }
 
-/// A fallback may be a server, and may hang as well.
+/// A fallback may be a server too, and may hang as well.
 #[tokio::test(start_paused = true)]
 async fn no_more_decisions_wait_for_the_fallback_than_are_allowed() {
     let remotes = [Arc::new(Remote::default()), Arc::new(Remote::default())];
@@ -548,7 +550,7 @@ mod every_order {
     }
 
     #[test]
-    fn failures_that_set_out_together_are_one_line_and_one_failure() {
+    fn concurrent_failures_are_logged_and_counted_once() {
         loom::model(|| {
             let circuit = Arc::new(Loomed::default());
             let pass = circuit.snapshot();
@@ -562,7 +564,7 @@ mod every_order {
     }
 
     #[test]
-    fn a_probe_that_is_answered_wins_over_late_failures() {
+    fn a_successful_probe_wins_over_late_failures() {
         loom::model(|| {
             let circuit = Arc::new(Loomed::default());
             let before = circuit.snapshot();
@@ -581,7 +583,7 @@ mod every_order {
     }
 
     #[test]
-    fn a_probe_that_is_given_up_makes_way_for_one_other() {
+    fn an_abandoned_probe_is_replaced_by_exactly_one() {
         loom::model(|| {
             let circuit = open();
             let probe = circuit.try_acquire(|| 1_000).unwrap();
@@ -594,13 +596,14 @@ mod every_order {
                 Box::new(is_probe),
             ];
             let probes = each(&circuit, acts).into_iter().filter(|probe| *probe).count();
-            // Both requests may have been too early; then the next one is the probe.
+            // Both requests may have come before the wait was over; then the next request is the
+            // probe.
             assert_eq!(probes + usize::from(is_probe(&circuit)), 1);
         });
     }
 
     #[test]
-    fn an_answer_and_a_failure_leave_it_well_or_failing_and_one_line_for_each_way() {
+    fn a_success_and_a_failure_leave_it_closed_or_failing_and_log_each_change_once() {
         loom::model(|| {
             let circuit = Arc::new(Loomed::default());
             circuit.failed(circuit.snapshot(), DOWN, 0, 0);

@@ -11,7 +11,7 @@ use crate::model::{Cost, Subject};
 use crate::store::{RefundOf, ReservationChange, ReservationStatus, StoreFuture};
 use crate::time::Timestamp;
 
-/// The state that the clones of a permit share: the charge of a request, until it is settled.
+/// The charge of a request until it is settled. All clones of a permit share it.
 pub(super) struct PermitInner {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) subject: Subject,
@@ -28,22 +28,23 @@ pub(super) struct Account {
     pub(super) cost: Cost,
     /// The time at which the current leases began.
     pub(super) leased: Timestamp,
-    /// A renewal has failed, and may have been carried out. Then `leased` may be out of date.
+    /// Whether a renewal has failed that may have been carried out. Then `leased` may be out of
+    /// date.
     pub(super) is_lease_doubtful: bool,
-    /// The leases have ended, and the places have not been taken again yet.
+    /// Whether the leases have ended, and the units have not been charged again yet.
     pub(super) is_lapsed: bool,
     pub(super) reservation: ReservationState,
     pub(super) is_settled: bool,
 }
 
-/// Whether the units come back if this process dies.
+/// Whether the units are refunded if this process dies.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReservationState {
-    /// The charge is no reservation.
+    /// The charge is not a reservation.
     None,
-    /// The reservation expires at this time of the store's clock.
+    /// The reservation expires at this time on the store's clock.
     Until(Timestamp),
-    /// The reservation has expired, and its units have come back.
+    /// The reservation has expired, and its units have been refunded.
     Expired,
     /// The subject was reset, or the store has lost its counts.
     Forgotten,
@@ -62,7 +63,7 @@ impl From<ReservationStatus> for ReservationState {
 impl PermitInner {
     /// Creates the shared state of a permit for the charge of `decision`.
     pub(super) fn new(pipeline: Arc<Pipeline>, subject: Subject, decision: Decision) -> Self {
-        // Nothing is charged if no store has decided, or if a limit has refused the request.
+        // Nothing is charged if no store has decided, or if a limit has denied the request.
         let was_decided = decision.origin().is_counted();
         let is_refused = !decision.is_allowed() || decision.is_denied_in_shadow();
         let reservation = match pipeline.stores.reservation.filter(|_| decision.is_reserved()) {
@@ -99,7 +100,8 @@ impl PermitInner {
         self.pipeline.stores.reservation.filter(|_| self.decision.is_reserved())
     }
 
-    /// Settles the charge: frees places, and charges or gives back the difference to the final cost.
+    /// Settles the charge: releases concurrency limits, and charges or refunds the difference to
+    /// the final cost.
     pub(super) fn settle(&self) -> StoreFuture<()> {
         let account = {
             let mut account = self.account();
@@ -116,8 +118,8 @@ impl PermitInner {
         both(self.free(account.leased, account.is_lapsed), corrected)
     }
 
-    /// Frees the places under concurrency limits that have been held since `leased`. If their leases have
-    /// lapsed, other requests may hold the places, so none is freed.
+    /// Releases the units of concurrency limits that have been held since `leased`. If their leases
+    /// have lapsed, other requests may hold the units, so nothing is released.
     pub(super) fn free(&self, leased: Timestamp, is_lapsed: bool) -> StoreFuture<()> {
         let Self { pipeline, subject, decision, .. } = self;
         if is_lapsed {
@@ -127,7 +129,7 @@ impl PermitInner {
         pipeline.settlements.free_places(&pipeline.stores, subject, decision, leased)
     }
 
-    /// Charges or gives back the difference between the final cost and the charge.
+    /// Charges or refunds the difference between the final cost and the charge.
     fn correct(&self, cost: u64) -> StoreFuture<()> {
         let (stores, decision, subject) = (&self.pipeline.stores, &self.decision, &self.subject);
         let charged = decision.charged();
@@ -138,8 +140,8 @@ impl PermitInner {
         }
     }
 
-    /// Ends the reservation, and charges or gives back the difference. An expired reservation has come back
-    /// as a whole, so the whole cost is charged.
+    /// Ends the reservation, and charges or refunds the difference. An expired reservation was
+    /// refunded as a whole, so the whole cost is charged.
     fn settle_reservation(&self, cost: u64, reservation: ReservationState) -> StoreFuture<()> {
         let charged = self.decision.charged();
         let returned = charged.saturating_sub(cost);
@@ -170,7 +172,8 @@ impl PermitInner {
 
 impl Drop for PermitInner {
     fn drop(&mut self) {
-        // The task sleeps: while it renews, it holds the permit.
+        // The renewal task is asleep now: during a renewal it holds the permit, which then is not
+        // dropped.
         if let Some(renewal) = self.renewal.get() {
             renewal.abort();
         }

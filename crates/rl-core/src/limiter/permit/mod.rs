@@ -18,13 +18,16 @@ use crate::store::StoreFuture;
 
 /// The charge of a request, which can still change until the request ends.
 ///
-/// The cost of a request is often known only at its end. [`RateLimiter::acquire`](crate::RateLimiter::acquire)
-/// charges an estimate, and the permit is *settled* when the request ends: unused units are given back, and
-/// units beyond the estimate are charged, even beyond the limits. Until then the permit holds places under
-/// concurrency limits. A task of the tokio runtime in which the permit was made renews their leases.
+/// The cost of a request is often known only at its end.
+/// [`RateLimiter::acquire`](crate::RateLimiter::acquire) charges an estimate, and the permit is
+/// *settled* when the request ends. Settling refunds unused units, and charges units beyond the
+/// estimate, even beyond the limits.
 ///
-/// Clones are one permit. It is settled when the last of them is dropped: on success, on an error, on a panic
-/// and on cancellation alike.
+/// Until then the permit holds units of concurrency limits under leases. A task of the tokio
+/// runtime in which the permit was made renews the leases.
+///
+/// All clones are handles of one permit. It is settled when the last of them is dropped, whether
+/// the request succeeded, failed, panicked or was cancelled.
 ///
 /// # Examples
 ///
@@ -73,7 +76,8 @@ impl Permit {
         &self.inner.decision
     }
 
-    /// Returns the final cost of the request, as far as it is known. At first it is what was granted.
+    /// Returns the final cost of the request, as far as it is known. At first it is the granted
+    /// cost.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.inner.account().cost
@@ -115,16 +119,18 @@ impl Permit {
         Self { outer: outer.map(Arc::new), ..self }
     }
 
-    /// Settles now, for all clones, with the permits of the limiters around this one.
+    /// Settles the permit now, for all clones, and also the permits of the limiters around this
+    /// one.
     ///
-    /// Otherwise a permit is settled when its last clone is dropped: at once in memory, else in a task of the
-    /// tokio runtime in which it is dropped.
+    /// Otherwise a permit is settled when its last clone is dropped. In memory this takes no time;
+    /// on a server it happens in a task of the tokio runtime in which the clone is dropped.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if a store failed. Then the settlement may have been carried out or not.
+    /// Resolves to an error if a store failed. The settlement may have been carried out
+    /// nevertheless.
     pub fn settle(self) -> StoreFuture<()> {
-        // In a task of its own, because the caller may go away while it waits.
+        // A task of its own completes the settlement even if the caller stops waiting for it.
         let own = self.inner.pipeline.settlements.spawn(self.inner.settle());
         let outer = self.outer.as_deref().cloned();
         both(own, outer.map_or(MaybeReady::ready(Ok(())), Self::settle))

@@ -1,4 +1,4 @@
-//! The task that renews what a permit holds: places under concurrency limits, and its reservation.
+//! The task that renews the leases and the reservation of a permit.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,10 +14,11 @@ use crate::policy::Policy;
 use crate::store::{RefundOf, ReservationChange};
 use crate::time::Timestamp;
 
-/// The number of renewals in the time of one lease, so that one of them may fail.
+/// The number of renewals during one lease. One of them may fail without the lease being lost.
 const RENEWALS: u32 = 3;
 
-/// Starts the task, which runs while the permit is held. Outside a tokio runtime nothing is renewed.
+/// Starts the task, which runs until the permit is dropped. Outside a tokio runtime nothing is
+/// renewed.
 pub(super) fn start(permit: &Arc<PermitInner>, lease: Duration) {
     let Ok(runtime) = Handle::try_current() else { return };
     let held = Arc::downgrade(permit);
@@ -31,7 +32,7 @@ async fn keep(permit: Weak<PermitInner>, interval: Duration) {
     loop {
         ticks.tick().await;
         let Some(permit) = permit.upgrade() else { return };
-        // No request waits for a renewal, so it may take until the next is due.
+        // No request waits for a renewal, so it may take until the next one is due.
         let keeps_reservation = renew_reservation(&permit, interval).await;
         let keeps_places = match places(&permit) {
             Some(places) => renew_places(&permit, &places, interval).await,
@@ -74,14 +75,15 @@ async fn renew_reservation(permit: &PermitInner, deadline: Duration) -> bool {
     }
 }
 
-/// Returns the concurrency limits under which places are held.
+/// Returns a policy of the concurrency limits whose units the permit holds.
 fn places(permit: &PermitInner) -> Option<Policy> {
     let uncharged = permit.decision.uncharged();
     let is_held = |place, limit: Limit| limit.holds_permits() && !uncharged.contains(place);
     permit.decision.policy()?.only(is_held)
 }
 
-/// Renews the leases, or takes places again whose lease has lapsed. Returns whether to continue.
+/// Renews the leases, or charges the units again if a lease has lapsed. Returns whether to
+/// continue.
 async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration) -> bool {
     let account = *permit.account();
     if account.is_settled {
@@ -104,7 +106,8 @@ async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration)
     };
     let leased = match renewed {
         Ok(Some(leased)) => leased,
-        // Other requests hold the places. This one stays uncounted, and tries again.
+        // Other requests hold all units. This request continues without being counted, and tries
+        // again later.
         Ok(None) => return true,
         Err(error) => {
             permit.account().is_lease_doubtful = true;
@@ -119,22 +122,23 @@ async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration)
         account.is_lapsed = false;
         account.is_settled
     };
-    // The permit was settled during the renewal, which took the freed place again.
+    // The permit was settled during the renewal, which has charged the released unit again.
     if is_settled && let Err(error) = permit.free(leased, false).await {
         pipeline.settlements.failed(subject, origin, pipeline.breaker.observe(), &error);
     }
     !is_settled
 }
 
-/// Takes the places once more, after a renewal whose reply was lost. If that renewal did arrive, both leases
-/// count until the older one ends: too many places are held for a time, never too few.
+/// Charges the units a second time, after a renewal whose reply was lost. If that renewal was
+/// carried out, both leases count until the older one ends. For a time too many units are charged,
+/// but never too few.
 async fn take_twice(permit: &PermitInner, places: &Policy) -> Result<Timestamp, StoreError> {
     take(permit, places, Mode::Charge).await.map(|taken| taken.at())
 }
 
-/// Takes places again whose lease has lapsed while the request is in flight, if places are available. A lease
-/// lapses if the machine was suspended, the runtime was blocked, or a fail-over lost writes. Reports
-/// when the lease has lapsed, and when the places are taken again.
+/// Charges the units of a request in flight again after its lease has lapsed, if they are
+/// available. A lease lapses if the machine was suspended, the runtime was blocked, or a fail-over
+/// lost writes. Reports both the lapse and the new charge.
 async fn take_again(
     permit: &PermitInner,
     places: &Policy,
@@ -142,7 +146,7 @@ async fn take_again(
 ) -> Result<Option<Timestamp>, StoreError> {
     let PermitInner { pipeline, subject, decision, .. } = permit;
     let was_lapsed = std::mem::replace(&mut permit.account().is_lapsed, true);
-    // The leases of other limits may not have lapsed yet.
+    // Leases of other limits may still hold.
     if !was_lapsed && places.limits().len() > 1 {
         let units = decision.charged();
         pipeline.stores.refund(decision, subject, RefundOf::Permits, leased, units).await?;
@@ -155,7 +159,7 @@ async fn take_again(
     Ok(is_retaken.then(|| taken.at()))
 }
 
-/// Takes places in the store that has counted the request.
+/// Charges the units in the store that has counted the request.
 async fn take(permit: &PermitInner, places: &Policy, mode: Mode) -> Result<Decision, StoreError> {
     let PermitInner { pipeline, subject, decision, .. } = permit;
     pipeline.stores.charge(decision, places, subject, mode, decision.charged()).await

@@ -103,7 +103,7 @@ async fn requests_that_the_store_did_not_decide_are_not_settled() {
     permit.settle().await.unwrap();
 }
 
-/// Creates a limiter of two concurrent requests, with the default lease of ten seconds.
+/// Creates a limiter that allows two concurrent requests, with the default lease of ten seconds.
 fn two_at_once(store: impl Store) -> RateLimiter {
     let limits = RateLimiter::builder().limit(Limit::concurrency(2).unwrap());
     limits.limit(Limit::per_hour(10)).store(store).build().unwrap()
@@ -152,7 +152,7 @@ async fn slots_are_occupied_while_a_permit_renews_their_leases() {
     assert_eq!(both(&limiter).await, [0, 2]);
 }
 
-/// A store in memory whose decisions are not ready at once.
+/// A store in memory whose decisions are never ready immediately.
 #[derive(Debug)]
 struct Late(MemoryStore);
 
@@ -195,7 +195,7 @@ async fn a_slot_is_freed_when_its_request_is_cancelled() {
     assert!(limiter.acquire(&alice(), 1).await.decision().is_allowed());
 }
 
-/// Units beyond the estimate are not charged to a limit that denied the request.
+/// If a limit denied the request, units beyond the estimate are not charged to it.
 #[tokio::test]
 async fn denied_requests_are_not_settled() {
     for is_shadow in [false, true] {
@@ -217,7 +217,7 @@ async fn units_beyond_the_estimate_are_not_for_limits_that_were_not_charged() {
     let limiter = limits.into_iter().fold(RateLimiter::builder(), RateLimiterBuilder::limit);
     let limiter = limiter.build().unwrap();
     for (cost, due, expected) in [
-        // The hour is not over yet.
+        // After 59 minutes the hour has not ended yet.
         (4, 4, [4, 4, 1, 0]),
         (4, 20, [24, 4, 2, 0]),
         (8, 3, [27, 4, 3, 0]),
@@ -234,7 +234,7 @@ async fn units_beyond_the_estimate_are_not_for_limits_that_were_not_charged() {
 
 /// A full refund also refunds the request under limits that count requests.
 #[tokio::test]
-async fn a_request_comes_back_when_all_of_its_cost_does() {
+async fn a_full_refund_also_refunds_the_request() {
     let limit = "3/day:requests".parse().unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_hour(100)).limit(limit).build().unwrap();
     for (due, expected) in [(1, [1, 1]), (0, [1, 1])] {
@@ -245,7 +245,7 @@ async fn a_request_comes_back_when_all_of_its_cost_does() {
     }
 }
 
-/// A store in memory whose renewals take longer than a decision may.
+/// A store in memory whose renewals take longer than the deadline of a decision.
 #[derive(Debug)]
 struct SlowToRenew(MemoryStore<TokioClock>);
 
@@ -313,7 +313,8 @@ impl Store for TooLate {
     }
 }
 
-/// Otherwise a short delay of the server would deny requests for the length of a lease.
+/// If the units stayed charged, a short delay of the server would deny requests for the length of a
+/// lease.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_granted_too_late_is_freed() {
     let limiter = two_at_once(TooLate(MemoryStore::builder().clock(TokioClock::new()).build()));
@@ -339,7 +340,7 @@ struct LosesAnswers {
     store: MemoryStore<TokioClock>,
     lost: AtomicU32,
     late: Duration,
-    // Refunds that were awaited to completion.
+    // The number of refunds that were polled to completion.
     refunded: Arc<AtomicU32>,
 }
 
@@ -383,10 +384,10 @@ async fn after(time: Duration) {
     timeout(time, pending::<()>()).await.unwrap_err();
 }
 
-/// A server may hang for some seconds and then execute the commands in its socket buffer. The lease then
-/// expires at another time than its holder expects.
+/// A server may hang for some seconds, and then execute the commands in its socket buffer. The
+/// lease then expires at another time than the permit expects.
 #[tokio::test(start_paused = true)]
-async fn a_renewal_whose_answer_is_lost_does_not_lose_the_place() {
+async fn a_renewal_whose_reply_is_lost_does_not_lose_the_place() {
     let limiter = two_at_once(LosesAnswers::new(1, Duration::from_millis(10)));
     let held = limiter.acquire(&alice(), 1).await;
     for seconds in 1..60 {
@@ -429,7 +430,7 @@ async fn a_cancelled_settlement_is_completed_in_the_background() {
     }
 }
 
-/// Otherwise, with long leases, tasks of finished requests would fill the memory.
+/// Without this, with long leases, the tasks of finished requests would fill the memory.
 #[tokio::test]
 async fn nothing_is_left_of_a_request_that_has_ended() {
     let limits = RateLimiter::builder().limit("5:concurrency:lease=1hour".parse().unwrap());
@@ -473,7 +474,7 @@ fn jumping() -> (RateLimiter, Arc<ManualClock>, Arc<Lapsed>) {
     (limits.build().unwrap(), clock, lapsed)
 }
 
-/// Longer than a third of a lease, so that the permit has renewed its place.
+/// Longer than a third of a lease, so that the permit has renewed its lease.
 const TO_RENEW: Duration = Duration::from_secs(4);
 
 #[tokio::test(start_paused = true)]
@@ -491,7 +492,7 @@ async fn a_place_whose_lease_lapsed_is_taken_again_and_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_whose_lease_lapsed_waits_for_room_and_is_reported_once() {
+async fn a_place_whose_lease_lapsed_waits_for_a_free_place_and_is_reported_once() {
     let (limiter, clock, lapsed) = jumping();
     let held = limiter.acquire(&alice(), 1).await;
     clock.advance(Duration::from_secs(11));
@@ -507,9 +508,9 @@ async fn a_place_whose_lease_lapsed_waits_for_room_and_is_reported_once() {
     assert_eq!(both(&limiter).await, [0, 3]);
 }
 
-/// Otherwise it would free the slot of another request.
+/// If the request freed a unit, it would be the unit of another request.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_goes_on_uncounted_frees_no_place() {
+async fn a_request_that_continues_uncounted_frees_no_place() {
     let (limiter, clock, lapsed) = jumping();
     let held = limiter.acquire(&alice(), 1).await;
     clock.advance(Duration::from_secs(11));

@@ -9,7 +9,8 @@ use crate::store::memory::MemoryStore;
 use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::Timestamp;
 
-/// A store in memory whose refunds take a few turns of the runtime, and which notes that it was closed.
+/// A store in memory that records that it was closed, and whose refunds take a few turns of the
+/// runtime.
 #[derive(Debug, Default)]
 struct Slow {
     store: MemoryStore,

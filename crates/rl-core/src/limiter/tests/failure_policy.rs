@@ -25,7 +25,7 @@ fn on(store: &Arc<Faulty>) -> RateLimiterBuilder {
 }
 
 #[tokio::test]
-async fn four_instances_admit_four_shares_during_an_outage() {
+async fn four_instances_allow_four_shares_during_an_outage() {
     let store = Arc::new(Faulty::default());
     let fleet: Vec<_> =
         (0..4).map(|_| on(&store).limit(Limit::per_hour(103)).build().unwrap()).collect();
@@ -43,7 +43,7 @@ async fn four_instances_admit_four_shares_during_an_outage() {
     assert_eq!(admitted, 4 * 25);
 }
 
-/// A fallback that went on after the outage would keep instances apart for ever.
+/// If the fallback went on after the outage, instances would never share limits again.
 #[tokio::test(start_paused = true)]
 async fn the_store_decides_again_when_it_answers_again() {
     let store = Arc::new(Faulty::default());
@@ -99,7 +99,7 @@ async fn units_go_back_to_the_store_that_took_them() {
 }
 
 #[tokio::test]
-async fn a_place_that_the_fallback_gave_is_free_again() {
+async fn a_place_that_the_fallback_granted_is_released_there() {
     let store = Arc::new(Faulty::default());
     let limiter = on(&store).limit(Limit::concurrency(8).unwrap()).build().unwrap();
     store.fail_with(DOWN);
@@ -110,7 +110,7 @@ async fn a_place_that_the_fallback_gave_is_free_again() {
     }
 }
 
-/// `RetryAfter::Never` would be wrong: the request is allowed when the store is back.
+/// `RetryAfter::Never` would be wrong: the request is allowed once the store has recovered.
 #[tokio::test]
 async fn a_share_of_less_than_one_unit_is_denied_as_undecided() {
     let store = Arc::new(Faulty::default());
@@ -131,7 +131,7 @@ async fn a_share_of_less_than_one_unit_is_denied_as_undecided() {
 }
 
 #[tokio::test]
-async fn a_request_passes_if_set_when_the_fallback_cannot_decide_either() {
+async fn a_request_is_allowed_if_configured_when_the_fallback_cannot_decide() {
     let (store, fallback) = (Arc::new(Faulty::default()), Arc::new(Faulty::default()));
     let builder = RateLimiter::builder().limit(Limit::per_hour(8)).limit(Limit::per_day(1));
     let builder = builder.store(store.clone()).on_fallback_failure(OnFailure::Allow);
@@ -157,7 +157,7 @@ fn a_fallback_cannot_fall_back_on_itself() {
 }
 
 #[tokio::test]
-async fn a_fallback_that_fails_too_turns_away() {
+async fn a_fallback_that_fails_too_rejects_requests() {
     let (store, fallback) = (Arc::new(Faulty::default()), Arc::new(Faulty::default()));
     let builder = RateLimiter::builder().limit(Limit::per_hour(8)).store(store.clone());
     let limiter = builder.fallback(fallback.clone(), Share::with_instances(2)).build().unwrap();
@@ -167,7 +167,7 @@ async fn a_fallback_that_fails_too_turns_away() {
     assert_eq!(denied.origin(), Origin::FailedClosed(FailureKind::TimedOut));
 }
 
-/// A fallback is for outages. Failures that a client may have provoked are denied by default.
+/// A fallback is for outages. Failures that a client may have caused are denied by default.
 #[tokio::test]
 async fn a_configuration_failure_does_not_fall_back() {
     let store = Arc::new(Faulty::default());

@@ -19,7 +19,7 @@ fn policy(limits: &[&str]) -> Policy {
     Policy::new(limits.iter().map(|limit| limit.parse().unwrap())).unwrap()
 }
 
-/// A limiter that fails open, and whose store is down.
+/// Returns a limiter that fails open, and its store, which is down.
 fn open(policy: Policy) -> (RateLimiterBuilder, Arc<Faulty>) {
     let store = Arc::new(Faulty::default());
     store.fail_with(FailureKind::Unavailable);
@@ -81,7 +81,8 @@ async fn a_cost_above_every_capacity_is_denied_without_the_store() {
         assert_denied_alone(&never, RetryAfter::Never);
         assert_denied_alone(&limiter.peek(&alice(), u64::MAX).await, RetryAfter::Never);
         assert_eq!(store.asked(), 0, "{limits:?}");
-        // The store decides a cost that could be granted, and a part of one that could not.
+        // The store decides a cost that the limit could grant. It also decides a request for part
+        // of a larger cost.
         for decision in
             [limiter.check(&alice(), most).await, limiter.check_up_to(&alice(), most + 1).await]
         {
@@ -156,7 +157,7 @@ async fn a_block_ends_on_the_clock_of_the_limiter_and_then_the_limits_decide() {
     assert_denied_alone(&limiter.check(&alice(), 2).await, RetryAfter::Never);
 }
 
-/// No wait for a counter can help.
+/// Waiting for a counter cannot help a blocked subject.
 #[tokio::test(start_paused = true)]
 async fn a_blocked_request_does_not_wait_and_is_not_degraded() {
     let (builder, _) = open(policy(&["5/minute"]).blocked_until(NOW.plus_micros(1)));
@@ -168,7 +169,7 @@ async fn a_blocked_request_does_not_wait_and_is_not_degraded() {
     assert!(!denied.degraded_if_denied().is_degraded());
 }
 
-/// Such a denial must neither hide an outage nor end one.
+/// Such a denial must neither hide an outage nor end it.
 #[tokio::test]
 async fn a_denial_by_the_policy_says_nothing_about_the_store() {
     let (builder, store) = open(policy(&["5/minute"]));

@@ -31,7 +31,7 @@ fn no_request_waits(limiter: &RateLimiter) -> bool {
     limiter.pipeline.wait_queues.is_empty()
 }
 
-/// Polls a future once, and checks that it waits.
+/// Polls a future once, and checks that it is not ready.
 async fn begin<F: Future + Unpin>(waiting: &mut F) {
     poll_fn(|cx| {
         assert!(Pin::new(&mut *waiting).poll(cx).is_pending(), "it waits");
@@ -65,7 +65,7 @@ async fn requests_do_not_overtake_those_that_wait() {
     assert!(limiter.check(&alice(), 3).await.is_allowed());
     let mut large = limiter.check_waiting(&alice(), 4, LONG, 10);
     begin(&mut large).await;
-    // There are units enough for this one, but not for both.
+    // The units suffice for this request, but not for both.
     let mut small = limiter.check_waiting(&alice(), 2, LONG, 10);
     begin(&mut small).await;
     // Other subjects have queues of their own.
@@ -102,16 +102,16 @@ async fn a_cancelled_wait_frees_its_place_in_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_too_long_ends_at_once_or_in_time() {
+async fn a_wait_that_is_too_long_is_refused_or_ends_in_time() {
     let limiter = limiter(Limit::per_minute(1));
     assert!(limiter.check(&alice(), 1).await.is_allowed());
     let began = Instant::now();
-    // A minute is too long, and a cost of two takes for ever.
+    // A wait of a minute is too long, and a cost of two is never granted.
     let short = Duration::from_secs(59);
     assert!(!limiter.check_waiting(&alice(), 1, short, 10).await.is_allowed());
     assert!(!limiter.check_waiting(&alice(), 2, LONG, 10).await.is_allowed());
     assert_eq!(began.elapsed(), Duration::ZERO);
-    // The wait of a request behind others is unknown until they are served.
+    // A request behind others cannot know how long it will wait.
     let mut first = limiter.check_waiting(&alice(), 1, LONG, 10);
     begin(&mut first).await;
     let behind = limiter.check_waiting(&alice(), 1, short, 10).await;
@@ -173,8 +173,8 @@ impl Store for Away {
     }
 }
 
-/// All four are decided before the first waits, so the `retry_after` of the last is outdated when it reaches
-/// the head of the queue.
+/// All four are decided before the first one waits. The `retry_after` of the last one is therefore
+/// outdated when it reaches the head of the queue.
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_served_as_units_come_in() {
     let store = Away(MemoryStore::builder().clock(TokioClock::new()).build());
@@ -199,7 +199,7 @@ impl Observer for Told {
     }
 }
 
-/// Repeated checks of a waiting request are reported as one denial.
+/// Repeated checks of one waiting request are reported as one denial.
 #[tokio::test(start_paused = true)]
 async fn the_observer_is_notified_when_a_wait_begins_and_when_it_succeeds() {
     let (told, limit) = (Arc::<Told>::default(), Limit::concurrency(1).unwrap());

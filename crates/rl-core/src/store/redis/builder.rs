@@ -39,14 +39,14 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     response_timeout: Duration,
     coalesce: bool,
-    // `None` means true, unless a test sets the time.
+    // `None` means true, except in a test that sets the time.
     local_denial: Option<bool>,
     lease: LeaseSettings,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
 }
 
-/// The servers that hold the counters, as given by the caller.
+/// The servers that hold the counters, as the caller has given them.
 #[derive(Clone)]
 pub(super) enum Servers {
     One(String),
@@ -91,20 +91,20 @@ impl RedisStoreBuilder {
     /// Sets the prefix of every key: up to 32 characters of `A-Z a-z 0-9 _ . -`. Defaults to
     /// `rl`, and to an empty prefix in the readable layout.
     ///
-    /// In the readable layout the id follows the prefix immediately, so the prefix must end in `.`,
-    /// `_`, `-` or `:`. Otherwise consumer `2abc` under `shop` would be consumer `abc` under
-    /// `shop2`. Prefixes that end in `:` never share a key, because ids escape it. With the others,
-    /// make sure that no prefix begins with another one.
+    /// In the readable layout the id follows the prefix directly, so the prefix must end in `.`,
+    /// `_`, `-` or `:`. Otherwise the consumer `2abc` under the prefix `shop` would be the consumer
+    /// `abc` under `shop2`.
+    ///
+    /// Prefixes that end in `:` never share a key, because ids escape that character. With other
+    /// prefixes, make sure that none begins with another.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = Some(prefix.to_owned());
         self
     }
 
-    /// Sets the user to log in as. Defaults to the user in the URL, or else to Redis' user
-    /// `default`.
+    /// Sets the user of the login. Defaults to the user in the URL, or else to `default`.
     ///
-    /// Behind sentinels this is the user of the servers. The sentinels' own user is part of their
-    /// URLs.
+    /// Behind sentinels, this is the user of the servers. URLs contain the user of the sentinels.
     pub fn user(mut self, user: &str) -> Self {
         self.login.user = Some(user.to_owned());
         self
@@ -113,15 +113,14 @@ impl RedisStoreBuilder {
     /// Sets the password of the servers, without the escapes that a URL needs. Defaults to the
     /// password in the URL.
     ///
-    /// Behind sentinels this is the password of the servers. The sentinels' own is part of their
-    /// URLs.
+    /// Behind sentinels, this is the password of the servers. URLs contain that of the sentinels.
     pub fn password(mut self, password: &str) -> Self {
         self.login.password = Some(password.to_owned());
         self
     }
 
     /// Sets the number of the database. Defaults to the number in the URL, or else to 0. A cluster
-    /// has only database 0.
+    /// has only the database 0.
     pub fn database(mut self, database: u32) -> Self {
         self.login.database = Some(database);
         self
@@ -135,24 +134,24 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the most connections, for each server of a cluster. Defaults to 4. Each connection
-    /// carries the commands of many requests at once, so more of them seldom help.
+    /// Sets the maximum number of connections to a server. Defaults to 4. A connection carries the
+    /// commands of many requests at the same time, so more connections seldom help.
     pub fn connections(mut self, connections: u32) -> Self {
         self.connections = connections;
         self
     }
 
-    /// Sets the longest time that a decision waits for a connection. Defaults to 75 ms. That is
-    /// less than the limiter's deadline, so the error says why there is no connection.
+    /// Sets the longest time that a decision waits for a connection. Defaults to 75 ms. This is
+    /// less than the limiter's deadline, so that the error can name the reason why there is no
+    /// connection.
     pub fn connection_wait(mut self, wait: Duration) -> Self {
         self.connection_wait = wait;
         self
     }
 
-    /// Sets the longest time that opening a connection may take, including the login. Defaults to
-    /// one second.
+    /// Sets the longest time for opening a connection, with the login. Defaults to one second.
     ///
-    /// Connections are opened in the background: no decision waits longer than
+    /// Connections are opened in the background. A decision waits no longer than
     /// [`connection_wait`](Self::connection_wait).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -160,32 +159,34 @@ impl RedisStoreBuilder {
     }
 
     /// Sets how long a reply may take before its connection counts as failed and is replaced.
-    /// Defaults to 500 ms. It does not bound a request: that is the limiter's deadline.
+    /// Defaults to 500 ms. It does not limit the time of a request, which is the purpose of the
+    /// limiter's deadline.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
     }
 
-    /// Sets whether checks that arrive while others are in flight are sent in one script call.
+    /// Sets whether checks that arrive while others are in flight are batched into one script call.
     /// Defaults to `true`.
     ///
-    /// They are decided as if they had arrived one after the other. A check that arrives while
-    /// nothing is in flight is sent at once. Checks of one subject share a call, and so do checks
-    /// of several subjects under one policy. On a cluster only checks of one subject share a call.
-    /// Concurrency limits and the readable layout never share calls.
+    /// The checks are decided as if they had arrived one after the other. A check that arrives
+    /// while nothing is in flight is sent immediately. Checks of one subject share a call, and so
+    /// do checks of several subjects under one policy. On a cluster, only checks of one subject
+    /// share a call. Concurrency limits and the readable layout are never batched.
     pub fn coalesce(mut self, coalesce: bool) -> Self {
         self.coalesce = coalesce;
         self
     }
 
     /// Sets whether denials are cached. Until a cached denial expires, the subject is denied
-    /// without a call to the server. Defaults to `true`: the server would deny these requests as
-    /// well.
+    /// without a call to the server. Defaults to `true`, as the server would deny these requests
+    /// too.
     ///
-    /// A denial is cached for one second at most. So a reset or a refund by another instance, or by
-    /// an operator, takes effect within a second. One through this store, or a change of the
-    /// policy, takes effect at once. Only checks are served from the cache, and none under
-    /// concurrency limits. Such decisions have the origin
+    /// A denial is cached for at most one second. So a reset or a refund by another instance, or by
+    /// an operator, takes effect within a second. A reset or a refund through this store takes
+    /// effect immediately, as does a change of the policy.
+    ///
+    /// The cache serves only checks, and never concurrency limits. Its decisions have the origin
     /// [`Origin::LocalDeny`](crate::Origin::LocalDeny).
     pub fn local_denial(mut self, local_denial: bool) -> Self {
         self.local_denial = Some(local_denial);
@@ -193,53 +194,53 @@ impl RedisStoreBuilder {
     }
 
     /// Charges up to `units` of a subject ahead, in one call and in every window of its policy, and
-    /// spends them without asking the server. Defaults to 0: no unit is leased. More than 65 534
-    /// count as 65 534.
+    /// spends them without asking the server. Defaults to 0, which leases nothing. The maximum is
+    /// 65 534; larger values mean the same.
     ///
     /// The limits hold for any number of instances, even if instances or replies are lost. Other
-    /// instances may be *denied* units that an instance has leased and not spent: at most this many
-    /// for each instance. Unspent units go back when the first window ends, when they are
-    /// [idle](Self::lease_idle), at the end of the [lifetime](Self::lease_lifetime) of the lease,
-    /// and when the store is [closed](RedisStore::close). Call
-    /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. The unspent
-    /// units of a process that is killed stay charged until the windows end.
+    /// instances may be *denied* units that an instance has leased but not spent: at most `units`
+    /// for each instance.
+    ///
+    /// Unspent units are returned when the first window ends, when they are
+    /// [idle](Self::lease_idle), at the end of the lease's [lifetime](Self::lease_lifetime), and
+    /// when the store is [closed](RedisStore::close). Call
+    /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. If a process is
+    /// killed, its unspent units stay charged until the windows end.
     ///
     /// [`usage`](crate::RateLimiter::usage) and the decisions of other instances count leased units
-    /// as used. A reset by another instance does not affect units that are leased here, until the
+    /// as used. A reset by another instance does not affect units that are leased here until the
     /// lease ends.
     ///
-    /// Use it for subjects whose limits are much larger than a lease. In the packed layout, checks
-    /// under fixed windows that begin with the first request and count units are leased. Under a
-    /// policy with any other limit, such as one that counts requests, each check asks the server.
-    /// Decisions that were made with leased units have the origin
+    /// Use it for subjects whose limits are much larger than a lease. Only checks in the packed
+    /// layout use leases, and only under fixed windows that begin with the first request and count
+    /// units. If a policy has any other limit, such as one that counts requests, each check asks
+    /// the server. Decisions with leased units have the origin
     /// [`Origin::Leased`](crate::Origin::Leased).
     pub fn lease(mut self, units: u32) -> Self {
         self.lease.units = units.into();
         self
     }
 
-    /// Gives the leased units of a subject back after this time without a spent unit. Defaults to
-    /// 10 seconds.
+    /// Sets the idle time after which the leased units of a subject are returned. Defaults to 10 s.
     ///
-    /// One task of the store checks this every quarter of the time, and at least every second.
+    /// A task of the store checks this four times in that time, and at least every second.
     pub fn lease_idle(mut self, idle: Duration) -> Self {
         self.lease.idle = idle;
         self
     }
 
-    /// Ends a lease after this time, however long its windows last, and gives its units back.
-    /// Defaults to 60 seconds.
+    /// Sets the maximum lifetime of a lease, however long its windows last. At its end, the unspent
+    /// units are returned. Defaults to 60 seconds.
     ///
     /// After a step of the server's clock, or after this machine was suspended, leased units may be
-    /// spent in a window that they were not charged to. The lifetime bounds how long. At most one
-    /// lease for each instance is spent in that way.
+    /// spent in a window to which they were not charged. The lifetime bounds the time in which this
+    /// can happen. At most one lease for each instance is affected.
     pub fn lease_lifetime(mut self, lifetime: Duration) -> Self {
         self.lease.lifetime = lifetime;
         self
     }
 
-    /// Sets a clock to decide on instead of the server's: for tests that step through invented
-    /// time.
+    /// Sets a clock that replaces the server's clock, for tests that control the time.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
     pub fn manual_clock(mut self, clock: Arc<ManualClock>) -> Self {
@@ -249,13 +250,12 @@ impl RedisStoreBuilder {
 
     /// Checks the settings and connects.
     ///
-    /// A server that cannot be reached is no error: the limiter's failure policy applies until the
-    /// server comes up.
+    /// A server that cannot be reached does not cause an error: the limiter's failure policy
+    /// applies until the server can be reached.
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting is not valid, or if the server refuses the client, for example
-    /// because of a wrong password.
+    /// Returns an error if a setting is not valid, or if the server refuses the login.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let prefix = self.checked_prefix()?;
         let settings = Arc::new(self.connection_settings()?);
@@ -313,7 +313,7 @@ impl RedisStoreBuilder {
         })
     }
 
-    /// Returns the clock that measures time here, and whether denials are cached.
+    /// Returns the clock for intervals on this machine, and whether denials are cached.
     fn clock_and_cache(&self) -> (Arc<MonotonicClock>, bool) {
         #[cfg(feature = "conformance")]
         let clock = self.clock.clone();
@@ -377,7 +377,7 @@ async fn one_pool(
     (Router::Pool(pool), probed)
 }
 
-// URLs may hold passwords, and settings do.
+// Shows only the schemes of URLs, and no settings, because both may contain passwords.
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let urls = match &self.servers {

@@ -1,4 +1,5 @@
-//! Errors: why a store cannot be created, and the kinds of failures of the client library.
+//! Errors: the reasons why a store cannot be created, and the kinds of failures of the client
+//! library.
 
 use std::error::Error;
 use std::fmt;
@@ -8,13 +9,13 @@ use redis::{ErrorKind, RedisError};
 
 use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 
-/// Why a [`RedisStore`](super::RedisStore) cannot be created.
+/// The reason why a [`RedisStore`](super::RedisStore) cannot be created.
 ///
-/// The text contains no password and no key. Of a URL it shows the scheme only.
+/// The text contains no password and no key. It shows only the scheme of a URL.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL is not the URL of a Redis server.
+    /// The URL is not one of a Redis server.
     Url {
         /// The URL's scheme.
         shown: String,
@@ -55,7 +56,7 @@ pub enum ConnectError {
         /// The setting's name.
         setting: &'static str,
     },
-    /// The server refuses the service, as with a wrong password.
+    /// The server refuses the login, for example because of a wrong password.
     Refused(StoreError),
 }
 
@@ -98,12 +99,12 @@ impl Error for ConnectError {
     }
 }
 
-/// Returns whether the server does not know a script. Nothing was executed in that case.
+/// Returns whether the server does not know the script. In that case nothing was executed.
 pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-/// Returns whether the server is a replica: it was replaced, so a new connection may lead to the primary.
+/// Returns whether the server has become a replica. A new connection may lead to the primary.
 pub(super) fn is_demoted(error: &RedisError) -> bool {
     matches!(code(error).as_deref(), Some("READONLY" | "MASTERDOWN"))
         || error.to_string().contains("READONLY")
@@ -114,8 +115,8 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
     code(error).as_deref() == Some("NOPERM")
 }
 
-/// Converts an error of the client library. The result contains no text of the server, which may quote
-/// what was sent.
+/// Converts an error of the client library. The result contains no text from the server, because
+/// that may quote the command.
 pub(super) fn classify(error: RedisError) -> StoreError {
     #[cfg(feature = "redis-tls")]
     if let Some((kind, detail)) = io_error(&error).and_then(tls::classify) {
@@ -134,10 +135,10 @@ fn code(error: &RedisError) -> Option<String> {
     errors.first().map(|(_, error)| error.code().to_owned())
 }
 
-/// The codes of conditions that pass by themselves.
+/// The codes of conditions that end without intervention.
 ///
-/// `NOSCRIPT` is among them because it arrives here only if the scripts are flushed right after they were
-/// loaded.
+/// `NOSCRIPT` is one of them, because it arrives here only if the scripts are flushed right after
+/// they were loaded.
 const UNAVAILABLE: [&str; 11] = [
     "LOADING",
     "MASTERDOWN",
@@ -157,7 +158,7 @@ const TOO_MANY: &str = "RLFULL";
 
 /// Returns the kind of a failure.
 fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
-    // Each version of Redis wraps the errors of scripts in another text.
+    // Each version of Redis wraps the errors of scripts in a different text.
     let contains = |word: &str| error.to_string().contains(word);
     match code {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,
@@ -166,11 +167,11 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
         Some(code) if UNAVAILABLE.contains(&code) => return FailureKind::Unavailable,
         Some(_) if contains("can't run this command") => return FailureKind::Refused,
         Some(_) if is_about_database(error) => {
-            // A server that is busy or loading rejects the change of database as well.
+            // A server that is busy or loading data rejects the change of database too.
             let is_lasting = contains("permission") || contains("out of range");
             return if is_lasting { FailureKind::Refused } else { FailureKind::Unavailable };
         }
-        // Before Redis 7 the code stands in the text.
+        // Before Redis 7, the code is part of the text.
         Some("ERR") if UNAVAILABLE.iter().any(|code| contains(code)) => {
             return FailureKind::Unavailable;
         }
@@ -201,7 +202,7 @@ fn detail(error: &RedisError, code: Option<&str>) -> String {
             Some(io) if io.to_string().contains("lookup address") => {
                 "the host name cannot be resolved (DNS)".to_owned()
             }
-            // The kind only, because the text of a system error may contain more.
+            // Only the kind is shown, because the text of a system error may contain more.
             Some(io) => io.kind().to_string(),
             None => error.category().to_owned(),
         },
@@ -210,14 +211,14 @@ fn detail(error: &RedisError, code: Option<&str>) -> String {
 
 /// Returns the error of the operating system that caused a failure, if there is one.
 fn io_error(error: &RedisError) -> Option<&std::io::Error> {
-    // The client library wraps its source in an `Arc`.
+    // The client library wraps the source of its error in an `Arc`.
     let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     shared.downcast_ref::<std::io::Error>()
 }
 
-/// Returns whether a new connection could not change to the database of the URL.
+/// Returns whether a new connection could not select the database of the URL.
 ///
-/// The client library reports that without the server's code.
+/// The client library reports this failure without the server's code.
 fn is_about_database(error: &RedisError) -> bool {
     error.to_string().contains("refused to switch database")
 }
@@ -270,7 +271,7 @@ mod tls {
         })
     }
 
-    /// Returns why a certificate is rejected. The library's own text names hosts.
+    /// Returns why a certificate is rejected. The library's own text contains host names.
     const fn certificate_detail(why: &CertificateError) -> &'static str {
         match why {
             CertificateError::UnknownIssuer => "its issuer is not known",
@@ -300,7 +301,7 @@ mod tests {
     #[test]
     fn errors_are_classified_by_code_in_every_version() {
         use FailureKind::{Corrupt, Protocol, Refused, Unavailable, Unsupported};
-        // Redis 7 replies with the code first. Earlier versions wrap it in a text.
+        // In Redis 7 the reply begins with the code. Earlier versions wrap the code in a text.
         let script = "ERR Error running script (call to f_0123): @user_script:7:";
         for (reply, kind) in [
             ("LOADING Redis is loading the dataset in memory", Unavailable),

@@ -22,15 +22,16 @@ use crate::store::{Mode, Reservations, StoreFuture};
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
 
-/// The time without a counter that lacks its expiry, after which the log reports the end.
+/// The time after which counters without expiry are considered gone, if no more are found.
 const HEALING_CALM: Duration = Duration::from_secs(10);
 
-/// Runs calls of the deciding scripts.
+/// Runs calls of the scripts that decide.
 pub(crate) trait Execute: Layer {
-    /// Runs `call`. Returns a reply for each subject, in their order.
+    /// Runs `call`. Returns a reply for each subject, in the order of the subjects.
     ///
-    /// A subject without a reply was not decided, and nothing of it has changed. The caller sends
-    /// it again in a call of its own. The only subject of a call always has a reply.
+    /// A subject without a reply was not decided, and its state has not changed. The caller sends
+    /// it again in a call of its own. If a call has only one subject, that subject always has a
+    /// reply.
     fn execute(
         &self,
         call: &DecideCall<'_>,
@@ -51,7 +52,7 @@ struct ExecutorShared {
     label: String,
     /// The number of counters that had lost their expiry.
     healed: AtomicU64,
-    /// The condition that such counters are found.
+    /// Samples the log lines about such counters.
     healing: Transition,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
@@ -87,7 +88,7 @@ impl ScriptExecutor {
         self.shared.encoder.layout
     }
 
-    /// Returns how many counters without expiry were found and given one.
+    /// Returns the number of counters that were found without expiry and were given one.
     pub(crate) fn healed(&self) -> u64 {
         self.shared.healed.load(Ordering::Relaxed)
     }
@@ -108,8 +109,8 @@ impl ScriptExecutor {
         self.shared.router.send(&command).await
     }
 
-    /// Counts the counters that had no expiry. Logs a line when some are found, and one when the
-    /// last was found a while ago.
+    /// Counts the counters that had no expiry. Logs a line when the first are found, and one when
+    /// no more have been found for a while.
     fn count_healed(&self, replies: &[Option<ScriptReply>]) {
         let ExecutorShared { healing, healed, label, .. } = &*self.shared;
         let found = replies.iter().flatten().map(|reply| reply.healed).sum();
@@ -166,8 +167,7 @@ impl Layer for ScriptExecutor {
                 costs: CallCosts::Same { cost: Cost::ONE, calls: units, least },
                 reservations: Reservations::Ignore,
             };
-            // A lease outlives the request that caused it, so no deadline of a request bounds the
-            // wait.
+            // A lease outlives the request that caused it, so the wait needs a bound of its own.
             let reply = timeout(this.shared.response_timeout, this.execute_one(&call)).await;
             reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
         })

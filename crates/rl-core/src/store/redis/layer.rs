@@ -1,4 +1,4 @@
-//! The trait that all layers of the store implement, and what they pass to each other.
+//! The trait of all layers of the store, and the types that they pass to each other.
 //!
 //! ```text
 //! RedisStore
@@ -13,8 +13,8 @@
 //! ScriptExecutor   encodes a call, runs the script, and decodes the reply
 //! ```
 //!
-//! Each layer answers what it can, and forwards everything else to the layer below. A layer that is
-//! switched off forwards everything.
+//! Each layer decides the requests that it can decide, and forwards all others to the layer below.
+//! A layer that is switched off forwards everything.
 
 use super::encoding::reply::ScriptReply;
 use super::subject_key::{KeyedSubject, KeyedSubjectRef};
@@ -25,7 +25,7 @@ use crate::store::{
     Mode, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset, StoreFuture,
 };
 
-/// One layer of the store. Cheap to clone: clones share their state.
+/// One layer of the store. Clones are cheap, and share their state.
 pub(crate) trait Layer: Clone + Send + Sync + 'static {
     /// Decides `request`.
     fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision>;
@@ -51,15 +51,15 @@ pub(crate) struct PartRequest<'a> {
 }
 
 impl PartRequest<'_> {
-    /// Returns whether the request is one that shortcuts may answer.
+    /// Returns whether shortcuts may answer the request.
     ///
-    /// A check of no cost never changes a count. A concurrency limit allows again as soon as a
-    /// permit is given back, so nothing about it may be remembered.
+    /// A check with a cost of 0 never changes a count. A concurrency limit allows requests again as
+    /// soon as a permit is released, so nothing about it may be cached.
     pub(crate) fn is_plain_check(&self) -> bool {
         self.mode == Mode::Check && self.cost > Cost::ZERO && !self.policy.has_permits()
     }
 
-    /// Returns the same request at another time.
+    /// Returns the same request with another time.
     pub(crate) const fn at(self, now: u64) -> Self {
         Self { now, ..self }
     }
@@ -101,9 +101,9 @@ impl OwnedPartRequest {
 pub(crate) struct LeaseRequest<'a> {
     pub(crate) subject: KeyedSubjectRef<'a>,
     pub(crate) policy: &'a Policy,
-    /// The most units to charge.
+    /// The maximum number of units to charge.
     pub(crate) units: u16,
-    /// The fewest units that are of use. If fewer are left, none is charged.
+    /// The minimum number of units that is useful. If fewer remain, none is charged.
     pub(crate) least: u16,
 }
 
@@ -123,14 +123,14 @@ pub(crate) enum AmendOperation<'a> {
 }
 
 impl Amendment<'_> {
-    /// Returns whether requests that were denied may be allowed afterwards.
+    /// Returns whether requests that were denied may be allowed after the change.
     pub(crate) const fn may_lower_counts(&self) -> bool {
         !matches!(self.operation, AmendOperation::Renew(_))
     }
 }
 
-/// Returns the error of a request whose background task has ended without a result, because the
-/// runtime of the store has shut down.
+/// Returns the error for a request whose background task has ended without a result because the
+/// store's runtime has shut down.
 pub(crate) const fn runtime_has_ended() -> StoreError {
     StoreError::new(FailureKind::Unavailable)
 }

@@ -1,8 +1,8 @@
 //! Counters on Redis.
 //!
-//! A request passes through layers, each of which answers what it can: leased units, cached
-//! denials, batching, and at last the script on the server. Each file of `store/redis` is one of
-//! them.
+//! A request passes through layers, each of which decides what it can: leased units, cached
+//! denials, batching, and finally the script on the server. Each layer has its own file or folder
+//! in `store/redis`.
 
 mod batching;
 mod builder;
@@ -51,24 +51,24 @@ use crate::time::Timestamp;
 
 /// A store that keeps the counters on Redis, shared by every instance of a service.
 ///
-/// * **One script call for each decision**, one round trip: the script reads the server's clock,
-///   evaluates all limits and charges all of them or none. Clients' clocks do not matter.
+/// * **One script call for each decision**, in one round trip: the script reads the server's clock,
+///   evaluates all limits, and charges all of them or none. The clocks of clients do not matter.
 /// * **Two layouts**. [`Layout::Packed`] keeps all limits of a subject in one key, and the entries
 ///   of each sliding log or concurrency limit in another.
 ///   [`Layout::Readable`] keeps a decimal counter for each named period, for people with
 ///   `redis-cli` and for services that follow the same format.
-/// * **Every key has an expiry**, on every path. A counter that lost its expiry is given one by the
-///   next request that would charge it; [`RedisStore::healed`] counts what was found.
+/// * **Every key has an expiry**, whatever wrote it. If a counter has lost its expiry, the next
+///   request that would charge it sets a new one. [`RedisStore::healed`] counts these cases.
 /// * **Connections** are multiplexed: many requests share one. A connection that fails leaves the
-///   pool at once. A command that may have been executed is never sent again.
-/// * **One server, sentinels or a cluster**, over TLS or not: [`RedisStore::connect`],
-///   `RedisStore::sentinel`, `RedisStore::cluster`, each with a feature of its own.
-/// * A service **starts when Redis is down** and enforces its limits when Redis comes up.
-/// * Connections live in the tokio runtime in which the store is made, and work while it does: make
-///   it in the main function, not in a worker.
+///   pool immediately. A command that may have been executed is never sent again.
+/// * **One server, sentinels or a cluster**, with or without TLS: [`RedisStore::connect`],
+///   `RedisStore::sentinel`, `RedisStore::cluster`. The last two, and TLS, are features.
+/// * A service **starts even if Redis is down**. Its limits apply as soon as Redis can be reached.
+/// * Connections run in the tokio runtime in which the store is created, and end with it. So create
+///   the store in the main function, not in a worker.
 ///
-/// A cheap handle: clones share the connections. [REDIS.md](crate::_documentation::redis) describes connections,
-/// keys, scripts and permissions.
+/// Clones are cheap, and share the connections. [REDIS.md](crate::_documentation::redis) describes
+/// connections, keys, scripts and permissions.
 ///
 /// # Example
 ///
@@ -99,12 +99,12 @@ struct RedisStoreInner {
 
 impl RedisStore {
     /// Connects to the server at `url`: `redis://[user:password@]host[:port][/database]`, or
-    /// `rediss://` for TLS (feature `redis-tls`). A server that cannot be reached is no error: the
-    /// limiter's failure policy applies until the server comes up.
+    /// `rediss://` for TLS (feature `redis-tls`). A server that cannot be reached does not cause an
+    /// error: the limiter's failure policy applies until it can be reached.
     ///
     /// # Errors
     ///
-    /// Returns an error if `url` is not such a URL, or if the server refuses the credentials.
+    /// Returns an error if `url` does not have this form, or if the server refuses the credentials.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url).connect().await
     }
@@ -116,9 +116,9 @@ impl RedisStore {
 
     /// Returns a builder of a store on the primary that the sentinels at these URLs call `name`.
     ///
-    /// Connections follow a fail-over by themselves. The URLs say how to log in to the sentinels,
-    /// [`user`](RedisStoreBuilder::user) and [`password`](RedisStoreBuilder::password) how to log
-    /// in to the servers. With `rediss://`, the servers are reached over TLS as well.
+    /// Connections follow a fail-over automatically. The URLs contain the login to the sentinels.
+    /// [`user`](RedisStoreBuilder::user) and [`password`](RedisStoreBuilder::password) set the
+    /// login to the servers. With `rediss://`, the servers are reached over TLS too.
     ///
     /// ```no_run
     /// # use rl_core::RedisStore;
@@ -137,11 +137,11 @@ impl RedisStore {
         RedisStoreBuilder::new(Servers::Sentinels { urls, name: name.to_owned() })
     }
 
-    /// Returns a builder of a store on the cluster that has servers at these URLs. The store finds
-    /// the other servers by itself.
+    /// Returns a builder of a store on the cluster to which the servers at these URLs belong. The
+    /// store finds the other servers itself.
     ///
-    /// All keys of a subject are on one server, and subjects spread over all servers. Commands
-    /// follow slots that move to other servers, and replicas that are promoted.
+    /// All keys of a subject are on one server, and subjects are spread over all servers. Commands
+    /// follow slots that are migrated and replicas that are promoted.
     ///
     /// ```no_run
     /// # use rl_core::RedisStore;
@@ -161,46 +161,48 @@ impl RedisStore {
         scripts::of_layout(layout).into_iter()
     }
 
-    /// Returns how many counters without expiry were found, and given one, since the store was
-    /// made.
+    /// Returns how many counters were found without expiry, and given one, since the store was
+    /// created.
     ///
-    /// In the packed layout an allowed request writes a new expiry in any case. Only a denial
-    /// checks whether there was one.
+    /// In the packed layout, an allowed request always writes a new expiry. Only a denial checks
+    /// whether there was one.
     #[must_use]
     pub fn healed(&self) -> u64 {
         self.inner.executor.healed()
     }
 
-    /// Gives back all [leased](RedisStoreBuilder::lease) units, and leases no more.
+    /// Returns all [leased](RedisStoreBuilder::lease) units to the server, and leases no more.
     ///
-    /// A service calls it when it shuts down, after its last request. The store keeps deciding
-    /// afterwards and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close)
-    /// does the same through the limiter. Closing takes one round trip for each subject, 64 of them
-    /// at once, and 5 seconds at most. Without leases it does nothing.
+    /// A service calls it when it shuts down, after its last request. The store continues to decide
+    /// afterwards, and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close)
+    /// does the same through the limiter.
+    ///
+    /// Closing takes one round trip for each subject, with 64 of them at the same time, and at most
+    /// 5 seconds. Without leases it does nothing.
     ///
     /// # Errors
     ///
-    /// Returns an error if some units could not be given back. They stay charged until their
-    /// windows end.
+    /// Returns an error if some units could not be returned. They stay charged until their windows
+    /// end.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.inner.layers.close().await
     }
 
-    /// Gives back the units of leases that have expired or are idle.
+    /// Returns the units of leases that have expired or are idle.
     ///
-    /// A task of the store does this regularly, except with a manual clock, where tests decide when
-    /// units go back.
+    /// A task of the store does this regularly. With a manual clock there is no such task, and
+    /// tests call this method.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
     pub async fn return_idle_leases(&self) {
         self.inner.layers.return_idle().await;
     }
 
-    /// Decodes the reply of a script to a single call. Fuzzers use it to play a faulty server.
+    /// Decodes the reply of a script to a single call. Fuzzers use it to simulate a faulty server.
     ///
     /// # Errors
     ///
-    /// Returns an error if no script replies so.
+    /// Returns an error if no script sends such a reply.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
     pub fn decode_reply(
@@ -224,7 +226,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the request has no part or several.
+    /// Returns an error if the request has no part, or more than one.
     fn part_request<'a>(&self, request: &DecideRequest<'a>) -> Result<PartRequest<'a>, StoreError> {
         let part = request.sole_part()?;
         Ok(PartRequest {
@@ -299,7 +301,7 @@ impl Store for RedisStore {
 
     fn close(&self) -> StoreFuture<()> {
         let this = self.clone();
-        // The inherent function, not this one.
+        // This calls the inherent function `close`, not the method of the trait.
         MaybeReady::later(async move { Self::close(&this).await })
     }
 }

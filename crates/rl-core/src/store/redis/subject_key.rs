@@ -10,11 +10,11 @@ use crate::store::fingerprint::Fingerprint;
 
 /// The key of a subject in a namespace, for maps of this process.
 ///
-/// It is the subject's fingerprint, so it is small and costs the same for every subject.
+/// It is the fingerprint of the subject, so its size and cost are the same for every subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubjectKey(Fingerprint);
 
-/// A map by subject. It keeps the order of insertion, so that entries can be visited by index.
+/// A map by subject. It has the order of insertion, so that entries can be visited by index.
 pub(crate) type SubjectMap<T> = IndexMap<SubjectKey, T, BuildHasherDefault<IdentityHasher>>;
 
 /// A subject in a namespace, with its key.
@@ -38,7 +38,7 @@ impl SubjectKey {
         Self(fingerprint)
     }
 
-    /// Returns the shard of the subject among `count`, a power of two up to 2^13.
+    /// Returns the shard of the subject among `count` shards. `count` is a power of two up to 2^13.
     pub(crate) const fn shard(self, count: usize) -> usize {
         self.0.spread(count)
     }
@@ -64,7 +64,8 @@ impl KeyedSubject {
     }
 }
 
-/// Uses the bits of a fingerprint as the hash: they are keyed and spread evenly already.
+/// Uses the bits of a fingerprint as the hash, because they are already keyed and evenly
+/// distributed.
 #[derive(Debug, Default)]
 pub(crate) struct IdentityHasher(u64);
 

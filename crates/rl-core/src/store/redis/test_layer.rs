@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 
 type Decide = dyn Fn(PartRequest<'_>) -> Result<Decision, StoreError> + Send + Sync;
 
-/// Decides with a function, counts the decisions, and leases nothing.
+/// Decides by a function, counts the decisions, and leases nothing.
 #[derive(Clone)]
 pub(crate) struct TestLayer {
     decide: Arc<Decide>,
@@ -30,7 +30,7 @@ impl TestLayer {
         Self { decide: Arc::new(decide), decisions: Arc::default() }
     }
 
-    /// Returns how many requests it has decided.
+    /// Returns the number of requests that it has decided.
     pub(crate) fn decisions(&self) -> usize {
         self.decisions.load(Ordering::Relaxed)
     }
@@ -51,7 +51,7 @@ impl Layer for TestLayer {
     }
 }
 
-/// Denies a request for this time.
+/// Denies a request, with `wait` as the time to wait.
 pub(crate) fn deny(request: PartRequest<'_>, wait: Duration) -> Result<Decision, StoreError> {
     let micros = u64::try_from(wait.as_micros()).unwrap();
     let outcomes = request.policy.limits().iter().map(|_| Outcome::denied(1, micros, micros));

@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// A database of one number. It replies when a test permits it.
+/// A database with a single number, which replies only when a test permits it.
 #[derive(Clone)]
 struct Database(Arc<Inner>);
 
@@ -73,7 +73,7 @@ impl Database {
         self.fail_like(is_down.into());
     }
 
-    /// Sets the outcome of reads: 0 succeeds, 1 is an outage, 2 is damage, 3 panics.
+    /// Sets the result of reads: 0 is a success, 1 an outage, 2 damaged data, 3 a panic.
     fn fail_like(&self, how: u64) {
         self.0.fails.store(how, Ordering::SeqCst);
     }
@@ -175,7 +175,8 @@ async fn a_refresh_of_many_values_is_bounded_and_begins_with_the_most_recently_u
     assert_eq!((0..10).filter_map(|key| value(&cache.get(&key.to_string()))).sum::<u64>(), 20);
 }
 
-/// A look-up that read the old value, and ended after the change, brought it back for an hour.
+/// Fault: a look-up that had read the old value ended after the change, and restored the old value
+/// for an hour.
 #[tokio::test]
 async fn a_change_during_a_look_up_causes_another_read() {
     let (cache, database) = cache(10);
@@ -208,9 +209,9 @@ async fn the_last_value_applies_while_the_database_is_down_and_few_reads_are_tri
     assert_eq!(wait(cache.get("never seen")).await, Ok(2));
 }
 
-/// While the database hung, every request waited until its deadline.
+/// Fault: while the database hung, every request waited until its deadline.
 #[tokio::test]
-async fn after_one_caller_has_given_up_the_others_do_not_wait() {
+async fn after_one_caller_has_timed_out_the_others_do_not_wait() {
     let (cache, database) = cache(10);
     database.permit(1);
     assert_eq!(wait(cache.get("a")).await, Ok(1));
@@ -240,11 +241,11 @@ async fn the_capacity_is_kept_and_idle_entries_are_evicted() {
         assert!(cache.len() <= 100);
     }
     assert_eq!(cache.len(), 100);
-    // The oldest entry of a sample is evicted. A sample that consists only of "busy" does not occur.
+    // Of each sample, the oldest entry is evicted. In practice no sample consists only of "busy".
     assert_eq!((database.reads(), lost), (1_001, 0));
 }
 
-/// Every invented name took a task and a connection.
+/// Fault: every invented name used a task and a connection.
 #[tokio::test]
 async fn the_number_of_concurrent_look_ups_is_bounded_however_many_names_are_invented() {
     let (cache, database) = cache(100_000);
@@ -258,7 +259,7 @@ async fn the_number_of_concurrent_look_ups_is_bounded_however_many_names_are_inv
         tokio::task::yield_now().await;
     }
     assert_eq!(database.reads(), MAX_RUNNING, "it hangs");
-    // Known values have a queue of their own.
+    // Look-ups of known values have a queue of their own, so they are not affected.
     database.permit(100_000);
     for found in found {
         let _ = wait(found).await;
@@ -269,8 +270,8 @@ async fn the_number_of_concurrent_look_ups_is_bounded_however_many_names_are_inv
     assert!(matches!(cache.get("0"), Cached::Pending { .. }));
 }
 
-/// After an outage of an hour, all entries were old. All callers began look-ups, and repeated them while
-/// the database was still down.
+/// Fault: after an outage of an hour, all entries were old. All callers started look-ups, and
+/// repeated them while the database was still down.
 #[tokio::test]
 async fn while_the_database_is_down_only_one_look_up_is_tried() {
     let (cache, database) = cache(1_000);
@@ -313,7 +314,7 @@ async fn while_the_database_is_down_only_one_look_up_is_tried() {
     assert_eq!(reads_since(before), 10);
 }
 
-/// Failed look-ups of unknown names evicted known values.
+/// Fault: failed look-ups of unknown names evicted known values.
 #[tokio::test]
 async fn during_an_outage_invented_names_evict_nothing() {
     let (cache, database) = cache(100);
@@ -331,7 +332,7 @@ async fn during_an_outage_invented_names_evict_nothing() {
     }
 }
 
-/// The first look-up of an entry overwrote the result of a later one.
+/// Fault: the first look-up of an entry overwrote the result of a later one.
 #[tokio::test]
 async fn a_look_up_of_an_evicted_entry_does_not_restore_the_old_value() {
     let (cache, database) = cache(1);
@@ -348,7 +349,7 @@ async fn a_look_up_of_an_evicted_entry_does_not_restore_the_old_value() {
     assert_eq!(wait(cache.get("a")).await, Ok(2));
 }
 
-/// The value stayed fresh for as long as the clock had been ahead.
+/// Fault: the value stayed fresh for as long as the clock had been ahead.
 #[tokio::test]
 async fn a_value_read_later_than_now_is_read_again() {
     let (cache, database) = cache(10);
@@ -394,7 +395,7 @@ fn look_ups_fail_after_their_runtime_has_ended() {
     });
 }
 
-/// The look-up of a value that changed during every read never ended.
+/// Fault: the look-up of a value that changed during every read never ended.
 #[tokio::test]
 async fn a_look_up_of_a_value_that_keeps_changing_ends_with_the_last_read() {
     let (cache, database) = cache(10);
@@ -412,7 +413,8 @@ async fn a_look_up_of_a_value_that_keeps_changing_ends_with_the_last_read() {
     assert_eq!(wait(next).await, Ok(5));
 }
 
-/// A damaged value stays damaged until it is repaired, so reading it with each request is useless.
+/// A damaged value stays damaged until an operator repairs it, so reading it for each request is
+/// useless.
 #[tokio::test]
 async fn a_damaged_value_is_read_once_a_second_and_delays_no_other_key() {
     let (cache, database) = cache(10);

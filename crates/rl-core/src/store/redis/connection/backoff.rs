@@ -11,23 +11,24 @@ use tokio::time::Instant;
 
 use crate::model::{FailureKind, StoreError};
 
-/// The delay after the first attempt that fails.
+/// The delay after the first failed attempt.
 const FIRST_DELAY: Duration = Duration::from_millis(25);
 
-/// The longest delay while a server cannot be reached: limits must hold again within a second of its
-/// return.
+/// The longest delay while a server cannot be reached. Limits must apply again within a second
+/// after the server has come back.
 const LONGEST_DELAY: Duration = Duration::from_millis(200);
 
-/// The longest delay while a server refuses the service, which lasts until an operator corrects it.
+/// The longest delay while a server refuses the service. Only an operator can end that condition.
 const LONGEST_DELAY_REFUSED: Duration = Duration::from_millis(500);
 
-/// How long a refusal is reported to callers that would have to wait for a connection.
+/// The time for which a refusal is reported to callers that would have to wait for a connection.
 const REFUSAL_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Returns the delay after this number of failures in a row.
 ///
-/// It starts at `first` and doubles with each failure, up to `longest`. Then a random part of up to one
-/// half is taken off, so that the instances of a service do not return in step.
+/// The delay starts at `first` and doubles with each failure, up to `longest`. Then a random part
+/// of up to one half is subtracted, so that the instances of a service do not reconnect at the same
+/// time.
 pub(super) fn delay(failures: u32, first: Duration, longest: Duration) -> Duration {
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16));
     let full = doubled.min(longest);
@@ -35,10 +36,11 @@ pub(super) fn delay(failures: u32, first: Duration, longest: Duration) -> Durati
     full / 2 + full.mul_f64(random as f64 / 2_000.0)
 }
 
-/// Delays attempts to connect, and keeps the reason why the last attempt failed.
+/// Delays attempts to connect, and stores the reason why the last attempt failed.
 ///
-/// bb8 reports only that a connection was not available in time. Callers need the reason: a wrong
-/// password must not look like an outage, during which requests may be allowed. Clones share the state.
+/// bb8 reports only that no connection was available in time. Callers need the reason: a wrong
+/// password must not look like an outage, during which requests may be allowed. Clones share the
+/// state.
 #[derive(Clone, Default)]
 pub(super) struct Backoff {
     /// The failure of the last attempt; `None` if it succeeded.
@@ -54,7 +56,7 @@ struct ConnectFailure {
     failed_at: Instant,
     /// The number of failed attempts in a row, including this one.
     count: u32,
-    /// When the next attempt is due.
+    /// The time at which the next attempt is due.
     retry_at: Instant,
 }
 
@@ -75,10 +77,11 @@ impl Backoff {
 
     /// Waits until the server refuses the service, and returns that error.
     ///
-    /// Returns at once if the server has refused the service within the last second.
+    /// Returns immediately if the server has refused the service within the last second.
     pub(super) async fn refusal(&self) -> StoreError {
         loop {
-            // Registered before the check, so that no notification is missed in between.
+            // The notification is requested before the check, so that no attempt in between is
+            // missed.
             let attempted = self.attempted.notified();
             let refusal = self.lock().as_ref().and_then(ConnectFailure::refusal);
             match refusal {
@@ -88,12 +91,13 @@ impl Backoff {
         }
     }
 
-    /// Waits until the next attempt is due. Returns at once if the last attempt succeeded.
+    /// Waits until the next attempt is due. Returns immediately if the last attempt succeeded.
     pub(super) async fn wait(&self) {
         loop {
             let retry_at = self.lock().as_ref().map(|failure| failure.retry_at);
             match retry_at {
-                // Checked again afterwards, because another attempt may fail meanwhile.
+                // The loop checks again after the delay, because another attempt may fail
+                // meanwhile.
                 Some(retry_at) if retry_at > Instant::now() => {
                     tokio::time::sleep_until(retry_at).await;
                 }
@@ -108,7 +112,7 @@ impl Backoff {
 }
 
 impl ConnectFailure {
-    /// Creates the failure that follows `previous`.
+    /// Creates the failure that follows the failure `previous`.
     fn after(previous: Option<&Self>, error: &StoreError) -> Self {
         let kind = error.kind();
         let count = previous.map_or(0, |previous| previous.count) + 1;
@@ -132,7 +136,7 @@ impl ConnectFailure {
         }
     }
 
-    /// Returns the error if it is a refusal of the last second.
+    /// Returns the error if the server refused the service within the last second.
     fn refusal(&self) -> Option<StoreError> {
         let is_recent = self.failed_at.elapsed() < REFUSAL_LIFETIME;
         (self.kind.is_configuration() && is_recent).then(|| self.error())

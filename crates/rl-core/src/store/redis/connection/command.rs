@@ -4,7 +4,8 @@ use crate::store::redis::scripts::Script;
 #[cfg(feature = "conformance")]
 use crate::time::Timestamp;
 
-/// A command to a server. All of its keys have the same hash tag, and so are in one slot of a cluster.
+/// A command to a server. All of its keys have the same hash tag, so they are in one slot of a
+/// cluster.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Runs a script.
@@ -24,14 +25,14 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns the first key, whose slot says which server of a cluster the command goes to.
+    /// Returns the first key. In a cluster, its slot determines the server.
     #[cfg(feature = "redis-cluster")]
     pub(crate) fn first_key(&self) -> &str {
         let (Self::Script { keys, .. } | Self::Delete { keys }) = self;
         keys.first().map_or("", String::as_str)
     }
 
-    /// Replaces the time of the server by `now`.
+    /// Replaces the server's time by `now`.
     #[cfg(feature = "conformance")]
     pub(crate) fn at(self, now: Timestamp) -> Self {
         match self {

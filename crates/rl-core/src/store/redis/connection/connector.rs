@@ -1,4 +1,4 @@
-//! Opening connections: log in, load the scripts, look for an eviction policy.
+//! Opens connections: logs in, loads the scripts, and checks the eviction policy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use crate::observe;
 use crate::store::redis::error::classify;
 use crate::store::redis::scripts::Script;
 
-/// How connections are opened, and when they count as failed.
+/// The settings of connections: how to open them, and when they count as failed.
 pub(crate) struct ConnectionSettings {
     /// The scripts that are loaded into each server.
     pub(crate) scripts: Vec<&'static Script>,
-    /// The largest number of connections in a pool.
+    /// The maximum number of connections in a pool.
     pub(crate) connections: u32,
     /// The longest time that a decision waits for a connection.
     pub(crate) connection_wait: Duration,
@@ -24,7 +24,8 @@ pub(crate) struct ConnectionSettings {
     pub(crate) connect_timeout: Duration,
     /// The longest time without a reply before a connection counts as failed.
     ///
-    /// The operating system takes a quarter of an hour to notice that a server has disappeared.
+    /// Without it, the operating system takes a quarter of an hour to notice that a server has
+    /// disappeared.
     pub(crate) response_timeout: Duration,
     /// Whether the warning about the eviction policy has been logged.
     pub(crate) has_warned_of_eviction: AtomicBool,
@@ -35,7 +36,7 @@ pub(crate) struct ConnectionSettings {
 pub(crate) struct Connector {
     settings: Arc<ConnectionSettings>,
     generation: Generation,
-    /// One more than the last generation whose server was checked for an eviction policy.
+    /// One more than the last generation whose server was checked for its eviction policy.
     inspected: Arc<AtomicU64>,
 }
 
@@ -66,7 +67,8 @@ impl Connector {
         let mut connection = Connection::new(connection, liveness);
         let loaded = connection.load_scripts(&self.settings.scripts).await;
         loaded.map_err(|error| with_server(classify(error)))?;
-        // Checked once for each generation, which may lead to another server than the last.
+        // Each generation is checked once, because it may lead to another server than the one
+        // before.
         if self.inspected.fetch_max(generation + 1, Ordering::AcqRel) <= generation {
             self.warn_of_eviction(&mut connection, server).await;
         }
@@ -75,7 +77,8 @@ impl Connector {
 
     /// Logs a warning, once for each store, if the server may evict counters.
     ///
-    /// A client whose counters are evicted gets its whole limit again.
+    /// A client whose counters are evicted gets its whole limit again, so eviction weakens the
+    /// limits.
     async fn warn_of_eviction(&self, connection: &mut Connection, server: &Server) {
         let has_warned = &self.settings.has_warned_of_eviction;
         if has_warned.load(Ordering::Relaxed) {
@@ -89,9 +92,10 @@ impl Connector {
     }
 }
 
-/// Returns the server's eviction policy, if its memory is limited and the policy deletes keys.
+/// Returns the server's eviction policy, if the server has a memory limit and the policy deletes
+/// keys.
 ///
-/// Returns `None` as well if the user may run neither `INFO` nor `CONFIG`.
+/// Returns `None` too if the user may run neither `INFO` nor `CONFIG`.
 async fn eviction_policy(connection: &mut Connection) -> Option<String> {
     let mut info = redis::cmd("INFO");
     info.arg("memory");

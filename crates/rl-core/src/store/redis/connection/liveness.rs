@@ -1,4 +1,4 @@
-//! When a connection counts as failed.
+//! Detects connections that have failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +8,9 @@ use tokio::time::Instant;
 
 /// The generation of a pool's connections.
 ///
-/// All connections that were opened under one generation lead to the same server. If one of them fails,
-/// the generation ends, and the pool replaces all of its connections. Clones share the number.
+/// All connections that were opened in one generation lead to the same server. If one of them
+/// fails, the generation ends, and the pool replaces all of its connections. Clones share the
+/// number.
 #[derive(Clone, Default)]
 pub(crate) struct Generation(Arc<AtomicU64>);
 
@@ -27,8 +28,8 @@ impl Generation {
 
     /// Ends the generation `number`, unless it has ended already.
     ///
-    /// Many connections of a generation may fail together. The comparison makes sure that the failures of
-    /// an old generation do not end a new one.
+    /// Many connections of a generation may fail together. The comparison ensures that a late
+    /// failure from an old generation does not end a new one.
     fn end(&self, number: u64) {
         let next = number + 1;
         let _ = self.0.compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed);
@@ -37,13 +38,14 @@ impl Generation {
 
 /// Tracks whether a connection still works. All handles to one connection share it.
 pub(super) struct Liveness {
-    /// The generation under which the connection was opened.
+    /// The generation in which the connection was opened.
     opened_under: u64,
     generation: Generation,
     opened_at: Instant,
-    /// The longest time without a reply while a command waits for one.
+    /// The longest time that a command may wait for a reply.
     response_timeout: Duration,
-    /// When the first command since the last reply was sent, in milliseconds from `opened_at`.
+    /// The time at which the first command since the last reply was sent, in milliseconds from
+    /// `opened_at`.
     oldest_unanswered: AtomicU64,
 }
 
@@ -51,7 +53,8 @@ impl Liveness {
     /// The value of `oldest_unanswered` if no command was sent since the last reply.
     const NONE: u64 = u64::MAX;
 
-    /// Creates the state of a connection that has just been opened under the generation `opened_under`.
+    /// Creates the state of a connection that has just been opened in the generation
+    /// `opened_under`.
     pub(super) fn new(
         opened_under: u64,
         generation: Generation,
@@ -66,7 +69,7 @@ impl Liveness {
         }
     }
 
-    /// Marks the connection as failed, and with it all connections of its generation.
+    /// Marks the connection as failed, together with all connections of its generation.
     pub(super) fn fail(&self) {
         self.generation.end(self.opened_under);
     }
@@ -76,12 +79,13 @@ impl Liveness {
         self.opened_under != self.generation.current()
     }
 
-    /// Notes that a reply was received.
+    /// Records that a reply was received.
     pub(super) fn on_reply(&self) {
         self.oldest_unanswered.store(Self::NONE, Ordering::Relaxed);
     }
 
-    /// Fails the connection if a command sent at `sent` has waited for the whole response timeout.
+    /// Marks the connection as failed if a command sent at `sent` has waited for the whole response
+    /// timeout.
     fn check_timeout(&self, sent: u64, now: u64) {
         if u128::from(now.saturating_sub(sent)) >= self.response_timeout.as_millis() {
             self.fail();
@@ -94,13 +98,13 @@ impl Liveness {
     }
 }
 
-/// A command that waits for its reply.
+/// A command that is waiting for its reply.
 ///
-/// The limiter drops it at the deadline of the decision. That is when a missing reply is noticed.
+/// The limiter drops it at the deadline of the decision. Dropping it checks for a missing reply.
 pub(super) struct PendingCommand<'a>(&'a Liveness);
 
 impl<'a> PendingCommand<'a> {
-    /// Notes that a command is sent now.
+    /// Records that a command is sent now.
     pub(super) fn begin(liveness: &'a Liveness) -> Self {
         let now = liveness.elapsed_millis();
         let previous = liveness.oldest_unanswered.compare_exchange(
@@ -110,7 +114,8 @@ impl<'a> PendingCommand<'a> {
             Ordering::Relaxed,
         );
         if let Err(sent) = previous {
-            // Not every command is dropped at a deadline: those of permits wait without one.
+            // This check is needed because not every command has a deadline: those of permits wait
+            // without one.
             liveness.check_timeout(sent, now);
         }
         Self(liveness)

@@ -1,4 +1,4 @@
-//! Connections: how the store reaches its servers.
+//! Connections to the servers of the store.
 //!
 //! ```text
 //! Router ─┬─ Pool, to one server or to the primary that sentinels name
@@ -8,7 +8,8 @@
 //!  └───── Connector, Backoff: how connections are opened, and how often that is tried
 //! ```
 //!
-//! This module knows commands, but not what they mean: the layers above make them and read the replies.
+//! This module sends commands without interpreting them: the layers above create them and read the
+//! replies.
 
 mod backoff;
 #[cfg(feature = "redis-cluster")]

@@ -15,7 +15,7 @@ use crate::store::redis::scripts::Script;
 pub(crate) struct Connection {
     connection: MultiplexedConnection,
     liveness: Arc<Liveness>,
-    /// Whether each command follows an `ASKING`.
+    /// Whether an `ASKING` precedes each command.
     #[cfg(feature = "redis-cluster")]
     is_asking: bool,
 }
@@ -31,7 +31,8 @@ impl Connection {
         }
     }
 
-    /// Sends a command and returns the reply of its script; nothing if it has none.
+    /// Sends a command, and returns the reply of its script, or an empty reply if there is no
+    /// script.
     pub(crate) async fn execute(&mut self, command: &Command) -> RedisResult<Vec<u8>> {
         match command {
             Command::Script { script, keys, arguments } => {
@@ -64,15 +65,15 @@ impl Connection {
         Ok(T::from_redis_value(reply?)?)
     }
 
-    /// Loads scripts, so that they can be run by their hashes.
+    /// Loads the scripts, so that they can be run by their hashes.
     pub(super) async fn load_scripts(&mut self, scripts: &[&'static Script]) -> RedisResult<()> {
-        // A user without this permission can run scripts that an operator has loaded.
+        // A user who may not load scripts can still run those that an operator has loaded.
         let ignore_forbidden = |result: RedisResult<()>| match result {
             Err(error) if !error::is_forbidden(&error) => Err(error),
             _ => Ok(()),
         };
-        // Sent first: a server that has refused the login closes the connection on a long command,
-        // without an error that says why.
+        // The `PING` comes first. A server that has refused the login closes the connection on a
+        // long command, without an error that gives the reason.
         ignore_forbidden(self.query(&redis::cmd("PING")).await)?;
         let mut load = redis::pipe();
         for script in scripts {
@@ -90,10 +91,11 @@ impl Connection {
         self
     }
 
-    /// Asks the server whether it is a primary. Returns `true` if the server does not say.
+    /// Asks the server whether it is a primary. Returns `true` if the reply does not contain its
+    /// role.
     #[cfg(feature = "redis-sentinel")]
     pub(super) async fn is_primary(&mut self) -> bool {
-        // `HELLO` needs no permission beyond those of every client. Redis 5 does not know the command.
+        // `HELLO` needs no special permission. Redis 5 does not support the command.
         let hello: RedisResult<Vec<Value>> = self.query(&redis::cmd("HELLO")).await;
         let role = |fields: Vec<Value>| {
             let fields: Vec<Option<String>> =
@@ -111,8 +113,8 @@ impl Connection {
 
     /// Runs a script by its hash.
     ///
-    /// If the server does not know the script, nothing has been executed. Only then is the script loaded
-    /// and run again, on this connection.
+    /// If the server does not know the script, it has executed nothing. Only in that case is the
+    /// script loaded and run again, on the same connection.
     async fn run_script(
         &mut self,
         script: &Script,
@@ -121,7 +123,8 @@ impl Connection {
     ) -> RedisResult<Vec<u8>> {
         let bytes =
             keys.iter().map(String::len).chain(arguments.iter().map(Vec::len)).sum::<usize>();
-        // Three more arguments with up to 64 bytes: the command's name, the hash and the number of keys.
+        // Besides the keys and arguments there are three more, with up to 64 bytes together: the
+        // command's name, the hash, and the number of keys.
         let mut call = redis::Cmd::with_capacity(3 + keys.len() + arguments.len(), 64 + bytes);
         call.arg("EVALSHA").arg(script.sha()).arg(keys.len()).arg(keys);
         for argument in arguments {
@@ -146,7 +149,7 @@ impl Connection {
         if self.is_asking {
             let mut pipeline = redis::pipe();
             pipeline.cmd("ASKING").add_command(command.clone());
-            // Skips the reply to `ASKING`.
+            // Skips the first reply, which answers `ASKING`.
             let mut replies = self.connection.req_packed_commands(&pipeline, 1, 1).await?;
             return Ok(replies.pop().unwrap_or(Value::Nil));
         }

@@ -1,11 +1,11 @@
 //! A pool of multiplexed connections to one server.
 //!
-//! Every task clones a connection and returns the slot to the pool at once, so the commands of many
+//! A task clones a connection and returns it to the pool immediately, so the commands of many
 //! requests share a connection.
 //!
-//! The manager of `bb8-redis` sends `PING` at every check-out and never reports a connection as broken. The
-//! manager here sends nothing at check-out. If a connection fails, all connections of its
-//! [generation](super::liveness::Generation) leave the pool.
+//! The manager of `bb8-redis` sends `PING` at every check-out, and never reports a connection as
+//! broken. The manager here sends nothing at check-out. If a connection fails, all connections of
+//! its [generation](super::liveness::Generation) leave the pool.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -24,12 +24,12 @@ use super::sentinel::Sentinels;
 use super::server::Server;
 use crate::model::{FailureKind, StoreError};
 
-/// The server that the connections of a pool lead to.
+/// The server to which a pool connects.
 #[derive(Clone)]
 pub(crate) enum PoolTarget {
     /// A fixed server.
     Server(Server),
-    /// The primary that sentinels name.
+    /// The primary that the sentinels currently name.
     #[cfg(feature = "redis-sentinel")]
     Sentinels(Arc<Sentinels>),
 }
@@ -44,7 +44,7 @@ struct PoolInner {
 }
 
 impl Pool {
-    /// Creates a pool without connections. They will live in `runtime`.
+    /// Creates a pool without connections. Its connections will run in `runtime`.
     pub(crate) fn new(
         target: PoolTarget,
         settings: &Arc<ConnectionSettings>,
@@ -59,7 +59,8 @@ impl Pool {
         let pool = bb8::Pool::builder()
             .max_size(settings.connections)
             .connection_timeout(settings.connection_wait)
-            // Multiplexed connections are in use all the time, and are replaced when they fail.
+            // Multiplexed connections are always in use, and are replaced when they fail, so no
+            // idle timeout is needed.
             .idle_timeout(None)
             .max_lifetime(None)
             .error_sink(Box::new(bb8::NopErrorSink))
@@ -67,23 +68,26 @@ impl Pool {
         Self(Arc::new(PoolInner { pool, manager }))
     }
 
-    /// Returns a handle to a connection, whose slot in the pool is free again.
+    /// Returns a handle to a connection. Its place in the pool is free again immediately.
     ///
     /// # Errors
     ///
-    /// Returns the reason of the last failure if no connection becomes available in time. If the server
-    /// refuses the service, that error is returned at once: waiting would not help.
+    /// Returns the reason of the last failure if no connection becomes available in time. If the
+    /// server refuses the service, returns that error without waiting, because waiting would not
+    /// help.
     pub(crate) async fn get(&self) -> Result<Connection, StoreError> {
         let PoolInner { pool, manager } = &*self.0;
         let mut connection = pin!(pool.get());
         let mut refusal = pin!(manager.backoff.refusal());
         let result = poll_fn(|cx| {
-            // bb8 spawns the tasks that connect in the current runtime. In the runtime of a worker they
-            // would end with that worker, and the pool would wait for them forever.
+            // bb8 spawns the tasks that connect in the current runtime. If that were the runtime of
+            // a worker, the tasks would end with the worker, and the pool would wait for them
+            // forever.
             let _runtime = manager.runtime.enter();
             match connection.as_mut().poll(cx) {
                 Poll::Ready(connection) => Poll::Ready(Ok(connection)),
-                // Polled second, so that a new attempt to connect is under way by now.
+                // This is polled after the pool, so that by now a new attempt to connect has
+                // started.
                 Poll::Pending => refusal.as_mut().poll(cx).map(Err),
             }
         });
@@ -99,21 +103,21 @@ impl Pool {
         }
     }
 
-    /// Tries once to connect, outside the pool.
+    /// Tries once to connect, without using the pool.
     pub(crate) async fn try_connect(&self) -> Result<(), StoreError> {
         self.0.pool.dedicated_connection().await.map(drop)
     }
 }
 
-/// Opens and checks connections for bb8. Clones share the state.
+/// Opens and checks the connections of the pool for bb8. Clones share the state.
 #[derive(Clone)]
 struct PoolManager {
     target: PoolTarget,
     connector: Connector,
-    /// The runtime in which connections live.
+    /// The runtime in which connections run.
     ///
-    /// A request may come from a thread with a runtime of its own, as in actix-web. If that thread is
-    /// busy, other threads must not have to wait for it.
+    /// A request may come from a thread with a runtime of its own, as in actix-web. If that thread
+    /// is busy, it must not delay the connections of other threads.
     runtime: Handle,
     backoff: Backoff,
 }
@@ -150,7 +154,7 @@ impl bb8::ManageConnection for PoolManager {
         let this = self.clone();
         let opened = match self.runtime.spawn(async move { this.open().await }).await {
             Ok(opened) => opened,
-            // The runtime in which the store was created has ended.
+            // The runtime in which the store was created has shut down.
             Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
         };
         self.backoff.record(opened.as_ref().err());
@@ -166,7 +170,7 @@ impl bb8::ManageConnection for PoolManager {
     }
 }
 
-// Omits the target, which may hold a password.
+// Omits the target, which may contain a password.
 impl fmt::Debug for PoolManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoolManager").finish_non_exhaustive()

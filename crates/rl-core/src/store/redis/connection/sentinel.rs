@@ -1,13 +1,16 @@
-//! The primary that sentinels name.
+//! Finds the primary through Redis Sentinel.
 //!
-//! Sentinels are asked for the primary with each new connection, so after a fail-over a connection that
-//! fails is enough to reach the new primary.
+//! The sentinels are asked for the primary before each new connection. After a fail-over, a failed
+//! connection is therefore enough to reach the new primary.
 //!
-//! A primary that is being replaced may accept commands for some more seconds: during a planned fail-over,
-//! or as long as it is cut off from the sentinels. Its counts are lost afterwards. So the sentinels are
-//! also polled while the connections work. Connections to a server that they no longer name are dropped.
+//! An old primary may accept commands for some seconds more, during a planned fail-over or while it
+//! is cut off from the sentinels. Its counts are lost afterwards.
 //!
-//! Written by hand: the client of the library asks for the primary only when a connection is opened.
+//! The sentinels are therefore also polled while connections work. Connections to a server that
+//! they no longer name are dropped.
+//!
+//! Written by hand, because the client of the library asks for the primary only when it opens a
+//! connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,18 +26,20 @@ use super::server::{Address, Login, Server};
 use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
 
-/// How often the sentinels are asked for the primary, also while a server that they named does not reply.
+/// The interval at which the sentinels are polled. It also applies while a server that they have
+/// named does not reply.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long to wait for the other sentinels after the first reply: another may know of a newer fail-over.
+/// The time to wait for the other sentinels after the first reply. Another one may know of a newer
+/// fail-over.
 const GRACE_PERIOD: Duration = Duration::from_millis(50);
 
 /// The sentinels of one primary.
 pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,
-    /// A server with the login and transport of the primary. Its address is replaced.
+    /// A server with the login and transport of the primary. Only its address is replaced.
     template: Server,
-    /// The address that connections lead to.
+    /// The address to which connections are opened.
     current: Mutex<Option<Address>>,
     is_monitored: AtomicBool,
 }
@@ -42,7 +47,7 @@ pub(crate) struct Sentinels {
 impl Sentinels {
     /// Creates the sentinels at these URLs.
     ///
-    /// The URLs hold the login to the sentinels. `login` is the login to the primary.
+    /// The URLs contain the login to the sentinels. `login` is the login to the primary.
     pub(crate) fn new(urls: &[String], name: &str, login: &Login) -> Result<Self, ConnectError> {
         let sentinel_login = Login {
             #[cfg(feature = "redis-tls")]
@@ -89,7 +94,7 @@ impl Sentinels {
         loop {
             let named = self.find_primary().await?;
             if target.as_ref() != Some(&named) {
-                // Abandon the attempt to reach a server that is not named any more.
+                // The attempt to reach a server that is no longer named is abandoned.
                 opening.abort_all();
                 opening = JoinSet::new();
                 let server = self.template.with_address(&named);
@@ -97,7 +102,8 @@ impl Sentinels {
                 opening.spawn(async move { open_to_primary(&server, &connector).await });
                 target = Some(named);
             }
-            // A server that hangs may be replaced, so the sentinels are asked again meanwhile.
+            // A server that hangs may be replaced, so the sentinels are asked again in the
+            // meantime.
             match tokio::time::timeout(POLL_INTERVAL, opening.join_next()).await {
                 Ok(Some(Ok(opened))) => {
                     let connection = opened?;
@@ -106,8 +112,9 @@ impl Sentinels {
                     if previous.is_none() || previous == target {
                         return Ok(connection);
                     }
-                    // All connections of a generation lead to one server. This one was opened under
-                    // the generation of the previous server, so it is dropped and opened again.
+                    // All connections of a generation lead to one server. This connection was
+                    // opened in the generation of the previous server, so it is dropped and opened
+                    // again.
                     connector.generation().advance();
                     target = None;
                 }
@@ -117,7 +124,7 @@ impl Sentinels {
         }
     }
 
-    /// Returns the primary that the best informed sentinel names.
+    /// Returns the primary named by the sentinel that knows the newest fail-over.
     async fn find_primary(&self) -> Result<Address, StoreError> {
         let mut queries = JoinSet::new();
         for sentinel in &self.sentinels {
@@ -137,7 +144,7 @@ impl Sentinels {
             match reply {
                 Some(Ok(Ok(named))) => best = best.max(Some(named)),
                 Some(Ok(Err(error))) => failure = Some(more_lasting(failure, error)),
-                // The runtime is ending.
+                // The runtime is shutting down.
                 Some(Err(_)) => {}
                 None => break,
             }
@@ -148,7 +155,8 @@ impl Sentinels {
 
     /// Starts a task that polls the sentinels until the store is dropped.
     ///
-    /// If they name another primary, the task ends the generation of the connections. Runs once.
+    /// If they name another primary, the task ends the generation of the connections. The task is
+    /// started only once.
     #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
     fn monitor(self: &Arc<Self>, connector: &Connector) {
         if self.is_monitored.swap(true, Ordering::AcqRel) {
@@ -160,13 +168,13 @@ impl Sentinels {
             loop {
                 tokio::time::sleep(POLL_INTERVAL).await;
                 let Some(this) = sentinels.upgrade() else { return };
-                // Connections are kept while no sentinel replies.
+                // While no sentinel replies, the connections are kept.
                 let found = tokio::time::timeout(POLL_INTERVAL, this.find_primary()).await;
                 let Ok(Ok(named)) = found else { continue };
                 let mut current = this.lock_current();
                 if current.as_ref().is_some_and(|current| *current != named) {
-                    // The next connection sets the address. Until then nothing is compared, so the
-                    // generation ends once.
+                    // The next connection sets the address. Until then there is nothing to compare,
+                    // so the generation ends only once.
                     *current = None;
                     generation.advance();
                 }
@@ -179,7 +187,7 @@ impl Sentinels {
     }
 }
 
-/// A sentinel, with a connection to it while that works.
+/// A sentinel, and a connection to it while the connection works.
 struct Sentinel {
     server: Server,
     primary_name: String,
@@ -189,7 +197,8 @@ struct Sentinel {
 impl Sentinel {
     /// Asks the sentinel for the primary.
     async fn primary(&self) -> Result<NamedPrimary, StoreError> {
-        // One query at a time: otherwise connections to a sentinel that hangs would pile up.
+        // Only one query runs at a time. Otherwise connections to a sentinel that hangs would pile
+        // up.
         let mut cached = self.connection.lock().await;
         let mut connection = match cached.take() {
             Some(connection) => connection,
@@ -201,12 +210,12 @@ impl Sentinel {
     }
 }
 
-/// The primary that a sentinel names. The one with the newest fail-over compares as the greatest.
+/// The primary that a sentinel names. The `Ord` of the type puts the newest fail-over last.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct NamedPrimary {
     /// The number of the last fail-over that the sentinel knows to be complete.
     config_epoch: u64,
-    /// Whether the sentinel names the result of a fail-over that it is still carrying out.
+    /// Whether the sentinel names the result of a fail-over that is still in progress.
     is_failing_over: bool,
     address: Address,
 }
@@ -235,7 +244,8 @@ async fn query_primary(
     })
 }
 
-/// Returns the error to report: a failure of the configuration rather than one that passes by itself.
+/// Returns the error to report. A configuration failure takes precedence over a failure that ends
+/// without intervention.
 fn more_lasting(first: Option<StoreError>, second: StoreError) -> StoreError {
     match first {
         Some(first) if first.kind().is_configuration() => first,

@@ -1,4 +1,4 @@
-//! A server: its address, the login and the transport.
+//! A server: its address, its login and its transport.
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
@@ -8,7 +8,7 @@ use super::tls::{Tls, TlsClient};
 use crate::model::StoreError;
 use crate::store::redis::error::{ConnectError, classify};
 
-/// The login to the servers, and the certificates. These values override the URL.
+/// The login to the servers, and the certificates. These values take precedence over the URL.
 #[derive(Clone, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -18,7 +18,7 @@ pub(crate) struct Login {
     pub(crate) tls: Option<Tls>,
 }
 
-/// Where a server listens.
+/// The address at which a server listens.
 #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Address {
@@ -28,7 +28,7 @@ pub(super) struct Address {
 
 #[cfg(feature = "redis-cluster")]
 impl Address {
-    /// Parses `host:port`, where an IPv6 host has no brackets. A missing host stands for `default_host`.
+    /// Parses `host:port`, where an IPv6 host has no brackets. A missing host means `default_host`.
     pub(super) fn parse(text: &str, default_host: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -61,7 +61,8 @@ impl Server {
         }
         let (plain_url, is_tls) = strip_tls(url);
         let info = plain_url.as_str().into_connection_info();
-        // The library's message never quotes the URL. It ends with the kind of error, which is cut off.
+        // The library's message never contains the URL. It ends with the kind of the error, which
+        // is cut off.
         let info = info.map_err(|error| {
             let text = error.to_string().to_lowercase();
             invalid(text.split(" - ").next().unwrap_or_default())
@@ -96,7 +97,7 @@ impl Server {
     /// Opens a connection and logs in.
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
         let config = AsyncConnectionConfig::new()
-            // Callers limit the time of the whole operation.
+            // Callers limit the time of connecting and logging in together.
             .set_connection_timeout(None)
             .set_response_timeout(None);
         #[cfg(feature = "redis-tls")]
@@ -125,7 +126,7 @@ impl Server {
         server
     }
 
-    /// Returns whether the server is reached over TLS.
+    /// Returns whether connections to the server use TLS.
     #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
     pub(super) fn is_tls(&self) -> bool {
         #[cfg(feature = "redis-tls")]
@@ -140,7 +141,7 @@ impl Server {
         self.info.redis_settings().db()
     }
 
-    /// Returns the address; `None` for a socket file.
+    /// Returns the address, or `None` for a Unix socket.
     #[cfg(feature = "redis-cluster")]
     pub(super) fn address(&self) -> Option<Address> {
         match self.info.addr() {
@@ -162,7 +163,7 @@ impl Server {
     }
 }
 
-/// Replaces a scheme that asks for TLS by the one without, and returns whether it did.
+/// Replaces a scheme with TLS by the scheme without TLS. Returns whether the scheme was replaced.
 ///
 /// The client library is built without TLS and would reject the scheme.
 fn strip_tls(url: &str) -> (String, bool) {
@@ -189,7 +190,8 @@ fn apply_login(info: ConnectionInfo, login: &Login) -> ConnectionInfo {
     if let Some(database) = login.database {
         settings = settings.set_db(database.into());
     }
-    // Without a password the library does not log in, and the connection would be that of `default`.
+    // Without a password the library does not log in, and the connection would use the user
+    // `default`.
     if settings.username().is_some() && settings.password().is_none() {
         settings = settings.set_password("");
     }
@@ -198,7 +200,8 @@ fn apply_login(info: ConnectionInfo, login: &Login) -> ConnectionInfo {
 
 /// Returns the scheme of a URL.
 ///
-/// The rest is never shown: if a character is missing, any part of it may be the password.
+/// The rest of the URL is never shown: if a character is missing in the URL, any part may be the
+/// password.
 pub(crate) fn redacted_url(url: &str) -> String {
     if url.trim().is_empty() {
         return String::new();

@@ -1,7 +1,8 @@
-//! TLS: the certificates, and connections that use them.
+//! TLS: certificates, and connections that use them.
 //!
-//! Built on rustls directly. The TLS of the client library reads the system's certificates from disk for
-//! each connection. It panics if two crates of a service bring two cryptographic providers.
+//! This module uses rustls directly. The TLS of the client library reads the system's certificates
+//! from disk for each connection. It also panics if the crates of a service bring two cryptographic
+//! providers.
 
 use std::fmt;
 use std::fs;
@@ -25,9 +26,9 @@ use crate::store::redis::error::{ConnectError, classify};
 
 /// Certificates for URLs with `rediss://`.
 ///
-/// By default, servers must have a certificate that the operating system trusts. Servers are always
-/// verified, including their host name. Behind sentinels and in a cluster, the host name is the announced
-/// address of the server.
+/// By default, a server must have a certificate that the operating system trusts. Servers are
+/// always verified, including their host name. Behind sentinels and in a cluster, the host name is
+/// the address that the server announces.
 ///
 /// ```no_run
 /// use rl_core::RedisStore;
@@ -53,13 +54,14 @@ impl Tls {
         Self::default()
     }
 
-    /// Trusts these certificate authorities, as PEM text, instead of those of the system.
+    /// Trusts these certificate authorities (PEM text) instead of those of the system.
     pub fn ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca = Some(Pem::Text(pem.into()));
         self
     }
 
-    /// Reads the authorities of [`ca`](Self::ca) from a file, once, when the store connects.
+    /// Reads the certificate authorities of [`ca`](Self::ca) from a file, once, when the store
+    /// connects.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca = Some(Pem::File(path.into()));
         self
@@ -101,7 +103,7 @@ impl Tls {
             Some((certificate, key)) => {
                 let chain = certificate.certificates("the client's certificate")?;
                 let key = key.read("the client's key")?;
-                // The library's error is dropped, because it may quote a line of the key.
+                // The library's error is discarded, because it may quote a line of the key.
                 let key = PrivateKeyDer::from_pem_slice(&key)
                     .map_err(|_| invalid("the client's key: no private key in PEM text"))?;
                 config.with_client_auth_cert(chain, key).map_err(|_| {
@@ -137,7 +139,7 @@ impl Tls {
     }
 }
 
-// Omits the paths and the contents, which hold a private key.
+// Omits the paths and the contents, which include a private key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
@@ -147,7 +149,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// PEM text, or a file that holds it.
+/// PEM text, or a file that contains it.
 #[derive(Clone)]
 enum Pem {
     Text(Vec<u8>),
@@ -155,7 +157,7 @@ enum Pem {
 }
 
 impl Pem {
-    /// Returns the text. An error calls it `what`.
+    /// Returns the text. An error message calls it `what`.
     fn read(&self, what: &str) -> Result<Vec<u8>, ConnectError> {
         match self {
             Self::Text(text) => Ok(text.clone()),
@@ -165,7 +167,8 @@ impl Pem {
         }
     }
 
-    /// Returns the certificates, of which there is at least one. An error calls them `what`.
+    /// Returns at least one certificate, or an error. An error message calls the certificates
+    /// `what`.
     fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
         let text = self.read(what)?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -195,8 +198,8 @@ impl TlsClient {
             StoreError::new(FailureKind::Untrusted)
                 .with_detail("the host name is not valid in a certificate")
         })?;
-        // A server that requires a client certificate just closes the connection. The resolver notices
-        // the request for a certificate, so that the error can name the reason.
+        // A server that requires a client certificate only closes the connection. The resolver
+        // records the server's request for a certificate, so that the error can name the reason.
         let has_no_certificate = Arc::new(AtomicBool::new(false));
         let mut tls = ClientConfig::clone(&self.config);
         tls.client_auth_cert_resolver = Arc::new(ObservedResolver {
@@ -223,7 +226,7 @@ impl TlsClient {
     }
 }
 
-/// Notes whether the server asked for a client certificate and there was none.
+/// Records whether the server requested a client certificate that is not configured.
 #[derive(Debug)]
 struct ObservedResolver {
     inner: Arc<dyn ResolvesClientCert>,

@@ -1,17 +1,17 @@
 //! Caches denials. Until a cached denial expires, further requests of the subject are rejected
 //! without a call to Redis.
 //!
-//! * **No false denial**: a denial is cached from the time at which its request was sent, less a
-//!   margin for clock drift, so it expires here before it does on the server. Meanwhile other
-//!   instances can only use up more. `DESIGN.md` has the proof. Concurrency limits allow earlier,
-//!   and are not cached.
-//! * **Lower counts are noticed**: a reset or a refund through this store invalidates the denial at
-//!   once. One by another instance is noticed after [`MAX_AGE`] at the latest. A denial under
-//!   another policy or cost is not repeated.
-//! * **Denials hold during an overload**: while the server cannot be asked again, a denial is
-//!   repeated for the whole wait that the server returned.
-//! * **Bounded**: at most [`MAX_DENIALS`] are cached. Requests of other subjects go to the server,
-//!   or are rejected in an overload.
+//! * **No false denial**: the lifetime of a cached denial begins when its request is sent, and is
+//!   shortened by a margin for clock drift. So it expires here before it does on the server. In the
+//!   meantime other instances can only use more units. `DESIGN.md` has the proof. Concurrency
+//!   limits may allow a request earlier, so their denials are not cached.
+//! * **Lower counts take effect**: a reset or a refund through this store invalidates the denial. A
+//!   reset or a refund by another instance takes effect after [`MAX_AGE`] at the latest. A denial
+//!   under another policy or cost is not repeated.
+//! * **Denials hold during an overload**: while the server cannot be asked, a denial is repeated
+//!   for the whole wait that the server returned.
+//! * **Bounded**: at most [`MAX_DENIALS`] denials are cached. Requests of other subjects go to the
+//!   server, or are rejected during an overload.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,15 +27,15 @@ use crate::store::redis::encoding::reply::ScriptReply;
 use crate::store::redis::layer::{Amendment, Layer, LeaseRequest, PartRequest};
 use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
 
-/// The longest time for which a denial is repeated while the server can be asked.
+/// The maximum time for which a denial is repeated without asking the server.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The most denials that are cached.
+/// The maximum number of cached denials.
 const MAX_DENIALS: usize = 16_384;
 
 const SHARDS: usize = 64;
 
-/// The layer that repeats denials.
+/// The layer that repeats cached denials.
 #[derive(Clone)]
 pub(crate) struct DenialCache<S> {
     inner: S,
@@ -47,29 +47,28 @@ pub(crate) struct DenialCache<S> {
 /// The result of a look-up.
 #[expect(clippy::large_enum_variant, reason = "returned and matched at once; a box would allocate")]
 pub(super) enum Lookup {
-    /// The request is denied.
+    /// A cached denial rejects the request.
     Denied(Decision),
-    /// The server has to decide. The stamp, if there is a cache, is needed to remember its
-    /// decision.
+    /// The server has to decide. If there is a cache, the stamp is needed to store the decision.
     Unknown(Option<RequestStamp>),
 }
 
-/// Identifies what was cached when a request was sent.
+/// The state of the cache when a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestStamp {
     generation: u64,
     sent: u64,
-    /// Whether a denial is cached, which an allowed request invalidates.
+    /// Whether a denial is cached, which must be removed if the request is allowed.
     has_denial: bool,
 }
 
 impl<S: Layer> DenialCache<S> {
-    /// Creates the layer. It forwards everything unless it `is_enabled`.
+    /// Creates the layer. It forwards every request unless it `is_enabled`.
     pub(crate) fn new(inner: S, is_enabled: bool, clock: Arc<MonotonicClock>) -> Self {
         Self { inner, denials: is_enabled.then(|| Arc::new(Denials::new())), clock }
     }
 
-    /// Looks for a denial of a check.
+    /// Looks up a denial for a check.
     pub(super) fn lookup(&self, request: PartRequest<'_>) -> Lookup {
         match &self.denials {
             Some(denials) => denials.lookup(request),
@@ -77,8 +76,8 @@ impl<S: Layer> DenialCache<S> {
         }
     }
 
-    /// Caches a denial of the server, or invalidates an older one if the server has allowed the
-    /// request.
+    /// Caches a denial of the server. If the server has allowed the request, removes an older
+    /// denial.
     pub(super) fn remember(
         &self,
         subject: SubjectKey,
@@ -93,7 +92,8 @@ impl<S: Layer> DenialCache<S> {
         }
     }
 
-    /// Repeats a denial whose wait has not ended, however old it is: for an overload.
+    /// Repeats a denial whose wait has not ended, however old the denial is. Used during an
+    /// overload.
     pub(super) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
         self.denials.as_ref()?.promised(request)
     }
@@ -139,8 +139,8 @@ impl<S: Layer> Layer for DenialCache<S> {
     }
 }
 
-/// Invalidates the denial of a subject when it is dropped: after its counts were lowered, or may
-/// have been.
+/// Removes the denial of a subject when it is dropped, because the subject's counts may be lower
+/// now.
 struct InvalidateOnDrop {
     denials: Arc<Denials>,
     subject: SubjectKey,
@@ -158,8 +158,8 @@ struct Denials {
 }
 
 struct CacheShard {
-    /// Counts invalidations. A decision on a request that was sent in an earlier generation is not
-    /// cached.
+    /// Counts invalidations. If it has changed since a request was sent, the decision on that
+    /// request is not cached.
     generation: AtomicU64,
     denials: Mutex<SubjectMap<CachedDenial>>,
 }
@@ -167,14 +167,14 @@ struct CacheShard {
 struct CachedDenial {
     decision: Decision,
     received_at: u64,
-    /// When the server has to be asked again.
+    /// The time from which the server has to be asked again.
     expires: u64,
     /// The end of the wait that the server returned.
     promised_until: u64,
 }
 
 impl CachedDenial {
-    /// Returns the denial as it is at `now`, if it is one of this policy and cost.
+    /// Returns the denial as it is at `now`, if it was made under this policy and cost.
     fn repeat(&self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
         let Self { decision, received_at, .. } = self;
         let is_same = decision.cost() == cost && decision.policy() == Some(policy);
@@ -242,7 +242,7 @@ impl Denials {
         denials.insert(subject, denial);
     }
 
-    /// Removes a denial that was received before the request of `stamp` was sent.
+    /// Removes a denial that was received before the request with this `stamp` was sent.
     fn remove_older(&self, subject: SubjectKey, stamp: RequestStamp) {
         let mut denials = self.shard(subject).lock();
         if denials.get(&subject).is_some_and(|denial| denial.received_at <= stamp.sent) {
@@ -265,7 +265,8 @@ impl CacheShard {
     }
 }
 
-/// Removes entries of a full shard: expired ones among the oldest four, or else an arbitrary one.
+/// Removes entries of a full shard: the expired ones among the oldest four, or if there are none,
+/// an arbitrary one.
 fn make_room(denials: &mut SubjectMap<CachedDenial>, now: u64) {
     for index in (0..denials.len().min(4)).rev() {
         if denials[index].expires <= now {

@@ -1,4 +1,5 @@
-//! The layers that answer without the server: cached denials, and units that were charged ahead.
+//! The layers that decide without the server, by cached denials and by units that were charged
+//! ahead.
 
 mod denial_cache;
 mod leases;

@@ -1,4 +1,4 @@
-//! Measures on this machine how long an interval on the server lasts.
+//! Measures on this machine for how long a result of the server holds.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,18 +6,18 @@ use tokio::time::Instant;
 
 use crate::time::{Clock, Counter, ManualClock};
 
-/// The part of an interval that clock drift may take: one thousandth.
+/// The possible clock drift, as a part of an interval: one thousandth.
 const DRIFT: u64 = 1_000;
 
-/// The largest correction that the calibrated clock makes, in µs: 10 of reading time, and 10 of
-/// drift since the last calibration, in either direction, on both ends of an interval.
+/// The largest correction of the calibrated clock, in µs. At each end of an interval it is 20: 10
+/// for reading the system clock, and 10 for drift since the last calibration.
 const CLOCK_ERROR: u64 = 40;
 
-/// A clock that never steps back, in microseconds since some time.
+/// A clock that never steps back, in microseconds from an arbitrary start.
 #[derive(Debug)]
 pub(crate) enum MonotonicClock {
     Running(Counter),
-    /// The server's clock, in tests that set the time.
+    /// The server's clock, for tests that set the time.
     Manual(Arc<ManualClock>),
 }
 
@@ -33,7 +33,7 @@ impl MonotonicClock {
         }
     }
 
-    /// Returns whether a test sets the time.
+    /// Returns whether a test controls the time.
     pub(crate) const fn is_manual(&self) -> bool {
         matches!(self, Self::Manual(_))
     }
@@ -44,8 +44,8 @@ fn micros_since_start() -> u64 {
     u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the time here until which an interval of `micros` on the server's clock surely lasts, if
-/// it began no earlier than `sent`.
+/// Returns the local time until which an interval on the server is certain to last. The interval
+/// has `micros` on the server's clock, and began no earlier than `sent`.
 pub(crate) const fn safe_deadline(sent: u64, micros: u64) -> u64 {
     sent.saturating_add((micros - micros.div_ceil(DRIFT)).saturating_sub(CLOCK_ERROR))
 }

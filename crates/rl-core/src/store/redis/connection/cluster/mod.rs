@@ -1,11 +1,12 @@
 //! The servers of a cluster: a pool for each primary, and the map from slots to primaries.
 //!
-//! A server that does not hold a slot rejects the command before anything is executed, and names the
-//! server that does. The command is then sent there. A command that may have been executed is never sent
-//! again.
+//! A server that does not hold a slot rejects the command without executing it, and names the
+//! server that holds the slot. The command is then sent to that server. A command that may have
+//! been executed is never sent again.
 //!
-//! Written by hand, because the cluster client of the library resends a command whose connection was lost,
-//! and so may charge twice. Its limit of retries counts redirects too, so resending cannot be turned off.
+//! Written by hand, because the cluster client of the library resends a command whose connection
+//! was lost, and so may charge twice. Its limit of retries includes redirects, so resending cannot
+//! be turned off.
 
 mod slots;
 
@@ -28,22 +29,23 @@ use super::server::{Address, Login, Server};
 use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
 
-/// How often a command follows a redirect before it fails.
+/// The number of redirects that a command follows before it fails.
 const MAX_REDIRECTS: usize = 16;
 
-/// How long a command waits before it is sent again while its slot is being migrated.
+/// The delay before a command is sent again while its slot is being migrated.
 const MIGRATION_DELAY: Duration = Duration::from_millis(2);
 
-/// How often a command waits for a migration: for one second. Decisions have an earlier deadline.
+/// The number of such delays: one second in total. The deadline of a decision is earlier.
 const MAX_MIGRATION_DELAYS: usize = 500;
 
-/// The shortest time between two refreshes of the map.
+/// The shortest time between two refreshes of the slot map.
 const SHORTEST_REFRESH_DELAY: Duration = Duration::from_millis(50);
 
-/// The longest time between two refreshes while a server of the map cannot be reached.
+/// The longest time between two refreshes while a server in the map cannot be reached.
 const LONGEST_REFRESH_DELAY: Duration = Duration::from_millis(200);
 
-/// How many servers are asked for the map at the same time: one of them may be unreachable.
+/// The number of servers that are asked for the map at the same time. Some of them may be
+/// unreachable.
 const CONCURRENT_MAP_QUERIES: usize = 3;
 
 /// A cluster. Clones share the connections and the map.
@@ -51,9 +53,9 @@ const CONCURRENT_MAP_QUERIES: usize = 3;
 pub(crate) struct Cluster(Arc<ClusterInner>);
 
 struct ClusterInner {
-    /// A server with the login and transport of all servers. Its address is replaced.
+    /// A server with the login and transport of all servers. Only its address is replaced.
     template: Server,
-    /// The addresses of the URLs.
+    /// The addresses in the URLs that the service was given.
     seeds: Vec<Address>,
     settings: Arc<ConnectionSettings>,
     /// The runtime in which connections live.
@@ -64,14 +66,14 @@ struct ClusterInner {
     is_refreshing: AtomicBool,
     /// Notified after every refresh.
     refreshed: Notify,
-    /// The error of the last refresh, if an operator has to correct its cause.
+    /// The error of the last refresh, if only an operator can fix its cause.
     refusal: Mutex<Option<(FailureKind, String)>>,
-    /// Counts refreshes, so that each begins with another server.
+    /// Counts refreshes, so that each refresh begins with another server.
     rotation: AtomicUsize,
 }
 
 impl Cluster {
-    /// Creates a cluster without connections. They will live in the current runtime.
+    /// Creates a cluster without connections. Its connections will run in the current runtime.
     pub(crate) fn new(
         urls: &[String],
         login: &Login,
@@ -108,7 +110,7 @@ impl Cluster {
         })))
     }
 
-    /// Returns a name for the log, with the address of the first seed.
+    /// Returns a name for the log, which contains the address of the first seed.
     pub(crate) fn label(&self) -> String {
         let first = self.0.seeds.first();
         let first = first.map(|Address { host, port }| format!(" {host}:{port}"));
@@ -128,10 +130,11 @@ impl Cluster {
 
     /// Sends a command to the server that holds its keys, and returns the reply of its script.
     pub(crate) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
-        // Refreshes the map also if this future is dropped at the deadline of the decision.
+        // The guard refreshes the map even if this future is dropped at the deadline of the
+        // decision.
         let refresh = RefreshOnDrop(self);
         let result = self.send_to_owner(command).await;
-        // A corrupt state is a fault of one subject, not of the map.
+        // A corrupt state belongs to one subject, and gives no reason to refresh the map.
         if result.as_ref().err().is_none_or(|error| error.kind() == FailureKind::Corrupt) {
             refresh.cancel();
         }
@@ -154,7 +157,8 @@ impl Cluster {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            // A redirect means that nothing was executed, so the command may be sent again.
+            // A redirect means that nothing was executed, so the command may be sent to the other
+            // server.
             let Some(redirect) = Redirect::from_error(&error, &address) else {
                 return Err(classify(error));
             };
@@ -188,7 +192,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the server that holds a slot. Waits for a refresh if the map does not name one.
+    /// Returns the server that holds a slot. If the map names none, waits for a refresh.
     async fn owner(&self, slot: u16) -> Result<Address, StoreError> {
         let lookup = || self.read_slots(|slots| slots.owner(slot));
         if let Some(owner) = lookup() {
@@ -205,11 +209,11 @@ impl Cluster {
         })
     }
 
-    /// Starts a task that refreshes the map until every server in it can be reached. Does nothing if one
-    /// is running.
+    /// Starts a task that refreshes the map until every server in it can be reached. Does nothing
+    /// if such a task is already running.
     ///
-    /// A task, because a circuit breaker may hold back the requests that would otherwise find out that
-    /// the cluster has recovered.
+    /// A circuit breaker may stop the requests that would otherwise notice that the cluster has
+    /// recovered, so a task of its own has to check.
     fn start_refresh(&self) {
         if self.0.is_refreshing.swap(true, Ordering::AcqRel) {
             return;
@@ -217,7 +221,7 @@ impl Cluster {
         let inner = Arc::downgrade(&self.0);
         self.0.runtime.spawn(async move {
             let mut refreshes = 0;
-            // Ends as well when the store has been dropped.
+            // The upgrade fails once the store has been dropped, which ends the task.
             while let Some(this) = inner.upgrade().map(Self) {
                 refreshes += 1;
                 let result = this.refresh().await;
@@ -234,7 +238,7 @@ impl Cluster {
         });
     }
 
-    /// Connects to every primary, and returns whether all of them were reached.
+    /// Connects to every primary. Returns whether all of them were reached.
     async fn can_reach_all(&self) -> bool {
         let mut attempts = JoinSet::new();
         for address in self.primaries() {
@@ -252,8 +256,8 @@ impl Cluster {
         servers.extend(self.0.seeds.iter().cloned());
         servers.sort_unstable();
         servers.dedup();
-        // Begin with another server each time, because one may be cut off from the others and not know
-        // that another server has taken over.
+        // Each refresh begins with another server. One server may be cut off from the others, and
+        // not know that a replica has been promoted.
         let rotation = self.0.rotation.fetch_add(1, Ordering::Relaxed) % servers.len();
         servers.rotate_left(rotation);
         let mut failure = None;
@@ -284,7 +288,8 @@ impl Cluster {
         Err(failure.unwrap_or_else(|| unavailable("no server of the cluster replied")))
     }
 
-    /// Replaces the map. Drops the pools of servers that it does not name, and connects to new ones.
+    /// Replaces the map. Drops the pools of servers that are not in it, and creates pools for new
+    /// servers.
     fn adopt(&self, slots: SlotMap) {
         let primaries = slots.servers().to_vec();
         *self.0.slots.write().unwrap_or_else(PoisonError::into_inner) = slots;
@@ -304,7 +309,7 @@ impl Cluster {
         self.read_slots(|slots| slots.servers().to_vec())
     }
 
-    /// Notes that `owner` holds a slot.
+    /// Records that `owner` holds a slot.
     fn set_owner(&self, slot: u16, owner: &Address) {
         self.0.slots.write().unwrap_or_else(PoisonError::into_inner).set_owner(slot, owner);
     }
@@ -332,11 +337,12 @@ impl Cluster {
     }
 }
 
-/// Refreshes the map when it is dropped: the command was not served, so a slot may have a new owner.
+/// Starts a refresh of the map when it is dropped. The command was not served, so the slot may have
+/// a new owner.
 struct RefreshOnDrop<'a>(&'a Cluster);
 
 impl RefreshOnDrop<'_> {
-    /// Gives up the refresh.
+    /// Drops this guard without a refresh.
     fn cancel(self) {
         std::mem::forget(self);
     }
@@ -348,20 +354,20 @@ impl Drop for RefreshOnDrop<'_> {
     }
 }
 
-/// The reply of a server that does not serve a command.
+/// The reply of a server that did not execute a command.
 enum Redirect {
     /// `MOVED`: another server holds the slot.
     Moved(Address),
-    /// `ASK`: the slot is being migrated, and another server has the key already.
+    /// `ASK`: the slot is being migrated, and another server already has the key.
     Ask(Address),
-    /// `TRYAGAIN`: the slot is being migrated, and only some of the keys have been moved.
+    /// `TRYAGAIN`: the slot is being migrated, and only some of the keys have been moved so far.
     TryAgain,
 }
 
 impl Redirect {
     /// Returns the redirect of an error reply of `server`.
     fn from_error(error: &RedisError, server: &Address) -> Option<Self> {
-        // An address without a host is on the host of the server that replied.
+        // An address without a host means the host of the server that replied.
         let target = || Address::parse(error.redirect_node()?.0, &server.host);
         match error.code()? {
             "MOVED" => Some(Self::Moved(target()?)),
@@ -383,7 +389,7 @@ async fn query_slots(pool: &Pool, host: &str) -> Result<SlotMap, StoreError> {
     })
 }
 
-/// Waits. A cluster does not notify its clients of changes.
+/// Waits for `time`. A cluster does not notify its clients of changes, so the client has to poll.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
 async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;

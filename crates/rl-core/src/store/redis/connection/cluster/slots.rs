@@ -1,4 +1,4 @@
-//! The map of a cluster: which server holds which slot. No I/O.
+//! The slot map of a cluster, which says which server holds which slot. It does no I/O.
 //!
 //! CRC-16 is written by hand, because its five lines cost less than a dependency.
 
@@ -28,8 +28,9 @@ impl Default for SlotMap {
 impl SlotMap {
     /// Parses the reply to `CLUSTER SLOTS`.
     ///
-    /// The reply is a list of `[first slot, last slot, [host, port, ..], ..]`, the primary before its
-    /// replicas. A missing host stands for `default_host`, the host of the server that replied.
+    /// The reply is a list of `[first slot, last slot, [host, port, ..], ..]`, with the primary
+    /// before its replicas. A missing host means `default_host`, the host of the server that
+    /// replied.
     pub(super) fn parse(reply: &Value, default_host: &str) -> Option<Self> {
         let Value::Array(ranges) = reply else { return None };
         let mut slots = Self::default();
@@ -75,7 +76,7 @@ impl SlotMap {
         }
     }
 
-    /// Returns the index of a server, which is added if it is new.
+    /// Returns the index of a server. A new server is added to the list.
     fn index_of(&mut self, server: &Address) -> u16 {
         let existing = self.servers.iter().position(|existing| existing == server);
         let index = existing.unwrap_or_else(|| {
@@ -86,7 +87,7 @@ impl SlotMap {
     }
 }
 
-/// Returns the slot of a key, which is that of its hash tag if it has one.
+/// Returns the slot of a key. If the key has a hash tag, only the tag is hashed.
 pub(super) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let hashed = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -106,7 +107,8 @@ fn crc16(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// The check value of the specification, and slots that a server returned for `CLUSTER KEYSLOT`.
+    /// The check value is from the specification. The slots are replies of a server to `CLUSTER
+    /// KEYSLOT`.
     #[test]
     fn slots_match_the_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
@@ -114,7 +116,7 @@ mod tests {
         for key in ["rl:3:default:consumer:{foo}", "{foo}_PER_DAY", "{foo}:60000", "x{foo}{bar}"] {
             assert_eq!(slot_of(key), 12_182, "{key}");
         }
-        // No tag.
+        // An empty pair of braces is not a tag.
         assert_eq!(slot_of("{}foo"), crc16(b"{}foo") % 16_384);
         assert_eq!(slot_of("foo{bar"), crc16(b"foo{bar") % 16_384);
     }

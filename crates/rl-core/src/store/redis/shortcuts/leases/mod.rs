@@ -1,20 +1,19 @@
-//! Leases: units that this instance has charged ahead, to be spent without asking the server.
+//! Leases: units that this instance has charged ahead, and spends without asking the server.
 //!
 //! * **The limits hold** for any number of instances. Each spent unit was charged before, in every
-//!   window of the policy, and is spent before the first of those windows ends. An instance that
-//!   dies and a reply that is lost leave units unspent, and never spend a unit twice. `DESIGN.md`
-//!   has the proof. It also bounds what a clock that jumps may add: one lease for each instance.
-//! * **Unspent units go back**: when the first window ends, after an idle time, at the end of the
-//!   lease's lifetime, and when the store is closed. Until then other instances may be denied these
-//!   units: at most one lease for each instance.
-//! * **A denied request charges nothing**: the script leases units only if they are enough for the
+//!   window of the policy, and is spent before the first of those windows ends. If an instance dies
+//!   or a reply is lost, units stay unspent, but no unit is spent twice. `DESIGN.md` has the proof.
+//!   It also bounds the effect of a clock that jumps: one lease for each instance.
+//! * **Unspent units are returned**: when the first window ends, after an idle time, at the end of
+//!   the lease's lifetime, and when the store is closed. Until then other instances may be denied
+//!   these units: at most one lease for each instance.
+//! * **A denied request charges nothing**: the script leases units only if they suffice for the
 //!   request.
-//! * **One call leases for many subjects**, if their leases have the same size under the same
-//!   policy.
-//! * **A lease starts small**. Each is twice as large as the one before, up to the setting, and
-//!   never more than a quarter of what the server had left.
-//! * Only checks under fixed windows that begin with the first request are served from leases.
-//!   Everything else is forwarded.
+//! * **One call can lease for many subjects**, if their leases have the same size and policy.
+//! * **A lease starts small**. Each lease is twice as large as the one before, up to the setting.
+//!   It is never more than a quarter of what the server had left.
+//! * Only checks under fixed windows that begin with the first request use leases. All other
+//!   requests are forwarded.
 //!
 //! ```text
 //!              enough unspent units
@@ -51,20 +50,20 @@ use crate::store::redis::layer::{
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Mode, Reservations, StoreFuture};
 
-/// The largest lease. One script call cannot count more.
+/// The largest lease, because one script call cannot count more units.
 const MAX_LEASE: u16 = u16::MAX - 1;
 
-/// The most subjects that hold leases.
+/// The maximum number of subjects that hold leases.
 const MAX_SUBJECTS: usize = 16_384;
 
 /// The settings of leases.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseSettings {
-    /// The most units of one lease. 0 switches leases off.
+    /// The maximum number of units in one lease. 0 switches leases off.
     pub(crate) units: u64,
-    /// The time without a spent unit after which the units go back.
+    /// The time without a spent unit after which the units are returned.
     pub(crate) idle: Duration,
-    /// The longest time that a lease lasts.
+    /// The maximum lifetime of a lease.
     pub(crate) lifetime: Duration,
 }
 
@@ -91,9 +90,9 @@ struct LeaseRefill {
     stamp: Option<RequestStamp>,
 }
 
-/// The result of a call to the server.
+/// The result of a refill.
 struct Refilled {
-    /// `None` if other tasks spent the units meanwhile, and the server may have more.
+    /// `None` if other tasks have spent the units in the meantime, and the server may have more.
     decision: Option<Decision>,
     /// The units that were leased.
     units: u64,
@@ -134,7 +133,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         }
     }
 
-    /// Decides a request without a call to the server: with leased units, or by a cached denial.
+    /// Decides a request without asking the server: with leased units, or by a cached denial.
     pub(crate) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
         if !request.is_plain_check() {
             return None;
@@ -142,12 +141,12 @@ impl<S: Layer> Leases<DenialCache<S>> {
         self.spend(request).or_else(|| self.shared.inner.decide_locally(request))
     }
 
-    /// Gives all unspent units back, and stops leasing.
+    /// Returns all unspent units to the server, and stops leasing.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.shared.returner.close().await
     }
 
-    /// Gives back the units of leases that have expired or are idle.
+    /// Returns the units of leases that have expired or are idle.
     #[cfg(feature = "conformance")]
     pub(crate) async fn return_idle(&self) {
         self.shared.returner.sweep().await;
@@ -167,14 +166,14 @@ impl<S: Layer> Leases<DenialCache<S>> {
         slots.get_mut(&request.subject.key)?.spend(request.policy, request.cost, request.now)
     }
 
-    /// Returns whether a lease may serve this request, which found too few units.
+    /// Returns whether a lease may serve this request, for which too few units are left.
     fn can_lease(&self, request: PartRequest<'_>) -> bool {
         let is_too_dear = request.cost.units() > self.shared.max_units
             && self.shared.table.lock().get(&request.subject.key).is_none();
         is_fixed_windows(request.policy) && !is_too_dear && !self.shared.returner.is_closed()
     }
 
-    /// Waits for the refill lock, then decides with the units that are there, or leases more.
+    /// Waits for the refill lock. Then decides with the units that are left, or leases more.
     async fn decide_after_refill(self, request: OwnedPartRequest) -> Result<Decision, StoreError> {
         let LeasesShared { inner, table, returner, max_units, clock, runtime, .. } = &*self.shared;
         let request = request.as_ref();
@@ -183,8 +182,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let Some(slot) = slot else { return inner.decide(request).await };
         let guard = slot.lock_refill().await;
 
-        // While this task waited, another may have leased units, or learned that the request is
-        // denied.
+        // While this task waited, another task may have leased units, or may have found that the
+        // request is denied.
         let request = request.at(clock.now());
         let PartRequest { policy, cost, now, .. } = request;
         if let Some(decision) = guard.slot.with(|slot| slot.spend(policy, cost, now)) {
@@ -200,22 +199,23 @@ impl<S: Layer> Leases<DenialCache<S>> {
             return inner.decide(request).await;
         }
 
-        // The rest runs in a task of its own, so that a cancelled request does not lose units.
+        // The rest runs in a task of its own, so that no units are lost if the request is
+        // cancelled.
         if cost.units() > *max_units {
             let returner = returner.clone();
             let emptied = runtime.spawn(async move { returner.empty(&guard).await }).await;
-            // Units that could not be given back stay charged.
+            // Units that could not be returned stay charged.
             let _ = emptied.map_err(|_| runtime_has_ended())?;
             return inner.decide(request).await;
         }
         let refill = LeaseRefill { policy: policy.clone(), cost, stamp };
         let this = self.clone();
-        // Boxed, because a task is moved more than once until it begins.
+        // The future is boxed, because a task is moved more than once before it starts.
         let decided = Box::pin(async move { this.refill(guard, refill).await });
         runtime.spawn(decided).await.unwrap_or_else(|_| Err(runtime_has_ended()))
     }
 
-    /// Leases units, and decides on the request that needs them.
+    /// Leases units, and decides the request that needs them.
     async fn refill(
         &self,
         mut guard: RefillGuard,
@@ -224,8 +224,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let LeasesShared { inner, returner, .. } = &*self.shared;
         let mut refilled = self.lease_more(&mut guard, &refill, true).await?;
         if refilled.decision.is_none() {
-            // The unspent units have expired, or other requests have spent them. Lease the whole
-            // cost.
+            // The unspent units have expired, or other requests have spent them. So the whole cost
+            // is leased.
             let units = refilled.units;
             refilled = self.lease_more(&mut guard, &refill, false).await?;
             refilled.units += units;
@@ -234,18 +234,17 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if !decision.is_allowed()
             && let Some(returned) = guard.slot.with(|slot| slot.take_back(refilled.units))
         {
-            // A denied request charges nothing. Units that cannot be given back now are still
-            // unspent.
+            // A denied request charges nothing. Units that cannot be returned now stay in the slot.
             let _ = returner.give_back(&guard.slot.subject, returned).await;
         }
         inner.remember(guard.slot.subject.key, &decision, refill.stamp);
         Ok(decision)
     }
 
-    /// Leases enough units to cover the cost, and more, then decides.
+    /// Leases at least enough units to cover the cost, then decides.
     ///
-    /// If `counts_unspent`, the units that are in the slot already need not be leased. Resolves to
-    /// no decision if concurrent requests spent them meanwhile and the server may have more.
+    /// If `counts_unspent`, the units that are already in the slot are not leased again. Resolves
+    /// to no decision if concurrent requests have spent those units and the server may have more.
     async fn lease_more(
         &self,
         guard: &mut RefillGuard,
@@ -256,7 +255,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let LeaseRefill { policy, cost, .. } = refill;
         let now = clock.now();
         if guard.slot.with(|slot| slot.open(policy, now).is_none()) {
-            // Units that could not be given back stay charged.
+            // Units that could not be returned stay charged.
             let _ = returner.empty(guard).await;
         }
         let (unspent, server_remaining) = guard.slot.with(|slot| match &slot.lease {
@@ -294,16 +293,17 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let is_exhausted = leased < units.into();
         let added = guard.slot.with(|slot| slot.add(lease, *cost, is_exhausted));
         if let Some(expired) = added.expired {
-            // Units that could not be given back stay charged.
+            // Units that could not be returned stay charged.
             let _ = returner.give_back(&guard.slot.subject, ReturnedUnits::from(expired)).await;
         }
         Ok(Refilled { decision: added.decision, units: leased })
     }
 
-    /// Drops the leased units of a subject. Other tasks can neither spend nor lease any while the
-    /// result lives.
+    /// Drops the leased units of a subject. Until the returned guard is dropped, other tasks can
+    /// neither spend nor lease units of it.
     async fn drop_lease(self, subject: KeyedSubject) -> Option<RefillGuard> {
-        // No bound on the table: a reset must not fail because the table is full.
+        // The table may exceed its bound here, because a reset must not fail when the table is
+        // full.
         let guard = self.shared.table.enter(subject, usize::MAX)?.lock_refill().await;
         guard.slot.with(|slot| slot.lease = None);
         Some(guard)
@@ -341,7 +341,7 @@ impl<S: Layer> Layer for Leases<DenialCache<S>> {
         }
         let dropped = self.clone().drop_lease(amendment.subject.to_owned());
         MaybeReady::later(async move {
-            // The leased units were charged to the counts that are about to be reset.
+            // The leased units belong to the counts that are about to be reset.
             let _guard = dropped.await;
             amended.await
         })

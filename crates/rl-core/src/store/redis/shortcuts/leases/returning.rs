@@ -1,5 +1,5 @@
-//! Gives leased units back: those of leases that have expired, are idle or are replaced, and all of
-//! them when the store is closed.
+//! Returns leased units to the server: units of leases that have expired, are idle or are replaced.
+//! When the store is closed, returns the units of all leases.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,24 +19,25 @@ use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Refund, RefundOf};
 use crate::time::{Clock, SystemClock};
 
-/// The number of slots beyond the bound of the table while the units of replaced ones are given
-/// back.
+/// The number of slots by which the table may exceed its bound while the units of replaced slots
+/// are returned.
 const REPLACED_AT_ONCE: usize = 1_024;
 
-/// The most subjects whose units are given back at the same time.
+/// The maximum number of subjects whose units are returned at the same time.
 const RETURNED_AT_ONCE: usize = 64;
 
-/// The most subjects whose units one sweep gives back, so that the server keeps deciding.
+/// The maximum number of subjects whose units one sweep returns, so that the server has time for
+/// decisions.
 const RETURNED_PER_SWEEP: usize = 2_048;
 
 /// The longest time that closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The shortest and the longest time between two sweeps.
+/// The shortest and the longest pause between two sweeps.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Gives leased units back to the server.
+/// Returns leased units to the server.
 #[derive(Clone)]
 pub(super) struct UnitReturner<S> {
     shared: Arc<ReturnerShared<S>>,
@@ -77,16 +78,17 @@ impl<S: Layer> UnitReturner<S> {
 
     /// Returns whether no more units may be leased.
     ///
-    /// A task that leases units checks this while it has a slot. So either it leases none, or its
-    /// slot is there when [`close`](Self::close) reads the table.
+    /// A task that leases units checks this while it has a slot. So either it leases nothing, or
+    /// [`close`](Self::close) finds its slot in the table.
     pub(super) fn is_closed(&self) -> bool {
         self.shared.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Gives all unspent units back.
+    /// Returns all unspent units to the server.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.shared.is_closed.store(true, Ordering::SeqCst);
-        // A task that is leasing units already has its slot, so `empty_all` waits for the slot's refill lock.
+        // A task that is leasing units already has its slot, so `empty_all` waits for the refill
+        // lock of that slot.
         let emptied = self.empty_all(self.shared.table.subjects(), |_| true);
         let emptied = timeout(CLOSE_TIMEOUT, emptied).await;
         emptied.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
@@ -99,20 +101,21 @@ impl<S: Layer> UnitReturner<S> {
         self.shared.runtime.spawn(sweeping);
     }
 
-    /// Gives back the units of leases that have expired or are idle.
+    /// Returns the units of leases that have expired or are idle.
     pub(super) async fn sweep(&self) {
         let (now, idle) = (self.shared.clock.now(), self.shared.idle_micros);
         let due = self.shared.table.sweep(now, idle, RETURNED_PER_SWEEP);
         let is_due = move |guard: &RefillGuard| {
-            // Not `LeaseSlot::is_unused`, because this task has a guard itself.
+            // `LeaseSlot::is_unused` would be false here, because this task holds a guard of the
+            // slot.
             let is_over = |lease: &ActiveLease| lease.is_over(now, idle);
             guard.slot.with(|slot| slot.lease.as_ref().is_none_or(is_over))
         };
-        // Units that could not be given back stay charged.
+        // Units that could not be returned stay charged.
         let _ = self.empty_all(due, is_due).await;
     }
 
-    /// Gives back the units of these subjects, if they are still due when the refill lock is free.
+    /// Returns the units of these subjects, if they are still due once the refill lock is free.
     async fn empty_all(
         &self,
         subjects: Vec<KeyedSubject>,
@@ -142,14 +145,14 @@ impl<S: Layer> UnitReturner<S> {
     }
 
     /// Makes room for a slot in a table that has reached `max` slots. Returns the number of slots
-    /// that are allowed then.
+    /// that the table may have then.
     pub(super) fn make_room(&self, max: usize) -> usize {
         match self.shared.table.make_room(self.shared.clock.now()) {
             FreedSlot::Made => max,
             FreedSlot::Replaced(guard) => {
                 let this = self.clone();
                 self.shared.runtime.spawn(async move {
-                    // Units that could not be given back stay charged.
+                    // Units that could not be returned stay charged.
                     let _ = this.empty(&guard).await;
                 });
                 max + REPLACED_AT_ONCE
@@ -158,7 +161,7 @@ impl<S: Layer> UnitReturner<S> {
         }
     }
 
-    /// Gives back all unspent units of a slot.
+    /// Returns all unspent units of a slot to the server.
     pub(super) async fn empty(&self, guard: &RefillGuard) -> Result<(), StoreError> {
         match guard.slot.with(|slot| slot.lease.take()) {
             Some(lease) => self.give_back(&guard.slot.subject, lease.into()).await,
@@ -166,7 +169,7 @@ impl<S: Layer> UnitReturner<S> {
         }
     }
 
-    /// Gives units back. If that fails, they stay charged.
+    /// Returns units to the server. If the call fails, they stay charged.
     pub(super) async fn give_back(
         &self,
         subject: &KeyedSubject,
@@ -215,12 +218,13 @@ async fn sweep_until_closed<S: Layer>(shared: Weak<ReturnerShared<S>>, pause: Du
 struct ClockComparison(Option<(u64, u64)>);
 
 impl ClockComparison {
-    /// A smaller step of the wall clock counts as a correction, in µs.
+    /// The smallest step of the wall clock that counts as a jump, in µs. A smaller one is a
+    /// correction.
     const CORRECTION: u64 = 1_000_000;
 
     /// Returns whether the wall clock has advanced further than the monotonic clock since the last
-    /// call. In that time windows may have ended on the server, while the leases of this machine
-    /// stood still.
+    /// call. In that time windows may have ended on the server, while the leases on this machine
+    /// did not age.
     fn wall_clock_jumped(&mut self, wall: u64, monotonic: u64) -> bool {
         let before = self.0.replace((wall, monotonic));
         before.is_some_and(|(wall_before, monotonic_before)| {

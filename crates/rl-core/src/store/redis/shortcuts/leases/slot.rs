@@ -1,4 +1,4 @@
-//! The leased units of one subject, and how they are spent. No I/O.
+//! The leased units of one subject, and the rules for spending them. No I/O.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use crate::time::Timestamp;
 pub(super) struct LeaseSlot {
     pub(super) subject: KeyedSubject,
     pub(super) lease: Option<ActiveLease>,
-    /// Held by the task that refills the slot or empties it. Spending does not need it, so no
+    /// Locked by the task that refills or empties the slot. Spending does not need this lock, so no
     /// request waits while enough units are left.
     pub(super) refill: Arc<AsyncMutex<RefillState>>,
-    /// The number of tasks that hold the refill lock, or wait for it.
+    /// The number of tasks that hold the refill lock or wait for it.
     pub(super) guards: usize,
 }
 
 /// The state that the refill lock protects.
 #[derive(Default)]
 pub(super) struct RefillState {
-    /// The units of the last refill.
+    /// The number of units in the last refill.
     pub(super) last_units: u64,
 }
 
@@ -36,24 +36,24 @@ pub(super) struct ActiveLease {
     pub(super) reply: ScriptReply,
     pub(super) charged: Timestamp,
     pub(super) received_at: u64,
-    /// When the lease expires.
+    /// The time at which the lease expires.
     pub(super) expires: u64,
-    /// When a unit was last spent.
+    /// The time at which a unit was last spent.
     pub(super) last_spent: u64,
     pub(super) unspent: u64,
-    /// The units that were left on the server after the charge.
+    /// The units that remained on the server after the charge.
     pub(super) server_remaining: u64,
 }
 
 /// The result of [`LeaseSlot::add`].
 pub(super) struct Added {
-    /// `None` if the unspent units are too few, and the server may have more.
+    /// `None` if too few units are left in the slot, and the server may have more.
     pub(super) decision: Option<Decision>,
-    /// The lease that had expired before the units were added.
+    /// The lease that had already expired when the units were added.
     pub(super) expired: Option<ActiveLease>,
 }
 
-/// Units to give back to the server.
+/// Units to return to the server.
 pub(super) struct ReturnedUnits {
     pub(super) policy: Policy,
     pub(super) charged: Timestamp,
@@ -74,19 +74,19 @@ impl LeaseSlot {
         Some(lease.decision(cost, cost.units(), now))
     }
 
-    /// Returns the lease, if it is one of this policy and has not expired.
+    /// Returns the lease if it belongs to this policy and has not expired.
     pub(super) fn open(&mut self, policy: &Policy, now: u64) -> Option<&mut ActiveLease> {
         let is_open = |lease: &&mut ActiveLease| lease.policy == *policy && now < lease.expires;
         self.lease.as_mut().filter(is_open)
     }
 
-    /// Adds `new` units to those that are unspent, and decides on `cost`.
+    /// Adds the units of `new` to the unspent ones, and decides on `cost`.
     ///
-    /// `is_exhausted` says that the server granted fewer units than were requested, so it has no
+    /// `is_exhausted` means that the server granted fewer units than were requested, so it has no
     /// more.
     pub(super) fn add(&mut self, mut new: ActiveLease, cost: Cost, is_exhausted: bool) -> Added {
         let mut expired = None;
-        // The windows of the older lease are those of the new one, unless they have ended by now.
+        // If the older lease has not ended, the new lease is in the same windows.
         match self.open(&new.policy, new.received_at) {
             Some(old) if old.unspent > 0 => {
                 new.expires = new.expires.min(old.expires);
@@ -96,7 +96,7 @@ impl LeaseSlot {
             None => expired = self.lease.take(),
         }
         let lease = self.lease.insert(new);
-        // Spend before other tasks can lock the table.
+        // The units are spent here, before other tasks can lock the table.
         let granted = if lease.unspent >= cost.units() { cost.units() } else { 0 };
         lease.unspent -= granted;
         let decision = (is_exhausted || granted == cost.units())
@@ -104,14 +104,14 @@ impl LeaseSlot {
         Added { decision, expired }
     }
 
-    /// Returns whether no refill can help: `cost` is more than is unspent, and the server had
-    /// nothing left.
+    /// Returns whether a refill cannot help: `cost` is more than the unspent units, and the server
+    /// has no units left.
     pub(super) fn is_hopeless(&mut self, policy: &Policy, cost: Cost, now: u64) -> bool {
         self.open(policy, now)
             .is_some_and(|lease| lease.server_remaining == 0 && cost.units() > lease.unspent)
     }
 
-    /// Removes up to `units` unspent units, to give them back.
+    /// Removes up to `units` unspent units, which are to be returned to the server.
     pub(super) fn take_back(&mut self, units: u64) -> Option<ReturnedUnits> {
         let lease = self.lease.as_mut()?;
         let units = units.min(lease.unspent);
@@ -120,7 +120,8 @@ impl LeaseSlot {
         Some(ReturnedUnits { policy: lease.policy.clone(), charged: lease.charged, units })
     }
 
-    /// Returns whether no task uses the slot, and its lease has expired or is idle for `idle` µs.
+    /// Returns whether no task uses the slot, and its lease has expired or has been idle for `idle`
+    /// µs.
     pub(super) fn is_unused(&self, now: u64, idle: u64) -> bool {
         let is_over = |lease: &ActiveLease| lease.is_over(now, idle);
         self.guards == 0 && self.lease.as_ref().is_none_or(is_over)
@@ -132,8 +133,8 @@ impl LeaseSlot {
 }
 
 impl ActiveLease {
-    /// Returns the decision on a call that was granted `granted` units. Unspent units do not count
-    /// as used.
+    /// Returns the decision on a call that was granted `granted` units. Unspent units are not
+    /// counted as used.
     #[inline(always)]
     fn decision(&self, cost: Cost, granted: u64, now: u64) -> Decision {
         let later_by = now.saturating_sub(self.received_at);
@@ -145,7 +146,7 @@ impl ActiveLease {
         now.saturating_sub(self.last_spent)
     }
 
-    /// Returns whether the lease has expired or is idle for `idle` µs.
+    /// Returns whether the lease has expired or has been idle for `idle` µs.
     pub(super) const fn is_over(&self, now: u64, idle: u64) -> bool {
         now >= self.expires || self.idle_time(now) >= idle
     }

@@ -1,5 +1,5 @@
-//! The leases of all subjects, and the locks that let one task at a time refill each of them. No
-//! I/O.
+//! The leases of all subjects. For each subject, a lock lets only one task at a time refill the
+//! lease. No I/O.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,33 +10,33 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use super::slot::{LeaseSlot, RefillState};
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
-/// The number of slots that are compared to find one to replace.
+/// The number of slots that are compared to select one for replacement.
 const COMPARED: usize = 8;
 
-/// A lease that was spent within this time is not replaced, in µs.
+/// A lease from which a unit was spent within this time is not replaced, in µs.
 const RECENT: u64 = 1_000_000;
 
-/// The number of slots that a sweep visits while it holds the lock of the table.
+/// The number of slots that a sweep visits each time it holds the lock of the table.
 const VISITED_PER_LOCK: usize = 1_024;
 
 #[derive(Default)]
 pub(super) struct LeaseTable {
     slots: Mutex<SubjectMap<LeaseSlot>>,
-    /// The index at which the next search for a slot to replace begins.
+    /// The index at which the next search for a replaceable slot begins.
     next: AtomicUsize,
 }
 
-/// Keeps the slot of a subject in the table. The last guard to be dropped removes a slot without a
-/// lease.
+/// Keeps the slot of a subject in the table. When the last guard of a slot is dropped, the slot is
+/// removed if it has no lease.
 pub(super) struct SlotGuard {
     pub(super) table: Arc<LeaseTable>,
     pub(super) subject: KeyedSubject,
     refill: Arc<AsyncMutex<RefillState>>,
 }
 
-/// Lets one task refill or empty a slot.
+/// The right to refill or empty a slot, which one task at a time holds.
 pub(super) struct RefillGuard {
-    // Unlocked before the slot is released.
+    // This field comes first, so that the lock is released before the slot.
     pub(super) state: OwnedMutexGuard<RefillState>,
     pub(super) slot: SlotGuard,
 }
@@ -45,8 +45,7 @@ pub(super) struct RefillGuard {
 pub(super) enum FreedSlot {
     /// A slot without unspent units was removed.
     Made,
-    /// The slot with this guard is to be replaced. It is removed when its units have been given
-    /// back.
+    /// This slot is to be replaced. The table removes it after its units have been returned.
     Replaced(RefillGuard),
     /// All slots that were compared are in use.
     None,
@@ -57,7 +56,8 @@ impl LeaseTable {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a guard of a subject's slot. Adds the slot if the table has fewer than `max`.
+    /// Returns a guard for a subject's slot. Adds a slot if the subject has none and the table has
+    /// fewer than `max`.
     pub(super) fn enter(self: &Arc<Self>, subject: KeyedSubject, max: usize) -> Option<SlotGuard> {
         let mut slots = self.lock();
         let is_full = slots.len() >= max;
@@ -69,13 +69,13 @@ impl LeaseTable {
         Some(SlotGuard { table: Arc::clone(self), subject, refill: Arc::clone(&slot.refill) })
     }
 
-    /// Returns a guard of a subject's slot, if it has one.
+    /// Returns a guard for a subject's slot, if there is one.
     pub(super) fn find(self: &Arc<Self>, subject: KeyedSubject) -> Option<SlotGuard> {
         self.enter(subject, 0)
     }
 
-    /// Looks for a slot to replace: one without unspent units, or else the one that is idle for
-    /// longest.
+    /// Looks for a slot to replace: one without unspent units, or else the one that has been idle
+    /// for longest.
     pub(super) fn make_room(self: &Arc<Self>, now: u64) -> FreedSlot {
         let mut slots = self.lock();
         let (count, from) = (slots.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
@@ -96,7 +96,7 @@ impl LeaseTable {
         }
         let found = idlest.and_then(|(index, _)| slots.get_index_mut(index));
         let Some((_, slot)) = found else { return FreedSlot::None };
-        // The lock is free, because the slot has no guard.
+        // The lock is free, because no guard of the slot exists.
         let Ok(state) = Arc::clone(&slot.refill).try_lock_owned() else { return FreedSlot::None };
         slot.guards += 1;
         let (subject, refill) = (slot.subject.clone(), Arc::clone(&slot.refill));
@@ -106,16 +106,16 @@ impl LeaseTable {
         })
     }
 
-    /// Removes unused slots without unspent units. Returns up to `max` subjects with units to give
-    /// back.
+    /// Removes unused slots without unspent units. Returns up to `max` subjects whose units are to
+    /// be returned.
     ///
-    /// Slots that move meanwhile are left to the next sweep.
+    /// Slots that are moved during the sweep are left to the next sweep.
     pub(super) fn sweep(&self, now: u64, idle: u64, max: usize) -> Vec<KeyedSubject> {
         let (mut due, mut from) = (Vec::new(), 0);
         loop {
             let mut slots = self.lock();
             let to = slots.len().min(from + VISITED_PER_LOCK);
-            // Backwards, because a removed slot is replaced by the last one.
+            // The loop runs backwards, because a removed slot is replaced by the last one.
             for index in (from..to).rev() {
                 match slots.get_index(index) {
                     Some((_, slot)) if !slot.is_unused(now, idle) => {}
