@@ -37,8 +37,7 @@ const UNKNOWN_FACTOR: u64 = 50;
 /// use rl_admin::access::FailedAttempts;
 /// use rl_core::client_ip::ClientIp;
 ///
-/// // Without this, all clients behind a proxy share one address, and one wrong client locks out
-/// all.
+/// // Without this, all clients behind a proxy share one address, and one can lock out the others.
 /// let proxies = "10.0.0.0/8".parse()?;
 /// let attempts = FailedAttempts::per_minute(20).client_address(ClientIp::with_proxies(proxies));
 /// # Ok::<(), rl_core::client_ip::InvalidProxies>(())
