@@ -8,7 +8,6 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use pin_project_lite::pin_project;
 use rl_core::adapter::{CountedRequest, HttpLimiter, RequestContext};
-use rl_core::{Decision, MaybeReady};
 
 use crate::request::ActixExtensions;
 use crate::response::{self, ActixResponse, ResponseBody};
@@ -36,7 +35,7 @@ pin_project! {
 
 /// A request that waits for its decision.
 struct Pending<S> {
-    decision: MaybeReady<Decision>,
+    counted: CountedRequest,
     service: Rc<S>,
     request: ServiceRequest,
     limiter: HttpLimiter,
@@ -56,10 +55,10 @@ impl<S, F, B> ResponseFuture<S, F, B> {
         service: Rc<S>,
         request: ServiceRequest,
         limiter: HttpLimiter,
-        decision: MaybeReady<Decision>,
+        counted: CountedRequest,
         context: RequestContext,
     ) -> Self {
-        let pending = Box::new(Pending { decision, service, request, limiter, context });
+        let pending = Box::new(Pending { counted, service, request, limiter, context });
         Self { state: State::Pending { pending: Some(pending) } }
     }
 
@@ -67,14 +66,14 @@ impl<S, F, B> ResponseFuture<S, F, B> {
         service: &S,
         request: ServiceRequest,
         limiter: &HttpLimiter,
-        decision: Decision,
+        mut counted: CountedRequest,
         context: &RequestContext,
     ) -> Self
     where
         S: Service<ServiceRequest, Future = F>,
     {
         let mut extensions = ActixExtensions(request.extensions_mut());
-        let (counted, denial) = limiter.apply(decision, context, &mut extensions);
+        let denial = limiter.apply(&mut counted, context, &mut extensions);
         drop(extensions);
         let Some(denial) = denial else {
             let future = service.call(request);
@@ -100,22 +99,28 @@ where
             match this.state.as_mut().project() {
                 StateProj::Pending { pending } => {
                     let waiting = pending.as_mut().expect("polled after completion");
-                    let decision = ready!(Pin::new(&mut waiting.decision).poll(cx));
+                    ready!(waiting.counted.poll_decision(cx));
                     let pending = pending.take().expect("polled above");
-                    let Pending { service, request, limiter, context, .. } = *pending;
-                    let next = Self::decided(&*service, request, &limiter, decision, &context);
+                    let Pending { counted, service, request, limiter, context } = *pending;
+                    let next = Self::decided(&*service, request, &limiter, counted, &context);
                     this.state.set(next.state);
                 }
                 StateProj::Calling { future, counted } => {
-                    let result = ready!(future.poll(cx));
-                    // Taken even if the service failed, so that the permit is released here.
-                    let counted = counted.take();
-                    return Poll::Ready(result.map(|mut response| {
-                        let permit = counted.and_then(|counted| {
-                            counted.finish(&mut ActixResponse(response.response_mut()))
-                        });
-                        response.map_body(|_, body| ResponseBody::inner(body, permit))
-                    }));
+                    let result = match ready!(future.poll(cx)) {
+                        Ok(mut response) => {
+                            let counted = counted.as_mut();
+                            let permit = counted.and_then(|counted| {
+                                counted.finish(&mut ActixResponse(response.response_mut()))
+                            });
+                            Ok(response.map_body(|_, body| ResponseBody::inner(body, permit)))
+                        }
+                        Err(error) => {
+                            // The permit is released here, although the service failed.
+                            *counted = None;
+                            Err(error)
+                        }
+                    };
+                    return Poll::Ready(result);
                 }
                 StateProj::Rejected { response } => {
                     let response = response.take().expect("polled after completion");

@@ -360,13 +360,13 @@ where
                 let response = response::from_denial(denial);
                 ResponseFuture::rejected(request.into_response(response))
             }
-            Admission::Decided { decision, context } => {
-                ResponseFuture::decided(&*self.service, request, &self.limiter, decision, &context)
+            Admission::Counted { counted, context } if counted.decision().is_some() => {
+                ResponseFuture::decided(&*self.service, request, &self.limiter, counted, &context)
             }
-            Admission::Pending { decision, context } => {
+            Admission::Counted { counted, context } => {
                 let service = Rc::clone(&self.service);
                 let limiter = self.limiter.clone();
-                ResponseFuture::pending(service, request, limiter, decision, context)
+                ResponseFuture::pending(service, request, limiter, counted, context)
             }
         }
     }

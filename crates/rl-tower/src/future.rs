@@ -6,7 +6,6 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use rl_core::adapter::{CountedRequest, HttpLimiter, RequestContext};
-use rl_core::{Decision, MaybeReady};
 use tower_service::Service;
 
 use crate::request::HttpExtensions;
@@ -35,8 +34,8 @@ pin_project! {
 
 /// A request that waits for its decision.
 struct Pending<S, ReqBody> {
-    decision: MaybeReady<Decision>,
-    // The instance of the inner service that was ready when the request arrived.
+    counted: CountedRequest,
+    // The instance that was ready when the request arrived.
     inner: S,
     request: Request<ReqBody>,
     limiter: HttpLimiter,
@@ -56,10 +55,10 @@ impl<S, F, ReqBody, ResBody> ResponseFuture<S, F, ReqBody, ResBody> {
         inner: S,
         request: Request<ReqBody>,
         limiter: HttpLimiter,
-        decision: MaybeReady<Decision>,
+        counted: CountedRequest,
         context: RequestContext,
     ) -> Self {
-        let pending = Box::new(Pending { decision, inner, request, limiter, context });
+        let pending = Box::new(Pending { counted, inner, request, limiter, context });
         Self { state: State::Pending { pending: Some(pending) } }
     }
 
@@ -67,15 +66,14 @@ impl<S, F, ReqBody, ResBody> ResponseFuture<S, F, ReqBody, ResBody> {
         inner: &mut S,
         mut request: Request<ReqBody>,
         limiter: &HttpLimiter,
-        decision: Decision,
+        mut counted: CountedRequest,
         context: &RequestContext,
     ) -> Self
     where
         S: Service<Request<ReqBody>, Future = F>,
     {
         let mut extensions = HttpExtensions(request.extensions_mut());
-        let (counted, denial) = limiter.apply(decision, context, &mut extensions);
-        let Some(denial) = denial else {
+        let Some(denial) = limiter.apply(&mut counted, context, &mut extensions) else {
             let future = inner.call(request);
             return Self { state: State::Calling { future, counted: Some(counted) } };
         };
@@ -99,23 +97,28 @@ where
             match this.state.as_mut().project() {
                 StateProj::Pending { pending } => {
                     let waiting = pending.as_mut().expect("polled after completion");
-                    let decision = ready!(Pin::new(&mut waiting.decision).poll(cx));
+                    ready!(waiting.counted.poll_decision(cx));
                     let pending = pending.take().expect("polled above");
-                    let Pending { mut inner, request, limiter, context, .. } = *pending;
-                    let next = Self::decided(&mut inner, request, &limiter, decision, &context);
+                    let Pending { counted, mut inner, request, limiter, context } = *pending;
+                    let next = Self::decided(&mut inner, request, &limiter, counted, &context);
                     this.state.set(next.state);
                 }
                 StateProj::Calling { future, counted } => {
-                    let result = ready!(future.poll(cx));
-                    // Taken even if the service failed, so that the permit is released here.
-                    let counted = counted.take();
-                    return Poll::Ready(result.map(|mut response| {
-                        let finish = |counted: CountedRequest| {
-                            counted.finish(&mut HttpResponse(&mut response))
-                        };
-                        let permit = counted.and_then(finish);
-                        response.map(|body| ResponseBody::inner(body, permit))
-                    }));
+                    let result = match ready!(future.poll(cx)) {
+                        Ok(mut response) => {
+                            let counted = counted.as_mut();
+                            let permit = counted.and_then(|counted| {
+                                counted.finish(&mut HttpResponse(&mut response))
+                            });
+                            Ok(response.map(|body| ResponseBody::inner(body, permit)))
+                        }
+                        Err(error) => {
+                            // The permit is released here, although the service failed.
+                            *counted = None;
+                            Err(error)
+                        }
+                    };
+                    return Poll::Ready(result);
                 }
                 StateProj::Rejected { response } => {
                     let response = response.take().expect("polled after completion");

@@ -57,19 +57,20 @@ where
                 release_readiness(&mut self.inner);
                 ResponseFuture::rejected(response::from_denial(denial))
             }
-            Admission::Decided { decision, context } => {
-                if !decision.is_forwarded() {
-                    release_readiness(&mut self.inner);
+            Admission::Counted { counted, context } => {
+                if let Some(decision) = counted.decision() {
+                    if !decision.is_forwarded() {
+                        release_readiness(&mut self.inner);
+                    }
+                    let (inner, limiter) = (&mut self.inner, &self.limiter);
+                    return ResponseFuture::decided(inner, request, limiter, counted, &context);
                 }
-                ResponseFuture::decided(&mut self.inner, request, &self.limiter, decision, &context)
-            }
-            Admission::Pending { decision, context } => {
-                // This instance is ready, but a clone of it may not be:
+                // This instance is ready, its clone may not be:
                 // https://docs.rs/tower-service/latest/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
                 let limiter = self.limiter.clone();
-                ResponseFuture::pending(inner, request, limiter, decision, context)
+                ResponseFuture::pending(inner, request, limiter, counted, context)
             }
         }
     }

@@ -2,10 +2,9 @@
 
 use std::sync::LazyLock;
 
-use crate::decision::Decision;
+use super::response::CountedRequest;
 use crate::denial::{Denial, Protocol};
 use crate::key::RequestInfo;
-use crate::maybe_ready::MaybeReady;
 use crate::model::Subject;
 use crate::store::SubjectHasher;
 
@@ -19,23 +18,16 @@ pub enum Admission {
     Exempt,
     /// Respond with this denial, because the key of the request is missing or ambiguous.
     Rejected(Denial),
-    /// [Apply](super::HttpLimiter::apply) the decision.
-    Decided {
-        /// The decision.
-        decision: Decision,
-        /// The request that was counted.
-        context: RequestContext,
-    },
-    /// Wait for the decision, then [apply](super::HttpLimiter::apply) it.
-    Pending {
-        /// The decision, once it is ready.
-        decision: MaybeReady<Decision>,
-        /// The request that is being counted.
+    /// [Apply](super::HttpLimiter::apply) the decision when it is ready.
+    Counted {
+        /// The request with its decision, which the adapter holds until the response is complete.
+        counted: CountedRequest,
+        /// The properties of the request that its decision is applied with.
         context: RequestContext,
     },
 }
 
-/// The properties of a request that the limiter needs until the response is complete.
+/// The properties of a request that the limiter needs until the decision is applied.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     pub(super) subject: Subject,

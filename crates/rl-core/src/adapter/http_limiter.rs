@@ -175,42 +175,44 @@ impl HttpLimiter {
         if outer.is_some_and(|outer| outer.was_made_by(limiter, context.subject_hash)) {
             return Admission::Exempt;
         }
-        match self.decide(request, &context.subject) {
-            MaybeReady::Ready(Some(decision)) => Admission::Decided { decision, context },
-            decision => Admission::Pending { decision, context },
-        }
+        let decision = self.decide(request, &context.subject);
+        let counted = CountedRequest::new(decision, self.settings.response.clone());
+        Admission::Counted { counted, context }
     }
 
-    /// Applies a decision to a request.
+    /// Applies the decision of a request, which is ready, to the request.
     ///
-    /// If the request may continue, its `extensions` get the decision, and a permit if the request
-    /// holds one. The adapter then calls the service. If the request is denied, its response is the
-    /// returned denial. In both cases the adapter then [finishes](CountedRequest::finish) the
-    /// response.
+    /// A request that may continue gets the decision into its `extensions`, and a permit if it holds one; the
+    /// adapter then calls the service. A denied request gets the returned denial as its response. In both
+    /// cases the adapter then [finishes](CountedRequest::finish) the response.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the decision is not ready.
     #[inline]
     pub fn apply(
         &self,
-        mut decision: Decision,
+        counted: &mut CountedRequest,
         context: &RequestContext,
         extensions: &mut impl Extensions,
-    ) -> (CountedRequest, Option<Denial>) {
+    ) -> Option<Denial> {
         let outer = if context.is_nested { extensions.get::<Decision>().cloned() } else { None };
+        let decision = counted.decision_mut();
         decision.set_nesting(self.settings.limiter.id(), context.subject_hash, outer);
-        let response = self.settings.response.clone();
         if !decision.is_forwarded() {
-            let denial = self.denial(&decision, context);
-            return (CountedRequest::new(decision, response, None), Some(denial));
+            return Some(self.denial(decision, context));
         }
         let outer_permit = if context.is_nested { extensions.remove::<Permit>() } else { None };
-        let permit = self.permit(&decision, context, outer_permit);
+        let permit = self.permit(decision, context, outer_permit);
         extensions.insert(decision.clone());
-        if let Some(permit) = &permit {
+        if let Some(permit) = permit {
             extensions.insert(permit.clone());
+            counted.hold(permit);
         }
         if self.settings.exposes_subject {
             extensions.insert(CountedSubject(context.subject.clone()));
         }
-        (CountedRequest::new(decision, response, permit), None)
+        None
     }
 
     /// Returns the response to a request that a handler has denied itself. It has the form and the

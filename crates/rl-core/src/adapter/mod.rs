@@ -44,8 +44,8 @@
 //! ```text
 //! request ─► admit ─┬─ Exempt ────────────────► service ───────────────────────────► response
 //!                   ├─ Rejected(denial) ─────────────────────────────────────────────► response
-//!                   └─ Decided / Pending ─► apply ─┬─ no denial ─► service ─► finish ─► response
-//!                                                  └─ denial ───────────────► finish ─► response
+//!                   └─ Counted ─► apply ─┬─ no denial ─► service ─► finish ─────► response
+//!                                        └─ denial ───────────────► finish ─────► response
 //! ```
 //!
 //! The adapter implements [`RequestInfo`](crate::key::RequestInfo) for the requests of its

@@ -3,10 +3,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use crate::decision::Decision;
 use crate::headers::{HeaderLine, Headers};
 use crate::limiter::Permit;
+use crate::maybe_ready::MaybeReady;
 use crate::model::Cost;
 
 /// A view of a response that is the same in every framework.
@@ -65,22 +67,50 @@ pub(super) struct ResponseSettings {
 
 /// A counted request whose response is not complete yet.
 ///
-/// [`HttpLimiter::apply`](super::HttpLimiter::apply) returns it, and the adapter calls
-/// [`finish`](Self::finish) when it has the head of the response.
+/// [`HttpLimiter::admit`](super::HttpLimiter::admit) returns it. The adapter
+/// [applies](super::HttpLimiter::apply) its decision, and calls [`finish`](Self::finish) when it has the head
+/// of the response.
+///
+/// The decision stays in its place, and the steps change it there: moving it would copy more than 200 bytes.
 #[must_use]
 pub struct CountedRequest {
-    decision: Decision,
+    decision: MaybeReady<Decision>,
     settings: ResponseSettings,
     permit: Option<Permit>,
 }
 
 impl CountedRequest {
-    pub(super) const fn new(
-        decision: Decision,
-        settings: ResponseSettings,
-        permit: Option<Permit>,
-    ) -> Self {
-        Self { decision, settings, permit }
+    pub(super) const fn new(decision: MaybeReady<Decision>, settings: ResponseSettings) -> Self {
+        Self { decision, settings, permit: None }
+    }
+
+    /// Returns the decision, if it is ready.
+    #[must_use]
+    pub const fn decision(&self) -> Option<&Decision> {
+        match &self.decision {
+            MaybeReady::Ready(decision) => decision.as_ref(),
+            MaybeReady::Boxed(_) => None,
+        }
+    }
+
+    /// Waits for the decision.
+    pub fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let MaybeReady::Boxed(pending) = &mut self.decision {
+            self.decision = MaybeReady::ready(ready!(pending.as_mut().poll(cx)));
+        }
+        Poll::Ready(())
+    }
+
+    pub(super) const fn decision_mut(&mut self) -> &mut Decision {
+        match &mut self.decision {
+            MaybeReady::Ready(Some(decision)) => decision,
+            _ => panic!("the decision is not ready, or the response is complete"),
+        }
+    }
+
+    /// Holds `permit` until the response is complete.
+    pub(super) fn hold(&mut self, permit: Permit) {
+        self.permit = Some(permit);
     }
 
     /// Completes the head of the response, and returns the permit of the request.
@@ -88,39 +118,47 @@ impl CountedRequest {
     /// Reads the final cost from the response, and adds the rate limit headers. Of nested limiters,
     /// the stricter decision is left in the extensions of the response for outer layers.
     ///
-    /// The adapter holds the permit until the body of the response has ended.
+    /// Returns the permit of the request. The adapter holds it until the body of the response has ended.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the decision is not ready, or the response is complete.
     #[inline]
-    pub fn finish<R: ResponseHead>(self, response: &mut R) -> Option<Permit> {
+    pub fn finish<R: ResponseHead>(&mut self, response: &mut R) -> Option<Permit> {
         if let (Some(permit), Some(cost)) = (&self.permit, &self.settings.cost)
             && let Some(cost) = cost(response)
         {
             permit.set_own_cost(cost);
         }
+        let permit = self.permit.take();
+        let Self { decision: MaybeReady::Ready(slot), settings, .. } = self else {
+            panic!("the decision is not ready")
+        };
+        let decision = slot.as_mut().expect("the response is not complete");
+        // An outer limiter of ours needs the decision in any case, to merge the headers.
+        let leaves_decision = !settings.hides_decision || decision.outer().is_some();
+        let headers = &settings.headers;
         let inner = response.extensions().remove::<Decision>();
-        // An outer limiter needs the decision to merge the headers, even if the decision is hidden.
-        let leaves_decision = !self.settings.hides_decision || self.decision.outer().is_some();
-        let headers = &self.settings.headers;
-        let mut decision = self.decision;
         match inner {
             // The inner decision is at least as strict, so its header lines stay, and only list
             // fields are added.
             Some(inner) if !decision.is_stricter_than(&inner) => {
-                headers.write(&decision, &mut |line| {
+                headers.write(decision, &mut |line| {
                     if line.is_list {
                         response.add_header(line);
                     }
                 });
-                decision = inner;
+                *decision = inner;
             }
             _ => {
-                headers.write(&decision, &mut |line| response.add_header(line));
+                headers.write(decision, &mut |line| response.add_header(line));
                 decision.remove_outer();
             }
         }
-        if leaves_decision {
+        if leaves_decision && let Some(decision) = slot.take() {
             response.extensions().insert(decision);
         }
-        self.permit
+        permit
     }
 }
 

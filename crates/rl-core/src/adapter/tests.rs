@@ -13,6 +13,7 @@ use crate::key::KeyExtractor as _;
 use crate::key::fake_request::FakeRequest;
 use crate::key::{AmbiguousKey, ClientAddress, Constant, Header, Identified, RequestInfo};
 use crate::limiter::RateLimiter;
+use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Limit, Outcome, Realm, Subject};
 use crate::policy::Policy;
 
@@ -45,8 +46,17 @@ fn is_exempt_after(http: &HttpLimiter, outer: &Decision) -> bool {
 
 /// Returns the decision on a request that is counted.
 fn decide(http: &HttpLimiter, request: &FakeRequest) -> (Decision, RequestContext) {
-    match http.admit(request, None) {
-        Admission::Decided { decision, context } => (decision, context),
+    let (counted, context) = admit(http, request, None);
+    (counted.decision().unwrap().clone(), context)
+}
+
+fn admit(
+    http: &HttpLimiter,
+    request: &FakeRequest,
+    outer: Option<&Decision>,
+) -> (CountedRequest, RequestContext) {
+    match http.admit(request, outer) {
+        Admission::Counted { counted, context } => (counted, context),
         other => panic!("{other:?}"),
     }
 }
@@ -109,16 +119,13 @@ impl ResponseHead for FakeResponse {
 ///
 /// Returns the decision in the extensions of the request, and the request.
 fn apply(http: &HttpLimiter, outer: Option<&Decision>) -> (Decision, CountedRequest) {
-    let Admission::Decided { decision, context } = http.admit(&request(), outer) else {
-        panic!("the request is counted");
-    };
+    let (mut counted, context) = admit(http, &request(), outer);
     let mut values = Values::new();
     let mut extensions = FakeExtensions(&mut values);
     if let Some(outer) = outer {
         extensions.insert(outer.clone());
     }
-    let (counted, denial) = http.apply(decision, &context, &mut extensions);
-    assert_eq!(denial, None);
+    assert_eq!(http.apply(&mut counted, &context, &mut extensions), None);
     (extensions.remove().unwrap(), counted)
 }
 
@@ -307,10 +314,10 @@ fn a_disabled_limiter_decides_once_for_each_request() {
 #[test]
 fn the_counted_subject_is_in_the_extensions_if_exposed() {
     for (http, expected) in [(http(), None), (http().expose_subject(), Some("198.51.100.7"))] {
-        let (decision, context) = decide(&http, &request());
+        let (mut counted, context) = admit(&http, &request(), None);
         let mut values = Values::new();
         let mut extensions = FakeExtensions(&mut values);
-        let _ = http.apply(decision, &context, &mut extensions);
+        let _ = http.apply(&mut counted, &context, &mut extensions);
         let subject = extensions.get::<CountedSubject>();
         assert_eq!(
             subject.cloned(),
@@ -333,7 +340,7 @@ fn finish(outer: &Decision, inner: Option<&Decision>) -> (Vec<String>, Decision)
     if let Some(inner) = inner {
         response.extensions().insert(inner.clone());
     }
-    CountedRequest::new(outer.clone(), settings, None).finish(&mut response);
+    CountedRequest::new(MaybeReady::ready(outer.clone()), settings).finish(&mut response);
     let left = response.extensions().remove();
     (response.lines, left.unwrap())
 }
