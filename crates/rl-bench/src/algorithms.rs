@@ -62,11 +62,25 @@ pub(crate) fn with_max(limit: &str, max: u64) -> String {
     format!("{max}{rest}")
 }
 
+/// The rows with which others are compared: one limit with the first, several with the second.
+pub(crate) const ONE_WINDOW: &str = "fixed window";
+pub(crate) const SIX_WINDOWS: &str = "six fixed windows";
+/// The row of six algorithms.
+pub(crate) const SIX_KINDS: &str = "six of different kinds";
+
+/// The rows of more than six fixed windows.
+const MANY_WINDOWS: [(&str, usize); 4] = [
+    ("7 fixed windows", 7),
+    ("8 fixed windows", 8),
+    ("12 fixed windows", 12),
+    ("16 fixed windows", 16),
+];
+
 /// Limits that are decided together, which make a row of a table.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    limits: Vec<String>,
+    pub(crate) limits: Vec<String>,
     /// Whether a request releases its permit when it ends.
     pub(crate) is_held: bool,
 }
@@ -83,10 +97,23 @@ impl Row {
         let six = ALGORITHMS.iter().filter(|algorithm| algorithm.mixed).map(limit).collect();
         let windows = Period::NAMED.map(|period| format!("10000/{period}")).to_vec();
         let mut rows: Vec<Self> = ALGORITHMS.iter().map(one).collect();
-        for (name, limits) in [("six of different kinds", six), ("six fixed windows", windows)] {
+        for (name, limits) in [(SIX_KINDS, six), (SIX_WINDOWS, windows)] {
             rows.push(Self { name, limits, is_held: false });
         }
         rows
+    }
+
+    /// Returns the rows of more than six fixed windows.
+    pub(crate) fn many_windows() -> impl Iterator<Item = Self> {
+        MANY_WINDOWS.into_iter().map(|(name, count)| {
+            let limits = (1..=count).map(|hours| format!("10000/{hours}h")).collect();
+            Self { name, limits, is_held: false }
+        })
+    }
+
+    /// Returns the name of the row with which this one is compared.
+    pub(crate) const fn reference(&self) -> &'static str {
+        if self.limits.len() == 1 { ONE_WINDOW } else { SIX_WINDOWS }
     }
 
     /// Returns a policy whose limits are never used up in a measurement.
@@ -94,11 +121,10 @@ impl Row {
         self.policy(str::parse)
     }
 
-    /// Returns a policy that the first request uses up. The lease of that request lasts while other
-    /// requests are denied.
-    pub(crate) fn tight(&self) -> Result<Policy, Box<dyn Error>> {
+    /// Returns a policy whose limits have another `max`. Its lease lasts while requests are denied.
+    pub(crate) fn of(&self, max: u64) -> Result<Policy, Box<dyn Error>> {
         self.policy(|limit| {
-            let limit: Limit = with_max(limit, 1).parse()?;
+            let limit: Limit = with_max(limit, max).parse()?;
             Ok(limit.with_lease(Period::HOUR).unwrap_or(limit))
         })
     }
@@ -123,13 +149,24 @@ mod tests {
     fn every_row_is_a_policy_and_two_are_of_six_limits() {
         let mut sizes = Vec::new();
         for row in Row::all() {
-            let (roomy, tight) = (row.roomy().unwrap(), row.tight().unwrap());
+            let (roomy, tight) = (row.roomy().unwrap(), row.of(1).unwrap());
             assert!(roomy.limits().iter().all(|limit| limit.limit().capacity() > 17), "{roomy}");
             assert!(tight.limits().iter().all(|limit| limit.limit().capacity() == 1), "{tight}");
             sizes.push(roomy.limits().len());
         }
         assert_eq!(sizes.iter().filter(|size| **size == 6).count(), 2, "{sizes:?}");
         assert_eq!(sizes.len(), ALGORITHMS.len() + 2);
+    }
+
+    #[test]
+    fn every_row_is_compared_with_one_that_is_measured() {
+        let rows: Vec<Row> = Row::all().into_iter().chain(Row::many_windows()).collect();
+        for row in &rows {
+            assert!(rows.iter().any(|other| other.name == row.reference()), "{}", row.name);
+        }
+        for (row, (_, count)) in Row::many_windows().zip(MANY_WINDOWS) {
+            assert_eq!((row.of(50).unwrap().limits().len(), row.reference()), (count, SIX_WINDOWS));
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod algorithms;
 mod charts;
 mod goals;
 mod http;
+mod long_logs;
 mod machine;
 mod measure;
 mod memory;
@@ -56,7 +57,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
-usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--json FILE] [--charts]
+usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--only GOALS] [--json FILE] [--charts]
        cargo run --release -p rl-bench -- outage|overload|records|scripts|pictures
        cargo run -p rl-bench -- charts FILE
 
@@ -74,6 +75,7 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--jso
   charts    draws the charts of a file that --json has written into crates/rl-core/docs/charts
 
   --goals       runs only the measurements of the goals of memory and redis
+  --only GOALS  runs only the measurements of these goals of memory or redis, such as E1,E2
   --json FILE   also writes goals, tables and charts to a file
   --charts      also draws the charts of this run";
 
@@ -83,6 +85,7 @@ struct Options {
     json: Option<String>,
     charts: bool,
     goals_only: bool,
+    only: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -128,6 +131,10 @@ fn options(words: &[&str]) -> Result<Options, String> {
             }
             "--charts" => options.charts = true,
             "--goals" => options.goals_only = true,
+            "--only" => {
+                let names = words.next().ok_or("--only needs the names of goals")?;
+                options.only = names.split(',').map(str::to_owned).collect();
+            }
             extra => return Err(format!("unexpected argument {extra:?}")),
         }
     }
@@ -136,7 +143,8 @@ fn options(words: &[&str]) -> Result<Options, String> {
 
 fn measure(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
     let mut report = Report::new();
-    report.goals_only = options.goals_only;
+    report.goals_only = options.goals_only || !options.only.is_empty();
+    report.only.clone_from(&options.only);
     let measured = match name {
         "memory" => memory::run(&mut report),
         "http" => http::run(&mut report),
@@ -148,6 +156,9 @@ fn measure(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
         report.write(file)?;
     }
     measured?;
+    if let [unknown, ..] = report.unmeasured()[..] {
+        return Err(format!("{name} measures no goal {unknown:?}").into());
+    }
     if options.charts { charts::draw(report.charts()) } else { Ok(()) }
 }
 
@@ -170,10 +181,13 @@ mod tests {
 
     #[test]
     fn options_come_in_any_order() {
-        let wanted = Options { json: Some("run.json".to_owned()), charts: true, goals_only: false };
+        let wanted =
+            Options { json: Some("run.json".to_owned()), charts: true, ..Options::default() };
         assert_eq!(options(&["--charts", "--json", "run.json"]).as_ref(), Ok(&wanted));
         assert_eq!(options(&["--json", "run.json", "--charts"]).as_ref(), Ok(&wanted));
         assert_eq!(options(&[]), Ok(Options::default()));
+        let goals = options(&["--goals", "--only", "E1,M2"]).unwrap();
+        assert_eq!((goals.goals_only, goals.only), (true, vec!["E1".into(), "M2".into()]));
         assert_eq!(options(&["--json"]), Err("--json needs the name of a file".to_owned()));
         assert_eq!(options(&["twice"]), Err("unexpected argument \"twice\"".to_owned()));
     }

@@ -11,22 +11,20 @@ mod long_logs;
 mod matrix;
 mod other_limiters;
 mod primitives;
+mod sides;
+mod space;
 
 use std::error::Error;
-use std::hint::black_box;
 
-use block::{MANY, WARM_BLOCK, block, endless};
-use limiters::{ENDLESS, Governors, Keys, Limiter, Ours};
+use block::MANY;
+use limiters::Keys;
 pub(crate) use long_logs::speed as long_logs;
-use stats_alloc::Region;
 
-use crate::goals::{Goal, Unit};
 use crate::machine;
 use crate::report::Report;
-use crate::table::Table;
 
 /// The number of steps in the progress bar: the measurements, and the blocks of the flood.
-const STEPS: usize = 6 + matrix::STEPS + growth::STEPS + 100;
+const STEPS: usize = 6 + matrix::STEPS + algorithms::STEPS + growth::STEPS + 100;
 
 /// Runs all measurements in memory, prints them, and adds the goals to the report.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
@@ -53,82 +51,52 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
         report.step("primitive operations");
         report.table("memory-floors", primitives::measure(&keys));
     }
-    matrix::measure(&keys, report, &mut goals)?;
+    if report.wants(&matrix::GOALS) {
+        matrix::measure(&keys, report, &mut goals)?;
+    }
     if !report.goals_only {
         report.step("exactness");
         report.table("memory-exactness", matrix::exactness(&keys)?);
     }
     report.step("denials and numbers of limits");
-    cases::denial(&keys, &mut goals)?;
+    if report.wants(&["M5"]) {
+        cases::denial(&keys, &mut goals)?;
+    }
     if !report.goals_only {
         cases::counts(&keys, report)?;
     }
     report.step("memory of a million subjects");
-    space(&keys, report, &mut goals)?;
-    report.step("logs, algorithms");
-    cases::logs(&mut goals)?;
+    if report.wants(&["M6", "M8"]) {
+        space::measure(&keys, report, &mut goals)?;
+    }
     if !report.goals_only {
-        report.table("memory-algorithms", algorithms::speed(&keys)?);
-        report.table("memory-algorithms-space", algorithms::space(&keys)?);
+        report.table("memory-algorithms-space", space::by_algorithm(&keys)?);
+    }
+    report.step("logs");
+    if report.wants(&["M11"]) {
+        cases::logs(&mut goals)?;
+    }
+    if report.wants(&["E11"]) {
+        long_logs::beside_short(report, &mut goals)?;
+    }
+    if !report.goals_only {
         report.table("memory-long-logs", long_logs()?);
     }
     report.step("instructions");
-    goals.push(cases::instructions());
-    let flood = flood::run(&keys, &mut goals, report)?;
-    report.table("memory-flood", flood);
+    if report.wants(&["M7"]) {
+        goals.push(cases::instructions());
+    }
+    if report.wants(&["M10"]) {
+        let flood = flood::run(&keys, &mut goals, report)?;
+        report.table("memory-flood", flood);
+    }
+    if report.wants(&algorithms::GOALS) {
+        algorithms::speed(&keys, report, &mut goals)?;
+    }
     drop(keys);
     if !report.goals_only {
         growth::measure(report)?;
     }
     report.end(goals);
     Ok(())
-}
-
-/// Measures the memory of a million subjects, and the allocations of decisions on known subjects.
-fn space(keys: &Keys, report: &mut Report, goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
-    let ours = endless(MANY)?;
-    // This order differs from the order of later visits. Otherwise a table in insertion order would
-    // be read from front to back.
-    let numbers: Vec<u32> = (0..).take(MANY).collect();
-    let mut table = Table::new(
-        "memory (bytes asked of the allocator by a million subjects)",
-        ["limiter", "bytes for each"],
-    );
-    let mut fill = |name: &str, limiter: &dyn Limiter| {
-        let region = Region::new(crate::ALLOCATOR);
-        block(limiter, keys, &numbers, true);
-        let change = region.change();
-        let held = change.bytes_allocated.saturating_sub(change.bytes_deallocated);
-        table.row([name.to_owned(), (held / MANY).to_string()]);
-        held as f64 / MANY as f64
-    };
-    let bytes = fill("ours, six periods", &ours);
-    fill("governor, one", &Governors::one(ENDLESS));
-    fill("six governors", &Governors::six([ENDLESS; 6]));
-    let lines = (96.0, 72.0, Unit::AtMost("bytes"));
-    let what = "six periods, bytes for each of a million subjects";
-    goals.push(Goal::counted("M8", what, lines, bytes));
-    report.table("memory-space", table);
-    report.table("memory-allocations", allocations(&ours, keys, goals)?);
-    Ok(())
-}
-
-/// Returns a table of the allocations of decisions on known subjects.
-fn allocations(known: &Ours, keys: &Keys, goals: &mut Vec<Goal>) -> Result<Table, Box<dyn Error>> {
-    let exhausted = Ours::new([1; 6], MANY)?;
-    block(&exhausted, keys, &[0], true);
-    let mut table = Table::new("allocations", ["case", "for each decision"]);
-    for (case, ours, visits) in [
-        ("ours, a million known keys, allowed", known, &keys.order[..]),
-        ("ours, one known key, denied", &exhausted, &[0; WARM_BLOCK]),
-    ] {
-        let region = Region::new(crate::ALLOCATOR);
-        black_box(ours.count_allowed(keys, visits));
-        let change = region.change();
-        let count = (change.allocations + change.reallocations) as f64 / visits.len() as f64;
-        let what = format!("{case}: allocations for each decision");
-        goals.push(Goal::counted("M6", &what, (0.0, 0.0, Unit::AtMost("")), count));
-        table.row([case.to_owned(), count.to_string()]);
-    }
-    Ok(table)
 }

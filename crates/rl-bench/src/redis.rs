@@ -4,15 +4,16 @@
 mod algorithms;
 mod candidate;
 mod cluster;
+mod dedicated;
 mod fixtures;
 mod load;
-mod long_log;
+mod long_logs;
 mod node;
 mod nodes;
 mod other_limiters;
-mod refunds;
 mod scripts;
 mod server;
+mod space;
 mod targets;
 mod working_sets;
 
@@ -88,23 +89,36 @@ pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
 
 async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let mut goals = targets::measure(report).await?;
-    if report.goals_only {
-        goals.extend(nodes::exactness(report).await?);
-        return Ok(goals);
+    if !report.goals_only {
+        beside_others(&Server::start()?, report).await?;
+        report.step("numbers of limits");
+        targets::by_limits(report).await?;
+        report.step("working sets");
+        working_sets::measure(report).await?;
+        report.table("redis-algorithms-space", space::by_algorithm().await?);
     }
-    beside_others(&Server::start()?, report).await?;
-    report.step("numbers of limits");
-    targets::by_limits(report).await?;
-    report.step("working sets");
-    working_sets::measure(report).await?;
     report.step("algorithms");
-    report.table("redis-algorithms", algorithms::speed().await?);
-    report.table("redis-long-log", long_log::speed().await?);
-    report.table("redis-refunds", refunds::speed().await?);
-    report.table("redis-algorithms-space", algorithms::space().await?);
-    goals.extend(nodes::measure(report).await?);
+    if report.wants(&algorithms::GOALS) {
+        algorithms::speed(report, &mut goals).await?;
+    }
+    report.step("coalescing");
+    if report.wants(&["E9"]) {
+        algorithms::coalescing(report, &mut goals).await?;
+    }
+    report.step("long logs");
+    if report.wants(&["E11"]) {
+        long_logs::beside_short(report, &mut goals).await?;
+    }
+    if report.wants(&["R10", "R12"]) {
+        goals.extend(nodes::exactness(report).await?);
+    }
+    if !report.goals_only {
+        nodes::rates(report).await?;
+    }
     report.step("a cluster");
-    cluster::measure(report).await?;
+    if report.wants(&["E10"]) {
+        goals.push(cluster::measure(report).await?);
+    }
     Ok(goals)
 }
 

@@ -35,6 +35,9 @@ pub(crate) struct Report {
     /// Whether only the measurements with goals run.
     #[serde(skip)]
     pub(crate) goals_only: bool,
+    /// The names of the goals to measure; if empty, all.
+    #[serde(skip)]
+    pub(crate) only: Vec<String>,
     #[serde(skip)]
     progress: Progress,
 }
@@ -50,11 +53,23 @@ impl Report {
             tables: BTreeMap::new(),
             charts: Vec::new(),
             goals_only: false,
+            only: Vec::new(),
             progress: Progress::default(),
         }
     }
 
-    /// Begins a measurement with `steps` steps, and prints the versions and the method.
+    /// Returns whether any of `goals` is to be measured.
+    pub(crate) fn wants(&self, goals: &[&str]) -> bool {
+        self.only.is_empty() || goals.iter().any(|goal| self.only.iter().any(|name| name == goal))
+    }
+
+    /// Returns the names of goals that were to be measured and were not.
+    pub(crate) fn unmeasured(&self) -> Vec<&str> {
+        let is_measured = |name: &&str| self.goals.iter().any(|goal| goal.name == *name);
+        self.only.iter().map(String::as_str).filter(|name| !is_measured(name)).collect()
+    }
+
+    /// Begins a measurement of `steps` steps, and prints the versions and the method.
     pub(crate) fn begin(&mut self, title: &str, versions: &[String], how: &str, steps: usize) {
         println!("{title}\n\nmachine   {}", self.machine);
         println!("versions  {}, {}", versions.join(", "), self.profile);
@@ -95,7 +110,11 @@ impl Report {
     /// Ends a measurement: prints its goals, and adds them to the report.
     pub(crate) fn end(&mut self, mut goals: Vec<Goal>) {
         self.progress = Progress::default();
-        goals.sort_by_key(|goal| goal.name[1..].parse::<u32>().unwrap_or_default());
+        goals.retain(|goal| self.wants(&[goal.name]));
+        // The goals by algorithm come last.
+        goals.sort_by_key(|goal| {
+            (goal.name.starts_with('E'), goal.name[1..].parse::<u32>().unwrap_or_default())
+        });
         println!("{}", goals::table(&goals));
         self.goals.extend(goals);
     }
@@ -145,6 +164,18 @@ mod tests {
         assert!(lines.lines().all(|line| line.len() <= 110), "{lines}");
         assert_eq!(lines.matches("word").count(), 40);
         assert!(lines.lines().nth(1).unwrap().starts_with("          word"), "{lines}");
+    }
+
+    #[test]
+    fn a_selection_keeps_its_goals_and_names_those_that_are_missing() {
+        let mut report = Report::new();
+        assert!(report.wants(&["M1"]));
+        report.only = ["E2", "E99"].map(str::to_owned).to_vec();
+        assert!(report.wants(&["E1", "E2"]) && !report.wants(&["E1", "M2"]));
+        let goal = |name| Goal::counted(name, "speed", (0.0, 0.0, Unit::AtMost("")), 0.0);
+        report.end(["E2", "M2", "E1"].map(goal).to_vec());
+        let names: Vec<&str> = report.goals.iter().map(|goal| goal.name).collect();
+        assert_eq!((names, report.unmeasured()), (vec!["E2"], vec!["E99"]));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::error::Error;
 
 use rl_core::{Limit, Policy, Subject};
 
+use super::block::endless;
 use super::limiters::{Keys, Limiter, Ours};
 use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, time_on_processor};
@@ -32,7 +33,7 @@ pub(super) fn run(
         Limit::per_week(1_000_000),
         Limit::per_month(1_000_000),
     ])?;
-    let (ours, quiet) = (Ours::with_room(&policy, CAPACITY)?, super::endless(CAPACITY)?);
+    let (ours, quiet) = (Ours::with_room(&policy, CAPACITY)?, endless(CAPACITY)?);
     let victim = || ours.allows_subject(&Subject::consumer(VICTIM));
     while victim() {}
 

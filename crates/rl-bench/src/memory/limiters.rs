@@ -17,7 +17,7 @@ use crate::workload::USED_UP;
 pub(super) const ENDLESS: u32 = 1_000_000_000;
 
 /// The number of requests that hold a permit at the same time, each of a different subject.
-const SERVED_AT_ONCE: usize = 64;
+pub(super) const SERVED_AT_ONCE: usize = 64;
 
 /// The keys of a measurement. A key is a number, from which limiters use the name or the subject.
 pub(super) struct Keys {

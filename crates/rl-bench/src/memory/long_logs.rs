@@ -1,15 +1,20 @@
-//! The cost in this process of operations on long logs: a refund, the release of one of many
-//! permits, and a request after half of a log has expired.
+//! The cost, in this process, of each operation on a long log and on a semaphore of many permits,
+//! beside short ones; and of a request after half of a log has expired at once.
 
 use std::error::Error;
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Store};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Cost, Decision, LimitSet, MaybeReady, MemoryStore, Policy, Subject};
 
-use crate::measure::{sorted, time_on_processor};
+use crate::goals::Goal;
+use crate::long_logs::{self, KINDS, LogKind, OPERATIONS, SHORT};
+use crate::measure::{sorted, time, time_on_processor};
+use crate::report::Report;
 use crate::table::Table;
 
 /// The cases: a name, a limit, and the number of entries in its log.
@@ -23,11 +28,45 @@ const REFUNDS: usize = 1_001;
 const LEAVES: usize = 11;
 const HOUR: u64 = 3_600_000_000;
 
+/// Operations between two readings of the clock: half of a short log.
+const BATCH: usize = SHORT / 2;
+/// Batches in a block, and rounds of two blocks of each side.
+const BATCHES: usize = 40;
+const ROUNDS: usize = 31;
+
+/// Compares each operation on a long log with the same on a short one.
+pub(super) fn beside_short(
+    report: &mut Report,
+    goals: &mut Vec<Goal>,
+) -> Result<(), Box<dyn Error>> {
+    let title = "long logs and semaphores in this process: ns for each operation";
+    let mut table = Table::new(title, ["", "short", "long", "long beside short"]);
+    let mut rng = Rng::with_seed(1);
+    for kind in KINDS {
+        let full = |entries: usize| Log::filled(&kind.limit(entries), entries as u64);
+        let mut logs = [full(SHORT)?, full(kind.long)?];
+        let mut times = long_logs::Times::default();
+        for round in 0..=ROUNDS {
+            let blocks = [0, 1, 1, 0].map(|place: usize| logs[place].block(kind, &mut rng));
+            // The first round warms up the caches.
+            if round > 0 {
+                for (operation, (short, long)) in times.iter_mut().enumerate() {
+                    short.push((blocks[0][operation] + blocks[3][operation]) / 2.0);
+                    long.push((blocks[1][operation] + blocks[2][operation]) / 2.0);
+                }
+            }
+        }
+        long_logs::compare(kind, "memory", times, &mut table, goals);
+    }
+    report.table("memory-beside-short", table);
+    Ok(())
+}
+
 struct Log {
     store: MemoryStore<Arc<ManualClock>>,
     clock: Arc<ManualClock>,
     policy: Policy,
-    charged: Vec<Decision>,
+    charged: Vec<Timestamp>,
 }
 
 /// Returns a table of the processor time in µs for each operation.
@@ -41,15 +80,15 @@ pub(crate) fn speed() -> Result<Table, Box<dyn Error>> {
     };
     for (name, limit, entries) in CASES {
         let mut log = Log::filled(limit, entries)?;
-        let refunds: Vec<f64> = (0..REFUNDS).map(|n| log.refund(n)).collect();
+        let refunds: Vec<f64> = (0..REFUNDS).map(|n| log.refund_one(n)).collect();
         show(format!("{name}: refund"), &refunds);
-        let checks: Vec<f64> = (0..REFUNDS).map(|_| log.check(1)).collect();
+        let checks: Vec<f64> = (0..REFUNDS).map(|_| log.check()).collect();
         show(format!("{name}: check"), &checks);
         let leaves: Result<Vec<f64>, Box<dyn Error>> = (0..LEAVES)
             .map(|_| {
-                let mut log = Log::filled(limit, entries)?;
+                let log = Log::filled(limit, entries)?;
                 log.clock.advance(Duration::from_micros(HOUR - 500 * entries));
-                Ok(log.check(1))
+                Ok(log.check())
             })
             .collect();
         show(format!("{name}: half leaves"), &leaves?);
@@ -66,17 +105,16 @@ impl Log {
         let mut log = Self { store, clock, policy, charged: Vec::new() };
         for _ in 0..entries {
             log.clock.advance(Duration::from_millis(1));
-            let decision = log.decide(1);
+            let decision = log.decide(Mode::Check);
             assert!(decision.is_allowed(), "there is room");
-            log.charged.push(decision);
+            log.charged.push(decision.at());
         }
         Ok(log)
     }
 
-    fn decide(&self, cost: u64) -> Decision {
+    fn decide(&self, mode: Mode) -> Decision {
         let (namespace, subject) = (&Namespace::default(), &Subject::user("alice"));
-        let (policy, mode, cost) = (&self.policy, Mode::Check, Cost::new(cost));
-        let parts = [Part::new(subject, policy, cost)];
+        let parts = [Part::new(subject, &self.policy, Cost::ONE)];
         let request = DecideRequest::new(namespace, &parts, mode);
         match self.store.decide(request) {
             MaybeReady::Ready(Some(Ok(decision))) => decision,
@@ -85,19 +123,45 @@ impl Log {
     }
 
     /// Makes a request. Returns its time in µs.
-    fn check(&mut self, cost: u64) -> f64 {
-        time_on_processor(|| self.decide(cost)).0.as_secs_f64() * 1e6
+    fn check(&self) -> f64 {
+        time_on_processor(|| self.decide(Mode::Check)).0.as_secs_f64() * 1e6
     }
 
     /// Refunds one charge. Returns the time in µs.
-    fn refund(&mut self, n: usize) -> f64 {
-        let place = n * 7_919 % self.charged.len();
-        let charged = self.charged.swap_remove(place).at();
+    fn refund_one(&mut self, n: usize) -> f64 {
+        let charged = self.charged.swap_remove(n * 7_919 % self.charged.len());
+        time_on_processor(|| self.refund(charged, RefundOf::All)).0.as_secs_f64() * 1e6
+    }
+
+    fn refund(&self, charged: Timestamp, of: RefundOf) {
         let (namespace, subject) = (&Namespace::default(), &Subject::user("alice"));
-        let (policy, units) = (&self.policy, 1);
-        let (of, uncharged) = (RefundOf::All, LimitSet::EMPTY);
+        let (policy, units, uncharged) = (&self.policy, 1, LimitSet::EMPTY);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-        let (elapsed, _) = time_on_processor(|| self.store.refund(refund));
-        elapsed.as_secs_f64() * 1e6
+        drop(self.store.refund(refund));
+    }
+
+    /// Returns the ns of each operation on a full log, which is full again at the end.
+    fn block(&mut self, kind: LogKind, rng: &mut Rng) -> [f64; OPERATIONS] {
+        let mut spent = [Duration::ZERO; OPERATIONS];
+        for _ in 0..BATCHES {
+            let mut leaving = [Timestamp::from_secs(0); BATCH];
+            leaving.fill_with(|| self.charged.swap_remove(rng.usize(..self.charged.len())));
+            let operations: [&mut dyn FnMut(&mut Timestamp); OPERATIONS] = [
+                &mut |charged| self.refund(*charged, kind.refund_of),
+                &mut |charged| {
+                    self.clock.advance(Duration::from_micros(1));
+                    let decision = self.decide(Mode::Check);
+                    assert!(decision.is_allowed(), "one has left");
+                    *charged = decision.at();
+                },
+                &mut |_| assert!(!self.decide(Mode::Check).is_allowed(), "it is full again"),
+                &mut |_| drop(black_box(self.decide(Mode::Peek))),
+            ];
+            for (operation, spent) in operations.into_iter().zip(&mut spent) {
+                *spent += time(|| leaving.iter_mut().for_each(operation)).0;
+            }
+            self.charged.extend(leaving);
+        }
+        spent.map(|spent| spent.as_secs_f64() * 1e9 / (BATCH * BATCHES) as f64)
     }
 }

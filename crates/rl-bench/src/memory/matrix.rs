@@ -50,6 +50,9 @@ struct CellResult {
 /// The number of steps in the progress bar.
 pub(super) const STEPS: usize = 4;
 
+/// The goals that are measured here.
+pub(super) const GOALS: [&str; 5] = ["M1", "M2", "M3", "M4", "M12"];
+
 pub(super) fn measure(
     keys: &Keys,
     report: &mut Report,

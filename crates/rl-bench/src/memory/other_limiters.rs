@@ -1,14 +1,16 @@
 //! Other limiters in memory. Each is called as its documentation shows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::error::Error;
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use actix_extensible_rate_limit::backend::memory::InMemoryBackend;
 use actix_extensible_rate_limit::backend::{Backend, SimpleInput};
+use burster::Limiter as _;
+use dashmap::DashMap;
 use governor::RateLimiter;
 use governor::clock::DefaultClock;
 use governor::middleware::NoOpMiddleware;
@@ -16,10 +18,147 @@ use governor::state::{InMemoryState, NotKeyed};
 use limitador::limit::{Context as Values, Expression, Limit, Namespace};
 use rl_core::Period;
 use throttlecrab::AdaptiveStore;
+use tokio::sync::Semaphore;
 use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::limiters::{Keys, Limiter, quota};
+use super::limiters::{Governors, Keys, Limiter, SERVED_AT_ONCE, quota};
+
+/// A limiter for one algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    ActixExtensible,
+    Bucket,
+    FastGovernor,
+    Governor,
+    Log,
+    Semaphore,
+    ThrottleCrab,
+    Trypema,
+    WindowCounter,
+}
+
+impl Peer {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::ActixExtensible => "actix-extensible",
+            Self::Bucket => "burster in a DashMap",
+            Self::FastGovernor => "governor with ahash",
+            Self::Governor => "governor",
+            Self::Log => "times in a DashMap",
+            Self::Semaphore => "tokio's in a DashMap",
+            Self::ThrottleCrab => "throttlecrab in a lock",
+            Self::Trypema => "trypema",
+            Self::WindowCounter => "burster in a DashMap",
+        }
+    }
+
+    /// Creates the limiter. If `releases`, a request gives its permit back when it ends.
+    pub(super) fn limiter(
+        self,
+        capacity: usize,
+        max: u32,
+        releases: bool,
+    ) -> Result<Box<dyn Limiter>, Box<dyn Error>> {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        Ok(match self {
+            Self::ActixExtensible => Box::new(Extensible::new(max)),
+            Self::Bucket => Box::new(PerKey::new(
+                // `max` in an hour, in whole units per second.
+                move || burster::token_bucket((max / 3_600).into(), max.into()),
+                |bucket| bucket.try_consume_one().is_ok(),
+            )),
+            Self::FastGovernor => Box::new(FastGovernor::new(max)),
+            Self::Governor => Box::new(Governors::one(max)),
+            Self::Log => Box::new(PerKey::new(VecDeque::new, move |log| {
+                let now = quanta::Instant::now();
+                while log.front().is_some_and(|first| now.duration_since(*first) >= HOUR) {
+                    log.pop_front();
+                }
+                let passes = log.len() < max as usize;
+                if passes {
+                    log.push_back(now);
+                }
+                passes
+            })),
+            Self::Semaphore => Box::new(Semaphores { all: DashMap::new(), max, releases }),
+            Self::ThrottleCrab => Box::new(ThrottleCrab::new(max, capacity)),
+            Self::Trypema => Box::new(Trypema::new(max)?),
+            Self::WindowCounter => Box::new(PerKey::new(
+                move || burster::sliding_window_counter(max.into(), HOUR.as_millis() as u64),
+                |counter| counter.try_consume_one().is_ok(),
+            )),
+        })
+    }
+}
+
+/// A limiter of one subject for each key, in a map of shards with a lock each.
+struct PerKey<L, N, A> {
+    limiters: DashMap<String, L>,
+    new: N,
+    allows: A,
+}
+
+impl<L, N: Fn() -> L, A: Fn(&mut L) -> bool> PerKey<L, N, A> {
+    fn new(new: N, allows: A) -> Self {
+        Self { limiters: DashMap::new(), new, allows }
+    }
+}
+
+impl<L, N, A> Limiter for PerKey<L, N, A>
+where
+    L: Send + Sync,
+    N: Fn() -> L + Sync,
+    A: Fn(&mut L) -> bool + Sync,
+{
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
+        let name = &keys.names[key as usize];
+        if let Some(mut limiter) = self.limiters.get_mut(name) {
+            return (self.allows)(&mut limiter);
+        }
+        let mut limiter = self.limiters.entry(name.clone()).or_insert_with(&self.new);
+        (self.allows)(&mut limiter)
+    }
+}
+
+/// A semaphore of tokio for each key. Requests hold their permits at the same time, as ours do.
+struct Semaphores {
+    all: DashMap<String, Arc<Semaphore>>,
+    max: u32,
+    releases: bool,
+}
+
+impl Semaphores {
+    fn semaphore(&self, name: &String) -> Arc<Semaphore> {
+        if let Some(semaphore) = self.all.get(name) {
+            return Arc::clone(&semaphore);
+        }
+        let new = || Arc::new(Semaphore::new(self.max as usize));
+        Arc::clone(&self.all.entry(name.clone()).or_insert_with(new))
+    }
+}
+
+impl Limiter for Semaphores {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
+        self.count_allowed(keys, &[key]) == 1
+    }
+
+    fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
+        let mut admitted = 0;
+        for visits in visits.chunks(SERVED_AT_ONCE) {
+            let mut permits = Vec::with_capacity(visits.len());
+            for key in visits {
+                let semaphore = self.semaphore(&keys.names[*key as usize]);
+                permits.extend(semaphore.try_acquire_owned().ok());
+            }
+            admitted += permits.len();
+            if !self.releases {
+                permits.into_iter().for_each(tokio::sync::OwnedSemaphorePermit::forget);
+            }
+        }
+        admitted
+    }
+}
 
 /// governor with ahash, the fastest hasher that it supports.
 pub(super) struct FastGovernor(

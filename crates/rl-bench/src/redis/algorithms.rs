@@ -1,98 +1,278 @@
-//! The cost of each algorithm on a server: the processor time of a decision, and the memory of a
-//! subject.
+//! Each algorithm on a server, beside the scripts that are usually written for it alone: processor
+//! time for a decision, requests beyond the limits, and the gain by coalescing.
 
 use std::error::Error;
 use std::sync::Arc;
 
+use rl_core::RedisStore;
 use rl_core::store::Layout;
 
-use super::candidate::Candidate;
-use super::fixtures::{SUBJECTS, id};
-use super::load::{Block, Load, SHOWN, count_allowed, rounds, typical};
+use super::candidate::{Candidate, patient};
+use super::dedicated::Dedicated;
+use super::fixtures::SUBJECTS;
+use super::load::{Block, Load, PRESSED, Round, SHOWN, rounds, too_many, typical};
 use super::server::Server;
-use crate::algorithms::Row;
-use crate::table::Table;
+use crate::algorithms::{ONE_WINDOW, Row, SIX_KINDS, SIX_WINDOWS};
+use crate::charts::{Bar, Bars, Chart, Plot};
+use crate::goals::{Goal, Unit};
+use crate::measure::Estimate;
+use crate::report::Report;
+use crate::table::{Cell, Table};
 
-/// The number of rounds. Including the round that creates the keys, each subject is visited 16
-/// times.
+/// The goals about the server's time.
+pub(super) const GOALS: [&str; 3] = ["E6", "E7", "E8"];
+
+/// Together with the round that creates the keys, each subject is visited 16 times.
 const ROUNDS: usize = 7;
-/// The number of requests that uses up most limits.
-const FULL: usize = 10_000;
+/// The load and the rounds with and without coalescing.
+const COALESCED: Load = Load::on_all(256, 6_400);
+const COALESCED_ROUNDS: usize = 5;
+/// The row of six windows in the readable layout.
+const READABLE: &str = "six fixed windows, readable";
+/// The units of a limit that no measurement uses up.
+const OPEN: u64 = 10_000;
 
-/// Returns a table of the server's processor time in µs for each decision.
-pub(super) async fn speed() -> Result<Table, Box<dyn Error>> {
-    let server = Server::start()?;
+/// A row with its layout.
+struct Measured {
+    name: &'static str,
+    row: Row,
+    layout: Layout,
+}
+
+/// A side of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServerSide {
+    Ours,
+    /// Ours after the limits are used up.
+    Denied,
+    /// The script for the algorithm alone, or the script of six keys.
+    Script,
+}
+
+impl Measured {
+    fn all() -> Vec<Self> {
+        let row = |row: Row| Self { name: row.name, row, layout: Layout::Packed };
+        let mut all: Vec<Self> = Row::all().into_iter().map(row).collect();
+        let readable = Row::all().into_iter().filter(|row| row.name == SIX_WINDOWS);
+        all.extend(readable.map(|row| Self { name: READABLE, row, layout: Layout::Readable }));
+        all
+    }
+
+    /// Creates the candidate of a side with another `max`, if there is one.
+    async fn candidate(
+        &self,
+        server: &Server,
+        database: usize,
+        side: ServerSide,
+        max: u64,
+    ) -> Result<Option<Candidate>, Box<dyn Error>> {
+        let policy = self.row.of(max)?;
+        Ok(match (side, Dedicated::of(self.row.name)) {
+            (ServerSide::Ours | ServerSide::Denied, _) => {
+                let store = patient(RedisStore::builder(&server.url(database)).layout(self.layout));
+                let store = store.local_denial(false).connect().await?;
+                Some(Candidate::of_store(store, self.name, policy))
+            }
+            (ServerSide::Script, Some(script)) => {
+                let limit = policy.limits()[0].limit();
+                Some(Candidate::dedicated(server, database, script, limit).await?)
+            }
+            (ServerSide::Script, None) if self.row.name == SIX_WINDOWS => {
+                Some(Candidate::six_keys(server, database, u32::try_from(max)?).await?)
+            }
+            (ServerSide::Script, None) => None,
+        })
+    }
+}
+
+/// The candidates of all rows, each with its row and its side, and the rounds of all.
+struct ServerRace {
+    entered: Vec<(&'static str, ServerSide)>,
+    candidates: Vec<Arc<Candidate>>,
+    rounds: Vec<Round>,
+}
+
+impl ServerRace {
+    /// Runs the sides of the rows, as far as they are `wanted`.
+    async fn run(
+        server: &Server,
+        all: &[Measured],
+        wanted: impl Fn(&Measured, ServerSide) -> bool,
+    ) -> Result<Self, Box<dyn Error>> {
+        let (mut entered, mut candidates) = (Vec::new(), Vec::new());
+        for measured in all {
+            for side in [ServerSide::Ours, ServerSide::Denied, ServerSide::Script] {
+                if !wanted(measured, side) {
+                    continue;
+                }
+                let max = if side == ServerSide::Denied { 1 } else { OPEN };
+                let database = candidates.len();
+                if let Some(one) = measured.candidate(server, database, side, max).await? {
+                    let frees = measured.row.is_held && side != ServerSide::Denied;
+                    candidates.push(Arc::new(if frees { one.releasing_permits() } else { one }));
+                    entered.push((measured.name, side));
+                }
+            }
+        }
+        let load = Load::on_all(SHOWN, SUBJECTS);
+        let rounds = rounds(&candidates, load, ROUNDS, &mut server.monitor().await?).await?;
+        Ok(Self { entered, candidates, rounds })
+    }
+
+    fn place(&self, name: &str, side: ServerSide) -> Option<usize> {
+        self.entered.iter().position(|entered| *entered == (name, side))
+    }
+
+    fn typical(&self, name: &str, side: ServerSide, of: fn(&Block) -> f64) -> Option<f64> {
+        Some(typical(&self.rounds, self.place(name, side)?, of))
+    }
+
+    /// Returns the server's time of one side as a multiple of another's.
+    fn multiple(&self, name: &str, beside: &str, side: ServerSide) -> Option<Estimate> {
+        let (ours, theirs) = (self.place(name, ServerSide::Ours)?, self.place(beside, side)?);
+        let sum = |blocks: &[Block; 2]| blocks[0].command + blocks[1].command;
+        let ratios = self.rounds.iter().map(|round| sum(&round[ours]) / sum(&round[theirs]));
+        Some(Estimate::of(&ratios.collect::<Vec<_>>()))
+    }
+}
+
+/// Measures the server's time of all rows, beside scripts.
+pub(super) async fn speed(
+    report: &mut Report,
+    goals: &mut Vec<Goal>,
+) -> Result<(), Box<dyn Error>> {
+    let (server, all) = (Server::start()?, Measured::all());
+    let is_wanted = |measured: &Measured, side| match (side, measured.name) {
+        (ServerSide::Denied, _) => !report.goals_only,
+        (_, SIX_KINDS | SIX_WINDOWS) if side == ServerSide::Ours => report.wants(&["E7"]),
+        (_, READABLE) => report.wants(&["E8"]),
+        (_, SIX_KINDS | SIX_WINDOWS) => !report.goals_only,
+        _ => report.wants(&["E6"]),
+    };
+    let race = ServerRace::run(&server, &all, is_wanted).await?;
+    for (place, (name, side)) in race.entered.iter().enumerate() {
+        // The median, because a clock-aligned window may have ended meanwhile.
+        let passed = typical(&race.rounds, place, |block| block.admitted);
+        let expected = if *side == ServerSide::Denied { 0.0 } else { 1.0 };
+        assert_eq!(passed, expected, "{name}: the limits are set so");
+    }
+    let title = format!(
+        "by algorithm: {SHOWN} in flight, {SUBJECTS} subjects; server time in µs; beside script: \
+         the multiple of the script's time in its command; too many: beyond {PRESSED} for each of \
+         100 subjects, asked for 100 times each"
+    );
+    let head = ["", "thousand/s", "command", "all", "denied", "beside script", "too many"];
+    let (mut table, mut bars) = (Table::new(&title, head), Vec::new());
+    for measured in &all {
+        for side in [ServerSide::Ours, ServerSide::Script] {
+            let Some(place) = race.place(measured.name, side) else { continue };
+            let name = match side {
+                ServerSide::Script => format!("{}: {}", measured.name, race.candidates[place].name),
+                ServerSide::Ours | ServerSide::Denied => measured.name.to_owned(),
+            };
+            let show = |value: Option<f64>| value.map_or("".into(), |v| format!("{v:.2}").into());
+            let ours = race.multiple(measured.name, measured.name, ServerSide::Script);
+            let beside = ours.filter(|_| side == ServerSide::Ours).map_or("".into(), Cell::from);
+            let denied = race.typical(measured.name, ServerSide::Denied, |b| b.command);
+            // The databases of the race are in use.
+            let database = race.candidates.len() + place;
+            let pressed = measured.candidate(&server, database, side, PRESSED.into()).await?;
+            let (_, beyond) = too_many(pressed.ok_or("a side without a candidate")?).await;
+            let command = race.typical(measured.name, side, |b| b.command);
+            table.row::<Cell>([
+                name.clone().into(),
+                show(race.typical(measured.name, side, |b| 1e-3 / b.seconds)),
+                show(command),
+                show(race.typical(measured.name, side, |b| b.server)),
+                show(denied.filter(|_| side == ServerSide::Ours)),
+                beside,
+                beyond.to_string().into(),
+            ]);
+            let value = command.unwrap_or(f64::NAN);
+            bars.push(Bar { name, value, is_ours: side == ServerSide::Ours });
+        }
+    }
+    report.table("redis-algorithms", table);
+    if !report.goals_only {
+        report.chart(chart(bars));
+    }
+    goals.extend(all.iter().filter_map(|measured| goal(&race, measured)));
+    Ok(())
+}
+
+/// Returns the goal about a row.
+fn goal(race: &ServerRace, measured: &Measured) -> Option<Goal> {
+    let name = measured.name;
+    let (goal, beside, side, floor, moon) = match name {
+        SIX_WINDOWS => return None,
+        SIX_KINDS => ("E7", SIX_WINDOWS, ServerSide::Ours, 2.0, 1.5),
+        READABLE => ("E8", READABLE, ServerSide::Script, 1.0, 0.7),
+        _ => ("E6", name, ServerSide::Script, 1.0, 0.5),
+    };
+    let multiple = race.multiple(name, beside, side)?;
+    let script = race.candidates[race.place(beside, side)?].name;
+    let what = match side {
+        ServerSide::Script => format!("{name}: server time beside {script}"),
+        ServerSide::Ours | ServerSide::Denied => format!("{name}: server time beside {beside}"),
+    };
+    Some(Goal::measured(goal, &what, (floor, moon, Unit::AtMost("x")), multiple))
+}
+
+fn chart(bars: Vec<Bar>) -> Chart {
+    Chart {
+        name: "algorithms-redis".to_owned(),
+        title: "A decision on Redis, by algorithm".to_owned(),
+        note: format!(
+            "{SHOWN} in flight, all requests pass; grey: the script that is usually written for it."
+        ),
+        plot: Plot::Bars(Bars { unit: "µs of the server for each decision".to_owned(), bars }),
+    }
+}
+
+/// Compares the rates with coalescing and without. The goal is the gain of a row beside that of
+/// fixed windows.
+pub(super) async fn coalescing(
+    report: &mut Report,
+    goals: &mut Vec<Goal>,
+) -> Result<(), Box<dyn Error>> {
+    let (server, rows) = (Server::start()?, Row::all());
     let mut candidates = Vec::new();
-    for row in Row::all() {
-        for (policy, frees) in [(row.roomy()?, row.is_held), (row.tight()?, false)] {
-            let database = candidates.len();
-            let one = Candidate::without_denial_cache(&server, database, row.name, policy).await?;
-            candidates.push(Arc::new(if frees { one.releasing_permits() } else { one }));
+    for row in &rows {
+        for coalesces in [true, false] {
+            let store = patient(RedisStore::builder(&server.url(candidates.len())));
+            let store = store.coalesce(coalesces).connect().await?;
+            let one = Candidate::of_store(store, row.name, row.roomy()?);
+            candidates.push(Arc::new(if row.is_held { one.releasing_permits() } else { one }));
         }
     }
     let mut monitor = server.monitor().await?;
-    let rounds = rounds(&candidates, Load::on_all(SHOWN, SUBJECTS), ROUNDS, &mut monitor).await?;
-
-    let title = format!("server CPU per decision by algorithm: µs, {SHOWN} in flight");
-    let columns = ["allowed: command", "all", "denied: command", "all"];
-    let mut table = Table::new(&title, [""].into_iter().chain(columns));
-    for (place, candidate) in candidates.iter().enumerate().step_by(2) {
-        let mut cells = vec![candidate.name.to_owned()];
-        for (place, passes) in [(place, 1.0), (place + 1, 0.0)] {
-            // The median is used, because a window that is aligned to the clock may have ended in
-            // the meantime.
-            let passed = typical(&rounds, place, |block| block.admitted);
-            assert_eq!(passed, passes, "{}: the limits are set so", candidate.name);
-            let micros = |of: fn(&Block) -> f64| format!("{:.2}", typical(&rounds, place, of));
-            cells.extend([micros(|block| block.command), micros(|block| block.server)]);
+    let rounds = rounds(&candidates, COALESCED, COALESCED_ROUNDS, &mut monitor).await?;
+    let gains = |place: usize| -> Vec<f64> {
+        let sum = |blocks: &[Block; 2]| blocks[0].seconds + blocks[1].seconds;
+        rounds.iter().map(|round| sum(&round[2 * place + 1]) / sum(&round[2 * place])).collect()
+    };
+    let title = format!("coalescing of {SUBJECTS} subjects: {} in flight", COALESCED.in_flight);
+    let head = ["", "thousand/s", "alone", "gain", "beside the gain of windows"];
+    let mut table = Table::new(&title, head);
+    for (place, row) in rows.iter().enumerate() {
+        let reference = rows.iter().position(|other| other.name == row.reference());
+        let reference = gains(reference.ok_or("no row of fixed windows")?);
+        let ratios = gains(place).into_iter().zip(reference).map(|(gain, other)| gain / other);
+        let beside = Estimate::of(&ratios.collect::<Vec<_>>());
+        let rate = |place| format!("{:.1}", 1e-3 / typical(&rounds, place, |b| b.seconds)).into();
+        let gain = Estimate::of(&gains(place)).into();
+        table.row::<Cell>([
+            row.name.into(),
+            rate(2 * place),
+            rate(2 * place + 1),
+            gain,
+            beside.into(),
+        ]);
+        if ![ONE_WINDOW, SIX_WINDOWS].contains(&row.name) {
+            let what = format!("{}: gain by coalescing beside that of windows", row.name);
+            goals.push(Goal::measured("E9", &what, (0.7, 0.9, Unit::Times), beside));
         }
-        table.row(cells);
     }
-    Ok(table)
-}
-
-/// Returns a table of the server's bytes for each subject.
-pub(super) async fn space() -> Result<Table, Box<dyn Error>> {
-    let server = Server::start()?;
-    let mut table = Table::new(
-        "memory per subject by algorithm: bytes (MEMORY USAGE of all keys of a subject)",
-        ["", "after 1 request", "after 10 000 requests"],
-    );
-    let rows = Row::all();
-    for (database, row) in rows.iter().enumerate() {
-        let policy = row.roomy()?;
-        let one = Candidate::policy(&server, database, Layout::Packed, row.name, policy).await?;
-        let one = Arc::new(one);
-        let mut cells = vec![row.name.to_owned()];
-        // The first two requests are sent one after the other. The others follow with 99 in flight.
-        for (in_flight, decisions) in [(1, 1), (99, FULL - 1)] {
-            count_allowed(&one, Load { in_flight, decisions, subjects: 1 }).await;
-            cells.push(server.bytes(database, &id(0)).await?.to_string());
-        }
-        table.row(cells);
-    }
-    let mut cells = vec!["a sorted set, a member for each request".to_owned()];
-    for requests in [1, FULL] {
-        log(&server, rows.len(), requests).await?;
-        cells.push(server.bytes(rows.len(), &id(0)).await?.to_string());
-    }
-    table.row(cells);
-    Ok(table)
-}
-
-/// Writes the usual form of an exact log: a sorted set with a member for each request, ordered by
-/// time in µs.
-pub(super) async fn log(
-    server: &Server,
-    database: usize,
-    requests: usize,
-) -> Result<(), Box<dyn Error>> {
-    const START: u64 = 1_769_886_000_000_000;
-    let mut connection = server.connect(database).await?;
-    let mut add = redis::cmd("ZADD");
-    add.arg(format!("rl:{{{}}}", id(0)));
-    for time in (START..).step_by(1_000).take(requests) {
-        add.arg(time).arg(time);
-    }
-    Ok(add.query_async(&mut connection).await?)
+    report.table("redis-coalescing", table);
+    Ok(())
 }

@@ -4,16 +4,19 @@
 //! Keys and subjects are created before the measurement.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use rl_core::store::{DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Store};
+use rl_core::time::{Clock, SystemClock};
 use rl_core::{
-    Cost, Decision, MaybeReady, OnFailure, Period, Policy, RateLimiter, RedisStore,
+    Cost, Decision, Limit, MaybeReady, OnFailure, Period, Policy, RateLimiter, RedisStore,
     RedisStoreBuilder, Subject,
 };
 
+use super::dedicated::{Dedicated, LastArgument};
 use super::fixtures::{self, SUBJECTS, id, limits, subjects};
 use super::other_limiters::OtherLimiter;
 use super::server::Server;
@@ -21,8 +24,8 @@ use super::server::Server;
 /// A way to decide that is measured, or a command as a lower bound.
 pub(super) struct Candidate {
     pub(super) name: &'static str,
-    /// The name of the command in the server's statistics.
-    pub(super) command: &'static str,
+    /// The names of its commands in the server's statistics.
+    pub(super) commands: &'static [&'static str],
     kind: Kind,
     /// The order in which subjects are visited. If it is empty, they are visited in turn.
     order: Vec<u32>,
@@ -41,7 +44,14 @@ struct Command {
     head: Vec<String>,
     keys: Vec<Vec<String>>,
     tail: Vec<u64>,
+    last: LastArgument,
+    holders: AtomicU64,
+    /// Whether an allowed request releases its permit at once.
+    frees: bool,
 }
+
+/// The command that calls a script.
+const EVALSHA: &[&str] = &["evalsha"];
 
 /// Our store, and the decision that is requested.
 struct StoreCall {
@@ -56,59 +66,57 @@ struct StoreCall {
 impl Candidate {
     /// Creates the candidate `INCR`: no limit, no window, no expiry.
     pub(super) async fn incr(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
-        let command = Command {
-            connection: server.connect(database).await?,
-            head: vec!["INCR".to_owned()],
-            keys: keys(&[""], SUBJECTS),
-            tail: Vec::new(),
-        };
-        Ok(Self { name: "INCR", command: "incr", kind: Kind::Command(command), order: Vec::new() })
+        let connection = server.connect(database).await?;
+        let command = Command::new(connection, vec!["INCR".to_owned()], keys(&[""], SUBJECTS));
+        Ok(Self::command("INCR", &["incr"], command))
     }
 
     /// Creates the candidate `PING`, which is only a round trip.
     pub(super) async fn ping(server: &Server) -> Result<Self, Box<dyn Error>> {
-        let command = Command {
-            connection: server.connect(0).await?,
-            head: vec!["PING".to_owned()],
-            keys: vec![Vec::new(); SUBJECTS],
-            tail: Vec::new(),
-        };
-        Ok(Self { name: "PING", command: "ping", kind: Kind::Command(command), order: Vec::new() })
+        let connection = server.connect(0).await?;
+        let keys = vec![Vec::new(); SUBJECTS];
+        Ok(Self::command(
+            "PING",
+            &["ping"],
+            Command::new(connection, vec!["PING".to_owned()], keys),
+        ))
     }
 
-    /// Creates a candidate with one limit, decided by a script of the generic cell rate algorithm.
-    pub(super) async fn gcra(
+    const fn command(
+        name: &'static str,
+        commands: &'static [&'static str],
+        command: Command,
+    ) -> Self {
+        Self { name, commands, kind: Kind::Command(command), order: Vec::new() }
+    }
+
+    /// Creates a candidate of one limit, by the script for its algorithm.
+    pub(super) async fn dedicated(
         server: &Server,
         database: usize,
-        max: u32,
+        script: &Dedicated,
+        limit: Limit,
     ) -> Result<Self, Box<dyn Error>> {
-        // The limit is `max` units in a month, and `max` units at once.
-        let pause = 1_000 * Period::MONTH.as_millis() / u64::from(max);
-        let (text, tail) = (include_str!("gcra.lua"), vec![pause, pause * u64::from(max)]);
-        let command = Command::script(server, database, text, keys(&[""], SUBJECTS), tail).await?;
-        Ok(Self {
-            name: "GCRA script, one limit",
-            command: "evalsha",
-            kind: Kind::Command(command),
-            order: Vec::new(),
-        })
+        let Dedicated { name, text, keys: suffixes, arguments, last, .. } = script;
+        let (keys, tail) = (keys(suffixes, SUBJECTS), arguments(limit));
+        let command = Command::script(server, database, text, keys, tail).await?;
+        Ok(Self::command(name, EVALSHA, Command { last: *last, ..command }))
     }
 
     /// Creates a candidate from another library.
-    pub(super) fn peer(name: &'static str, command: &'static str, peer: OtherLimiter) -> Self {
-        Self { name, command, kind: Kind::OtherLimiter(peer), order: Vec::new() }
+    pub(super) const fn peer(
+        name: &'static str,
+        commands: &'static [&'static str],
+        peer: OtherLimiter,
+    ) -> Self {
+        Self { name, commands, kind: Kind::OtherLimiter(peer), order: Vec::new() }
     }
 
     /// Creates a candidate with an empty script, the lower bound of every script.
     pub(super) async fn return_1(server: &Server, database: usize) -> Result<Self, Box<dyn Error>> {
         let keys = keys(&[""], SUBJECTS);
         let command = Command::script(server, database, "return 1", keys, Vec::new()).await?;
-        Ok(Self {
-            name: "EVALSHA return 1",
-            command: "evalsha",
-            kind: Kind::Command(command),
-            order: Vec::new(),
-        })
+        Ok(Self::command("EVALSHA return 1", EVALSHA, command))
     }
 
     /// Creates the usual script, with a key for each of six periods and a limit of `max` units in
@@ -133,12 +141,7 @@ impl Candidate {
         let keys = keys(&suffixes.iter().map(String::as_str).collect::<Vec<_>>(), SUBJECTS);
         let tail = [&vec![max.into(); periods.len()], periods].concat();
         let command = Command::script(server, database, text, keys, tail).await?;
-        Ok(Self {
-            name: "six-key script",
-            command: "evalsha",
-            kind: Kind::Command(command),
-            order: Vec::new(),
-        })
+        Ok(Self::command("six-key script", EVALSHA, command))
     }
 
     /// Creates a candidate of our store for six periods, called without a limiter.
@@ -167,28 +170,22 @@ impl Candidate {
         Ok(Self::of_store(connect(server, database, layout).await?, name, policy))
     }
 
-    /// Creates a candidate of our store without the denial cache.
-    pub(super) async fn without_denial_cache(
-        server: &Server,
-        database: usize,
-        name: &'static str,
-        policy: Policy,
-    ) -> Result<Self, Box<dyn Error>> {
-        let store = patient(RedisStore::builder(&server.url(database))).local_denial(false);
-        Ok(Self::of_store(store.connect().await?, name, policy))
-    }
-
     /// Creates a candidate of the given store.
     pub(super) fn of_store(store: RedisStore, name: &'static str, policy: Policy) -> Self {
         let (namespace, subjects) = (Namespace::default(), subjects(SUBJECTS));
         let kind = Kind::Store(StoreCall { store, namespace, policy, subjects, frees: false });
-        Self { name, command: "evalsha", kind, order: Vec::new() }
+        Self { name, commands: EVALSHA, kind, order: Vec::new() }
     }
 
     /// Makes each allowed request release its permit, for concurrency limits.
     pub(super) fn releasing_permits(mut self) -> Self {
-        if let Kind::Store(stored) = &mut self.kind {
-            stored.frees = true;
+        match &mut self.kind {
+            Kind::Store(stored) => stored.frees = true,
+            Kind::Command(command) => {
+                command.frees = true;
+                self.commands = &["evalsha", "zrem"];
+            }
+            Kind::Limiter(..) | Kind::OtherLimiter(..) => unreachable!("they hold no permits"),
         }
         self
     }
@@ -218,7 +215,8 @@ impl Candidate {
             limiter = limiter.limit(limit);
         }
         let kind = Kind::Limiter(limiter.build()?, subjects(SUBJECTS));
-        Ok(Self { name: "ours, packed, in a limiter", command: "evalsha", kind, order: Vec::new() })
+        let name = "ours, packed, in a limiter";
+        Ok(Self { name, commands: EVALSHA, kind, order: Vec::new() })
     }
 
     /// Returns whether a request of the subject is allowed.
@@ -265,6 +263,15 @@ fn is_allowed(decision: &Decision) -> bool {
 }
 
 impl Command {
+    const fn new(
+        connection: MultiplexedConnection,
+        head: Vec<String>,
+        keys: Vec<Vec<String>>,
+    ) -> Self {
+        let (holders, last) = (AtomicU64::new(0), LastArgument::None);
+        Self { connection, head, keys, tail: Vec::new(), last, holders, frees: false }
+    }
+
     async fn script(
         server: &Server,
         database: usize,
@@ -276,18 +283,30 @@ impl Command {
         let mut load = redis::cmd("SCRIPT");
         let sha: String = load.arg("LOAD").arg(text).query_async(&mut connection).await?;
         let count = keys.first().map_or(0, Vec::len).to_string();
-        Ok(Self { connection, head: vec!["EVALSHA".to_owned(), sha, count], keys, tail })
+        Ok(Self { tail, ..Self::new(connection, vec!["EVALSHA".to_owned(), sha, count], keys) })
     }
 
     async fn send(&self, subject: usize) -> bool {
-        let mut command = redis::Cmd::new();
-        command.arg(&self.head).arg(&self.keys[subject]).arg(&self.tail);
+        let (mut command, keys) = (redis::Cmd::new(), &self.keys[subject]);
+        let last = match self.last {
+            LastArgument::None => None,
+            LastArgument::Time => Some(SystemClock.now().as_micros() / 1_000),
+            LastArgument::Holder => Some(self.holders.fetch_add(1, Ordering::Relaxed)),
+        };
+        command.arg(&self.head).arg(keys).arg(&self.tail).arg(last);
         let reply: Value =
             command.query_async(&mut self.connection.clone()).await.expect("the server is up");
-        match reply {
+        let passes = match reply {
             Value::Array(numbers) => numbers.first() == Some(&Value::Int(1)),
             number => number != Value::Int(0),
+        };
+        if passes && self.frees {
+            let mut release = redis::cmd("ZREM");
+            release.arg(&keys[0]).arg(last);
+            let released = release.exec_async(&mut self.connection.clone()).await;
+            released.expect("the server is up");
         }
+        passes
     }
 }
 

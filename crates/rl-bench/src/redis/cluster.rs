@@ -17,6 +17,7 @@ use super::candidate::{Candidate, patient};
 use super::fixtures::limits;
 use super::load::{ENDLESS, Load, count_allowed};
 use super::server::{Monitor, Server};
+use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, median, time_async};
 use crate::report::Report;
 use crate::table::{Cell, Table};
@@ -41,8 +42,9 @@ struct Deployment {
 /// decision.
 type Samples = (Vec<f64>, Vec<f64>);
 
-/// Measures the decisions per second on one server and on a cluster of three.
-pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
+/// Measures the decisions per second on one server and on three. The goal compares what they carry
+/// if each server has a core of its own.
+pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>> {
     let mut settings =
         [one("one server", true).await?, one("one, subjects alone", false).await?, three().await?];
     let mut table = Table::new(
@@ -57,9 +59,15 @@ pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
         ],
     );
     let mut of_a_core = [f64::NAN; 3];
-    for load in LOADS {
+    let mut capacity = Estimate::of(&[f64::NAN]);
+    // The goal is about the greatest load.
+    let loads = if report.goals_only { &LOADS[LOADS.len() - 1..] } else { &LOADS[..] };
+    for load in loads.iter().copied() {
         let samples = rounds(&mut settings, load).await?;
         let (_, alone) = &samples[1];
+        let pairs = samples[0].1.iter().zip(&samples[2].1);
+        let ratios = pairs.map(|(one, three)| SHARES.len() as f64 * one / three);
+        capacity = Estimate::of(&ratios.collect::<Vec<_>>());
         for (place, (setting, (rates, costs))) in settings.iter().zip(&samples).enumerate() {
             let cost = median(costs);
             let ratios: Vec<f64> = costs.iter().zip(alone).map(|(mine, one)| mine / one).collect();
@@ -88,7 +96,8 @@ pub(super) async fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
         row(format!("{primaries} primaries"), of_a_core[2] * primaries as f64);
     }
     report.table("redis-capacity", table);
-    Ok(())
+    let what = "three primaries beside one server: capacity from server time, 256 in flight";
+    Ok(Goal::measured("E10", what, (2.2, 2.8, Unit::Times), capacity))
 }
 
 /// Runs rounds in which each deployment has two blocks, in forward and in reverse order.

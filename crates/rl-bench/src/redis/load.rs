@@ -37,9 +37,9 @@ pub(super) const ENDLESS: u32 = 1_000_000_000;
 pub(super) struct Block {
     /// The seconds from the first decision to the last, divided by the number of decisions.
     pub(super) seconds: f64,
-    /// The µs that the server spent in the command itself, by the server's own statistics.
+    /// The µs that the server spent in the commands themselves, by the server's own statistics.
     pub(super) command: f64,
-    /// Calls of that command.
+    /// Calls of these commands.
     pub(super) calls: f64,
     /// The processor time of the server in µs.
     pub(super) server: f64,
@@ -86,7 +86,7 @@ async fn block(
     let server = monitor.processor_time().await? - server;
     let made = (load.decisions / load.in_flight * load.in_flight) as f64;
     let each = |total: Duration| total.as_secs_f64() * 1e6 / made;
-    let (calls, command) = monitor.command(candidate.command).await?;
+    let (calls, command) = monitor.commands(candidate.commands).await?;
     Ok(Block {
         seconds: elapsed.as_secs_f64() / made,
         command: command / made,

@@ -80,12 +80,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) const STEPS: usize = OPTIONS.len() * (NODES.len() - 1) + ROUNDS;
 
-pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
-    let goals = exactness(report).await?;
-    rates(report).await?;
-    Ok(goals)
-}
-
 pub(super) async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let can_be_off = Command::new("faketime").arg("--version").output().await.is_ok();
     let clocks = if can_be_off {
@@ -134,7 +128,7 @@ pub(super) async fn exactness(report: &mut Report) -> Result<Vec<Goal>, Box<dyn 
     ])
 }
 
-async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
+pub(super) async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let mut seconds = vec![vec![Vec::new(); NODES.len()]; OPTIONS.len()];
     for _ in 0..ROUNDS {
         report.step("nodes at work");

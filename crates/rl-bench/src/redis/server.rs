@@ -148,15 +148,24 @@ impl Monitor {
         Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
     }
 
-    /// Returns the number of calls of a command since the last reset of the statistics, and the µs
-    /// that they took.
-    pub(super) async fn command(&mut self, command: &str) -> Result<(f64, f64), Box<dyn Error>> {
-        let of = self.info("commandstats", &format!("cmdstat_{command}")).await;
-        // A command that was never called is not in the list.
-        let of = of.unwrap_or_default();
-        let field =
-            |name: &str| of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
-        Ok((field("calls=").unwrap_or_default(), field("usec=").unwrap_or_default()))
+    /// Returns the number of calls of these commands since the last reset of the statistics, and
+    /// the µs that they took.
+    pub(super) async fn commands(
+        &mut self,
+        commands: &[&str],
+    ) -> Result<(f64, f64), Box<dyn Error>> {
+        let mut sums = (0.0, 0.0);
+        for command in commands {
+            let of = self.info("commandstats", &format!("cmdstat_{command}")).await;
+            // A command that was never called is not in the list.
+            let of = of.unwrap_or_default();
+            let field = |name: &str| -> Option<f64> {
+                of.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok())
+            };
+            sums.0 += field("calls=").unwrap_or_default();
+            sums.1 += field("usec=").unwrap_or_default();
+        }
+        Ok(sums)
     }
 
     /// Returns the number of bytes that all data takes.

@@ -7,10 +7,12 @@ use rl_core::store::Layout;
 use rl_core::{Limit, Period, Policy, RedisStore};
 
 use super::candidate::{Candidate, patient};
-use super::fixtures::{id, limits};
+use super::dedicated::Dedicated;
+use super::fixtures::limits;
 use super::load::{Block, ENDLESS, Load, PRESSED, Round, count_allowed, rounds, too_many, typical};
 use super::other_limiters::OtherLimiter;
 use super::server::Server;
+use super::space;
 use crate::charts::{Axis, Chart, Line, Lines, Plot};
 use crate::goals::{Goal, Unit};
 use crate::measure::Estimate;
@@ -39,14 +41,23 @@ const LONE_LEASED: Load = Load { in_flight: 1, decisions: 2_000, subjects: 2 };
 const LEASED: Load = Load { in_flight: 64, decisions: 51_200, subjects: 16 };
 
 pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
+    let mut goals = Vec::new();
     report.step("peers");
-    let mut goals = beside_peers(report).await?;
+    if report.wants(&["R1", "R2", "R3", "R4", "R5", "R6"]) {
+        goals.extend(beside_peers(report).await?);
+    }
     report.step("latency");
-    goals.push(latency(report).await?);
+    if report.wants(&["R7"]) {
+        goals.push(latency(report).await?);
+    }
     report.step("shortcuts");
-    goals.extend(shortcuts(report).await?);
+    if report.wants(&["R8", "R9", "R10"]) {
+        goals.extend(shortcuts(report).await?);
+    }
     report.step("memory");
-    goals.extend(space(report).await?);
+    if report.wants(&["R11"]) {
+        goals.extend(space::measure(report).await?);
+    }
     Ok(goals)
 }
 
@@ -78,13 +89,16 @@ const fn seconds(block: &Block) -> f64 {
 async fn peers(server: &Server, first: usize, max: u32) -> Result<[Candidate; 7], Box<dyn Error>> {
     let read_then_count = OtherLimiter::read_then_count(server, first + 4, max).await?;
     let extensible = OtherLimiter::actix_extensible(server, first + 5, max).await?;
+    let gcra = Dedicated::of("GCRA").ok_or("no script of GCRA")?;
+    let mut gcra = Candidate::dedicated(server, first + 3, gcra, Limit::per_month(max)).await?;
+    gcra.name = "GCRA script, one limit";
     Ok([
         store(server, first, "ours", max, 0).await?,
         Candidate::incr(server, first + 1).await?,
         Candidate::six_keys(server, first + 2, max).await?,
-        Candidate::gcra(server, first + 3, max).await?,
-        Candidate::peer("MGET, then six scripts (limitador)", "evalsha", read_then_count),
-        Candidate::peer("actix-extensible, one", "bitfield", extensible),
+        gcra,
+        Candidate::peer("MGET, then six scripts (limitador)", &["evalsha"], read_then_count),
+        Candidate::peer("actix-extensible, one", &["bitfield"], extensible),
         store(server, first + 6, "ours, again: the noise", max, 0).await?,
     ])
 }
@@ -92,7 +106,7 @@ async fn peers(server: &Server, first: usize, max: u32) -> Result<[Candidate; 7]
 /// Creates the candidate that opens a connection for each request.
 fn connecting(server: &Server, database: usize, max: u32) -> Result<Candidate, Box<dyn Error>> {
     let limitation = OtherLimiter::actix_limitation(server, database, max)?;
-    Ok(Candidate::peer("actix-limitation, one", "incr", limitation))
+    Ok(Candidate::peer("actix-limitation, one", &["incr"], limitation))
 }
 
 async fn beside_peers(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
@@ -105,7 +119,7 @@ async fn beside_peers(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> 
     let mut beyond = Vec::new();
     for candidate in peers(&server, 11, PRESSED).await? {
         // `INCR` has no limit that could be exceeded.
-        let is_limited = candidate.command != "incr";
+        let is_limited = candidate.name != "INCR";
         let (_, count) = too_many(candidate).await;
         beyond.push(if is_limited { count.to_string() } else { "no limit".to_owned() });
     }
@@ -267,83 +281,7 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     ])
 }
 
-/// Measures the server's bytes for each subject, including the table of expiries.
-async fn space(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
-    const SUBJECTS: usize = 8_192;
-    let load = Load { in_flight: 64, decisions: SUBJECTS, subjects: SUBJECTS };
-    let server = Server::start()?;
-    let mut monitor = server.monitor().await?;
-    let of = async |limits: [&str; 6], database| {
-        let limits = limits.map(|limit| limit.parse::<Limit>());
-        let limits = limits.into_iter().collect::<Result<Vec<_>, _>>()?;
-        Candidate::policy(&server, database, Layout::Packed, "", Policy::new(limits)?).await
-    };
-    let candidates = [
-        ("six keys", Candidate::six_keys(&server, 1, ENDLESS).await?),
-        ("ours, fixed windows", of(FIXED, 2).await?),
-        ("ours, sliding window counters", of(COUNTERS, 3).await?),
-        ("ours, GCRA", of(GCRA, 4).await?),
-    ];
-    let mut table = Table::new("memory of six limits", ["", "bytes for each subject"]);
-    let mut bytes = Vec::new();
-    // During the first requests, the server allocates memory for its own purposes.
-    count_allowed(&Arc::new(of(FIXED, 5).await?), load).await;
-    for (name, candidate) in candidates {
-        let before = monitor.memory().await?;
-        count_allowed(&Arc::new(candidate), load).await;
-        let each = (monitor.memory().await? - before) / SUBJECTS as f64;
-        table.row([name.to_owned(), format!("{each:.0}")]);
-        bytes.push(each);
-    }
-    report.table("redis-space", table);
-    let times = |floor, moon| (floor, moon, Unit::Times);
-    Ok(vec![
-        Goal::counted(
-            "R11",
-            "bytes of six keys to ours, fixed",
-            times(3.5, 4.3),
-            bytes[0] / bytes[1],
-        ),
-        Goal::counted(
-            "R11",
-            "twelve keys to ours, counters",
-            times(6.0, 8.0),
-            2.0 * bytes[0] / bytes[2],
-        ),
-        log_space(&server).await?,
-    ])
-}
-
-const FIXED: [&str; 6] = ["9/minute", "9/hour", "9/day", "9/week", "9/month", "9/second"];
-const COUNTERS: [&str; 6] = [
-    "9/minute:sliding-window-counter",
-    "9/hour:sliding-window-counter",
-    "9/day:sliding-window-counter",
-    "9/week:sliding-window-counter",
-    "9/month:sliding-window-counter",
-    "9/second:sliding-window-counter",
-];
-const GCRA: [&str; 6] =
-    ["9/minute:gcra", "9/hour:gcra", "9/day:gcra", "9/week:gcra", "9/month:gcra", "9/second:gcra"];
-
-/// Compares the memory of a log of 10 000 requests under six limits with that of six sorted sets.
-async fn log_space(server: &Server) -> Result<Goal, Box<dyn Error>> {
-    const FULL: usize = 10_000;
-    let limits = ["minute", "hour", "day", "week", "month", "second"]
-        .map(|period| format!("{FULL}/{period}:sliding-log").parse::<Limit>());
-    let limits = limits.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let policy = Policy::new(limits)?;
-    let one = Candidate::policy(server, 8, Layout::Packed, "", policy).await?;
-    count_allowed(&Arc::new(one), Load { in_flight: 50, decisions: FULL, subjects: 1 }).await;
-    let ours = server.bytes(8, &id(0)).await? as f64;
-    super::algorithms::log(server, 9, FULL).await?;
-    let theirs = 6.0 * server.bytes(9, &id(0)).await? as f64;
-    let what = "bytes of six sorted sets to our logs";
-    Ok(Goal::counted("R11", what, (10.0, 25.0, Unit::Times), theirs / ours))
-}
-
-/// Measures the server's cost by the number of limits, compared with a script that uses one key per
-/// limit.
+/// Measures the server's cost by the number of limits, beside a script with as many keys.
 pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>> {
     const COUNTS: [u64; 7] = [1, 2, 4, 6, 8, 12, 16];
     let server = Server::start()?;

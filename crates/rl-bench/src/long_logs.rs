@@ -1,0 +1,72 @@
+//! Logs and semaphores that are full, short and long: both stores are measured on them.
+
+use rl_core::store::RefundOf;
+
+use crate::goals::{Goal, Unit};
+use crate::measure::{Estimate, median};
+use crate::table::{Cell, Table};
+
+/// The entries of a short log.
+pub(crate) const SHORT: usize = 10;
+
+/// A limit that keeps an entry for each request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogKind {
+    name: &'static str,
+    /// The text form of a limit of one unit, from its period on.
+    rest: &'static str,
+    /// The entries of a long one: the most that a limit accepts.
+    pub(crate) long: usize,
+    pub(crate) refund_of: RefundOf,
+    operations: [&'static str; OPERATIONS],
+}
+
+/// The operations that are measured, in this order: entries leave a full log, requests fill it
+/// again, more requests are denied, and the state is read.
+pub(crate) const OPERATIONS: usize = 4;
+
+pub(crate) const KINDS: [LogKind; 2] = [
+    LogKind {
+        name: "log",
+        rest: "/hour:sliding-log",
+        long: 100_000,
+        refund_of: RefundOf::All,
+        operations: ["refund", "request", "denied request", "peek"],
+    },
+    LogKind {
+        name: "semaphore",
+        rest: ":concurrency:lease=1h",
+        long: 10_000,
+        refund_of: RefundOf::Permits,
+        operations: ["release", "acquire", "denied request", "peek"],
+    },
+];
+
+impl LogKind {
+    /// Returns the text form of the limit that `entries` use up.
+    pub(crate) fn limit(self, entries: usize) -> String {
+        format!("{entries}{}", self.rest)
+    }
+}
+
+/// The time of each operation on short logs and on long ones, over the same rounds.
+pub(crate) type Times = [(Vec<f64>, Vec<f64>); OPERATIONS];
+
+/// Adds a goal and a row of the table for each operation.
+pub(crate) fn compare(
+    kind: LogKind,
+    store: &str,
+    times: Times,
+    table: &mut Table,
+    goals: &mut Vec<Goal>,
+) {
+    for (operation, (short, long)) in kind.operations.into_iter().zip(times) {
+        let what = format!("{store}: {operation}, {} of {} beside {SHORT}", kind.name, kind.long);
+        let ratios: Vec<f64> = long.iter().zip(&short).map(|(long, short)| long / short).collect();
+        let ratio = Estimate::of(&ratios);
+        goals.push(Goal::measured("E11", &what, (1.5, 1.2, Unit::AtMost("x")), ratio));
+        let medians = [short, long].map(|times| Cell::from(format!("{:.2}", median(&times))));
+        let name = Cell::from(format!("{}: {operation}", kind.name));
+        table.row([name].into_iter().chain(medians).chain([ratio.into()]));
+    }
+}
