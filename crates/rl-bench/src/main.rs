@@ -143,7 +143,7 @@ fn options(words: &[&str]) -> Result<Options, String> {
 
 fn measure(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
     let mut report = Report::new();
-    report.goals_only = options.goals_only || !options.only.is_empty();
+    report.goals_only = options.goals_only;
     report.only.clone_from(&options.only);
     let measured = match name {
         "memory" => memory::run(&mut report),

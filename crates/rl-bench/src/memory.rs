@@ -47,14 +47,14 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     );
     let keys = Keys::new(MANY);
     let mut goals = Vec::new();
-    if !report.goals_only {
+    if report.wants_all() {
         report.step("primitive operations");
         report.table("memory-floors", primitives::measure(&keys));
     }
     if report.wants(&matrix::GOALS) {
         matrix::measure(&keys, report, &mut goals)?;
     }
-    if !report.goals_only {
+    if report.wants_all() {
         report.step("exactness");
         report.table("memory-exactness", matrix::exactness(&keys)?);
     }
@@ -62,14 +62,14 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     if report.wants(&["M5"]) {
         cases::denial(&keys, &mut goals)?;
     }
-    if !report.goals_only {
+    if report.wants_all() {
         cases::counts(&keys, report)?;
     }
     report.step("memory of a million subjects");
     if report.wants(&["M6", "M8"]) {
         space::measure(&keys, report, &mut goals)?;
     }
-    if !report.goals_only {
+    if report.wants_all() {
         report.table("memory-algorithms-space", space::by_algorithm(&keys)?);
     }
     report.step("logs");
@@ -79,7 +79,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     if report.wants(&["E11"]) {
         long_logs::beside_short(report, &mut goals)?;
     }
-    if !report.goals_only {
+    if report.wants_all() {
         report.table("memory-long-logs", long_logs()?);
     }
     report.step("instructions");
@@ -94,7 +94,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
         algorithms::speed(&keys, report, &mut goals)?;
     }
     drop(keys);
-    if !report.goals_only {
+    if report.wants_all() {
         growth::measure(report)?;
     }
     report.end(goals);

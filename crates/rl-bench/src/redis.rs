@@ -89,7 +89,7 @@ pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
 
 async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let mut goals = targets::measure(report).await?;
-    if !report.goals_only {
+    if report.wants_all() {
         beside_others(&Server::start()?, report).await?;
         report.step("numbers of limits");
         targets::by_limits(report).await?;
@@ -112,7 +112,7 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     if report.wants(&["R10", "R12"]) {
         goals.extend(nodes::exactness(report).await?);
     }
-    if !report.goals_only {
+    if report.wants_all() {
         nodes::rates(report).await?;
     }
     report.step("a cluster");

@@ -58,6 +58,11 @@ impl Report {
         }
     }
 
+    /// Returns whether measurements without a goal are to run, too.
+    pub(crate) const fn wants_all(&self) -> bool {
+        !self.goals_only && self.only.is_empty()
+    }
+
     /// Returns whether any of `goals` is to be measured.
     pub(crate) fn wants(&self, goals: &[&str]) -> bool {
         self.only.is_empty() || goals.iter().any(|goal| self.only.iter().any(|name| name == goal))

@@ -198,7 +198,9 @@ pub(super) fn speed(
                 .filter(|goal| goal.row == row.name && goal.visited == visited)
                 .copied()
                 .collect();
-            let sides = sides(row, report.goals_only.then_some(&of_row[..]));
+            let mut sides = sides(row, report.goals_only.then_some(&of_row[..]));
+            // A million subjects take long to fill in.
+            sides.retain(|side| visited != Visited::Million || side.is_allowed());
             if sides.len() > 1 {
                 let race = Race::run(&rows, keys, visited, &sides)?;
                 goals.extend(of_row.iter().map(|goal| goal.measured(&race)));
@@ -218,7 +220,8 @@ pub(super) fn speed(
 /// Returns the sides of a row, ours first. With `goals`, only those are left that the goals compare.
 fn sides(row: &Row, goals: Option<&[RowGoal]>) -> Vec<Side> {
     let peers = PEERS.into_iter().filter(|(name, _)| *name == row.name);
-    let mut others = vec![Side::Ours(row.reference()), Side::Denied(row.name)];
+    let mut others = vec![Side::Denied(row.name)];
+    others.extend(Some(Side::Ours(row.reference())).filter(|_| row.reference() != row.name));
     others.extend(peers.map(|(_, peer)| Side::Peer(peer)));
     if let Some(goals) = goals {
         others.retain(|side| goals.iter().any(|goal| goal.beside == *side));
@@ -250,6 +253,8 @@ fn add(
         let cells = [name.into(), median_of(side)].into_iter().chain(cells);
         table.row(cells.chain([too_many.into()]));
         let value = median(race.nanos(side));
+        // The bars of other limiters follow that of their algorithm.
+        let name = if let Side::Peer(peer) = side { peer.name() } else { name };
         bars.push(Bar { name: name.to_owned(), value, is_ours: side == ours });
         Ok(())
     };

@@ -18,7 +18,7 @@ const ALONE_BEFORE: usize = 1_000;
 const EACH: usize = 16;
 const EACH_BEFORE: usize = 2;
 /// Visits of a million subjects in a block, those before it, and the number of sequences.
-const AT_RANDOM: usize = 50_000;
+const AT_RANDOM: usize = 40_000;
 pub(super) const AT_RANDOM_BEFORE: usize = 25_000;
 const SLICES: usize = 8;
 /// In the measurement of exactness: the limit, the subjects, and the tries of each of two threads.
@@ -56,7 +56,7 @@ impl Visited {
     pub(super) const fn rounds(self) -> usize {
         match self {
             Self::One | Self::Thousand => 31,
-            Self::Million => 9,
+            Self::Million => 7,
         }
     }
 
