@@ -26,8 +26,8 @@
 //!
 //! `store/redis/scripts/algorithms/gcra.lua` is the same function in Lua; change both.
 
-use super::State;
-use super::counting::Counting;
+use super::counting::{Counting, set_cells, used_cells};
+use super::divisor::Divisor;
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
@@ -37,7 +37,12 @@ use crate::time::Timestamp;
 pub(super) struct Gcra {
     max: u64,
     burst: u64,
-    period: u64,
+    by_max: Divisor,
+    by_period: Divisor,
+    /// The emission interval.
+    interval: Exact,
+    /// The most units that can be charged at once exactly.
+    chargeable: u64,
 }
 
 /// A time or a span with a fraction. The derived order is right, because the fraction is below `max`.
@@ -55,7 +60,15 @@ impl Exact {
 
 impl Gcra {
     pub(super) const fn new(limit: Limit) -> Self {
-        Self { max: limit.max(), burst: limit.capacity(), period: limit.period().as_micros() }
+        let (max, period) = (limit.max(), limit.period().as_micros());
+        let by_max = Divisor::new(max);
+        let interval =
+            Exact { micros: by_max.quotient(period), fraction: by_max.remainder(period) };
+        let by_fraction = by_max.quotient(MAX_UNITS);
+        let by_time = MAX_UNITS / 2 / (interval.micros + 1);
+        let chargeable = if by_fraction < by_time { by_fraction } else { by_time };
+        let by_period = Divisor::new(period);
+        Self { max, burst: limit.capacity(), by_max, by_period, interval, chargeable }
     }
 
     /// Returns the time that `units` take: units × period / max.
@@ -63,21 +76,15 @@ impl Gcra {
     /// No product exceeds 2^53, which would be inexact in Lua: only the remainder of the period after
     /// whole microseconds per unit is multiplied, and it is below `max`.
     const fn time_of(self, units: u64) -> Exact {
-        let (whole, rest) = (self.period / self.max, self.period % self.max);
-        let fractions = units * rest;
-        Exact { micros: units * whole + fractions / self.max, fraction: fractions % self.max }
-    }
-
-    /// Returns the most units that can be charged at once exactly.
-    const fn chargeable(self) -> u64 {
-        let by_fraction = MAX_UNITS / self.max;
-        let by_time = MAX_UNITS / 2 / (self.period / self.max + 1);
-        if by_fraction < by_time { by_fraction } else { by_time }
+        let fractions = units * self.interval.fraction;
+        let carry = self.by_max.quotient(fractions);
+        let micros = units * self.interval.micros + carry;
+        Exact { micros, fraction: fractions - carry * self.by_max.get() }
     }
 
     /// Returns the TAT if it is after `now`.
-    fn ahead(self, state: &State, now: Timestamp) -> Option<Exact> {
-        let [micros, fraction] = state.two()?;
+    fn ahead(self, cells: &[u64], now: Timestamp) -> Option<Exact> {
+        let [micros, fraction] = used_cells(cells)?;
         // The fraction may come from a larger `max`, before the limit was lowered.
         let tat = Exact { micros, fraction: fraction.min(self.max.saturating_sub(1)) };
         (tat > Exact { micros: now.as_micros(), fraction: 0 }).then_some(tat)
@@ -85,49 +92,81 @@ impl Gcra {
 
     /// Returns the units in use at `now`: the fewest units that take the time from `now` to the TAT.
     fn used(self, tat: Exact, now: Timestamp) -> u64 {
-        let ahead = Exact { micros: tat.micros - now.as_micros(), ..tat };
-        let numerator =
-            u128::from(ahead.micros) * u128::from(self.max) + u128::from(ahead.fraction);
-        u64::try_from(numerator.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
+        let ahead = tat.micros - now.as_micros();
+        let fractions = ahead.checked_mul(self.max).and_then(|all| all.checked_add(tat.fraction));
+        if let Some(fractions) = fractions {
+            return self.by_period.quotient_up(fractions);
+        }
+        let fractions = u128::from(ahead) * u128::from(self.max) + u128::from(tat.fraction);
+        u64::try_from(fractions.div_ceil(u128::from(self.by_period.get()))).unwrap_or(u64::MAX)
+    }
+}
+
+impl Gcra {
+    /// Returns the TAT after `units` were charged, and since when the limit has been in use then.
+    #[inline(always)]
+    fn charged(self, cells: &[u64], now: Timestamp, units: u64) -> (Exact, u64) {
+        let idle = Exact { micros: now.as_micros(), fraction: 0 };
+        let (from, since) = match (self.ahead(cells, now), used_cells(cells)) {
+            (Some(tat), Some([_, _, since])) => (tat, since),
+            _ => (idle, now.as_micros()),
+        };
+        let time = self.time_of(units);
+        let (mut micros, mut fraction) = (from.micros + time.micros, from.fraction + time.fraction);
+        if fraction >= self.max {
+            (micros, fraction) = (micros + 1, fraction - self.max);
+        }
+        (Exact { micros: micros.min(MAX_UNITS), fraction }, since)
     }
 }
 
 impl Counting for Gcra {
-    fn available(&self, state: &State, now: Timestamp) -> u64 {
+    #[inline]
+    fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
         if self.max == 0 {
             return 0;
         }
-        let used = self.ahead(state, now).map_or(0, |tat| self.used(tat, now));
+        let used = self.ahead(cells, now).map_or(0, |tat| self.used(tat, now));
         self.burst.saturating_sub(used)
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
+    #[inline]
+    fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome {
         if self.max == 0 {
-            return;
+            return Outcome::granted(0, 0);
         }
-        let idle = Exact { micros: now.as_micros(), fraction: 0 };
-        let (from, since) = match (self.ahead(state, now), state.three()) {
-            (Some(tat), Some([.., since])) => (tat, since),
-            _ => (idle, now.as_micros()),
-        };
-        let time = self.time_of(units.min(self.chargeable()));
-        let fraction = from.fraction + time.fraction;
-        let micros = from.micros + time.micros + fraction / self.max;
-        state.set_three([micros.min(MAX_UNITS), fraction % self.max, since]);
+        let (tat, since) = self.charged(cells, now, units.min(self.chargeable));
+        set_cells(cells, [tat.micros, tat.fraction, since]);
+        if tat <= (Exact { micros: now.as_micros(), fraction: 0 }) {
+            return Outcome::granted(0, 0);
+        }
+        Outcome::granted(self.used(tat, now), tat.ceil() - now.as_micros())
     }
 
-    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
-        if self.max == 0 {
-            return;
+    /// Charges at once, because the units in use are whole: they grow by `units`.
+    #[inline]
+    fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
+        if units > self.burst {
+            return None;
         }
-        let (Some(tat), Some([.., since])) = (self.ahead(state, now), state.three()) else {
+        let (tat, since) = self.charged(cells, now, units);
+        let used = self.used(tat, now);
+        if used > self.burst {
+            return None;
+        }
+        set_cells(cells, [tat.micros, tat.fraction, since]);
+        Some(Outcome::granted(used, tat.ceil() - now.as_micros()))
+    }
+
+    fn refund(&self, cells: &mut [u64], now: Timestamp, charged: Timestamp, units: u64) {
+        let (Some(tat), Some([_, _, since])) = (self.ahead(cells, now), used_cells(cells)) else {
             return;
         };
         // The limit was idle after the charge, so a refund would grant the accrued units twice.
-        if charged.as_micros() < since {
+        if self.max == 0 || charged.as_micros() < since {
             return;
         }
-        let time = self.time_of(units.min(self.chargeable()));
+        let time = self.time_of(units.min(self.chargeable));
         let (borrow, fraction) = if tat.fraction < time.fraction {
             (1, tat.fraction + self.max - time.fraction)
         } else {
@@ -135,20 +174,18 @@ impl Counting for Gcra {
         };
         let micros = tat.micros.saturating_sub(time.micros + borrow);
         let idle = Exact { micros: now.as_micros(), fraction: 0 };
-        if (Exact { micros, fraction }) > idle {
-            state.set_three([micros, fraction, since]);
-        } else {
-            state.clear();
-        }
+        let is_in_use = Exact { micros, fraction } > idle;
+        set_cells(cells, if is_in_use { [micros, fraction, since] } else { [0; 3] });
     }
 
-    fn expires(&self, state: &State) -> Timestamp {
-        let tat = state.two().map_or(0, |[micros, fraction]| Exact { micros, fraction }.ceil());
+    fn expires(&self, cells: &[u64]) -> Timestamp {
+        let tat =
+            used_cells(cells).map_or(0, |[micros, fraction]| Exact { micros, fraction }.ceil());
         Timestamp::from_micros(tat)
     }
 
-    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        let ahead = if self.max == 0 { None } else { self.ahead(state, now) };
+    fn outcome(&self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
+        let ahead = if self.max == 0 { None } else { self.ahead(cells, now) };
         let (used, reset) =
             ahead.map_or((0, 0), |tat| (self.used(tat, now), tat.ceil() - now.as_micros()));
         if needed > self.burst {
@@ -185,20 +222,24 @@ mod tests {
     fn the_burst_is_exact_for_rates_that_are_not_whole() {
         // 7 per second: an interval of 142 857.142857… µs.
         let limit = gcra("7/second:gcra");
-        let mut state = State::empty();
+        let mut state = [0; 3];
         for _ in 0..7 {
             assert!(limit.available(&state, at(0)) > 0);
             limit.charge(&mut state, at(0), 1);
         }
         assert_eq!(limit.available(&state, at(0)), 0);
-        assert_eq!(state.two(), Some([at(1_000).as_micros(), 0]), "seven intervals are a second");
+        assert_eq!(
+            used_cells(&state),
+            Some([at(1_000).as_micros(), 0]),
+            "seven intervals are a second"
+        );
         assert_eq!(limit.outcome(&state, at(0), 1), Outcome::denied(7, 1_000_000, 142_858));
     }
 
     #[test]
     fn rates_below_one_a_day_and_above_a_thousand_a_second_are_exact() {
         let slow = gcra("1/month:gcra");
-        let mut state = State::empty();
+        let mut state = [0; 3];
         slow.charge(&mut state, at(0), 1);
         assert_eq!(
             slow.outcome(&state, at(1), 1),
@@ -206,7 +247,7 @@ mod tests {
         );
 
         let fast = gcra("3000000/second:gcra:burst=1");
-        let mut state = State::empty();
+        let mut state = [0; 3];
         fast.charge(&mut state, at(0), 1);
         assert_eq!(fast.outcome(&state, at(0), 1), Outcome::denied(1, 1, 1));
         assert_eq!(fast.available(&state, Timestamp::from_micros(at(0).as_micros() + 1)), 1);
@@ -216,7 +257,7 @@ mod tests {
     #[test]
     fn a_late_refund_gives_nothing_back() {
         let limit = gcra("10/second:gcra");
-        let mut state = State::empty();
+        let mut state = [0; 3];
         limit.charge(&mut state, at(0), 10);
         limit.charge(&mut state, at(5_000), 10);
         limit.refund(&mut state, at(5_000), at(0), 10);
@@ -233,7 +274,7 @@ mod tests {
     #[test]
     fn a_refund_is_complete_while_the_limit_has_been_in_use() {
         let limit = gcra("1000/second:gcra");
-        let mut state = State::empty();
+        let mut state = [0; 3];
         limit.charge(&mut state, at(0), 1_000);
         limit.charge(&mut state, at(900), 900);
         // Of the first charge alone 100 units would still count, but no accrued unit was lost.
@@ -254,7 +295,7 @@ mod tests {
             steps in prop::collection::vec((0..2_000_000_u64, 1..60_u64), 1..60),
         ) {
             let limit = gcra(&format!("{max}/{millis}ms:gcra:burst={burst}"));
-            let (mut state, mut now, mut taken) = (State::empty(), at(0).as_micros(), 0_u64);
+            let (mut state, mut now, mut taken) = ([0; 3], at(0).as_micros(), 0_u64);
             let start = now;
             for (advance, cost) in steps {
                 now += advance;

@@ -1,211 +1,342 @@
-//! The entries of a sliding log, in blocks of bounded length.
+//! The entries of a sliding log: a ring of slots, with sums.
 
-use std::collections::VecDeque;
+/// The time at which units were charged, and their number. All entries in use have at least one unit; an
+/// entry whose units were given back has none, and keeps its time until its slot is reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LogEntry {
+    time: u64,
+    units: u64,
+}
 
-/// The time at which units were charged, and their number.
-type LogEntry = (u64, u64);
+/// The slots of an empty log, a power of two.
+const FEWEST_SLOTS: usize = 4;
 
-/// The most entries of a block.
-const BLOCK: usize = 128;
+/// The slots that a log keeps, however few entries it has.
+const FEW_SLOTS: usize = 32;
 
-/// Entries, oldest first; each has at least one unit.
+/// The slots, or the sums of the level below, that one sum adds up: a power of two.
+const FAN_OUT: usize = 1 << FAN_OUT_BITS;
+const FAN_OUT_BITS: u32 = 4;
+
+/// Expired entries that are cleared with each charge: more than it adds, so that they run out.
+const CLEARED: usize = 4;
+
+/// Entries that are compared in turn before a search begins.
+const COMPARED: usize = 8;
+
+/// Entries, oldest first.
 ///
 /// ```text
-/// sealed  [ ≤ 128 entries, their units ] [ … ] [ … ]     none is empty
-/// tail                                              [ ≤ 128 entries, their units ]
+///            cleared   expired       in use
+/// slots    [ 0 0 0 0 | e e e e e e | e e - e e e e e | 0 0 0 ]     a ring; - was given back
+///                      first         first + expired   first + stored
+/// level 0  [  sum of 16 slots  |  sum of 16 slots  | …       ]     levels end at 16 sums or fewer
+/// level 1  [  sum of 16 of these                     | …     ]
 /// ```
 ///
-/// Removing an entry moves only later entries of the same block. Neighbours with up to 128 entries in all
-/// become one block, so there is at most one block for every 64 entries.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// No entry moves when another one is given back or expires. Levels find the entry whose expiry frees a
+/// number of units, and the units of those that expire at once, in a few steps of 16 additions.
+#[derive(Debug, Default)]
 pub(crate) struct Log {
-    sealed: VecDeque<LogBlock>,
-    // Not empty, unless the log is.
-    tail: LogBlock,
-    units: u64,
-    count: usize,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct LogBlock {
-    entries: VecDeque<LogEntry>,
-    units: u64,
-}
-
-/// Entries at the front that no longer count.
-#[derive(Clone, Copy, Debug, Default)]
-struct Left {
-    /// Blocks whose entries have all expired.
-    blocks: usize,
-    /// Expired entries of the next block.
-    entries: usize,
+    slots: Box<[LogEntry]>,
+    levels: Vec<Box<[u64]>>,
+    /// The slot of the oldest entry that is stored.
+    first: usize,
+    /// The entries that are stored, with those that have expired or were given back.
+    stored: usize,
+    /// The expired entries at the front, and their units.
+    expired: usize,
+    expired_units: u64,
+    /// The entries behind them that were given back.
+    emptied: usize,
+    /// The units of the entries in use.
     units: u64,
 }
 
-/// The position of an entry: in a sealed block or in the tail.
+/// The position of an entry: how many are stored before it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LogPosition {
-    block: usize,
-    entry: usize,
-}
-
-impl LogBlock {
-    fn newest(&self) -> u64 {
-        self.entries.back().map_or(0, |(time, _)| *time)
-    }
-
-    /// Appends the entries of the next block.
-    fn append(&mut self, mut next: Self) {
-        self.entries.append(&mut next.entries);
-        self.units += next.units;
-    }
-}
+pub(super) struct LogPosition(usize);
 
 impl Log {
+    /// Returns the number of entries in use.
     pub(super) const fn len(&self) -> usize {
-        self.count
+        self.stored - self.expired - self.emptied
+    }
+
+    /// Returns the units of all entries in use.
+    pub(super) const fn units(&self) -> u64 {
+        self.units
     }
 
     /// Returns the time of the newest entry.
     pub(super) fn newest(&self) -> Option<u64> {
-        self.tail.entries.back().map(|(time, _)| *time)
-    }
-
-    fn blocks(&self) -> impl Iterator<Item = &LogBlock> {
-        self.sealed.iter().chain([&self.tail])
-    }
-
-    fn block(&self, index: usize) -> &LogBlock {
-        self.sealed.get(index).unwrap_or(&self.tail)
-    }
-
-    fn block_mut(&mut self, index: usize) -> &mut LogBlock {
-        self.sealed.get_mut(index).unwrap_or(&mut self.tail)
-    }
-
-    /// Returns the entries that are not after `until`.
-    fn left(&self, until: Option<u64>) -> Left {
-        let (Some(until), mut left) = (until, Left::default()) else { return Left::default() };
-        for block in self.blocks() {
-            if block.newest() > until {
-                let entries = block.entries.iter().take_while(|(time, _)| *time <= until);
-                let (count, units) =
-                    entries.fold((0, 0), |(count, sum), (_, units)| (count + 1, sum + units));
-                return Left { entries: count, units: left.units + units, ..left };
-            }
-            left.units += block.units;
-            left.blocks += 1;
-        }
-        left
+        (self.len() > 0).then(|| self.entry(self.stored - 1).time)
     }
 
     /// Returns the units of the entries after `until`.
+    #[inline]
     pub(super) fn units_after(&self, until: Option<u64>) -> u64 {
-        self.units - self.left(until).units
+        let (_, units) = self.expiring(until);
+        self.units - units
     }
 
     /// Removes the entries that are not after `until`.
+    #[inline]
     pub(super) fn drop_until(&mut self, until: Option<u64>) {
-        let left = self.left(until);
-        if left.units == 0 {
-            return;
+        let (count, units) = self.expiring(until);
+        if count > 0 {
+            let emptied = |position: &usize| self.entry(*position).units == 0;
+            if self.emptied > 0 {
+                self.emptied -= (self.expired..self.expired + count).filter(emptied).count();
+            }
+            self.expired += count;
+            self.expired_units += units;
+            self.units -= units;
         }
-        let sealed = left.blocks.min(self.sealed.len());
-        let dropped: usize = self.sealed.drain(..sealed).map(|block| block.entries.len()).sum();
-        self.count -= dropped + left.entries;
-        if left.blocks > sealed {
-            *self = Self::default();
-            return;
+        if self.expired > 0 {
+            for _ in 0..self.expired.min(CLEARED) {
+                self.clear_oldest();
+            }
+            self.give_back_slots();
         }
-        self.units -= left.units;
-        let block = self.block_mut(0);
-        for (_, units) in block.entries.drain(..left.entries) {
-            block.units -= units;
+    }
+
+    /// Moves the entries to fewer slots, if they use few of them.
+    #[inline]
+    fn give_back_slots(&mut self) {
+        if self.slots.len() > FEW_SLOTS && self.len() < self.slots.len() / 8 {
+            self.rebuild();
         }
     }
 
     /// Adds units to the newest entry, and sets its time to `time`.
     pub(super) fn add(&mut self, time: u64, units: u64) {
-        if let Some(newest) = self.tail.entries.back_mut() {
-            *newest = (time, newest.1 + units);
-            self.tail.units += units;
+        if self.len() > 0 {
+            let slot = self.slot(self.stored - 1);
+            self.slots[slot].time = time;
+            self.set_units(slot, self.slots[slot].units + units);
             self.units += units;
         }
     }
 
     /// Adds an entry.
     pub(super) fn push(&mut self, time: u64, units: u64) {
-        if self.tail.entries.len() >= BLOCK {
-            self.sealed.push_back(std::mem::take(&mut self.tail));
+        if self.stored == self.slots.len() {
+            // Also drops the entries that have expired or were given back.
+            self.rebuild();
         }
-        self.tail.entries.push_back((time, units));
-        self.tail.units += units;
+        let slot = self.slot(self.stored);
+        self.slots[slot].time = time;
+        self.set_units(slot, self.slots[slot].units + units);
         self.units += units;
-        self.count += 1;
+        self.stored += 1;
     }
 
     /// Returns the place and the units of the entry of exactly this time.
     pub(super) fn find(&self, time: u64) -> Option<(LogPosition, u64)> {
-        let block = self.sealed.partition_point(|block| block.newest() < time);
-        let entries = &self.block(block).entries;
-        let entry = entries.binary_search_by_key(&time, |(at, _)| *at).ok()?;
-        Some((LogPosition { block, entry }, entries[entry].1))
+        let newest = self.stored.checked_sub(1)?;
+        let position = match self.entry(newest).time {
+            latest if latest == time => newest,
+            _ => self.first_from(time),
+        };
+        let is_in_use = (self.expired..self.stored).contains(&position);
+        let entry = is_in_use.then(|| self.entry(position))?;
+        (entry.time == time && entry.units > 0).then_some((LogPosition(position), entry.units))
     }
 
     /// Removes units from an entry, and the entry with its last unit.
-    pub(super) fn lower(&mut self, LogPosition { block: index, entry }: LogPosition, units: u64) {
+    pub(super) fn lower(&mut self, LogPosition(position): LogPosition, units: u64) {
+        let slot = self.slot(position);
+        self.set_units(slot, self.slots[slot].units - units);
         self.units -= units;
-        let block = self.block_mut(index);
-        block.units -= units;
-        block.entries[entry].1 -= units;
-        if block.entries[entry].1 > 0 {
+        if self.slots[slot].units > 0 {
             return;
         }
-        block.entries.remove(entry);
-        self.count -= 1;
-        if index >= self.sealed.len() {
-            if self.tail.entries.is_empty() {
-                self.tail = self.sealed.pop_back().unwrap_or_default();
-            }
-        } else if self.sealed[index].entries.is_empty() {
-            self.sealed.remove(index);
-        } else {
-            self.merge(index);
+        self.emptied += 1;
+        while self.emptied > 0 && self.entry(self.stored - 1).units == 0 {
+            self.stored -= 1;
+            self.emptied -= 1;
         }
-    }
-
-    /// Merges a sealed block with the next or the previous one, if both fit into one block.
-    fn merge(&mut self, index: usize) {
-        for first in [Some(index), index.checked_sub(1)].into_iter().flatten() {
-            let (Some(one), Some(other)) = (self.sealed.get(first), self.sealed.get(first + 1))
-            else {
-                continue;
-            };
-            if one.entries.len() + other.entries.len() <= BLOCK {
-                if let Some(next) = self.sealed.remove(first + 1) {
-                    self.sealed[first].append(next);
-                }
-                return;
-            }
+        while self.emptied > 0 && self.entry(self.expired).units == 0 {
+            self.expired += 1;
+            self.emptied -= 1;
         }
+        self.give_back_slots();
     }
 
     /// Returns the time of the entry whose expiry frees `units` of the units after `until`.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
-        let mut units = units + self.left(until).units;
-        for block in self.blocks() {
-            if block.units < units {
-                units -= block.units;
-                continue;
+        let (_, expiring) = self.expiring(until);
+        let units = units + expiring;
+        if units > self.units {
+            return None;
+        }
+        let units = units + self.expired_units;
+        // The entries from `first` on come before those that begin again at the first slot.
+        let begun_again = self.units_before(self.first);
+        let at_end = self.units + self.expired_units - begun_again;
+        let sought = if units <= at_end { units + begun_again } else { units - at_end };
+        Some(self.slots[self.slot_with(sought)].time)
+    }
+
+    /// Returns the number of entries in use or given back that are not after `until`, and their units.
+    #[inline(always)]
+    fn expiring(&self, until: Option<u64>) -> (usize, u64) {
+        match until {
+            Some(until) if self.stored > self.expired && self.entry(self.expired).time <= until => {
+                self.count_expiring(until)
             }
-            for (time, taken) in &block.entries {
-                if *taken >= units {
-                    return Some(*time);
+            _ => (0, 0),
+        }
+    }
+
+    #[inline(never)]
+    fn count_expiring(&self, until: u64) -> (usize, u64) {
+        let mut units = 0;
+        for position in self.expired..self.stored {
+            let entry = self.entry(position);
+            if entry.time > until {
+                return (position - self.expired, units);
+            }
+            if position == self.expired + COMPARED {
+                return self.expiring_of_many(until);
+            }
+            units += entry.units;
+        }
+        (self.stored - self.expired, units)
+    }
+
+    #[inline(never)]
+    fn expiring_of_many(&self, until: u64) -> (usize, u64) {
+        let end = self.first_from(until + 1);
+        let slot = self.first + end;
+        let begun_again = self.units_before(self.first);
+        let stored = match slot.checked_sub(self.slots.len()) {
+            None => self.units_before(slot) - begun_again,
+            Some(slot) => self.units + self.expired_units - begun_again + self.units_before(slot),
+        };
+        (end - self.expired, stored - self.expired_units)
+    }
+
+    /// Returns the position of the first entry at `time` or later. Times are often evenly spread, so the
+    /// first guesses interpolate.
+    fn first_from(&self, time: u64) -> usize {
+        let (mut low, mut high) = (self.expired, self.stored);
+        let mut guesses = 3;
+        while low < high {
+            let mut middle = low + (high - low) / 2;
+            if guesses > 0 && high - low > COMPARED {
+                let (begin, end) = (self.entry(low).time, self.entry(high - 1).time);
+                if time <= begin {
+                    return low;
                 }
-                units -= taken;
+                if time > end {
+                    return high;
+                }
+                let part = u128::from(time - begin) * (high - 1 - low) as u128;
+                middle = low + (part / u128::from(end - begin)) as usize;
+                guesses -= 1;
+            }
+            match self.entry(middle).time {
+                found if found == time => return middle,
+                earlier if earlier < time => low = middle + 1,
+                _ => high = middle,
             }
         }
-        None
+        low
+    }
+
+    /// Returns the slot of an entry.
+    #[inline]
+    const fn slot(&self, position: usize) -> usize {
+        (self.first + position) & (self.slots.len() - 1)
+    }
+
+    #[inline]
+    fn entry(&self, position: usize) -> LogEntry {
+        self.slots[self.slot(position)]
+    }
+
+    /// Sets the units of a slot, and the sums that contain it.
+    #[inline]
+    fn set_units(&mut self, slot: usize, units: u64) {
+        let before = std::mem::replace(&mut self.slots[slot].units, units);
+        let mut index = slot;
+        for level in &mut self.levels {
+            index >>= FAN_OUT_BITS;
+            level[index] = level[index] + units - before;
+        }
+    }
+
+    /// Clears the slot of the oldest entry, which has expired.
+    fn clear_oldest(&mut self) {
+        self.expired_units -= self.slots[self.first].units;
+        self.set_units(self.first, 0);
+        self.first = self.slot(1);
+        self.stored -= 1;
+        self.expired -= 1;
+    }
+
+    /// Returns the units of the slots before `end`.
+    fn units_before(&self, mut end: usize) -> u64 {
+        if end == 0 {
+            return 0;
+        }
+        let begin = if self.levels.is_empty() { 0 } else { end & !(FAN_OUT - 1) };
+        let mut units = self.slots[begin..end].iter().map(|entry| entry.units).sum();
+        for (height, level) in self.levels.iter().enumerate() {
+            end >>= FAN_OUT_BITS;
+            let begin = if height + 1 == self.levels.len() { 0 } else { end & !(FAN_OUT - 1) };
+            units += level[begin..end].iter().sum::<u64>();
+        }
+        units
+    }
+
+    /// Returns the first slot up to which there are at least `units`. There must be as many.
+    fn slot_with(&self, mut units: u64) -> usize {
+        let mut index = 0;
+        for level in self.levels.iter().rev() {
+            while level[index] < units {
+                units -= level[index];
+                index += 1;
+            }
+            index <<= FAN_OUT_BITS;
+        }
+        while self.slots[index].units < units {
+            units -= self.slots[index].units;
+            index += 1;
+        }
+        index
+    }
+
+    /// Moves the entries in use to as many slots as they need, and half as many again or more.
+    #[inline(never)]
+    fn rebuild(&mut self) {
+        let wanted = self.len() + self.len() / 2;
+        let mut slots = vec![LogEntry::default(); wanted.next_power_of_two().max(FEWEST_SLOTS)];
+        let entries = (self.expired..self.stored).map(|position| self.entry(position));
+        let mut stored = 0;
+        for entry in entries.filter(|entry| entry.units > 0) {
+            slots[stored] = entry;
+            stored += 1;
+        }
+        let mut levels: Vec<Box<[u64]>> = Vec::new();
+        let sums = |units: &mut dyn Iterator<Item = u64>| {
+            let mut sums = Vec::new();
+            while let Some(first) = units.next() {
+                sums.push(first + units.take(FAN_OUT - 1).sum::<u64>());
+            }
+            sums.into_boxed_slice()
+        };
+        if slots.len() > FAN_OUT {
+            levels.push(sums(&mut slots.iter().map(|entry| entry.units)));
+        }
+        while let Some(last) = levels.last().filter(|last| last.len() > FAN_OUT) {
+            let next = sums(&mut last.iter().copied());
+            levels.push(next);
+        }
+        let units = self.units;
+        *self = Self { slots: slots.into(), levels, stored, units, ..Self::default() };
     }
 }
 
@@ -216,29 +347,32 @@ mod tests {
     use std::collections::BTreeMap;
 
     impl Log {
-        /// Panics unless every sum is right and no block is too long or empty.
+        /// Panics unless every sum is right and every slot without an entry is empty.
         fn assert_sound(&self) {
-            for block in self.blocks() {
-                assert_eq!(block.units, block.entries.iter().map(|(_, units)| units).sum::<u64>());
-                assert!(
-                    block.entries.len() <= BLOCK && block.entries.iter().all(|entry| entry.1 > 0)
-                );
+            let units = |range: std::ops::Range<usize>| -> u64 {
+                range.map(|position| self.entry(position).units).sum()
+            };
+            assert_eq!(self.expired_units, units(0..self.expired));
+            assert_eq!(self.units, units(self.expired..self.stored));
+            let emptied = (self.expired..self.stored).filter(|at| self.entry(*at).units == 0);
+            assert_eq!(self.emptied, emptied.count());
+            let all: u64 = self.slots.iter().map(|entry| entry.units).sum();
+            assert_eq!(all, self.units + self.expired_units);
+            for end in 0..=self.slots.len() {
+                let before: u64 = self.slots[..end].iter().map(|entry| entry.units).sum();
+                assert_eq!(self.units_before(end), before, "{end}");
             }
-            assert_eq!(self.units, self.blocks().map(|block| block.units).sum::<u64>());
-            let entries = self.blocks().map(|block| block.entries.len());
-            assert_eq!(self.count, entries.sum::<usize>());
-            assert!(self.sealed.iter().all(|block| !block.entries.is_empty()));
-            assert_eq!(self.count == 0, self.tail.entries.is_empty());
         }
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Compares the log with a map of times, over many blocks and removals in any order.
+        /// Compares the log with a map of times, over many entries and removals in any order.
         #[test]
         fn a_log_is_a_map_of_times_to_units(
             steps in prop::collection::vec((0..9_u8, any::<u32>(), 1..4_u64), 1..3_000),
+            distance in 1..50_u32,
         ) {
             let (mut log, mut map, mut now) = (Log::default(), BTreeMap::new(), 0_u64);
             for (what, choice, units) in steps {
@@ -248,7 +382,7 @@ mod tests {
                 };
                 match what {
                     0..=4 => {
-                        now += 1 + u64::from(choice % 3);
+                        now += 1 + u64::from(choice % distance);
                         log.push(now, units);
                         map.insert(now, units);
                     }
@@ -264,6 +398,7 @@ mod tests {
                         log.lower(place, units.min(held));
                         map.insert(time, held - units.min(held));
                         map.retain(|_, units| *units > 0);
+                        prop_assert_eq!(log.find(time).is_some(), map.contains_key(&time));
                     },
                     _ => if let Some((time, _)) = entry(&map).filter(|_| choice % 8 == 0) {
                         let until = Some(time);
@@ -278,8 +413,10 @@ mod tests {
                             });
                             prop_assert_eq!(log.leaves_with(until, sought), last.map(|(time, _)| *time));
                         }
+                        prop_assert_eq!(log.leaves_with(until, after + 1), None);
                         log.drop_until(until);
                         map = map.split_off(&(time + 1));
+                        log.assert_sound();
                     },
                 }
                 prop_assert_eq!(log.len(), map.len());
@@ -290,9 +427,9 @@ mod tests {
         }
     }
 
-    /// Otherwise a few long requests would keep the memory of many blocks.
+    /// Otherwise a few long requests would keep the memory of many others.
     #[test]
-    fn short_neighbouring_blocks_are_merged() {
+    fn a_log_of_few_entries_takes_few_slots() {
         let mut log = Log::default();
         (0..10_000).for_each(|time| log.push(time, 1));
         for time in (0..10_000).filter(|time| time % 100 != 0) {
@@ -301,6 +438,21 @@ mod tests {
         }
         log.assert_sound();
         assert_eq!(log.len(), 100);
-        assert!(log.sealed.len() <= 2, "{} blocks", log.sealed.len());
+        assert!(log.slots.len() <= 512, "{} slots", log.slots.len());
+        log.drop_until(Some(9_850));
+        assert_eq!(log.len(), 1);
+        assert!(log.slots.len() <= FEW_SLOTS, "{} slots", log.slots.len());
+    }
+
+    #[test]
+    fn a_log_is_as_large_as_its_entries_however_long_it_is_used() {
+        let mut log = Log::default();
+        for time in 0..100_000 {
+            log.drop_until(Some(time).filter(|time| *time >= 100).map(|time| time - 100));
+            log.push(time, 1);
+        }
+        log.assert_sound();
+        assert_eq!(log.len(), 100);
+        assert!(log.slots.len() <= 256, "{} slots", log.slots.len());
     }
 }

@@ -5,14 +5,14 @@
 //! * **Invariant**: a request of cost `c` is allowed if and only if the units charged in
 //!   (now − period, now] + `c` <= max.
 //! * **Entries** hold a time and the number of units charged then. Units of one microsecond share an
-//!   entry, and each entry has at least one unit. They stand in blocks of at most 128, with the units
-//!   of each block. Counting the entries that expire, and finding the entry that must expire before a request
-//!   is allowed, visits blocks first, and then the entries of one block.
+//!   entry, and each entry has at least one unit. They stand in a ring, with sums of their units. Counting the
+//!   units that expire, and finding the entry that must expire before a request is allowed, takes a few
+//!   sums and a few entries, however long the log is.
 //! * **Beyond the limit** (a charge of used units, a `max` that was lowered) a full log gets no further
 //!   entry: the units are added to the newest entry, whose time becomes now. Its units then count
 //!   longer, never shorter.
 //! * **Refunds** remove units from the entry of the time at which they were charged, if it still
-//!   exists. No entry of another block is moved.
+//!   exists. No other entry moves.
 //! * **Rounding**: none.
 //! * **State**: two integers for each entry, and a few for each block.
 //!
@@ -30,10 +30,8 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_log.lua` is the same function in Lua; change both.
 
-use super::State;
-use super::counting::Counting;
+use super::counting::until;
 use super::log::Log;
-use super::state::until;
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
@@ -70,30 +68,90 @@ impl SlidingLog {
     }
 
     /// Returns the units that count at `now`.
-    fn used(self, state: &State, now: Timestamp) -> u64 {
-        state.log().map_or(0, |log| log.units_after(self.left_until(now)))
+    #[inline]
+    fn used(self, log: &Log, now: Timestamp) -> u64 {
+        log.units_after(self.left_until(now))
     }
 
     /// Returns how many of the `units` charged at `charged` still count.
-    pub(super) fn held(self, state: &State, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
+    pub(super) fn held(self, log: &Log, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
         let charged = charged.as_micros();
-        let found = state.log().filter(|_| self.leaves(charged) > now.as_micros());
-        found.and_then(|log| log.find(charged)).map_or(0, |(_, held)| held.min(units))
+        if self.leaves(charged) <= now.as_micros() {
+            return 0;
+        }
+        log.find(charged).map_or(0, |(_, held)| held.min(units))
     }
 
     /// Re-dates to `now` those of the `units` charged at `charged` that still count.
-    pub(super) fn renew(self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
-        let held = self.held(state, now, charged, units);
+    pub(super) fn renew(self, log: &mut Log, now: Timestamp, charged: Timestamp, units: u64) {
+        let held = self.held(log, now, charged, units);
         if held > 0 {
-            self.refund(state, now, charged, held);
-            self.charge(state, now, held);
+            self.refund(log, now, charged, held);
+            self.charge(log, now, held);
         }
+    }
+
+    /// Returns the units that can be granted at `now`.
+    #[inline]
+    pub(super) fn available(self, log: &Log, now: Timestamp) -> u64 {
+        self.max.saturating_sub(self.used(log, now))
+    }
+
+    /// Charges `units` at `now`, even if fewer are available. Returns the status of the limit after it.
+    #[inline]
+    pub(super) fn charge(self, log: &mut Log, now: Timestamp, units: u64) -> Outcome {
+        log.drop_until(self.left_until(now));
+        let units = units.min(MAX_UNITS - log.units());
+        let time = now.as_micros();
+        let (newest, count) = (log.newest(), log.len() as u64);
+        if units > 0 {
+            // A limit of 0 is charged too, for units that were used already.
+            if newest.is_none() || (newest < Some(time) && count < self.max) {
+                log.push(time, units);
+            } else {
+                log.add(time, units);
+            }
+        }
+        let newest = if units > 0 { time } else { newest.unwrap_or(0) };
+        let used = log.units();
+        Outcome::granted(used, if used == 0 { 0 } else { until(self.leaves(newest), now) })
+    }
+
+    /// Charges `units` at `now` if they can be granted. Returns the status of the limit after it, or `None`,
+    /// and changes nothing.
+    #[inline]
+    pub(super) fn try_charge(self, log: &mut Log, now: Timestamp, units: u64) -> Option<Outcome> {
+        (units <= self.available(log, now)).then(|| self.charge(log, now, units))
+    }
+
+    /// Gives back those of the `units` charged at `charged` that still count at `now`.
+    pub(super) fn refund(self, log: &mut Log, now: Timestamp, charged: Timestamp, units: u64) {
+        log.drop_until(self.left_until(now));
+        if let Some((place, held)) = log.find(charged.as_micros()) {
+            log.lower(place, units.min(held));
+        }
+    }
+
+    /// Returns the time from which the log is as if never used.
+    pub(super) fn expires(self, log: &Log) -> Timestamp {
+        Timestamp::from_micros(log.newest().map_or(0, |newest| self.leaves(newest)))
+    }
+
+    /// Returns the status of the limit at `now` for a request that requires `required` units.
+    pub(super) fn outcome(self, log: &Log, now: Timestamp, required: u64) -> Outcome {
+        let used = self.used(log, now);
+        if used == 0 {
+            return self.outcome_of(Standing::default(), now, required);
+        }
+        let newest = log.newest().unwrap_or(0);
+        let passes_at = self.passes_at(log, now, used, required);
+        self.outcome_of(Standing { used, newest, passes_at }, now, required)
     }
 
     /// Returns the outcome, from the three integers that a script replies.
     #[cfg(feature = "redis")]
-    pub(super) fn replied(self, cells: &State, now: Timestamp, needed: u64) -> Outcome {
-        let [used, newest, passes_at] = cells.three().unwrap_or_default();
+    pub(super) fn replied(self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
+        let [used, newest, passes_at] = cells.first_chunk().copied().unwrap_or_default();
         self.outcome_of(Standing { used, newest, passes_at }, now, needed)
     }
 
@@ -121,55 +179,6 @@ impl SlidingLog {
     }
 }
 
-impl Counting for SlidingLog {
-    fn available(&self, state: &State, now: Timestamp) -> u64 {
-        self.max.saturating_sub(self.used(state, now))
-    }
-
-    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
-        let log = state.log_mut();
-        log.drop_until(self.left_until(now));
-        let units = units.min(MAX_UNITS - log.units_after(None));
-        if units == 0 {
-            return;
-        }
-        let now = now.as_micros();
-        let (newest, count) = (log.newest(), log.len() as u64);
-        // A limit of 0 is charged too, for units that were used already.
-        if newest.is_none() || (newest < Some(now) && count < self.max) {
-            log.push(now, units);
-        } else {
-            log.add(now, units);
-        }
-    }
-
-    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
-        let log = state.log_mut();
-        log.drop_until(self.left_until(now));
-        if let Some((place, held)) = log.find(charged.as_micros()) {
-            log.lower(place, units.min(held));
-        }
-        if log.len() == 0 {
-            state.clear();
-        }
-    }
-
-    fn expires(&self, state: &State) -> Timestamp {
-        let newest = state.log().and_then(Log::newest);
-        Timestamp::from_micros(newest.map_or(0, |newest| self.leaves(newest)))
-    }
-
-    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        let (used, log) = (self.used(state, now), state.log());
-        let standing = log.filter(|_| used > 0).map_or(Standing::default(), |log| Standing {
-            used,
-            newest: log.newest().unwrap_or(0),
-            passes_at: self.passes_at(log, now, used, needed),
-        });
-        self.outcome_of(standing, now, needed)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,15 +195,15 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    fn entries(state: &State) -> usize {
-        state.log().map_or(0, Log::len)
+    fn entries(log: &Log) -> usize {
+        log.len()
     }
 
     /// Calls at 12:33:35, 33:37, 34:14, 34:26 and 34:28 under 5 per minute.
     #[test]
     fn the_first_unit_that_leaves_makes_room() {
         let limit = log("5/minute:sliding-log");
-        let mut state = State::empty();
+        let mut state = Log::default();
         for time in [33 * 60 + 35, 33 * 60 + 37, 34 * 60 + 14, 34 * 60 + 26, 34 * 60 + 28] {
             assert!(limit.available(&state, at(time)) > 0);
             limit.charge(&mut state, at(time), 1);
@@ -214,7 +223,7 @@ mod tests {
     #[test]
     fn units_of_one_microsecond_share_an_entry() {
         let limit = log("1000/second:sliding-log");
-        let mut state = State::empty();
+        let mut state = Log::default();
         for _ in 0..1_000 {
             limit.charge(&mut state, at(0), 1);
         }
@@ -226,7 +235,7 @@ mod tests {
     #[test]
     fn a_full_log_that_is_charged_moves_its_newest_entry() {
         let limit = log("3/minute:sliding-log");
-        let mut state = State::empty();
+        let mut state = Log::default();
         for time in 0..10 {
             limit.charge(&mut state, at(time), 1);
         }
@@ -240,7 +249,7 @@ mod tests {
     #[test]
     fn a_blocked_limit_tells_what_was_charged_nevertheless() {
         let limit = log("0/minute:sliding-log");
-        let mut state = State::empty();
+        let mut state = Log::default();
         limit.charge(&mut state, at(0), 2);
         assert_eq!(limit.outcome(&state, at(1), 1), Outcome::never(2, 59 * SECOND));
     }
@@ -248,7 +257,7 @@ mod tests {
     #[test]
     fn units_beyond_what_can_be_counted_exactly_are_not_added_up() {
         let limit = log("9/minute:sliding-log");
-        let mut state = State::empty();
+        let mut state = Log::default();
         limit.charge(&mut state, at(0), MAX_UNITS - 5);
         limit.charge(&mut state, at(30), MAX_UNITS + 1);
         assert_eq!(limit.outcome(&state, at(30), 0), Outcome::granted(MAX_UNITS, 60 * SECOND));
@@ -262,7 +271,7 @@ mod tests {
     #[test]
     fn a_permit_is_free_when_given_back_or_when_its_lease_ends() {
         let limit = log("2:concurrency:lease=30s");
-        let mut state = State::empty();
+        let mut state = Log::default();
         limit.charge(&mut state, at(0), 1);
         limit.charge(&mut state, at(10), 1);
         assert_eq!(limit.outcome(&state, at(11), 1), Outcome::denied(2, 29 * SECOND, 19 * SECOND));
@@ -287,7 +296,7 @@ mod tests {
             steps in prop::collection::vec((0..9_000_u64, 0..9_u64, prop::option::of(0..12_usize)), 1..120),
         ) {
             let limit = log(&format!("{max}/{period}ms:sliding-log"));
-            let (mut state, mut now) = (State::empty(), at(0));
+            let (mut state, mut now) = (Log::default(), at(0));
             let mut units: Vec<Timestamp> = Vec::new();
             for (advance, cost, back) in steps {
                 now = now.plus_micros(advance);
@@ -325,7 +334,7 @@ mod tests {
             steps in prop::collection::vec((0..2_000_u64, 1..4_u64, prop::option::of(0..12_usize)), 1..120),
         ) {
             let limit = log(&format!("{max}:concurrency:lease=10ms"));
-            let (mut state, mut now) = (State::empty(), at(0));
+            let (mut state, mut now) = (Log::default(), at(0));
             let mut units: Vec<Timestamp> = Vec::new();
             for (advance, cost, back) in steps {
                 now = now.plus_micros(advance);

@@ -14,28 +14,37 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_window.lua` is the same function in Lua; change both.
 
-use super::State;
-use super::counting::Counting;
-use super::state::until;
+use super::counting::{Counting, until};
+use super::divisor::Divisor;
 use crate::model::{Limit, MAX_UNITS, Outcome, Period};
 use crate::time::Timestamp;
 
-/// Cells before the buckets.
-const HEAD: usize = 2;
+/// Cells before the buckets: the number of the newest bucket, the time of the first charge since the state
+/// was empty, the units of all buckets, and the time from which these units have to be added up again: then
+/// a bucket expires, or a new one begins.
+const HEAD: usize = 4;
 
-/// A sliding window. Cells: the number of the newest bucket, the time of the first charge since the
-/// state was empty, then the buckets, newest first.
+/// A sliding window. Cells: those of the head, then the buckets, newest first. Redis stores neither the
+/// units of all buckets nor their time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindow {
     max: u64,
     period: u64,
-    precision: u64,
+    precision: Divisor,
+}
+
+/// The buckets as a state has them.
+#[derive(Clone, Copy, Debug)]
+struct Buckets<'a> {
+    /// The number of the newest.
+    newest: u64,
+    units: &'a [u64],
 }
 
 impl SlidingWindow {
     pub(super) const fn new(limit: Limit, precision: Period) -> Self {
         let (period, precision) = (limit.period().as_micros(), precision.as_micros());
-        Self { max: limit.max(), period, precision }
+        Self { max: limit.max(), period, precision: Divisor::new(precision) }
     }
 
     /// Returns the number of cells.
@@ -43,77 +52,80 @@ impl SlidingWindow {
         HEAD + self.size()
     }
 
+    /// Returns the number of cells that a script stores and replies.
+    #[cfg(feature = "redis")]
+    pub(super) const fn replied_cells(self) -> usize {
+        2 + self.size()
+    }
+
     /// Returns the most buckets that count at the same time.
     const fn size(self) -> usize {
-        (self.period.div_ceil(self.precision) + 1) as usize
+        (self.precision.quotient_up(self.period) + 1) as usize
     }
 
     /// Returns the time at which the bucket of this number expires. It saturates, because a damaged state
     /// may contain any number.
     const fn leaves(self, number: u64) -> u64 {
-        number.saturating_add(1).saturating_mul(self.precision).saturating_add(self.period)
+        number.saturating_add(1).saturating_mul(self.precision.get()).saturating_add(self.period)
     }
 
     /// Returns the buckets that count at `now`, newest first: number and units.
-    fn counting(self, state: &State, now: Timestamp) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let (newest, buckets) = match state.many() {
-            [newest, _, buckets @ ..] => (*newest, buckets),
-            _ => (0, &[][..]),
-        };
-        let numbered = buckets
+    fn counting(self, buckets: Buckets<'_>, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
+        let Buckets { newest, units } = buckets;
+        let numbered = units
             .iter()
             .enumerate()
             .map_while(move |(age, units)| Some((newest.checked_sub(age as u64)?, *units)));
         numbered.take_while(move |(number, _)| now.as_micros() < self.leaves(*number))
     }
 
-    fn used(self, state: &State, now: Timestamp) -> u64 {
-        self.counting(state, now).fold(0, |sum, (_, units)| sum.saturating_add(units))
-    }
-}
-
-impl Counting for SlidingWindow {
-    fn available(&self, state: &State, now: Timestamp) -> u64 {
-        self.max.saturating_sub(self.used(state, now))
+    fn used_in(self, buckets: Buckets<'_>, now: Timestamp) -> u64 {
+        self.counting(buckets, now).fold(0, |sum, (_, units)| sum.saturating_add(units))
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
-        let number = now.as_micros() / self.precision;
-        let cells = state.many_mut(self.cells());
-        let age = number.saturating_sub(cells[0]).min(self.size() as u64) as usize;
-        if cells[1] == 0 {
-            cells[1] = now.as_micros();
-        }
-        let buckets = &mut cells[HEAD..];
-        buckets.rotate_right(age % buckets.len());
-        buckets[..age].fill(0);
-        buckets[0] = buckets[0].saturating_add(units).min(MAX_UNITS);
-        cells[0] = number;
-    }
-
-    fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
-        let number = charged.as_micros() / self.precision;
-        let cells = state.many_mut(self.cells());
-        if charged.as_micros() < cells[1] {
-            return;
-        }
-        let bucket = cells[0].checked_sub(number).and_then(|age| usize::try_from(age).ok());
-        if let Some(bucket) = bucket.and_then(|age| cells[HEAD..].get_mut(age)) {
-            *bucket = bucket.saturating_sub(units);
+    fn used(self, cells: &[u64], now: Timestamp) -> u64 {
+        match cells {
+            [_, _, sum, until, ..] if now.as_micros() < *until => *sum,
+            _ => self.used_in(buckets(cells), now),
         }
     }
 
-    fn expires(&self, state: &State) -> Timestamp {
-        let newest = match state.many() {
-            [newest, since, ..] if *since > 0 => Some(*newest),
-            _ => None,
+    /// Begins the bucket of `now`. The buckets before it move, and those that have expired are emptied.
+    #[inline(never)]
+    fn begin_bucket(self, cells: &mut [u64], now: Timestamp) {
+        let [newest, since, _, _, units @ ..] = cells else { return };
+        let number = self.precision.quotient(now.as_micros());
+        if *since == 0 {
+            *since = now.as_micros();
+        }
+        let age = number.saturating_sub(*newest).min(units.len() as u64) as usize;
+        units.rotate_right(age % units.len());
+        units[..age].fill(0);
+        *newest = number;
+    }
+
+    /// Adds the units of all buckets up.
+    fn add_up(self, cells: &mut [u64], now: Timestamp) {
+        let buckets = buckets(cells);
+        let used = self.used_in(buckets, now);
+        let oldest = self.counting(buckets, now).filter(|(_, units)| *units > 0).last();
+        let next_begins = buckets.newest.saturating_add(1).saturating_mul(self.precision.get());
+        let until = oldest.map_or(0, |(number, _)| self.leaves(number).min(next_begins));
+        cells[2..HEAD].copy_from_slice(&[used, until]);
+    }
+
+    /// Returns the outcome, from the cells that a script replies.
+    #[cfg(feature = "redis")]
+    pub(super) fn replied(self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
+        let buckets = match cells {
+            [newest, _, units @ ..] => Buckets { newest: *newest, units },
+            _ => Buckets { newest: 0, units: &[] },
         };
-        Timestamp::from_micros(newest.map_or(0, |newest| self.leaves(newest)))
+        self.outcome_of(buckets, self.used_in(buckets, now), now, needed)
     }
 
-    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        let used = self.used(state, now);
-        let newest = self.counting(state, now).find(|(_, units)| *units > 0);
+    fn outcome_of(self, buckets: Buckets<'_>, used: u64, now: Timestamp, needed: u64) -> Outcome {
+        let newest = self.counting(buckets, now).find(|(_, units)| *units > 0);
         let reset = newest.map_or(0, |(number, _)| until(self.leaves(number), now));
         if needed > self.max {
             return Outcome::never(used, reset);
@@ -125,12 +137,68 @@ impl Counting for SlidingWindow {
         // exceeds must expire first.
         let room = self.max - needed;
         let mut kept = 0_u64;
-        let must_leave = self.counting(state, now).find(|(_, units)| {
+        let must_leave = self.counting(buckets, now).find(|(_, units)| {
             kept = kept.saturating_add(*units);
             kept > room
         });
         let wait = must_leave.map_or(0, |(number, _)| until(self.leaves(number), now));
         Outcome::denied(used, reset, wait)
+    }
+}
+
+/// Returns the buckets of a state.
+fn buckets(cells: &[u64]) -> Buckets<'_> {
+    match cells {
+        [newest, _, _, _, units @ ..] => Buckets { newest: *newest, units },
+        _ => Buckets { newest: 0, units: &[] },
+    }
+}
+
+impl Counting for SlidingWindow {
+    #[inline]
+    fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
+        self.max.saturating_sub(self.used(cells, now))
+    }
+
+    #[inline]
+    fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome {
+        let is_current = cells.get(3).is_some_and(|until| now.as_micros() < *until);
+        if !is_current {
+            self.begin_bucket(cells, now);
+        }
+        let [newest, _, sum, _, bucket, ..] = cells else { return Outcome::granted(0, 0) };
+        let charged = bucket.saturating_add(units).min(MAX_UNITS);
+        *sum += charged - *bucket;
+        *bucket = charged;
+        let reset = until(self.leaves(*newest), now);
+        if !is_current {
+            self.add_up(cells, now);
+        }
+        Outcome::granted(cells[2], reset)
+    }
+
+    fn refund(&self, cells: &mut [u64], now: Timestamp, charged: Timestamp, units: u64) {
+        let number = self.precision.quotient(charged.as_micros());
+        if let [newest, since, _, _, buckets @ ..] = cells
+            && charged.as_micros() >= *since
+            && let Some(age) = newest.checked_sub(number)
+            && let Some(bucket) = usize::try_from(age).ok().and_then(|age| buckets.get_mut(age))
+        {
+            *bucket = bucket.saturating_sub(units);
+            self.add_up(cells, now);
+        }
+    }
+
+    fn expires(&self, cells: &[u64]) -> Timestamp {
+        let newest = match cells {
+            [newest, since, ..] if *since > 0 => Some(*newest),
+            _ => None,
+        };
+        Timestamp::from_micros(newest.map_or(0, |newest| self.leaves(newest)))
+    }
+
+    fn outcome(&self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
+        self.outcome_of(buckets(cells), self.used(cells, now), now, needed)
     }
 }
 
@@ -147,9 +215,9 @@ mod tests {
     fn a_bucket_of_no_time_never_leaves() {
         let limit: Limit = "10/minute:sliding-window:precision=20s".parse().unwrap();
         let limit = SlidingWindow::new(limit, Period::from_millis(20_000).unwrap());
-        let mut state = State::empty();
+        let mut state = vec![0; limit.cells()];
         limit.charge(&mut state, at(5), 10);
-        state.many_mut(limit.cells())[0] = MAX_UNITS;
+        (state[0], state[3]) = (MAX_UNITS, 0);
         assert_eq!(limit.available(&state, at(99_999)), 0);
         assert_eq!(limit.expires(&state).as_micros(), u64::MAX);
     }
@@ -158,7 +226,7 @@ mod tests {
     fn buckets_leave_one_by_one() {
         let limit: Limit = "10/minute:sliding-window:precision=20s".parse().unwrap();
         let limit = SlidingWindow::new(limit, Period::from_millis(20_000).unwrap());
-        let mut state = State::empty();
+        let mut state = vec![0; limit.cells()];
         limit.charge(&mut state, at(5), 4);
         limit.charge(&mut state, at(25), 6);
         assert_eq!(limit.outcome(&state, at(30), 1), Outcome::denied(10, 70_000_000, 50_000_000));
@@ -184,7 +252,7 @@ mod tests {
             let limit: Limit = text.parse().unwrap();
             let precision = Period::from_millis(precision.min(period)).unwrap();
             let limit = SlidingWindow::new(limit, precision);
-            let (mut state, mut now) = (State::empty(), at(0).as_micros());
+            let (mut state, mut now) = (vec![0; limit.cells()], at(0).as_micros());
             let mut admitted: Vec<(u64, u64)> = Vec::new();
             for (advance, cost) in steps {
                 now += advance * 313;

@@ -18,18 +18,18 @@
 //!
 //! `store/redis/scripts/algorithms/sliding_window_counter.lua` is the same function in Lua; change both.
 
-use super::State;
-use super::counting::Counting;
-use super::state::until;
+use super::counting::{Counting, set_cells, until, used_cells};
+use super::divisor::Divisor;
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
-/// A sliding window counter. Cells: the beginning of the current window, units used in it, units
-/// used in the one before, and the first charge that may count in them.
+/// A sliding window counter. Cells: the beginning of the current window, units used in it, the first
+/// charge that may count in one of the windows, and units used in the window before. On Redis the last two are
+/// the other way round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindowCounter {
     max: u64,
-    period: u64,
+    period: Divisor,
 }
 
 /// Both windows as they are at one time.
@@ -37,38 +37,38 @@ pub(super) struct SlidingWindowCounter {
 struct Windows {
     since: u64,
     current: u64,
-    previous: u64,
     /// The time of the first charge since the state was empty, or the beginning of the window
     /// before, whichever is later.
     first: u64,
+    previous: u64,
 }
 
 impl SlidingWindowCounter {
     pub(super) const fn new(limit: Limit) -> Self {
-        Self { max: limit.max(), period: limit.period().as_micros() }
+        Self { max: limit.max(), period: Divisor::new(limit.period().as_micros()) }
     }
 
-    fn windows(self, state: &State, now: Timestamp) -> Windows {
-        let begin = now.as_micros() - now.as_micros() % self.period;
-        let [since, current, previous, first] = state.four().unwrap_or_default();
+    #[inline]
+    fn windows(self, cells: &[u64], now: Timestamp) -> Windows {
+        let (now, period) = (now.as_micros(), self.period.get());
+        let [since, current, first, previous] = used_cells(cells).unwrap_or_default();
+        if now.wrapping_sub(since) < period && since > 0 {
+            return Windows { since, current, first, previous };
+        }
+        let begin = now - self.period.remainder(now);
         if since == begin {
-            Windows { since, current, previous, first }
-        } else if since.checked_add(self.period) == Some(begin) {
-            Windows { since: begin, current: 0, previous: current, first: first.max(since) }
+            Windows { since, current, first, previous }
+        } else if since.checked_add(period) == Some(begin) {
+            Windows { since: begin, current: 0, first: first.max(since), previous: current }
         } else {
-            Windows { since: begin, current: 0, previous: 0, first: now.as_micros() }
+            Windows { since: begin, current: 0, first: now, previous: 0 }
         }
     }
 
-    /// Returns ⌊units × part / whole⌋, where `part` <= `whole`.
-    fn share(units: u64, part: u64, whole: u64) -> u64 {
-        let share = u128::from(units) * u128::from(part) / u128::from(whole);
-        u64::try_from(share).unwrap_or(u64::MAX)
-    }
-
+    #[inline]
     fn used(self, windows: Windows, now: Timestamp) -> u64 {
-        let left = self.period - (now.as_micros() - windows.since);
-        Self::share(windows.previous, left, self.period).saturating_add(windows.current)
+        let left = self.period.get() - (now.as_micros() - windows.since);
+        self.period.of_product(windows.previous, left).saturating_add(windows.current)
     }
 
     /// Returns when at most `allowed` of the `units` used in the previous window still count. The current
@@ -78,51 +78,57 @@ impl SlidingWindowCounter {
             return since;
         }
         // ⌊units × left / period⌋ <= allowed means left < (allowed + 1) × period / units.
-        let bound = (u128::from(allowed) + 1) * u128::from(self.period);
+        let period = self.period.get();
+        let bound = (u128::from(allowed) + 1) * u128::from(period);
         let left = bound.div_ceil(u128::from(units)) - 1;
-        since + self.period - u64::try_from(left).unwrap_or(self.period)
+        since + period - u64::try_from(left).unwrap_or(period)
     }
 
+    #[inline]
     fn reset(self, windows: Windows, now: Timestamp) -> u64 {
         let periods = match windows {
             Windows { current: 1.., .. } => 2,
             Windows { previous: 1.., .. } => 1,
             _ => 0,
         };
-        until(windows.since + periods * self.period, now)
+        until(windows.since + periods * self.period.get(), now)
     }
 }
 
 impl Counting for SlidingWindowCounter {
-    fn available(&self, state: &State, now: Timestamp) -> u64 {
-        self.max.saturating_sub(self.used(self.windows(state, now), now))
+    #[inline]
+    fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
+        self.max.saturating_sub(self.used(self.windows(cells, now), now))
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
-        let Windows { since, current, previous, first } = self.windows(state, now);
-        state.set_four([since, current.saturating_add(units).min(MAX_UNITS), previous, first]);
+    #[inline]
+    fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome {
+        let mut windows = self.windows(cells, now);
+        windows.current = windows.current.saturating_add(units).min(MAX_UNITS);
+        set_cells(cells, [windows.since, windows.current, windows.first, windows.previous]);
+        Outcome::granted(self.used(windows, now), self.reset(windows, now))
     }
 
-    fn refund(&self, state: &mut State, _: Timestamp, charged: Timestamp, units: u64) {
-        let Some([since, current, previous, first]) = state.four() else { return };
-        let charged = charged.as_micros();
+    fn refund(&self, cells: &mut [u64], _: Timestamp, charged: Timestamp, units: u64) {
+        let Some([since, current, first, previous]) = used_cells(cells) else { return };
+        let (charged, period) = (charged.as_micros(), self.period.get());
         if charged < first {
             return;
         }
-        if charged >= since && charged < since + self.period {
-            state.set_four([since, current.saturating_sub(units), previous, first]);
-        } else if charged < since && charged + self.period >= since {
-            state.set_four([since, current, previous.saturating_sub(units), first]);
+        if charged >= since && charged < since + period {
+            set_cells(cells, [since, current.saturating_sub(units)]);
+        } else if charged < since && charged + period >= since {
+            set_cells(cells, [since, current, first, previous.saturating_sub(units)]);
         }
     }
 
-    fn expires(&self, state: &State) -> Timestamp {
-        let [since, ..] = state.three().unwrap_or_default();
-        Timestamp::from_micros(since).plus_micros(2 * self.period)
+    fn expires(&self, cells: &[u64]) -> Timestamp {
+        let [since] = used_cells(cells).unwrap_or_default();
+        Timestamp::from_micros(since).plus_micros(2 * self.period.get())
     }
 
-    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        let windows = self.windows(state, now);
+    fn outcome(&self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
+        let windows = self.windows(cells, now);
         let (used, reset) = (self.used(windows, now), self.reset(windows, now));
         if needed > self.max {
             return Outcome::never(used, reset);
@@ -135,7 +141,7 @@ impl Counting for SlidingWindowCounter {
             // Enough units of the previous window expire during the current one …
             Some(allowed) => self.faded_at(windows.previous, allowed, windows.since),
             // … or enough units of the current window expire during the next one.
-            None => self.faded_at(windows.current, room, windows.since + self.period),
+            None => self.faded_at(windows.current, room, windows.since + self.period.get()),
         };
         Outcome::denied(used, reset, until(passes_at, now))
     }
@@ -153,7 +159,7 @@ mod tests {
     #[test]
     fn the_previous_window_fades() {
         let limit = SlidingWindowCounter::new("10/minute:sliding-window-counter".parse().unwrap());
-        let mut state = State::empty();
+        let mut state = [0; 4];
         limit.charge(&mut state, at(0), 10);
         assert_eq!(limit.available(&state, at(59_999_999)), 0);
         assert_eq!(limit.outcome(&state, at(0), 1), Outcome::denied(10, 120_000_000, 60_000_001));
@@ -172,10 +178,9 @@ mod tests {
         ) {
             let text = format!("{max}/{millis}ms:sliding-window-counter");
             let limit = SlidingWindowCounter::new(text.parse().unwrap());
-            let since = at(0).as_micros() / limit.period * limit.period;
-            let now = since + elapsed % limit.period;
-            let mut state = State::empty();
-            state.set_four([since, current, previous, since]);
+            let since = at(0).as_micros() / limit.period.get() * limit.period.get();
+            let now = since + elapsed % limit.period.get();
+            let state = [since, current, since, previous];
             let time = Timestamp::from_micros(now);
             let outcome = limit.outcome(&state, time, cost);
             if cost <= limit.available(&state, time) || cost > max {

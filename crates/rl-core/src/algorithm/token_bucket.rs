@@ -24,40 +24,19 @@
 //!
 //! `store/redis/scripts/algorithms/token_bucket.lua` is the same function in Lua; change both.
 
-use super::State;
-use super::counting::Counting;
-use super::gcra::Gcra;
-use super::state::until;
-use crate::model::{Limit, MAX_UNITS, Outcome, Refill};
+use super::counting::{Counting, set_cells, until, used_cells};
+use super::divisor::Divisor;
+use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
-/// A token bucket.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum TokenBucket {
-    Greedy(Gcra),
-    Interval(IntervalBucket),
-}
-
-impl TokenBucket {
-    pub(super) const fn new(limit: Limit, refill: Refill) -> Self {
-        match refill {
-            Refill::Greedy => Self::Greedy(Gcra::new(limit)),
-            Refill::Interval => Self::Interval(IntervalBucket {
-                max: limit.max(),
-                capacity: limit.capacity(),
-                period: limit.period().as_micros(),
-            }),
-        }
-    }
-}
-
-/// A bucket that is filled at the end of each period. Cells: the beginning of the period, tokens
+/// A token bucket that is filled at the end of each period. Cells: the beginning of the period, tokens
 /// that are missing, when none will be, and how many periods have ended since the bucket was full.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalBucket {
     max: u64,
     capacity: u64,
-    period: u64,
+    by_max: Divisor,
+    period: Divisor,
 }
 
 /// A bucket that lacks tokens, at some time.
@@ -72,76 +51,98 @@ struct Lacking {
 }
 
 impl IntervalBucket {
+    pub(super) const fn new(limit: Limit) -> Self {
+        Self {
+            max: limit.max(),
+            capacity: limit.capacity(),
+            by_max: Divisor::new(limit.max()),
+            period: Divisor::new(limit.period().as_micros()),
+        }
+    }
+
     /// Returns the bucket as it is at `now`, unless it is full.
-    fn current(self, state: &State, now: Timestamp) -> Option<Lacking> {
-        let [since, used, full_at, ended] = state.four()?;
-        let periods = until(now.as_micros(), Timestamp::from_micros(since)) / self.period;
+    #[inline]
+    fn current(self, cells: &[u64], now: Timestamp) -> Option<Lacking> {
+        let [since, used, full_at, ended] = used_cells(cells)?;
+        let elapsed = until(now.as_micros(), Timestamp::from_micros(since));
+        let periods = if elapsed < self.period.get() { 0 } else { self.period.quotient(elapsed) };
         // The bucket is full at the stored time, even if `max` was lowered since then.
-        if now.as_micros() >= full_at || periods >= used.div_ceil(self.max) {
+        let refilled = periods.saturating_mul(self.max);
+        if now.as_micros() >= full_at || refilled >= used {
             return None;
         }
         Some(Lacking {
-            since: since + periods * self.period,
-            used: used - periods * self.max,
+            since: since + periods * self.period.get(),
+            used: used - refilled,
             ended: ended.saturating_add(periods),
         })
     }
 
-    fn keep(self, state: &mut State, Lacking { since, used, ended }: Lacking) {
-        state.set_four([since, used, self.full_at(since, used), ended]);
+    /// Stores the bucket. Returns the time at which it is full.
+    #[inline]
+    fn keep(self, cells: &mut [u64], Lacking { since, used, ended }: Lacking) -> u64 {
+        let full_at = self.full_at(since, used);
+        set_cells(cells, [since, used, full_at, ended]);
+        full_at
     }
 
     /// Returns how many periods it takes until at most `allowed` of the `used` tokens are missing.
     const fn periods(self, used: u64, allowed: u64) -> u64 {
-        used.saturating_sub(allowed).div_ceil(self.max)
+        self.by_max.quotient_up(used.saturating_sub(allowed))
     }
 
     /// Returns when `used` tokens, missing since `since`, are refilled.
     const fn full_at(self, since: u64, used: u64) -> u64 {
-        let full_at = since.saturating_add(self.periods(used, 0).saturating_mul(self.period));
+        let refilling = self.periods(used, 0).saturating_mul(self.period.get());
+        let full_at = since.saturating_add(refilling);
         if full_at < MAX_UNITS { full_at } else { MAX_UNITS }
     }
 }
 
 impl Counting for IntervalBucket {
-    fn available(&self, state: &State, now: Timestamp) -> u64 {
+    #[inline]
+    fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
         if self.max == 0 {
             return 0;
         }
-        self.capacity.saturating_sub(self.current(state, now).map_or(0, |lacking| lacking.used))
+        self.capacity.saturating_sub(self.current(cells, now).map_or(0, |lacking| lacking.used))
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
+    #[inline]
+    fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome {
         if self.max == 0 {
-            return;
+            return Outcome::granted(0, 0);
         }
         let full = Lacking { since: now.as_micros(), used: 0, ended: 0 };
-        let lacking = self.current(state, now).unwrap_or(full);
+        let lacking = self.current(cells, now).unwrap_or(full);
         let used = lacking.used.saturating_add(units).min(MAX_UNITS);
-        self.keep(state, Lacking { used, ..lacking });
+        let full_at = self.keep(cells, Lacking { used, ..lacking });
+        Outcome::granted(used, until(full_at, now))
     }
 
-    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
+    fn refund(&self, cells: &mut [u64], now: Timestamp, charged: Timestamp, units: u64) {
         if self.max == 0 {
             return;
         }
-        let Some(lacking) = self.current(state, now) else { return };
-        let full_until = lacking.since.saturating_sub(lacking.ended.saturating_mul(self.period));
-        if charged.as_micros() < full_until {
+        let Some(lacking) = self.current(cells, now) else { return };
+        let open_for = lacking.ended.saturating_mul(self.period.get());
+        if charged.as_micros() < lacking.since.saturating_sub(open_for) {
             return;
         }
         match lacking.used.saturating_sub(units) {
-            0 => state.clear(),
-            used => self.keep(state, Lacking { used, ..lacking }),
+            0 => set_cells(cells, [0; 4]),
+            used => {
+                self.keep(cells, Lacking { used, ..lacking });
+            }
         }
     }
 
-    fn expires(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(state.three().map_or(0, |[_, _, full_at]| full_at))
+    fn expires(&self, cells: &[u64]) -> Timestamp {
+        Timestamp::from_micros(used_cells(cells).map_or(0, |[_, _, full_at]| full_at))
     }
 
-    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        let current = if self.max == 0 { None } else { self.current(state, now) };
+    fn outcome(&self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
+        let current = if self.max == 0 { None } else { self.current(cells, now) };
         let (since, used) =
             current.map_or((now.as_micros(), 0), |lacking| (lacking.since, lacking.used));
         let reset = if used == 0 { 0 } else { until(self.full_at(since, used), now) };
@@ -154,55 +155,25 @@ impl Counting for IntervalBucket {
         match self.periods(used, self.capacity - needed) {
             0 => Outcome::granted(used, reset),
             periods => {
-                let passes_at = since.saturating_add(periods.saturating_mul(self.period));
+                let passes_at = since.saturating_add(periods.saturating_mul(self.period.get()));
                 Outcome::denied(used, reset, until(passes_at, now))
             }
         }
     }
 }
 
-/// Calls a method of the bucket, whichever way it is refilled.
-macro_rules! either {
-    ($bucket:expr, $method:ident($($argument:expr),*)) => {
-        match $bucket {
-            TokenBucket::Greedy(gcra) => gcra.$method($($argument),*),
-            TokenBucket::Interval(interval) => interval.$method($($argument),*),
-        }
-    };
-}
-
-impl Counting for TokenBucket {
-    fn available(&self, state: &State, now: Timestamp) -> u64 {
-        either!(self, available(state, now))
-    }
-
-    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
-        either!(self, charge(state, now, units));
-    }
-
-    fn refund(&self, state: &mut State, now: Timestamp, charged: Timestamp, units: u64) {
-        either!(self, refund(state, now, charged, units));
-    }
-
-    fn expires(&self, state: &State) -> Timestamp {
-        either!(self, expires(state))
-    }
-
-    fn outcome(&self, state: &State, now: Timestamp, needed: u64) -> Outcome {
-        either!(self, outcome(state, now, needed))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::gcra::Gcra;
+    use crate::model::{Algorithm, Refill};
 
-    fn bucket(text: &str) -> TokenBucket {
+    fn bucket(text: &str) -> Box<dyn Counting> {
         let limit: Limit = text.parse().unwrap();
-        let crate::model::Algorithm::TokenBucket { refill, .. } = limit.algorithm() else {
-            panic!()
-        };
-        TokenBucket::new(limit, refill)
+        match limit.algorithm() {
+            Algorithm::TokenBucket { refill: Refill::Greedy, .. } => Box::new(Gcra::new(limit)),
+            _ => Box::new(IntervalBucket::new(limit)),
+        }
     }
 
     fn at(millis: u64) -> Timestamp {
@@ -212,7 +183,7 @@ mod tests {
     #[test]
     fn interval_refill_comes_at_once_at_the_end_of_the_period() {
         let bucket = bucket("2/second:token-bucket:capacity=5:refill=interval");
-        let mut state = State::empty();
+        let mut state = [0; 4];
         bucket.charge(&mut state, at(300), 5);
         assert_eq!(bucket.outcome(&state, at(300), 1), Outcome::denied(5, 3_000_000, 1_000_000));
         assert_eq!(bucket.outcome(&state, at(300), 3), Outcome::denied(5, 3_000_000, 2_000_000));
@@ -228,7 +199,7 @@ mod tests {
     #[test]
     fn a_refund_is_complete_unless_the_bucket_was_full_meanwhile() {
         let bucket = bucket("2/second:token-bucket:capacity=5:refill=interval");
-        let mut state = State::empty();
+        let mut state = [0; 4];
         bucket.charge(&mut state, at(0), 5);
         bucket.refund(&mut state, at(1_000), at(0), 1);
         assert_eq!(bucket.available(&state, at(1_000)), 3, "two were added, one is given back");
@@ -252,7 +223,7 @@ mod tests {
             "1/second:token-bucket:capacity=10:refill=interval",
         ] {
             let bucket = bucket(text);
-            let mut state = State::empty();
+            let mut state = [0; 4];
             for second in (0..600).step_by(5) {
                 assert!(bucket.available(&state, at(second * 1_000)) >= 1, "{text}");
                 bucket.charge(&mut state, at(second * 1_000), 1);
@@ -266,7 +237,7 @@ mod tests {
     #[test]
     fn a_partly_accrued_token_is_kept() {
         let bucket = bucket("15/second:token-bucket");
-        let mut state = State::empty();
+        let mut state = [0; 4];
         let mut passed = 0;
         for request in 0..1_000 {
             let now = at(request * 60);
@@ -285,7 +256,7 @@ mod tests {
     fn a_burst_has_the_volume_of_the_formula() {
         let (capacity, rate, asked) = (100, 10, 110);
         let bucket = bucket(&format!("{rate}/second:token-bucket:capacity={capacity}"));
-        let mut state = State::empty();
+        let mut state = [0; 4];
         let passed = (0..10 * asked)
             .take_while(|request| {
                 let now = at(request * 1_000 / asked);

@@ -91,6 +91,12 @@ impl<'a> LimitStatus<'a> {
     }
 
     /// Returns whether any units count as used now.
+    /// Returns whether nothing can be refunded to this limit. A part of the charge is not refunded to a limit
+    /// that counts requests.
+    pub(super) const fn keeps_charge(&self, is_part: bool) -> bool {
+        self.is_uncharged() || is_part && self.limit().counts_requests()
+    }
+
     #[must_use]
     pub const fn is_active(&self) -> bool {
         self.outcome.reset_micros() != 0

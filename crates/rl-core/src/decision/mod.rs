@@ -360,8 +360,9 @@ impl Decision {
     /// charged. For a part of the charge, they include the limits that count requests.
     pub(crate) fn non_refundable(&self, units: u64) -> LimitSet {
         let is_part = units < self.charged;
-        self.statuses
-            .positions(|limit| limit.is_uncharged() || is_part && limit.limit().counts_requests())
+        let has_any = is_part || self.policy().is_some_and(Policy::has_shadow);
+        let is_kept = |limit: &LimitStatus<'_>| limit.keeps_charge(is_part);
+        if has_any { self.statuses.positions(is_kept) } else { LimitSet::EMPTY }
     }
 
     /// Returns the limits that were not charged although the request was granted: limits in shadow

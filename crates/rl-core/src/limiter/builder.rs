@@ -7,6 +7,7 @@ use super::failure_policy::{FailurePolicy, Fallback};
 use super::in_flight::InFlight;
 use super::pipeline::Pipeline;
 use super::policies::Policies;
+use super::renewals::Renewals;
 use super::settlements::Settlements;
 use super::stores::Stores;
 use super::{BuildError, OnFailure, RateLimiter, Share};
@@ -354,6 +355,7 @@ impl RateLimiterBuilder {
             events,
             wait_queues,
             settlements,
+            renewals: Renewals::default(),
             _registration: registration,
         };
         Ok(RateLimiter { pipeline: Arc::new(pipeline) })

@@ -14,6 +14,7 @@ mod pipeline;
 mod places;
 mod policies;
 mod policy_denial;
+mod renewals;
 mod reply_progress;
 mod reset_error;
 mod settlements;
@@ -217,9 +218,8 @@ impl RateLimiter {
     /// [`reservation_expires_after`](RateLimiterBuilder::reservation_expires_after), the charge is
     /// refunded if this process dies.
     pub fn acquire(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Permit> {
-        let (pipeline, held_by) = (Arc::clone(&self.pipeline), subject.clone());
         let decision = self.decide(subject, Mode::Check, cost.into(), true);
-        decision.map(move |decision| Permit::new(&pipeline, held_by, decision))
+        Permit::of_decision(&self.pipeline, subject, decision)
     }
 
     /// Returns the permit for a request that was decided before, such as one that had to

@@ -22,6 +22,7 @@ use super::operation::Operation;
 use super::places;
 use super::policies::Policies;
 use super::policy_denial;
+use super::renewals::Renewals;
 use super::settlements::Settlements;
 use super::stores::{Pending, Stores, timed_out};
 use super::wait_queue::WaitQueues;
@@ -52,6 +53,7 @@ pub(super) struct Pipeline {
     pub(super) events: Arc<Events>,
     pub(super) wait_queues: Arc<WaitQueues>,
     pub(super) settlements: Settlements,
+    pub(super) renewals: Renewals,
     /// Keeps the limiter in the registry of its store for as long as the limiter lives.
     pub(super) _registration: Option<Arc<()>>,
 }
@@ -96,7 +98,9 @@ impl Pipeline {
             return None;
         }
         let policy = self.policies.cached(subject)?;
-        policy.needs_only_store(mode.required(cost)).then_some(policy)
+        // Work that is already done occupies no place under a concurrency limit.
+        let is_whole = mode != Mode::Charge || !policy.has_permits();
+        (is_whole && policy.needs_only_store(mode.required(cost))).then_some(policy)
     }
 
     /// Decides a request under `policy` instead of the subject's own.

@@ -60,6 +60,10 @@ impl Settlements {
         leased: Timestamp,
     ) -> StoreFuture<()> {
         let freed = stores.refund(decision, subject, RefundOf::Permits, leased, decision.charged());
+        if let MaybeReady::Ready(_) = freed {
+            self.wait_queues.notify_released(subject);
+            return freed;
+        }
         let (wait_queues, subject) = (Arc::clone(&self.wait_queues), subject.clone());
         freed.map(move |freed| {
             wait_queues.notify_released(&subject);
@@ -113,9 +117,11 @@ impl Settlements {
         call: CallToken,
         settlement: StoreFuture<()>,
     ) {
-        match (settlement, Handle::try_current()) {
-            (MaybeReady::Ready(Some(Err(error))), _) => self.failed(subject, origin, call, &error),
-            (MaybeReady::Boxed(settlement), Ok(runtime)) => {
+        match settlement {
+            MaybeReady::Ready(Some(Err(error))) => self.failed(subject, origin, call, &error),
+            MaybeReady::Ready(_) => {}
+            MaybeReady::Boxed(settlement) => {
+                let Ok(runtime) = Handle::try_current() else { return };
                 let (this, subject, running) = (self.clone(), subject.clone(), self.begin());
                 runtime.spawn(async move {
                     let _running = running;
@@ -124,7 +130,6 @@ impl Settlements {
                     }
                 });
             }
-            _ => {}
         }
     }
 

@@ -95,6 +95,7 @@ impl Mode {
     /// Returns the units for which a limit's outcome is computed, after `charged` units were
     /// charged to the other limits. A limit in shadow that would have denied the request is not
     /// charged itself.
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn required_after(self, cost: Cost, charged: u64, is_uncharged: bool) -> u64 {
         match charged {
             0 => self.required(cost),

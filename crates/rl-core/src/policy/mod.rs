@@ -24,6 +24,7 @@ pub use limit_set::LimitSet;
 #[cfg(feature = "redis")]
 pub(crate) use weight::weight;
 
+use crate::algorithm::Plan;
 use crate::algorithm::fixed_window::CompiledWindows;
 use crate::model::{Limit, Outcome, StateId};
 use crate::time::Timestamp;
@@ -53,14 +54,14 @@ pub struct Policy {
 struct PolicyInner {
     limits: Box<[NamedLimit]>,
     // Derived from the limits, and the block.
-    windows: Option<CompiledWindows>,
+    plan: Plan,
     has_permits: bool,
     has_shadow: bool,
     shortest: Option<usize>,
     // The smallest cost that is denied whatever the counters hold: one more than the enforced limits
     // grant at once, and 0 under a block.
     denied_from: u64,
-    // As `denied_from`, and 0 with a concurrency limit or a limit in shadow.
+    // As `denied_from`, and 0 with a limit in shadow.
     more_than_store_from: u64,
     block: Option<Block>,
 }
@@ -120,22 +121,21 @@ impl Policy {
     }
 
     fn with_block(limits: Box<[NamedLimit]>, block: Option<Block>) -> Self {
-        let windows = CompiledWindows::new(limits.iter().map(|named| named.limit));
+        let plan = Plan::new(limits.iter().map(|named| named.limit));
         let has_permits = limits.iter().any(|named| named.limit.holds_permits());
         let has_shadow = limits.iter().any(|named| named.limit.is_shadow());
         let enforced = limits.iter().enumerate().filter(|(_, named)| !named.limit.is_shadow());
         let shortest =
             enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
         let denied_from = if block.is_some() { 0 } else { smallest_denied(&limits) };
-        let needs_more_than_store = has_permits || has_shadow;
         let inner = PolicyInner {
             limits,
-            windows,
+            plan,
             has_permits,
             has_shadow,
             shortest,
             denied_from,
-            more_than_store_from: if needs_more_than_store { 0 } else { denied_from },
+            more_than_store_from: if has_shadow { 0 } else { denied_from },
             block,
         };
         Self { inner: Arc::new(inner) }
@@ -194,7 +194,7 @@ impl Policy {
     }
 
     /// Returns whether the store alone decides a request that needs `needed` units: the policy denies nothing
-    /// alone, holds no permits, and has no limit in shadow to report.
+    /// alone, and has no limit in shadow to report.
     #[inline]
     pub(crate) fn needs_only_store(&self, needed: u64) -> bool {
         needed < self.inner.more_than_store_from
@@ -219,10 +219,16 @@ impl Policy {
         &self.inner.limits
     }
 
-    /// Returns the limits in compiled form if they are up to six fixed windows.
+    /// Returns the limits in packed form if they are up to six fixed windows.
     #[inline]
     pub(crate) fn compiled_windows(&self) -> Option<&CompiledWindows> {
-        self.inner.windows.as_ref()
+        self.inner.plan.windows()
+    }
+
+    /// Returns the limits in compiled form.
+    #[inline]
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.inner.plan
     }
 
     /// Returns whether one of the limits is in shadow.
@@ -241,6 +247,12 @@ impl Policy {
     #[inline]
     pub(crate) fn is_same_handle(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Returns whether the limits count in the same states as those of `other`, in the same order.
+    pub(crate) fn has_states_of(&self, other: &Self) -> bool {
+        let states = other.limits().iter().map(NamedLimit::state_id);
+        self.limits().iter().map(NamedLimit::state_id).eq(states)
     }
 
     #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Where windows begin and end on the clock.
 
+use crate::algorithm::divisor::Divisor;
 use crate::model::{Anchor, Period};
 use crate::time::calendar_month;
 
@@ -32,14 +33,18 @@ impl Alignment {
     /// Returns how long the window stays open after its first charge, in µs. The first charge is at
     /// `first_charge` µs since the epoch, and the period lasts `period` µs.
     #[inline]
-    pub(super) const fn open_for(self, period: u64, first_charge: u64) -> u64 {
+    pub(super) const fn open_for(self, period: Divisor, first_charge: u64) -> u64 {
         match self {
-            Self::FirstCharge => period,
-            Self::Multiples { shift } => period - (first_charge + shift) % period,
-            Self::CalendarMonth => {
-                let (begin, length) = calendar_month(first_charge);
-                length - (first_charge - begin)
-            }
+            Self::FirstCharge => period.get(),
+            Self::Multiples { shift } => period.get() - period.remainder(first_charge + shift),
+            Self::CalendarMonth => open_for_rest_of_month(first_charge),
         }
     }
+}
+
+/// Returns the time until the end of the calendar month. It takes a hundred instructions, so it is not inlined.
+#[inline(never)]
+const fn open_for_rest_of_month(first_charge: u64) -> u64 {
+    let (begin, length) = calendar_month(first_charge);
+    length - (first_charge - begin)
 }

@@ -1,5 +1,6 @@
 use super::alignment::Alignment;
 use super::lanes::{LANES, LaneSum, Lanes, PackedStates, PackedTime};
+use crate::algorithm::divisor::Divisor;
 use crate::model::{Algorithm, Limit};
 
 /// The limits of a policy of fixed windows, compiled to one array for each property.
@@ -18,7 +19,7 @@ pub(crate) struct CompiledWindows {
     /// All bits of the lanes in use.
     pub(super) lane_mask: Lanes,
     /// The length of the period in µs. A calendar month may be longer or shorter.
-    pub(super) duration: [u64; LANES],
+    pub(super) duration: [Divisor; LANES],
     /// The time for which a window is open in any case after its first charge, in µs. It is 0 for
     /// aligned windows, which may end right after the first charge.
     pub(super) min_duration: [u64; LANES],
@@ -39,7 +40,7 @@ impl CompiledWindows {
         let mut max = [u64::MAX; LANES];
         let mut overflow_bias = [0; LANES];
         let mut lane_mask = [0; LANES];
-        let mut duration = [0; LANES];
+        let mut duration = [Divisor::new(0); LANES];
         let mut min_duration = [0; LANES];
         let mut states = [0; LANES];
         let mut alignment = [Alignment::FirstCharge; LANES];
@@ -49,14 +50,14 @@ impl CompiledWindows {
             let most_before_full = limit.max().saturating_sub(1).min(i32::MAX as u64);
             overflow_bias[lane] = i32::MAX as u32 - most_before_full as u32;
             lane_mask[lane] = u32::MAX;
-            duration[lane] = limit.period().as_micros();
+            duration[lane] = Divisor::new(limit.period().as_micros());
             if alignment[lane] == Alignment::FirstCharge {
-                min_duration[lane] = duration[lane];
+                min_duration[lane] = duration[lane].get();
             }
             states[lane] = limit.state_id().bits();
         }
         let is_aligned = alignment.iter().any(|one| *one != Alignment::FirstCharge);
-        let shortest = (0..count).min_by_key(|lane| duration[*lane]).filter(|_| !is_aligned);
+        let shortest = (0..count).min_by_key(|lane| duration[*lane].get()).filter(|_| !is_aligned);
         Some(Self {
             count,
             max,

@@ -5,7 +5,7 @@
 //! 1. [`try_open_fast`] grants the first request of a subject.
 //! 2. [`try_decide_fast`] grants a request if all windows are open and have enough left, or denies it
 //!    if an open window has too little. It returns `None` if neither is certain.
-//! 3. [`decide`] handles every other case, window by window.
+//! 3. The [plan](crate::algorithm::Plan) of the policy handles every other case, limit by limit.
 //!
 //! Every charge opens all windows that were closed. So until the first of them ends, a decision needs
 //! one comparison of times and one of counts.
@@ -13,22 +13,8 @@
 use super::alignment::Alignment;
 use super::compiled::CompiledWindows;
 use super::lanes::{LANES, PackedStates, PackedTime};
-use crate::model::{Cost, MAX_UNITS, Mode, Outcome};
+use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
-
-/// The decision of [`decide`]. Times are relative.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WindowsDecision {
-    pub(crate) charged: u64,
-    /// The units that the outcome of each limit is computed for.
-    pub(crate) required: u64,
-    pub(crate) is_allowed: bool,
-    /// The time until which requests of this cost are denied, or all requests if nothing remains. It is
-    /// 0 if none are.
-    pub(crate) denied_until: u64,
-    /// The lane of the window that ends first, if all windows are open; else [`NO_LANE`].
-    pub(crate) first_to_end: u8,
-}
 
 /// Stands for a lane that is not known.
 pub(crate) const NO_LANE: u8 = u8::MAX;
@@ -37,7 +23,8 @@ pub(crate) const NO_LANE: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastWindowsDecision {
     pub(crate) is_allowed: bool,
-    /// As [`WindowsDecision::denied_until`].
+    /// The time until which requests of this cost are denied, or all requests if nothing remains. It is
+    /// 0 if none are.
     pub(crate) denied_until: u64,
 }
 
@@ -72,7 +59,7 @@ impl DecidedWindows {
 /// Decides in few steps if the result is certain: all windows are open and have more than `cost` left,
 /// or one is open and has too little. Returns `None` otherwise, and changes nothing.
 ///
-/// `first_to_end` is what [`decide`] or [`try_open_fast`] returned last.
+/// `first_to_end` is what [`first_to_end`] or [`try_open_fast`] returned after the last charge.
 #[inline(always)]
 pub(crate) fn try_decide_fast(
     windows: &CompiledWindows,
@@ -204,7 +191,7 @@ pub(crate) fn try_open_fast(
 ) -> Option<u8> {
     let shortest = windows.shortest?;
     let units = units_of_lane(mode, cost)?;
-    let end = now.relative + windows.duration.get(usize::from(shortest))?;
+    let end = now.relative + windows.min_duration.get(usize::from(shortest))?;
     if !fits(now.relative) || end >> 48 != 0 {
         return None;
     }
@@ -233,67 +220,22 @@ fn are_all_closed_slow(windows: &CompiledWindows, states: &PackedStates, now: Pa
     (0..windows.count.min(LANES)).all(|lane| windows.window(states, lane, now) == (0, 0))
 }
 
-/// Decides `cost` window by window, and charges all windows or none. Returns `None`, and changes
-/// nothing, if a time or a number does not fit the packed form.
-pub(crate) fn decide(
+/// Returns the lane of the window that ends first, if all windows are open at `now`; else [`NO_LANE`]. If
+/// several end together, it prefers one that is not aligned, because its end takes no division.
+#[inline(never)]
+pub(crate) fn first_to_end(
     windows: &CompiledWindows,
-    states: &mut PackedStates,
+    states: &PackedStates,
     now: PackedTime,
-    mode: Mode,
-    cost: Cost,
-) -> Option<WindowsDecision> {
-    if !fits(now.relative) {
-        return None;
-    }
-    let count = windows.count.min(LANES);
-    let mut ends = [0; LANES];
-    let mut used = [0; LANES];
-    let mut available = u64::MAX;
-    let mut most_used = 0;
-    for lane in 0..count {
-        (ends[lane], used[lane]) = windows.window(states, lane, now);
-        available = available.min(windows.max[lane].saturating_sub(used[lane]));
-        most_used = used[lane].max(most_used);
-    }
-    let charged = mode.charged(cost, available);
-    let required = mode.required_after(cost, charged, false);
-    if charged == 0 {
-        let requested = if available == 0 { 1 } else { cost.units() };
-        let are_open = ends[..count].iter().all(|end| *end > 0);
-        return Some(WindowsDecision {
-            charged,
-            required,
-            is_allowed: required <= available,
-            denied_until: denied_until(windows, &ends, &used, requested),
-            first_to_end: if are_open { first_to_end(windows, &ends) } else { NO_LANE },
-        });
-    }
-    if most_used.saturating_add(charged) >> 32 != 0 {
-        return None;
-    }
-    for lane in 0..count {
-        let since = if ends[lane] == 0 { now.relative } else { states.time(lane) };
-        used[lane] += charged;
-        states.set(lane, since, used[lane])?;
-        ends[lane] = windows.end(lane, since, now);
-    }
-    let is_full = charged >= available;
-    Some(WindowsDecision {
-        charged,
-        required,
-        is_allowed: true,
-        denied_until: if is_full { denied_until(windows, &ends, &used, 1) } else { 0 },
-        first_to_end: first_to_end(windows, &ends),
-    })
-}
-
-/// Returns the lane of the window that ends first, of windows that are all open. If several end
-/// together, it prefers one that is not aligned, because its end takes no division.
-fn first_to_end(windows: &CompiledWindows, ends: &[u64; LANES]) -> u8 {
+) -> u8 {
     let mut first = NO_LANE;
     let mut earliest = (1 << 48, true);
-    for (lane, end) in ends.iter().enumerate().take(windows.count.min(LANES)) {
-        let end = (*end, windows.alignment[lane] != Alignment::FirstCharge);
+    for lane in 0..windows.count.min(LANES) {
+        let (end, _) = windows.window(states, lane, now);
+        if end == 0 {
+            return NO_LANE;
+        }
+        let end = (end, windows.alignment[lane] != Alignment::FirstCharge);
         if end < earliest {
             first = lane as u8;
             earliest = end;
@@ -302,27 +244,10 @@ fn first_to_end(windows: &CompiledWindows, ends: &[u64; LANES]) -> u8 {
     first
 }
 
-/// Returns the last end of the windows that deny `requested` units now but would grant them when new.
-fn denied_until(
-    windows: &CompiledWindows,
-    ends: &[u64; LANES],
-    used: &[u64; LANES],
-    requested: u64,
-) -> u64 {
-    let denies = |lane: &usize| {
-        let max = windows.max[*lane];
-        max.saturating_sub(used[*lane]) < requested && requested <= max
-    };
-    let lanes = 0..windows.count.min(LANES);
-    lanes.filter(denies).map(|lane| ends[lane]).max().unwrap_or(0)
-}
-
-const _: () = assert!(MAX_UNITS > u32::MAX as u64, "no number that fits has to be cut to it");
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{self, State};
+    use crate::algorithm::{Plan, SubjectStatesMut};
     use crate::model::Limit;
     use proptest::prelude::*;
 
@@ -340,89 +265,75 @@ mod tests {
     const MODES: [Mode; 4] = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge];
 
     proptest! {
+        /// Both fast paths decide, and report, as the plan does limit by limit.
         #[test]
-        fn packed_windows_decide_as_the_algorithm_decides_each_of_them(
+        fn packed_windows_decide_as_the_plan_decides_each_of_them(
             chosen in prop::sample::subsequence(LIMITS.to_vec(), 1..=6),
             steps in prop::collection::vec((0..90_000_000_u64, 0..5_u64, 0..4_usize), 1..60),
         ) {
             let limits: Vec<Limit> = chosen.iter().map(|limit| limit.parse().unwrap()).collect();
-            let windows = &CompiledWindows::new(limits.iter().copied()).unwrap();
-            let mut packed = PackedStates::EMPTY;
-            let (mut first_to_end, mut known) = (NO_LANE, 0);
-            let mut states = vec![State::empty(); limits.len()];
+            let plan = Plan::new(limits.iter().copied());
+            let windows = plan.windows().unwrap();
+            let mut cells = vec![0; plan.cells()];
+            let (mut first, mut known) = (NO_LANE, 0);
             let (mut now, base) = (Timestamp::from_secs(1_767_225_500), 1_700_000_000_000_000);
-            let relative = |time: Timestamp| time.as_micros() - base + 1;
+            let relative = |time: u64| if time == 0 { 0 } else { time - base + 1 };
+            let pack = |cells: &[u64]| {
+                let mut packed = PackedStates::EMPTY;
+                for (lane, cells) in cells.chunks(2).enumerate() {
+                    assert_eq!(packed.set(lane, relative(cells[0]), cells[1]), 0);
+                }
+                packed
+            };
             for (advance, cost, mode) in steps {
                 now = now.plus_micros(advance);
                 let (mode, cost) = (MODES[mode], Cost::new(cost));
-                let remaining = limits.iter().zip(&states);
-                let remaining =
-                    remaining.map(|(limit, state)| algorithm::available(*limit, state, now));
-                let available = remaining.min().unwrap();
-                let charged = mode.charged(cost, available);
+                let time = PackedTime { absolute: now.as_micros(), relative: relative(now.as_micros()) };
+                let before = pack(&cells);
+                let mut states = SubjectStatesMut { cells: &mut cells, logs: &mut [] };
+                let judgement = plan.judge(states.read(), now, mode, cost);
+                let granted = judgement.charged == cost.units();
+                let denied_until = |states: &SubjectStatesMut<'_>, units| {
+                    relative(plan.denied_until(states.read(), now, units).as_micros())
+                };
+                let units = if judgement.is_full { 1 } else { cost.units() };
+                let until_before = denied_until(&states, units);
+                if judgement.charged > 0 {
+                    plan.commit(&mut states, &judgement, |_, _| {});
+                }
+                let after = pack(states.cells);
 
-                let time = PackedTime { absolute: now.as_micros(), relative: relative(now) };
-                let (mut opened, mut new) = (PackedStates::EMPTY, PackedStates::EMPTY);
-                if let Some(first_to_end) = try_open_fast(windows, &mut opened, time, mode, cost) {
-                    let all = WindowsDecision {
-                        charged: cost.units(),
-                        required: 0,
-                        is_allowed: true,
-                        denied_until: 0,
-                        first_to_end,
-                    };
-                    prop_assert_eq!(decide(windows, &mut new, time, mode, cost), Some(all));
-                    prop_assert_eq!(opened, new);
+                let mut opened = PackedStates::EMPTY;
+                if before == PackedStates::EMPTY
+                    && let Some(first) = try_open_fast(windows, &mut opened, time, mode, cost)
+                {
+                    prop_assert!(granted && opened == after);
+                    prop_assert_eq!(first, first_to_end(windows, &after, time));
                 }
-                let is_known = time.relative < known
-                    && has_full_window(windows, &packed, time, mode, cost);
-                let fast =
-                    try_decide_fast(windows, &mut packed, first_to_end, time, mode, cost);
-                let decided = match fast {
-                    Some(FastWindowsDecision { is_allowed, denied_until }) => {
-                        let (charged, required) =
-                            if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
-                        WindowsDecision { charged, required, is_allowed, denied_until, first_to_end }
-                    }
-                    None => decide(windows, &mut packed, time, mode, cost).unwrap(),
-                };
-                prop_assert!(!is_known || !decided.is_allowed && decided.denied_until <= known);
-                let left = DecidedWindows {
-                    states: packed,
-                    decided_at: time.relative,
-                    required: decided.required,
-                };
-                let outcome = |lane| left.outcome(windows, lane, now);
-                (first_to_end, known) = (decided.first_to_end, known.max(decided.denied_until));
-                prop_assert_eq!(decided.charged, charged);
-                let requested = match charged {
-                    charged if charged >= available => 1,
-                    0 => cost.units(),
-                    _ => 0,
-                };
-                let mut denied_until = 0;
-                for (lane, limit) in limits.iter().enumerate() {
-                    let (limit, state) = (*limit, &mut states[lane]);
-                    if charged > 0 {
-                        algorithm::charge(limit, state, now, charged);
-                    }
-                    let [since, used, ..] = state.few();
-                    if !state.is_empty() {
-                        prop_assert_eq!(packed.time(lane) - 1 + base, since);
-                    }
-                    prop_assert_eq!(packed.number(lane), used);
-                    let required = mode.required_after(cost, charged, false);
-                    let expected = algorithm::outcome(limit, state, now, required);
-                    prop_assert_eq!(outcome(lane), expected);
-                    prop_assert!(!decided.is_allowed || !outcome(lane).is_over());
-                    let wait = algorithm::outcome(limit, state, now, requested).wait_micros();
-                    if let Some(wait) = wait {
-                        denied_until = relative(now.plus_micros(wait)).max(denied_until);
+                let is_known =
+                    time.relative < known && has_full_window(windows, &before, time, mode, cost);
+                prop_assert!(!is_known || judgement.charged == 0 && until_before <= known);
+                let mut packed = before;
+                if let Some(decided) = try_decide_fast(windows, &mut packed, first, time, mode, cost) {
+                    prop_assert_eq!(packed, after);
+                    prop_assert_eq!(decided.is_allowed, judgement.charged > 0 && granted);
+                    if !decided.is_allowed {
+                        prop_assert_eq!(decided.denied_until, until_before);
                     }
                 }
-                prop_assert_eq!(decided.denied_until, denied_until);
-                let is_denied = (0..limits.len()).any(|lane| outcome(lane).is_over());
-                prop_assert_eq!(decided.is_allowed, !is_denied);
+                let required = mode.required_after(cost, judgement.charged, false);
+                let left = DecidedWindows { states: after, decided_at: time.relative, required };
+                for (lane, step) in plan.steps().iter().enumerate() {
+                    let expected = step.outcome(states.read(), now, required);
+                    prop_assert_eq!(left.outcome(windows, lane, now), expected);
+                }
+                if judgement.charged > 0 {
+                    first = first_to_end(windows, &after, time);
+                    let is_full = u64::from(judgement.is_full);
+                    known = known.max(is_full * denied_until(&states, 1));
+                } else {
+                    known = known.max(until_before);
+                }
             }
         }
     }

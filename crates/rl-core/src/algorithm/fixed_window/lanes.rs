@@ -177,16 +177,12 @@ impl PackedStates {
         self
     }
 
-    /// Sets the time and the number of a lane. If one of them does not fit, returns `None` and
-    /// changes nothing.
+    /// Sets the time and the number of a lane, cut to their bits. Returns the bits that do not fit, or 0.
     #[inline]
-    pub(crate) const fn set(&mut self, lane: usize, time: u64, number: u64) -> Option<()> {
-        if time >> 48 | number >> 32 != 0 {
-            return None;
-        }
+    pub(crate) const fn set(&mut self, lane: usize, time: u64, number: u64) -> u64 {
         self.times_low[lane] = time as u32;
         self.times_high[lane] = (time >> 32) as u16;
         self.numbers[lane] = number as u32;
-        Some(())
+        time >> 48 | number >> 32
     }
 }

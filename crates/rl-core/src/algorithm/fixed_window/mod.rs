@@ -44,24 +44,24 @@ mod lanes;
 
 pub(crate) use compiled::CompiledWindows;
 pub(crate) use decide::{
-    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, decide, has_full_window,
+    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, first_to_end, has_full_window,
     try_decide_fast, try_open_fast,
 };
 pub(crate) use lanes::{LANES, PackedStates, PackedTime};
 
 use alignment::Alignment;
 
-use super::State;
-use super::counting::Counting;
-use crate::model::{Anchor, Limit, MAX_UNITS, Outcome, Period};
+use super::counting::{Counting, set_cells, used_cells};
+use super::divisor::Divisor;
+use crate::model::{Anchor, Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
 /// A fixed window limit. Cells: the first charge in the window, units used.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FixedWindow {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FixedWindow {
     max: u64,
-    period: Period,
-    anchor: Anchor,
+    period: Divisor,
+    alignment: Alignment,
 }
 
 /// The window that is open at some time. All fields are 0 if none is open.
@@ -73,50 +73,75 @@ struct Window {
 }
 
 impl FixedWindow {
-    pub(super) const fn new(limit: Limit, anchor: Anchor) -> Self {
-        Self { max: limit.max(), period: limit.period(), anchor }
+    pub(super) fn new(limit: Limit, anchor: Anchor) -> Self {
+        let period = Divisor::new(limit.period().as_micros());
+        Self { max: limit.max(), period, alignment: Alignment::new(limit.period(), anchor) }
     }
 
     /// Returns the window that is open at `now`.
-    fn window(self, state: &State, now: Timestamp) -> Window {
-        let Some([since, used]) = state.two() else { return Window::default() };
+    #[inline]
+    fn window(self, cells: &[u64], now: Timestamp) -> Window {
+        let Some([since, used]) = used_cells(cells) else { return Window::default() };
         let end = self.end(since);
-        if now < end { Window { since, used, end: end.as_micros() } } else { Window::default() }
+        if now.as_micros() < end { Window { since, used, end } } else { Window::default() }
+    }
+
+    /// Returns whether an open window has more than `units` left.
+    #[inline(always)]
+    pub(super) const fn has_more_than(&self, [_, used]: [u64; 2], units: u64) -> bool {
+        used.saturating_add(units) < self.max
+    }
+
+    /// Charges `units` to an open window.
+    #[inline(always)]
+    pub(super) fn charge_open(
+        &self,
+        [since, used]: &mut [u64; 2],
+        now: Timestamp,
+        units: u64,
+    ) -> Outcome {
+        *used += units;
+        Outcome::granted(*used, self.end(*since) - now.as_micros())
     }
 
     /// Returns the end of the window whose first charge was at `since`.
-    fn end(self, since: u64) -> Timestamp {
-        let alignment = Alignment::new(self.period, self.anchor);
-        let open_for = alignment.open_for(self.period.as_micros(), since);
-        Timestamp::from_micros(since.saturating_add(open_for))
+    #[inline]
+    fn end(self, since: u64) -> u64 {
+        since.saturating_add(self.alignment.open_for(self.period, since))
     }
 }
 
 impl Counting for FixedWindow {
-    fn available(&self, state: &State, now: Timestamp) -> u64 {
-        self.max.saturating_sub(self.window(state, now).used)
+    #[inline]
+    fn available(&self, cells: &[u64], now: Timestamp) -> u64 {
+        self.max.saturating_sub(self.window(cells, now).used)
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, units: u64) {
-        let window = self.window(state, now);
-        let since = if window.end == 0 { now.as_micros() } else { window.since };
-        state.set_two([since, window.used.saturating_add(units).min(MAX_UNITS)]);
+    #[inline]
+    fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome {
+        let mut window = self.window(cells, now);
+        if window.end == 0 {
+            (window.since, window.end) = (now.as_micros(), self.end(now.as_micros()));
+        }
+        let used = window.used.saturating_add(units).min(MAX_UNITS);
+        set_cells(cells, [window.since, used]);
+        Outcome::granted(used, window.end - now.as_micros())
     }
 
-    fn refund(&self, state: &mut State, _: Timestamp, charged_at: Timestamp, units: u64) {
-        let Some([since, used]) = state.two() else { return };
+    fn refund(&self, cells: &mut [u64], _: Timestamp, charged_at: Timestamp, units: u64) {
+        let Some([since, used]) = used_cells(cells) else { return };
         // A charge before `since` was made to a window that has ended, was reset or was lost.
-        if since <= charged_at.as_micros() && charged_at < self.end(since) {
-            state.set_two([since, used.saturating_sub(units)]);
+        if (since..self.end(since)).contains(&charged_at.as_micros()) {
+            set_cells(cells, [since, used.saturating_sub(units)]);
         }
     }
 
-    fn expires(&self, state: &State) -> Timestamp {
-        state.two().map_or(Timestamp::EPOCH, |[since, _]| self.end(since))
+    fn expires(&self, cells: &[u64]) -> Timestamp {
+        Timestamp::from_micros(used_cells(cells).map_or(0, |[since, _]| self.end(since)))
     }
 
-    fn outcome(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let window = self.window(state, now);
+    fn outcome(&self, cells: &[u64], now: Timestamp, required: u64) -> Outcome {
+        let window = self.window(cells, now);
         let reset = window.end.saturating_sub(now.as_micros());
         Outcome::of_window(self.max, window.used, reset, required)
     }
@@ -125,6 +150,7 @@ impl Counting for FixedWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Period;
     use proptest::prelude::*;
 
     const fn secs(secs: u64) -> Timestamp {
@@ -135,8 +161,8 @@ mod tests {
         FixedWindow::new(Limit::new(max, period).unwrap(), anchor)
     }
 
-    fn charged(window: FixedWindow, now: Timestamp, units: u64) -> State {
-        let mut state = State::empty();
+    fn charged(window: FixedWindow, now: Timestamp, units: u64) -> [u64; 2] {
+        let mut state = [0; 2];
         window.charge(&mut state, now, units);
         state
     }
@@ -162,10 +188,11 @@ mod tests {
         for (period, now, begins, ends) in cases {
             let window = window(1, period, Anchor::Clock);
             for time in [now, begins, ends - 1] {
-                assert_eq!(window.end(secs(time).as_micros()), secs(ends), "{period} at {time}");
+                let end = window.end(secs(time).as_micros());
+                assert_eq!(end, secs(ends).as_micros(), "{period} at {time}");
             }
             let before = secs(begins).as_micros() - 1;
-            assert_eq!(window.end(before), secs(begins), "{period} before {begins}");
+            assert_eq!(window.end(before), secs(begins).as_micros(), "{period} before {begins}");
         }
     }
 
@@ -186,7 +213,7 @@ mod tests {
         let used = |charged_at, units| {
             let mut state = charged(window, secs(10), 3);
             window.refund(&mut state, charged_at, charged_at, units);
-            state.two().unwrap()[1]
+            state[1]
         };
         assert_eq!(used(secs(10), 2), 1);
         assert_eq!(used(secs(10), 9), 0, "never below zero");
@@ -199,7 +226,7 @@ mod tests {
         let window = window(MAX_UNITS, Period::LONGEST, Anchor::FirstRequest);
         let now = secs(1_800_000_000);
         let mut full = charged(window, now, MAX_UNITS);
-        let before = full.clone();
+        let before = full;
         window.charge(&mut full, now, u64::MAX);
         assert_eq!(full, before);
         assert_eq!(window.available(&full, now), 0);
@@ -214,11 +241,10 @@ mod tests {
             let anchor = if on_clock { Anchor::Clock } else { Anchor::FirstRequest };
             let window = window(1, Period::from_millis(millis).unwrap(), anchor);
             let end = window.end(now);
-            prop_assert!(now < end.as_micros() && end.as_micros() - now <= window.period.as_micros());
-            let last = end.as_micros() - 1;
-            prop_assert!(!on_clock || window.end(last) == end, "one window");
-            let next = window.end(end.as_micros()).as_micros() - end.as_micros();
-            prop_assert_eq!(next, window.period.as_micros(), "windows meet without a gap");
+            prop_assert!(now < end && end - now <= window.period.get());
+            prop_assert!(!on_clock || window.end(end - 1) == end, "one window");
+            let next = window.end(end) - end;
+            prop_assert_eq!(next, window.period.get(), "windows meet without a gap");
         }
     }
 }

@@ -1,10 +1,10 @@
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::cmp::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use tokio::task::AbortHandle;
 
 use crate::decision::Decision;
 use crate::limiter::pipeline::Pipeline;
+use crate::limiter::renewals::RenewalKey;
 use crate::limiter::stores::both;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Subject};
@@ -17,8 +17,6 @@ pub(super) struct PermitInner {
     pub(super) subject: Subject,
     pub(super) decision: Decision,
     account: Mutex<Account>,
-    // The task that renews leases and the reservation.
-    renewal: OnceLock<AbortHandle>,
 }
 
 /// The part of a charge that changes until it is settled.
@@ -35,6 +33,9 @@ pub(super) struct Account {
     pub(super) is_lapsed: bool,
     pub(super) reservation: ReservationState,
     pub(super) is_settled: bool,
+    /// The permit among those that are renewed.
+    pub(super) renewal: Option<RenewalKey>,
+    pub(super) is_renewing: bool,
 }
 
 /// Whether the units are refunded if this process dies.
@@ -80,19 +81,15 @@ impl PermitInner {
             is_lapsed: false,
             reservation,
             is_settled: !was_decided || is_refused,
+            renewal: None,
+            is_renewing: false,
         };
-        let (account, renewal) = (Mutex::new(account), OnceLock::new());
-        Self { pipeline, subject, decision, account, renewal }
+        Self { pipeline, subject, decision, account: Mutex::new(account) }
     }
 
     /// Locks the account.
     pub(super) fn account(&self) -> MutexGuard<'_, Account> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets the task that renews leases and the reservation. It is aborted when the permit is dropped.
-    pub(super) fn set_renewal(&self, task: AbortHandle) {
-        let _ = self.renewal.set(task);
     }
 
     /// Returns the lifetime of reservations if the charge is one.
@@ -133,10 +130,12 @@ impl PermitInner {
     fn correct(&self, cost: u64) -> StoreFuture<()> {
         let (stores, decision, subject) = (&self.pipeline.stores, &self.decision, &self.subject);
         let charged = decision.charged();
-        if cost > charged {
-            stores.charge_rates(decision, subject, cost - charged, false)
-        } else {
-            stores.refund(decision, subject, RefundOf::Rates, decision.at(), charged - cost)
+        match cost.cmp(&charged) {
+            Ordering::Equal => MaybeReady::ready(Ok(())),
+            Ordering::Greater => stores.charge_rates(decision, subject, cost - charged, false),
+            Ordering::Less => {
+                stores.refund(decision, subject, RefundOf::Rates, decision.at(), charged - cost)
+            }
         }
     }
 
@@ -172,10 +171,9 @@ impl PermitInner {
 
 impl Drop for PermitInner {
     fn drop(&mut self) {
-        // The renewal task is asleep now: during a renewal it holds the permit, which then is not
-        // dropped.
-        if let Some(renewal) = self.renewal.get() {
-            renewal.abort();
+        let account = self.account.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(renewal) = account.renewal.take() {
+            self.pipeline.renewals.end(renewal);
         }
         let call = self.pipeline.breaker.observe();
         let (settlement, origin) = (self.settle(), self.decision.origin());

@@ -24,7 +24,7 @@ use crate::store::StoreFuture;
 /// estimate, even beyond the limits.
 ///
 /// Until then the permit holds units of concurrency limits under leases. A task of the tokio
-/// runtime in which the permit was made renews the leases.
+/// runtime in which the first permit was made renews the leases of all.
 ///
 /// All clones are handles of one permit. It is settled when the last of them is dropped, whether
 /// the request succeeded, failed, panicked or was cancelled.
@@ -65,9 +65,28 @@ impl Permit {
         let inner = Arc::new(PermitInner::new(Arc::clone(pipeline), subject, decision));
         let shortest = lease.into_iter().chain(inner.reservation_lifetime()).min();
         if let Some(shortest) = shortest.filter(|_| !inner.account().is_settled) {
-            renewal::start(&inner, shortest);
+            let permit = Arc::downgrade(&inner);
+            let renewal = inner.pipeline.renewals.start(permit, shortest);
+            inner.account().renewal = renewal;
         }
         Self { inner, is_metered: true, outer: None }
+    }
+
+    /// Creates the permit of a request once its decision is made.
+    pub(super) fn of_decision(
+        pipeline: &Arc<Pipeline>,
+        subject: &Subject,
+        decision: MaybeReady<Decision>,
+    ) -> MaybeReady<Self> {
+        match decision {
+            MaybeReady::Ready(Some(decision)) => {
+                MaybeReady::ready(Self::new(pipeline, subject.clone(), decision))
+            }
+            later => {
+                let (pipeline, subject) = (Arc::clone(pipeline), subject.clone());
+                later.map(move |decision| Self::new(&pipeline, subject, decision))
+            }
+        }
     }
 
     /// Returns the decision on the request.

@@ -1,46 +1,43 @@
-//! The task that renews the leases and the reservation of a permit.
+//! Renews what a permit holds: places under concurrency limits, and its reservation.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::timeout;
 
 use super::inner::{PermitInner, ReservationState};
 use crate::decision::Decision;
-use crate::limiter::stores::timed_out;
+use crate::limiter::renewals::Renewable;
+use crate::limiter::stores::{Pending, timed_out};
 use crate::model::{Limit, Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::{RefundOf, ReservationChange};
 use crate::time::Timestamp;
 
-/// The number of renewals during one lease. One of them may fail without the lease being lost.
-const RENEWALS: u32 = 3;
-
-/// Starts the task, which runs until the permit is dropped. Outside a tokio runtime nothing is
-/// renewed.
-pub(super) fn start(permit: &Arc<PermitInner>, lease: Duration) {
-    let Ok(runtime) = Handle::try_current() else { return };
-    let held = Arc::downgrade(permit);
-    permit.set_renewal(runtime.spawn(keep(held, lease / RENEWALS)).abort_handle());
+impl Renewable for PermitInner {
+    fn renew(self: Arc<Self>, interval: Duration) -> Pending<()> {
+        Box::pin(renew(self, interval))
+    }
 }
 
-/// Renews after each interval, until nothing is left to renew.
-async fn keep(permit: Weak<PermitInner>, interval: Duration) {
-    let mut ticks = interval_at(Instant::now() + interval, interval);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Some(permit) = permit.upgrade() else { return };
-        // No request waits for a renewal, so it may take until the next one is due.
-        let keeps_reservation = renew_reservation(&permit, interval).await;
-        let keeps_places = match places(&permit) {
-            Some(places) => renew_places(&permit, &places, interval).await,
-            None => false,
-        };
-        if !keeps_reservation && !keeps_places {
-            return;
-        }
+/// Renews what a permit holds, or ends its renewal if nothing is left.
+async fn renew(permit: Arc<PermitInner>, interval: Duration) {
+    if std::mem::replace(&mut permit.account().is_renewing, true) {
+        return;
+    }
+    // No request waits for a renewal, so it may take until the next is due.
+    let keeps_reservation = renew_reservation(&permit, interval).await;
+    let keeps_places = match places(&permit) {
+        Some(places) => renew_places(&permit, &places, interval).await,
+        None => false,
+    };
+    let mut account = permit.account();
+    account.is_renewing = false;
+    if !keeps_reservation
+        && !keeps_places
+        && let Some(key) = account.renewal.take()
+    {
+        permit.pipeline.renewals.end(key);
     }
 }
 

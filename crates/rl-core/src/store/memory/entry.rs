@@ -2,13 +2,11 @@
 
 use super::layout::{LayoutId, LayoutRegistry};
 use super::packed_entry::{PackedEntry, TimeBase};
-use super::unpacked_entry::{
-    BoxedEntry, DecideArgs, LimitState, StackEntry, TooManyStates, UnpackedEntry,
-};
-use crate::algorithm::State;
+use super::run::{DecideArgs, TooManyStates, earliest_after_reset};
+use super::unpacked_entry::UnpackedEntry;
 use crate::algorithm::fixed_window::PackedTime;
+use crate::algorithm::{PlanStep, SubjectStatesMut};
 use crate::decision::Decision;
-use crate::model::Limit;
 use crate::policy::Policy;
 use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
@@ -17,10 +15,10 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 pub(super) enum Entry {
     Packed(PackedEntry),
-    Boxed(Box<BoxedEntry>),
+    Unpacked(UnpackedEntry),
 }
 
-// The box and the discriminant take no room of their own.
+// The unpacked form and the discriminant take no room of their own.
 const _: () = assert!(size_of::<Entry>() == size_of::<PackedEntry>());
 
 /// The data that all entries of a shard share.
@@ -31,16 +29,39 @@ pub(super) struct ShardContext {
 }
 
 impl Entry {
-    /// Creates an entry in the smallest form that it fits. `layout` is that of its states.
-    pub(super) fn pack(
-        entry: StackEntry,
-        layout: Option<LayoutId>,
-        context: &ShardContext,
-    ) -> Self {
-        match layout.and_then(|id| packed(&entry, id, context)) {
-            Some(packed) => Self::Packed(packed),
-            None => Self::Boxed(entry.into_boxed()),
+    /// Decides for a newcomer. Returns its entry if something is charged.
+    ///
+    /// # Errors
+    ///
+    /// As [`decide`](Self::decide).
+    pub(super) fn decide_newcomer(
+        context: &mut ShardContext,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Result<Option<Self>, TooManyStates> {
+        let policy = args.policy;
+        if !policy.plan().fits_lanes() {
+            let mut entry = UnpackedEntry::new(policy);
+            entry.decide(args, decision)?;
+            return Ok((decision.charged() > 0).then_some(Self::Unpacked(entry)));
         }
+        let layout = context.layouts.find(policy);
+        let mut packed = PackedEntry::new(layout.map_or(LayoutId::FIRST, |found| found.id));
+        let unpacked = decide_packed(&mut packed, context.time_base, args, decision);
+        // A denied newcomer must not use up memory, not even that of a layout.
+        if decision.charged() == 0 {
+            return Ok(None);
+        }
+        if let Some(unpacked) = unpacked {
+            return Ok(Some(Self::Unpacked(unpacked)));
+        }
+        Ok(Some(match context.layouts.find_or_register(policy) {
+            Some(layout) => {
+                packed.set_layout(layout);
+                Self::Packed(packed)
+            }
+            None => Self::Unpacked(packed.unpack(policy, context.time_base)),
+        }))
     }
 
     /// Decides for all limits of the policy, and charges all of them or none.
@@ -48,62 +69,91 @@ impl Entry {
     /// # Errors
     ///
     /// Fails and changes nothing if a charge would need more states than the store holds.
+    #[inline(always)]
     pub(super) fn decide(
         &mut self,
         context: &mut ShardContext,
         args: DecideArgs<'_>,
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
-        let policy = args.policy;
         match self {
             Self::Packed(packed) => {
-                if decide_packed_windows(packed, context, args, decision) {
+                let layout = context.layouts.get(packed.layout());
+                if !layout.has_states_of(args.policy) {
+                    return self.decide_under_other_states(context, args, decision);
+                }
+                if let Some(unpacked) = decide_packed(packed, context.time_base, args, decision) {
+                    *self = Self::Unpacked(unpacked);
+                } else if !layout.is_same_handle(args.policy) && decision.charged() > 0 {
+                    set_layout_of(packed, args.policy, &mut context.layouts);
+                }
+            }
+            Self::Unpacked(entry) => {
+                if entry.try_decide_steady(args, decision) {
                     return Ok(());
                 }
-                let layout = context.layouts.get(packed.layout());
-                let mut entry = packed.unpack(layout, context.time_base);
                 entry.decide(args, decision)?;
-                let is_crowded = context.layouts.is_crowded();
-                let keeps_layout = decision.charged() == 0
-                    || layout.has_limits_of(policy)
-                    || is_crowded && layout.has_states_of(policy);
-                let layout = match keeps_layout {
-                    true => Some(packed.layout()),
-                    false => context.layouts.find_or_register(policy),
-                };
-                *self = Self::pack(entry, layout, context);
-            }
-            Self::Boxed(entry) => {
-                entry.decide(args, decision)?;
-                // Once the states of other policies are gone, the entry may fit again.
-                if decision.charged() > 0
-                    && entry.states().len() == policy.limits().len()
-                    && let Some(id) = context.layouts.find_or_register(policy)
-                    && let Some(packed) = packed(entry, id, context)
-                {
-                    *self = Self::Packed(packed);
+                if args.policy.plan().fits_lanes() && decision.charged() > 0 {
+                    self.pack(args.policy, context);
                 }
             }
         }
         Ok(())
     }
 
-    /// Changes the states of the policy's limits. `change` gets the index of the limit in the policy.
+    #[inline(never)]
+    fn decide_under_other_states(
+        &mut self,
+        context: &mut ShardContext,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Result<(), TooManyStates> {
+        let Self::Packed(packed) = self else { return Ok(()) };
+        let layout = context.layouts.get(packed.layout());
+        let mut entry = packed.unpack(layout.policy(), context.time_base);
+        entry.decide(args, decision)?;
+        if decision.charged() > 0 {
+            *self = Self::Unpacked(entry);
+            self.pack(args.policy, context);
+        }
+        Ok(())
+    }
+
+    /// Packs the states of `policy`, if they fit and other policies have left none.
+    #[inline(never)]
+    fn pack(&mut self, policy: &Policy, context: &mut ShardContext) {
+        if let Self::Unpacked(entry) = self
+            && entry.only_cells().is_some()
+            && let Some(layout) = context.layouts.find_or_register(policy)
+            && let Some(packed) = PackedEntry::pack(entry, policy, layout, context.time_base)
+        {
+            *self = Self::Packed(packed);
+        }
+    }
+
+    /// Changes the states of the policy's limits. `change` gets the index of each limit in use.
     pub(super) fn amend(
         &mut self,
         context: &ShardContext,
         policy: &Policy,
         now: Timestamp,
-        change: impl FnMut(usize, Limit, &mut State, Timestamp),
+        change: impl FnMut(usize, &PlanStep, &mut SubjectStatesMut<'_>, Timestamp),
     ) {
-        match self {
+        let unpacked = match self {
+            Self::Unpacked(entry) => return entry.amend(policy, now, change),
             Self::Packed(packed) => {
                 let layout = context.layouts.get(packed.layout());
-                let mut entry = packed.unpack(layout, context.time_base);
-                entry.amend(policy, now, change);
-                *self = Self::pack(entry, Some(packed.layout()), context);
+                if layout.has_states_of(policy) {
+                    packed.amend(context.time_base, policy, now, change)
+                } else {
+                    let mut entry = packed.unpack(layout.policy(), context.time_base);
+                    entry.amend(policy, now, change);
+                    Some(entry)
+                }
             }
-            Self::Boxed(entry) => entry.amend(policy, now, change),
+        };
+        if let Some(unpacked) = unpacked {
+            *self = Self::Unpacked(unpacked);
         }
     }
 
@@ -115,27 +165,34 @@ impl Entry {
         now: Timestamp,
         index: usize,
     ) {
-        match self {
-            Self::Packed(packed) => {
-                let layout = context.layouts.get(packed.layout());
-                let mut entry = packed.unpack(layout, context.time_base);
-                entry.reset(policy, now, index);
-                *self = Self::pack(entry, Some(packed.layout()), context);
+        let earliest = earliest_after_reset(self.last_change(context), now);
+        self.amend(context, policy, now, |i, step, states, _| {
+            if i == index {
+                step.clear(states);
             }
-            Self::Boxed(entry) => entry.reset(policy, now, index),
+        });
+        match self {
+            Self::Packed(packed) => packed.delay_until(earliest, context.time_base),
+            Self::Unpacked(entry) => entry.delay_until(earliest),
         }
     }
 
     /// Resets all limits. The next decision is made at `earliest` or later.
     pub(super) fn reset_all(&mut self, context: &ShardContext, earliest: Timestamp) {
-        let emptied = match self {
-            Self::Packed(packed) => packed.emptied(earliest, context.time_base),
-            Self::Boxed(_) => None,
-        };
-        *self = match emptied {
-            Some(packed) => Self::Packed(packed),
-            None => Self::Boxed(Box::new(UnpackedEntry::new([], earliest, Timestamp::EPOCH))),
-        };
+        match self {
+            Self::Packed(packed) => {
+                *self = match packed.emptied(earliest, context.time_base) {
+                    Some(packed) => Self::Packed(packed),
+                    None => {
+                        let policy = context.layouts.get(packed.layout()).policy();
+                        let mut entry = UnpackedEntry::new(policy);
+                        entry.delay_until(earliest);
+                        Self::Unpacked(entry)
+                    }
+                };
+            }
+            Self::Unpacked(entry) => entry.reset_all(earliest),
+        }
     }
 
     /// Renews the lease of permits, if every concurrency limit still holds some of them.
@@ -145,7 +202,7 @@ impl Entry {
         match self {
             // A packed entry has no concurrency limits.
             Self::Packed(_) => None,
-            Self::Boxed(entry) => entry.renew(renewal, now),
+            Self::Unpacked(entry) => entry.renew(renewal, now),
         }
     }
 
@@ -153,7 +210,7 @@ impl Entry {
     pub(super) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
         match self {
             Self::Packed(_) => false,
-            Self::Boxed(entry) => entry.holds(refund, now),
+            Self::Unpacked(entry) => entry.holds(refund, now),
         }
     }
 
@@ -161,7 +218,7 @@ impl Entry {
     pub(super) fn last_change(&self, context: &ShardContext) -> Timestamp {
         match self {
             Self::Packed(packed) => packed.last_change(context.time_base),
-            Self::Boxed(entry) => entry.last_change(),
+            Self::Unpacked(entry) => entry.last_change(),
         }
     }
 
@@ -172,7 +229,7 @@ impl Entry {
                 let layout = context.layouts.get(packed.layout());
                 packed.is_expired(layout, context.time_base, now)
             }
-            Self::Boxed(entry) => entry.is_expired(Timestamp::from_micros(now.absolute)),
+            Self::Unpacked(entry) => entry.is_expired(Timestamp::from_micros(now.absolute)),
         }
     }
 
@@ -180,7 +237,7 @@ impl Entry {
     pub(super) fn is_denied(&self, now: PackedTime) -> bool {
         match self {
             Self::Packed(packed) => packed.is_denied(now),
-            Self::Boxed(entry) => entry.is_denied(Timestamp::from_micros(now.absolute)),
+            Self::Unpacked(entry) => entry.is_denied(Timestamp::from_micros(now.absolute)),
         }
     }
 
@@ -192,41 +249,33 @@ impl Entry {
                 let layout = context.layouts.get(packed.layout());
                 packed.used_fraction(layout, context.time_base)
             }
-            Self::Boxed(entry) => entry.used_fraction(),
+            Self::Unpacked(entry) => entry.used_fraction(),
         }
     }
 }
 
-/// Decides in place if the limits are fixed windows with the states of the entry.
-///
-/// Returns `false` and changes nothing if they are not, or a number or a time would not fit.
-fn decide_packed_windows(
+/// Decides under a policy with the states of the entry. Returns the entry in its unpacked form if it does
+/// not fit any more.
+#[inline]
+fn decide_packed(
     packed: &mut PackedEntry,
-    context: &mut ShardContext,
+    base: TimeBase,
     args: DecideArgs<'_>,
     decision: &mut Decision,
-) -> bool {
-    let layouts = &mut context.layouts;
-    let Some(windows) = args.policy.compiled_windows() else { return false };
-    if !layouts.get(packed.layout()).has_states_of_windows(windows)
-        || !packed.decide_windows(windows, context.time_base, args, decision)
-    {
-        return false;
+) -> Option<UnpackedEntry> {
+    match args.policy.compiled_windows() {
+        Some(windows) if packed.try_decide_first(windows, base, args, decision) => None,
+        _ => packed.decide(base, args, decision),
     }
-    if decision.charged() > 0
-        && !layouts.is_crowded()
-        && !layouts.get(packed.layout()).has_limits_of(args.policy)
-        && let Some(layout) = layouts.find_or_register(args.policy)
+}
+
+/// Sets the layout of the policy that was charged last, by which eviction judges the entry.
+#[inline(never)]
+fn set_layout_of(packed: &mut PackedEntry, policy: &Policy, layouts: &mut LayoutRegistry) {
+    if !layouts.is_crowded()
+        && !layouts.get(packed.layout()).has_limits_of(policy)
+        && let Some(layout) = layouts.find_or_register(policy)
     {
         packed.set_layout(layout);
     }
-    true
-}
-
-fn packed<A: smallvec::Array<Item = LimitState>>(
-    entry: &UnpackedEntry<A>,
-    layout: LayoutId,
-    context: &ShardContext,
-) -> Option<PackedEntry> {
-    PackedEntry::pack(entry, layout, context.layouts.get(layout), context.time_base)
 }

@@ -1,13 +1,13 @@
-//! Where the states of a policy's limits are in a packed entry.
+//! Which states the lanes of a packed entry hold.
 //!
-//! A packed entry has six *lanes*, each with a number of 32 bits and a time of 48 bits. A state of two
-//! cells (fixed window) takes one lane, any other state takes two:
+//! A packed entry has six *lanes*, each with a time of 48 bits and a number of 32 bits. A lane holds two cells
+//! of the policy's [plan](crate::algorithm::Plan), in the order of the plan:
 //!
 //! ```text
-//! policy    10/second         100/minute:gcra                 1000/hour:sliding-window-counter
-//! lane      0                 1               2               3               4              5
-//! time      window start      first cell      third cell      first cell      fourth cell    -
-//! number    used units        second cell     0               second cell     third cell     -
+//! policy    10/second      100/minute:gcra                1000/hour:sliding-window-counter
+//! lane      0              1              2               3               4                 5
+//! time      window start   TAT            in use since    window start    first charge      -
+//! number    used units     its fraction   0               current units   units before      -
 //! ```
 //!
 //! The entry does not repeat this. It holds a [`LayoutId`], and each shard has a [`LayoutRegistry`] of
@@ -16,8 +16,7 @@
 use std::num::NonZeroU8;
 
 use crate::algorithm::fixed_window::{CompiledWindows, LANES, PackedStates};
-use crate::model::{Algorithm, Limit, Refill};
-use crate::policy::{NamedLimit, Policy};
+use crate::policy::Policy;
 
 /// Which states the lanes of a packed entry hold, and under which limits.
 ///
@@ -27,77 +26,30 @@ use crate::policy::{NamedLimit, Policy};
 pub(super) struct StateLayout {
     /// The policy that the layout was created for.
     policy: Policy,
-    limits: Box<[LimitLanes]>,
-    /// The states of `limits`, as numbers.
+    /// The states of fixed windows in force, as numbers.
     states: [u64; LANES],
-    /// The maximum of each limit if all are fixed windows in force, else 0.
+    /// The maximum of each of them.
     max: [u64; LANES],
-    /// For the lane of each fixed window, 2^40 / max: the used fraction of one unit. 0 in shadow.
+    /// 2^40 / max for each of them: the used fraction of one unit.
     unit_fraction: [u64; LANES],
-    has_other_algorithms: bool,
-}
-
-/// The lanes of one limit.
-#[derive(Debug)]
-pub(super) struct LimitLanes {
-    /// The limit. A state expires at the same time under every limit that uses it.
-    pub(super) limit: NamedLimit,
-    /// The lane of the first two cells.
-    pub(super) lane: usize,
-    pub(super) second: SecondLane,
-}
-
-/// The content of a state's second lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SecondLane {
-    /// Nothing: the state has two cells.
-    Unused,
-    /// The third cell, a time.
-    Time,
-    /// The third cell, a time, and the fourth, a number.
-    TimeAndNumber,
-    /// The third cell, a number, and the fourth, a time.
-    NumberAndTime,
 }
 
 impl StateLayout {
     /// Creates the layout of `policy`, if its states fit into the lanes.
     fn new(policy: &Policy) -> Option<Self> {
-        let mut next = 0;
-        let limits = policy.limits().iter().map(|named| {
-            let second = match named.limit().algorithm() {
-                Algorithm::FixedWindow { .. } => SecondLane::Unused,
-                Algorithm::Gcra { .. } => SecondLane::Time,
-                Algorithm::TokenBucket { refill: Refill::Greedy, .. } => SecondLane::Time,
-                Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
-                    SecondLane::TimeAndNumber
-                }
-                Algorithm::SlidingWindowCounter => SecondLane::NumberAndTime,
-                Algorithm::SlidingWindow { .. } => return None,
-                Algorithm::SlidingLog | Algorithm::Concurrency => return None,
-            };
-            let lane = next;
-            next += if second == SecondLane::Unused { 1 } else { 2 };
-            (next <= LANES).then(|| LimitLanes { limit: named.clone(), lane, second })
-        });
-        let limits = limits.collect::<Option<Box<[LimitLanes]>>>()?;
-        let mut states = [0; LANES];
-        let mut unit_fraction = [0; LANES];
-        for (state, lanes) in states.iter_mut().zip(&limits) {
-            *state = lanes.limit.state_id().bits();
-            let limit = lanes.limit.limit();
-            if is_fixed_window(limit) && !limit.is_shadow() {
-                unit_fraction[lanes.lane] = (1 << 40) / limit.max().max(1);
-            }
-        }
-        Some(Self {
+        let windows = policy.compiled_windows();
+        let max = windows.map_or([0; LANES], |windows| windows.max);
+        policy.plan().fits_lanes().then(|| Self {
             policy: policy.clone(),
-            states,
-            max: policy.compiled_windows().map_or([0; LANES], |windows| windows.max),
-            unit_fraction,
-            has_other_algorithms: limits.iter().any(|lanes| !is_fixed_window(lanes.limit.limit())),
-            limits,
+            states: windows.map_or([0; LANES], |windows| windows.states),
+            unit_fraction: max.map(|max| (1 << 40) / max.max(1)),
+            max,
         })
+    }
+
+    /// Returns the policy that the layout was created for.
+    pub(super) const fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// Returns whether `policy` is a handle of the policy that the layout was created for.
@@ -114,8 +66,7 @@ impl StateLayout {
     /// Returns whether the limits of `policy` use the states of this layout, in this order.
     #[inline]
     pub(super) fn has_states_of(&self, policy: &Policy) -> bool {
-        let states = policy.limits().iter().map(NamedLimit::state_id);
-        states.eq(self.limits.iter().map(|lanes| lanes.limit.state_id()))
+        self.is_same_handle(policy) || self.policy.has_states_of(policy)
     }
 
     /// Returns whether `windows` use the states of this layout, in this order.
@@ -136,17 +87,6 @@ impl StateLayout {
         self.policy.compiled_windows()
     }
 
-    /// Returns the lanes of each limit, in the order of the policy.
-    pub(super) fn limits(&self) -> &[LimitLanes] {
-        &self.limits
-    }
-
-    /// Returns the lanes of the limits that are no fixed windows.
-    pub(super) fn other_limits(&self) -> impl Iterator<Item = &LimitLanes> {
-        let limits = if self.has_other_algorithms { &self.limits[..] } else { &[] };
-        limits.iter().filter(|lanes| !is_fixed_window(lanes.limit.limit()))
-    }
-
     /// Returns the used fraction of the fullest fixed window, scaled to 0–255.
     pub(super) fn used_fraction_of_windows(&self, states: &PackedStates) -> u8 {
         let fractions = (0..LANES)
@@ -162,23 +102,14 @@ fn are_equal(one: &[u64; LANES], other: &[u64; LANES]) -> bool {
     pairs.fold(0, |differences, (one, other)| differences | (one ^ other)) == 0
 }
 
-fn is_fixed_window(limit: Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::FixedWindow { .. })
-}
-
-/// Returns the fraction of `limit` that `used` units are, scaled to 0–255 and rounded down.
-///
-/// Eviction compares fractions, because units of different limits do not compare.
-pub(super) fn used_fraction(limit: Limit, used: u64) -> u8 {
-    let fraction = used.saturating_mul(256) / limit.capacity().max(1);
-    u8::try_from(fraction).unwrap_or(u8::MAX)
-}
-
 /// The number of a layout in its registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LayoutId(NonZeroU8);
 
 impl LayoutId {
+    /// Stands in an entry whose layout is not set yet.
+    pub(super) const FIRST: Self = Self(NonZeroU8::MIN);
+
     const fn index(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -216,6 +147,9 @@ impl LayoutRegistry {
 
     /// Returns the registered layout of the same limits, or else one of the same states.
     pub(super) fn find(&self, policy: &Policy) -> Option<LayoutMatch> {
+        if !policy.plan().fits_lanes() {
+            return None;
+        }
         let same_limits = self.0.iter().position(|layout| layout.has_limits_of(policy));
         let same_states = || self.0.iter().position(|layout| layout.has_states_of(policy));
         let index = same_limits.or_else(same_states)?;

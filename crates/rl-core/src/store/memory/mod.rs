@@ -5,17 +5,19 @@
 //!   Fingerprinter    subject -> Fingerprint, 16 bytes                          (store/fingerprint.rs)
 //!   64 × Shard       under one lock each; eviction                             (shard.rs)
 //!     Table          Fingerprint -> Entry, 88 bytes for a record, and an index (table.rs)
-//!       Entry        PackedEntry, or a boxed UnpackedEntry if that does not fit (entry.rs)
+//!       Entry        PackedEntry, or UnpackedEntry if that does not fit        (entry.rs)
 //!     LayoutRegistry which lanes of a packed entry hold which state            (layout.rs)
 //! ```
 //!
-//! One decision: fingerprint, lock the shard, read the clock, find the entry. Fixed windows of a packed
-//! entry are decided in place, nearly always by one comparison of lanes. Everything else is unpacked,
-//! decided limit by limit (`algorithm`), and packed again if it fits.
+//! One decision: fingerprint, lock the shard, read the clock, find the entry, and run the plan of the policy
+//! over its states (`run.rs`, `algorithm/plan.rs`): judge all limits, then charge all of them or none. Fixed
+//! windows are decided by two shortcuts, nearly always: one comparison of the lanes of a packed entry, or one
+//! addition for each window of an unpacked one.
 
 mod entry;
 mod layout;
 mod packed_entry;
+mod run;
 mod shard;
 mod table;
 #[cfg(test)]
@@ -25,12 +27,11 @@ mod unpacked_entry;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use packed_entry::{FastDecision, TimeBase};
+use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
-use unpacked_entry::DecideArgs;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{DecideRequest, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
-use crate::algorithm;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
@@ -137,10 +138,16 @@ fn decide_fully(
     args: DecideArgs<'_>,
     otherwise: &dyn Fn() -> MaybeReady<Decision>,
 ) -> MaybeReady<Decision> {
-    let mut decision = Decision::pending(args.policy, args.cost);
-    let decided = shard.decide(subject, args, &mut decision);
-    drop(shard);
-    if decided.is_ok() { MaybeReady::ready(decision) } else { otherwise() }
+    // Completed where it is returned, so that it is not copied.
+    let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
+    if let MaybeReady::Ready(Some(decision)) = &mut answer {
+        let decided = shard.decide(subject, args, decision);
+        drop(shard);
+        if let Err(TooManyStates) = decided {
+            answer = otherwise();
+        }
+    }
+    answer
 }
 
 /// Returns the error of a charge that would need more states of one subject than the store holds.
@@ -203,8 +210,8 @@ impl<C: Clock> Store for MemoryStore<C> {
             RefundOf::Permits => shard.permit_holder(subject, &refund, now),
             RefundOf::All | RefundOf::Rates => subject,
         };
-        shard.amend(holder, refund.policy, now, |index, limit, state, now| {
-            algorithm::refund(limit, state, now, refund.charged, refund.units_of(index));
+        shard.amend(holder, refund.policy, now, |index, step, states, now| {
+            step.refund(states, now, refund.charged, refund.units_of(index));
         });
         drop(shard);
         MaybeReady::ready(Ok(()))

@@ -11,19 +11,21 @@
 //! ```
 //!
 //! Times count from the shard's [`TimeBase`], a year before the store was created; 0 is no time.
-//! Nothing that a decision depends on is rounded. A subject is stored as an
-//! [`UnpackedEntry`] if it has one of these: a number above 2^32, a time outside of nearly nine years, an algorithm with more
-//! than four cells, or states that another policy left.
+//! Nothing that a decision depends on is rounded. A subject is stored as an [`UnpackedEntry`] if it has one of
+//! these: a number above 2^32, a time outside of nearly nine years, more than twelve cells, buckets, a log, or
+//! states that another policy left.
 //!
 //! It buys memory: with its fingerprint and its slot in the index, a subject takes two cache lines.
 
-use super::layout::{LayoutId, LimitLanes, SecondLane, StateLayout, used_fraction};
-use super::unpacked_entry::{DecideArgs, LimitState, StackEntry, UnpackedEntry};
+use super::layout::{LayoutId, StateLayout};
+use super::run::{self, DecideArgs};
+use super::unpacked_entry::UnpackedEntry;
 use crate::algorithm::fixed_window::{
-    self, CompiledWindows, DecidedWindows, FastWindowsDecision, PackedStates, PackedTime,
+    self, CompiledWindows, DecidedWindows, FastWindowsDecision, LANES, PackedStates, PackedTime,
 };
-use crate::algorithm::{self, State};
+use crate::algorithm::{PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::{Decision, Outcomes};
+use crate::policy::Policy;
 use crate::time::Timestamp;
 
 /// Microseconds of a tick, the unit in which the end of a denial is stored.
@@ -166,48 +168,93 @@ impl PackedEntry {
         Some(FastDecision { at, is_allowed: decided.is_allowed, states: &self.states })
     }
 
-    /// Decides under fixed windows.
+    /// Grants the first request of a subject, if all limits are fixed windows that grant it.
     ///
-    /// Returns `false` and changes nothing if a number or a time would not fit.
-    pub(super) fn decide_windows(
+    /// Returns `false` and changes nothing if [`decide`](Self::decide) has to decide.
+    pub(super) fn try_decide_first(
         &mut self,
         windows: &CompiledWindows,
         base: TimeBase,
         args: DecideArgs<'_>,
         decision: &mut Decision,
     ) -> bool {
-        let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
-        let now = Timestamp::from_micros(at.absolute);
-        if self.relative_last_change() == 0
-            && let Some(first_to_end) =
-                fixed_window::try_open_fast(windows, &mut self.states, at, mode, cost)
-        {
-            self.first_to_end = first_to_end;
-            self.set_last_change(at.relative);
-            let (states, decided_at) = (self.states, at.relative);
-            *decision.outcomes_mut() =
-                Outcomes::Lazy(DecidedWindows { states, decided_at, required: 0 });
-            decision.finish(cost.units(), now, true);
-            return true;
-        }
-        let Some(decided) = fixed_window::decide(windows, &mut self.states, at, mode, cost) else {
+        let states = &mut self.states;
+        if self.last_change_high as u32 | self.last_change_low != 0 {
             return false;
-        };
-        if decided.charged > 0 {
-            self.set_last_change(at.relative);
         }
-        self.first_to_end = decided.first_to_end;
-        if decided.denied_until > at.relative {
-            self.note_denial(decided.denied_until);
-        }
-        *decision.outcomes_mut() = Outcomes::Lazy(DecidedWindows {
-            states: self.states,
-            decided_at: at.relative,
-            required: decided.required,
-        });
-        decision.finish(decided.charged, now, decided.is_allowed);
+        let opened = fixed_window::try_open_fast(windows, states, at, args.mode, args.cost);
+        let Some(first_to_end) = opened else { return false };
+        self.first_to_end = first_to_end;
+        self.set_last_change(at.relative);
+        let (states, decided_at) = (self.states, at.relative);
+        *decision.outcomes_mut() =
+            Outcomes::Lazy(DecidedWindows { states, decided_at, required: 0 });
+        decision.finish(args.cost.units(), Timestamp::from_micros(at.absolute), true);
         true
+    }
+
+    /// Decides under a policy with the states of the entry.
+    ///
+    /// Returns the entry in its unpacked form if a number or a time does not fit after the decision.
+    pub(super) fn decide(
+        &mut self,
+        base: TimeBase,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Option<UnpackedEntry> {
+        let (policy, plan) = (args.policy, args.policy.plan());
+        let mut cells = self.cells(plan.cells(), base);
+        let mut states = SubjectStatesMut { cells: &mut cells[..plan.cells()], logs: &mut [] };
+        let at = args.now.max(self.last_change(base));
+        let sole = run::try_charge_sole_limit(&args, &mut states, at, decision);
+        let denied_until = sole.unwrap_or_else(|| {
+            let judgement = plan.judge(states.read(), at, args.mode, args.cost);
+            run::conclude(&args, &mut states, &judgement, decision)
+        });
+        let fits = decision.charged() == 0 || self.set_cells(policy, states.cells, at, base);
+        if !fits {
+            let denied_until = denied_until.max(base.timestamp(self.denied_until()));
+            return Some(UnpackedEntry::of_cells(policy, states.cells, at, denied_until));
+        }
+        self.note_denial_until(denied_until, base);
+        None
+    }
+
+    /// Changes the states of a policy that has the states of the entry, as [`UnpackedEntry::amend`] does.
+    ///
+    /// Returns the entry in its unpacked form if a number or a time does not fit afterwards.
+    pub(super) fn amend(
+        &mut self,
+        base: TimeBase,
+        policy: &Policy,
+        now: Timestamp,
+        change: impl FnMut(usize, &PlanStep, &mut SubjectStatesMut<'_>, Timestamp),
+    ) -> Option<UnpackedEntry> {
+        let mut cells = self.cells(policy.plan().cells(), base);
+        let mut states =
+            SubjectStatesMut { cells: &mut cells[..policy.plan().cells()], logs: &mut [] };
+        let at = now.max(self.last_change(base));
+        run::amend(policy, &mut states, at, change);
+        let denied_until = match self.denied_until() {
+            0 => Timestamp::EPOCH,
+            _ => policy.plan().denied_until(states.read(), at, 1),
+        };
+        if !self.set_cells(policy, states.cells, at, base) {
+            return Some(UnpackedEntry::of_cells(policy, states.cells, at, denied_until));
+        }
+        self.denied_until_ticks = 0;
+        self.note_denial_until(denied_until, base);
+        None
+    }
+
+    /// Sets the earliest time of the next decision, unless the last change was later. A time that does not fit
+    /// is ignored.
+    pub(super) fn delay_until(&mut self, earliest: Timestamp, base: TimeBase) {
+        let earliest = base.relative(earliest.as_micros());
+        if fits(earliest) {
+            self.set_last_change(earliest.max(self.relative_last_change()));
+        }
     }
 
     /// Returns whether a denial is known to hold at `now`. The end of a denial is rounded up to a tick.
@@ -224,91 +271,75 @@ impl PackedEntry {
         if let Some(windows) = layout.windows() {
             return fixed_window::are_all_closed(windows, &self.states, at);
         }
-        // In most policies the longest period, which expires last, comes last.
-        let mut limits = layout.limits().iter().rev();
-        limits.all(|lanes| {
-            let expires = algorithm::expires(lanes.limit.limit(), &self.state(lanes, base));
-            Timestamp::from_micros(at.absolute) >= expires
-        })
+        let plan = layout.policy().plan();
+        let cells = self.cells(plan.cells(), base);
+        let states = SubjectStates { cells: &cells[..plan.cells()], logs: &[] };
+        Timestamp::from_micros(at.absolute) >= plan.expires(states)
     }
 
     /// Returns the used fraction of the fullest limit at the last change, scaled to 0–255.
     pub(super) fn used_fraction(&self, layout: &StateLayout, base: TimeBase) -> u8 {
-        // All windows were open at the last change.
-        let windows = layout.used_fraction_of_windows(&self.states);
-        let last_change = self.last_change(base);
-        let enforced = layout.other_limits().filter(|lanes| !lanes.limit.limit().is_shadow());
-        let others = enforced.map(|lanes| {
-            let limit = lanes.limit.limit();
-            let outcome = algorithm::outcome(limit, &self.state(lanes, base), last_change, 0);
-            used_fraction(limit, outcome.used())
-        });
-        others.fold(windows, u8::max)
+        if layout.windows().is_some() {
+            // All windows were open at the last change.
+            return layout.used_fraction_of_windows(&self.states);
+        }
+        let plan = layout.policy().plan();
+        let cells = self.cells(plan.cells(), base);
+        let states = SubjectStates { cells: &cells[..plan.cells()], logs: &[] };
+        plan.used_fraction(states, self.last_change(base))
     }
 
-    /// Converts the entry to its general form.
-    pub(super) fn unpack(&self, layout: &StateLayout, base: TimeBase) -> StackEntry {
-        let states = layout.limits().iter().map(|lanes| {
-            let state = self.state(lanes, base);
-            let expires = algorithm::expires(lanes.limit.limit(), &state);
-            LimitState { id: lanes.limit.state_id(), state, expires }
-        });
-        UnpackedEntry::new(states, self.last_change(base), base.timestamp(self.denied_until()))
+    /// Converts the entry, whose states are those of `policy`, to its unpacked form.
+    pub(super) fn unpack(&self, policy: &Policy, base: TimeBase) -> UnpackedEntry {
+        let cells = self.cells(policy.plan().cells(), base);
+        let cells = &cells[..policy.plan().cells()];
+        let denied_until = base.timestamp(self.denied_until());
+        UnpackedEntry::of_cells(policy, cells, self.last_change(base), denied_until)
     }
 
-    /// Converts an entry to this form. Returns `None` if it has other states, or does not fit.
-    pub(super) fn pack<A: smallvec::Array<Item = LimitState>>(
-        entry: &UnpackedEntry<A>,
-        id: LayoutId,
-        layout: &StateLayout,
+    /// Converts an entry that has only the cells of `policy` to this form. Returns `None` if it does not fit.
+    pub(super) fn pack(
+        entry: &UnpackedEntry,
+        policy: &Policy,
+        layout: LayoutId,
         base: TimeBase,
     ) -> Option<Self> {
-        if entry.states().len() != layout.limits().len() {
-            return None;
-        }
-        let mut packed = Self::new(id);
-        for (unpacked, lanes) in entry.states().iter().zip(layout.limits()) {
-            if unpacked.id != lanes.limit.state_id() {
-                return None;
-            }
-            if unpacked.state.is_empty() {
-                continue;
-            }
-            let [first, second, third, fourth] = unpacked.state.few();
-            let states = &mut packed.states;
-            states.set(lanes.lane, base.relative(first), second)?;
-            let next = lanes.lane + 1;
-            match lanes.second {
-                SecondLane::Unused => {}
-                SecondLane::Time => states.set(next, base.relative(third), 0)?,
-                SecondLane::TimeAndNumber => states.set(next, base.relative(third), fourth)?,
-                SecondLane::NumberAndTime => states.set(next, base.relative(fourth), third)?,
-            }
-        }
-        let last_change = base.relative(entry.last_change().as_micros());
-        if !fits(last_change) {
-            return None;
-        }
-        packed.set_last_change(last_change);
-        if entry.denied_until() > Timestamp::EPOCH {
-            packed.note_denial(base.relative(entry.denied_until().as_micros()));
-        }
-        Some(packed)
+        let mut packed = Self::new(layout);
+        let fits = packed.set_cells(policy, entry.only_cells()?, entry.last_change(), base);
+        packed.note_denial_until(entry.denied_until(), base);
+        fits.then_some(packed)
     }
 
-    /// Returns the state of one limit.
-    fn state(&self, lanes: &LimitLanes, base: TimeBase) -> State {
-        let time = |lane| base.absolute(self.states.time(lane));
-        let number = |lane| self.states.number(lane);
-        let first = lanes.lane;
-        let next = first + 1;
-        let [third, fourth] = match lanes.second {
-            SecondLane::Unused => [0, 0],
-            SecondLane::Time => [time(next), 0],
-            SecondLane::TimeAndNumber => [time(next), number(next)],
-            SecondLane::NumberAndTime => [number(next), time(next)],
-        };
-        State::of_few([time(first), number(first), third, fourth])
+    /// Returns the first `count` cells; the others are 0.
+    #[inline(always)]
+    fn cells(&self, count: usize, base: TimeBase) -> [u64; 2 * LANES] {
+        let mut cells = [0; 2 * LANES];
+        for (lane, cells) in cells.as_chunks_mut().0.iter_mut().enumerate().take(count / 2) {
+            *cells = [base.absolute(self.states.time(lane)), self.states.number(lane)];
+        }
+        cells
+    }
+
+    /// Replaces the cells, after a change at `at`. Returns `false` and changes nothing if a time or a number
+    /// does not fit.
+    #[inline]
+    fn set_cells(&mut self, policy: &Policy, cells: &[u64], at: Timestamp, base: TimeBase) -> bool {
+        let at = base.moment(at);
+        let before = self.states;
+        let mut misfits = at.relative >> 48 | u64::from(at.relative == 0);
+        for (lane, [time, number]) in cells.as_chunks().0.iter().copied().enumerate().take(LANES) {
+            let time = if time | number == 0 { 0 } else { base.relative(time) };
+            misfits |= self.states.set(lane, time, number);
+        }
+        if misfits != 0 {
+            self.states = before;
+            return false;
+        }
+        self.set_last_change(at.relative);
+        if let Some(windows) = policy.compiled_windows() {
+            self.first_to_end = fixed_window::first_to_end(windows, &self.states, at);
+        }
+        true
     }
 
     /// Returns the time of a decision at `now`: never before the last change.
@@ -335,6 +366,14 @@ impl PackedEntry {
     #[inline]
     const fn denied_until(&self) -> u64 {
         self.denied_until_ticks as u64 * TICK
+    }
+
+    /// Records that requests are denied until `until`, if that is later than known before.
+    #[inline]
+    fn note_denial_until(&mut self, until: Timestamp, base: TimeBase) {
+        if until > Timestamp::EPOCH {
+            self.note_denial(base.relative(until.as_micros()));
+        }
     }
 
     #[cold]

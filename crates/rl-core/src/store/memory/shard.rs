@@ -7,14 +7,11 @@
 
 use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
-use super::packed_entry::{FastDecision, PackedEntry, TimeBase};
+use super::packed_entry::{FastDecision, TimeBase};
+use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment};
 use super::table::{MAX_RECORDS, Table};
-use super::unpacked_entry::{
-    DecideArgs, StackEntry, TooManyStates, earliest_after_reset, is_same_moment,
-};
-use crate::algorithm::State;
+use crate::algorithm::{PlanStep, SubjectStatesMut};
 use crate::decision::Decision;
-use crate::model::Limit;
 use crate::policy::Policy;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::{Refund, Renewal};
@@ -115,6 +112,7 @@ impl Shard {
     ///
     /// Fails and changes nothing if a charge would need more states of the subject than the store
     /// holds.
+    #[inline(always)]
     pub(super) fn decide(
         &mut self,
         subject: Fingerprint,
@@ -157,7 +155,7 @@ impl Shard {
         subject: Fingerprint,
         policy: &Policy,
         now: Timestamp,
-        change: impl FnMut(usize, Limit, &mut State, Timestamp),
+        change: impl FnMut(usize, &PlanStep, &mut SubjectStatesMut<'_>, Timestamp),
     ) {
         if let Some(entry) = self.entries.get_mut(subject) {
             entry.amend(&self.context, policy, now, change);
@@ -185,9 +183,9 @@ impl Shard {
         refund: &Refund<'_>,
         now: Timestamp,
     ) -> Fingerprint {
-        let holds =
-            |subject| self.entries.get(subject).is_some_and(|entry| entry.holds(refund, now));
-        let is_shared = !holds(subject) && holds(Fingerprint::OVERFLOW);
+        let holds = |entry: &Entry| entry.holds(refund, now);
+        let is_shared = self.entries.get(Fingerprint::OVERFLOW).is_some_and(holds)
+            && !self.entries.get(subject).is_some_and(holds);
         if is_shared { Fingerprint::OVERFLOW } else { subject }
     }
 
@@ -203,7 +201,9 @@ impl Shard {
         if args.now == self.last_eviction.at {
             args.now = args.now.max(self.last_eviction.earliest_decision);
         }
-        let Some(entry) = self.new_entry(args, decision)? else { return Ok(()) };
+        let Some(entry) = Entry::decide_newcomer(&mut self.context, args, decision)? else {
+            return Ok(());
+        };
         match self.find_room(args.now, entry.used_fraction(&self.context)) {
             Some(Vacancy::Free) => self.entries.add(subject, entry),
             Some(Vacancy::Evict(position)) => {
@@ -213,29 +213,6 @@ impl Shard {
             None => return self.decide_shared(args, entry, decision),
         }
         Ok(())
-    }
-
-    /// Decides for a newcomer, and returns its entry if something is charged.
-    #[inline]
-    fn new_entry(
-        &mut self,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> Result<Option<Entry>, TooManyStates> {
-        let context = &mut self.context;
-        if let Some(layout) = context.layouts.find(args.policy) {
-            let mut entry = Entry::Packed(PackedEntry::new(layout.id));
-            entry.decide(context, args, decision)?;
-            return Ok((decision.charged() > 0).then_some(entry));
-        }
-        let mut entry = StackEntry::default();
-        entry.decide(args, decision)?;
-        // A denied newcomer must not use up memory, not even that of a layout.
-        if decision.charged() == 0 {
-            return Ok(None);
-        }
-        let layout = context.layouts.find_or_register(args.policy);
-        Ok(Some(Entry::pack(entry, layout, context)))
     }
 
     /// Decides again, for a newcomer without room, in the entry that all of those share. `entry` becomes
@@ -250,7 +227,6 @@ impl Shard {
             self.entries.add(Fingerprint::OVERFLOW, entry);
             return Ok(());
         };
-        decision.outcomes_mut().clear();
         shared.decide(&mut self.context, args, decision)
     }
 

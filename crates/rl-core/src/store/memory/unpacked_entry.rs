@@ -1,125 +1,87 @@
-//! The state of one subject in its general form, for limits of every algorithm.
+//! The states of one subject on the heap, for limits of every algorithm and number.
+//!
+//! ```text
+//! policy  cells -> [ cells of the policy's limits, as its plan lays them out ]
+//!         extra -> [ logs of the policy's limits | states that other policies left ]
+//! ```
 
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 
-use super::layout::used_fraction;
-use crate::algorithm::{self, State};
+use super::run::{self, DecideArgs, TooManyStates};
+use crate::algorithm::{Log, PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::Decision;
-use crate::model::{Cost, Limit, MAX_FOREIGN_STATES, Mode, StateId};
-use crate::policy::{LimitSet, NamedLimit, Policy};
-use crate::store::{Part, Refund, Renewal};
+use crate::model::{MAX_FOREIGN_STATES, Mode, StateId};
+use crate::policy::Policy;
+use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
-/// The arguments of a decision on one subject.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DecideArgs<'a> {
-    pub(super) policy: &'a Policy,
-    pub(super) mode: Mode,
-    pub(super) cost: Cost,
-    pub(super) now: Timestamp,
-}
-
-impl<'a> DecideArgs<'a> {
-    pub(super) const fn new(part: &Part<'a>, mode: Mode, now: Timestamp) -> Self {
-        Self { policy: part.policy, mode, cost: part.cost, now }
-    }
-}
-
-/// A charge would need more states of one subject than the store holds. Nothing was changed.
+/// The states of one subject.
 #[derive(Debug)]
-pub(super) struct TooManyStates;
-
-/// The states of one subject, each under its [`StateId`].
-#[derive(Debug)]
-pub(super) struct UnpackedEntry<A: Array<Item = LimitState>> {
-    /// The states of the policy that was charged last, in its order, followed by those of other policies.
-    states: SmallVec<A>,
+pub(super) struct UnpackedEntry {
+    /// The policy that was charged last.
+    policy: Policy,
+    cells: Box<[u64]>,
+    extra: Option<Box<ExtraStates>>,
     /// The time of the last change. No decision is made at an earlier time.
     last_change: Timestamp,
-    /// When all states are expired.
-    expires: Timestamp,
     /// When the last denial that is known ends.
     denied_until: Timestamp,
-    /// The used fraction of the fullest limit at the last charge: see [`used_fraction`].
-    used_fraction: u8,
+    /// When the first of the windows ends, if all limits are plain fixed windows and all of them are open.
+    first_end: Timestamp,
 }
 
-/// An entry on the heap, as the store holds it.
-pub(super) type BoxedEntry = UnpackedEntry<[LimitState; 1]>;
+/// The states that are no cells of the policy.
+#[derive(Debug, Default)]
+struct ExtraStates {
+    logs: SmallVec<[Log; 1]>,
+    foreign: Vec<ForeignState>,
+}
 
-/// An entry on the stack while a packed one is decided. Six states need no allocation.
-pub(super) type StackEntry = UnpackedEntry<[LimitState; 6]>;
-
-/// The state of one limit.
+/// The state of a limit that the policy does not have.
 #[derive(Debug)]
-pub(super) struct LimitState {
-    pub(super) id: StateId,
-    pub(super) state: State,
+struct ForeignState {
+    id: StateId,
+    content: StateContent,
     /// When the state is as if never used.
-    pub(super) expires: Timestamp,
+    expires: Timestamp,
 }
 
-/// Returns the earliest time of a decision after a reset at `now` of an entry last changed at
-/// `last_change`.
-///
-/// A refund names a charge by its time. If a reset comes in the same microsecond as a charge, the next
-/// charge is made a microsecond later, so that a refund of the first charge does not find it.
-pub(super) fn earliest_after_reset(last_change: Timestamp, now: Timestamp) -> Timestamp {
-    if last_change < now { now } else { last_change.plus_micros(1) }
+#[derive(Debug)]
+enum StateContent {
+    Cells(Box<[u64]>),
+    Log(Log),
 }
 
-/// Returns whether [`earliest_after_reset`] must be remembered when the whole entry is removed.
-///
-/// A clock that stepped back by a millisecond or more decides at its own time after a reset.
-pub(super) fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
-    const STEP_BACK_MICROS: u64 = 1_000;
-
-    last_change >= now && last_change.micros_since(now) < STEP_BACK_MICROS
-}
-
-/// The units that the enforced limits of a policy grant at once.
-#[derive(Clone, Copy, Debug)]
-struct Available {
-    units: u64,
-    /// The requests that limits which count requests grant.
-    requests: u64,
-}
-
-impl Available {
-    /// Returns the units that one request is granted.
-    const fn for_one_request(self) -> u64 {
-        if self.requests == 0 { 0 } else { self.units }
+impl UnpackedEntry {
+    /// Creates an entry without any used units.
+    pub(super) fn new(policy: &Policy) -> Self {
+        let mut entry = Self {
+            policy: policy.clone(),
+            cells: Box::default(),
+            extra: None,
+            last_change: Timestamp::EPOCH,
+            denied_until: Timestamp::EPOCH,
+            first_end: Timestamp::EPOCH,
+        };
+        entry.lay_out(policy, Vec::new());
+        entry
     }
-}
 
-impl<A: Array<Item = LimitState>> Default for UnpackedEntry<A> {
-    fn default() -> Self {
-        Self::new([], Timestamp::EPOCH, Timestamp::EPOCH)
-    }
-}
-
-impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
-    /// Creates an entry of these states.
-    pub(super) fn new(
-        states: impl IntoIterator<Item = LimitState>,
+    /// Creates an entry of the cells of a policy that has no logs.
+    pub(super) fn of_cells(
+        policy: &Policy,
+        cells: &[u64],
         last_change: Timestamp,
         denied_until: Timestamp,
     ) -> Self {
-        let states: SmallVec<A> = states.into_iter().collect();
-        let expires = states.iter().map(|state| state.expires).max().unwrap_or_default();
-        Self { states, last_change, expires, denied_until, used_fraction: 0 }
+        let (policy, cells) = (policy.clone(), cells.into());
+        let first_end = Timestamp::EPOCH;
+        Self { policy, cells, extra: None, last_change, denied_until, first_end }
     }
 
-    /// Converts the entry to the form that the store holds on the heap.
-    pub(super) fn into_boxed(self) -> Box<BoxedEntry> {
-        let Self { states, last_change, expires, denied_until, used_fraction } = self;
-        let states = states.into_iter().collect();
-        Box::new(UnpackedEntry { states, last_change, expires, denied_until, used_fraction })
-    }
-
-    /// Returns the states of all limits.
-    pub(super) fn states(&self) -> &[LimitState] {
-        &self.states
+    /// Returns the cells, if there is nothing else.
+    pub(super) fn only_cells(&self) -> Option<&[u64]> {
+        self.extra.is_none().then_some(&*self.cells)
     }
 
     /// Returns the time of the last change.
@@ -132,14 +94,16 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
         self.denied_until
     }
 
-    /// Returns the used fraction of the fullest limit at the last charge, scaled to 0–255.
-    pub(super) const fn used_fraction(&self) -> u8 {
-        self.used_fraction
+    /// Returns the used fraction of the fullest limit at the last change, scaled to 0–255.
+    pub(super) fn used_fraction(&self) -> u8 {
+        self.policy.plan().used_fraction(self.states(), self.last_change)
     }
 
     /// Returns whether all states are expired at `now`.
     pub(super) fn is_expired(&self, now: Timestamp) -> bool {
-        self.decision_time(now) >= self.expires
+        let now = self.decision_time(now);
+        now >= self.policy.plan().expires(self.states())
+            && self.foreign().iter().all(|state| now >= state.expires)
     }
 
     /// Returns whether a denial is known to hold at `now`.
@@ -152,125 +116,178 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
     /// # Errors
     ///
     /// Fails and changes nothing if a charge would need more states than the store holds.
+    #[inline]
     pub(super) fn decide(
         &mut self,
         args: DecideArgs<'_>,
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
-        let DecideArgs { policy, mode, cost, now } = args;
-        let now = self.decision_time(now);
-        let mut available = self.available(policy, now);
-        let granted = available.for_one_request();
-        let charged = mode.charged(cost, granted);
-        let mut uncharged = LimitSet::EMPTY;
-        if charged > 0 {
-            self.check_room(policy, now)?;
-            if mode != Mode::Charge && policy.has_shadow() {
-                uncharged = self.denying_in_shadow(policy, now, charged);
-            }
-            self.charge(policy, now, charged, uncharged);
-            available.requests = available.requests.saturating_sub(1);
+        if self.has_states_of(args.policy) {
+            self.decide_in_place(args, decision)
+        } else {
+            self.decide_under_other_states(args, decision)
         }
+    }
 
-        let mut is_allowed = true;
-        let mut fullest = 0;
-        for (index, named) in policy.limits().iter().enumerate() {
-            let limit = named.limit();
-            let needed = mode.required_after(cost, charged, uncharged.contains(index));
-            let outcome = algorithm::outcome(limit, self.state(index, named), now, needed);
-            if !limit.is_shadow() {
-                is_allowed &= !outcome.is_over();
-                if charged > 0 {
-                    fullest = used_fraction(limit, outcome.used()).max(fullest);
-                }
+    #[inline(never)]
+    fn decide_under_other_states(
+        &mut self,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Result<(), TooManyStates> {
+        let charged_last = self.policy.clone();
+        self.adopt(args.policy);
+        let decided = self.decide_in_place(args, decision);
+        if decided.is_err() || decision.charged() == 0 {
+            // Eviction judges an entry by the policy that was charged last.
+            self.adopt(&charged_last);
+        }
+        decided
+    }
+
+    #[inline(never)]
+    fn decide_in_place(
+        &mut self,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> Result<(), TooManyStates> {
+        let at = self.decision_time(args.now);
+        if self.policy.is_same_handle(args.policy)
+            && self.foreign().is_empty()
+            && let states = &mut self.states_mut()
+            && let Some(until) = run::try_charge_sole_limit(&args, states, at, decision)
+        {
+            self.last_change = at;
+            self.denied_until = self.denied_until.max(until);
+            return Ok(());
+        }
+        let judgement = args.policy.plan().judge(self.states(), at, args.mode, args.cost);
+        if judgement.charged > 0 {
+            if !self.foreign().is_empty() {
+                self.make_room(at)?;
             }
-            decision.outcomes_mut().push(outcome);
+            if !self.policy.is_same_handle(args.policy) {
+                self.policy = args.policy.clone();
+            }
+            self.last_change = at;
+            self.first_end = Timestamp::EPOCH;
         }
-        if charged > 0 {
-            self.used_fraction = fullest;
+        let denied_until = run::conclude(&args, &mut self.states_mut(), &judgement, decision);
+        self.denied_until = self.denied_until.max(denied_until);
+        if judgement.charged > 0 && args.policy.plan().has_plain_windows() {
+            let ends = args.policy.plan().steps().iter().map(|step| step.expires(self.states()));
+            self.first_end = ends.min().unwrap_or_default();
         }
-        if charged >= granted || available.requests == 0 {
-            self.note_denial(policy, now, Cost::ONE);
-        } else if charged == 0 {
-            self.note_denial(policy, now, cost);
-        }
-        decision.finish(charged, now, is_allowed);
         Ok(())
     }
 
-    /// Changes the states of the policy's limits. `change` gets the index of the limit in the policy.
+    /// Grants a request under any number of fixed windows, if all of them are open and have more than its cost
+    /// left, which is nearly always.
+    ///
+    /// Returns `false` and changes nothing if [`decide`](Self::decide) has to decide.
+    #[inline(always)]
+    pub(super) fn try_decide_steady(
+        &mut self,
+        args: DecideArgs<'_>,
+        decision: &mut Decision,
+    ) -> bool {
+        let at = self.decision_time(args.now);
+        let units = args.cost.units();
+        if at >= self.first_end
+            || units == 0
+            || args.mode == Mode::Peek
+            || !self.policy.is_same_handle(args.policy)
+            || self.extra.is_some()
+        {
+            return false;
+        }
+        let granted = decision.outcomes_mut().grant();
+        let mut misfits = 0;
+        let set = |index, outcome| misfits |= granted.set(index, outcome);
+        if !args.policy.plan().try_charge_open_windows(&mut self.cells, at, units, set) {
+            return false;
+        }
+        if misfits != 0 {
+            run::compute_outcomes(args.policy, self.states(), at, decision);
+        }
+        self.last_change = at;
+        decision.finish(units, at, true);
+        true
+    }
+
+    /// Changes the states of the policy's limits. `change` gets the index of each limit in use.
     pub(super) fn amend(
         &mut self,
         policy: &Policy,
         now: Timestamp,
-        mut change: impl FnMut(usize, Limit, &mut State, Timestamp),
+        change: impl FnMut(usize, &PlanStep, &mut SubjectStatesMut<'_>, Timestamp),
     ) {
-        let now = self.decision_time(now);
-        self.last_change = now;
-        self.order_states(policy, now);
-        for (index, (named, entry)) in policy.limits().iter().zip(&mut self.states).enumerate() {
-            if !entry.state.is_empty() {
-                change(index, named.limit(), &mut entry.state, now);
-                entry.expires = algorithm::expires(named.limit(), &entry.state);
-            }
+        let at = self.decision_time(now);
+        self.last_change = at;
+        self.first_end = Timestamp::EPOCH;
+        if !self.has_states_of(policy) {
+            self.adopt(policy);
         }
-        self.expires = self.states.iter().map(|state| state.expires).max().unwrap_or_default();
-        if self.states.len() == policy.limits().len() {
-            // All states are inspected here, so a denial that was known before may be forgotten.
-            self.denied_until = Timestamp::EPOCH;
+        // The states that still count stay, however many they are.
+        let _ = self.make_room(at);
+        run::amend(policy, &mut self.states_mut(), at, change);
+        // A known denial may have ended, unless states of other policies deny as well.
+        if at < self.denied_until && self.foreign().is_empty() {
+            self.denied_until = policy.plan().denied_until(self.states(), at, 1);
         }
-        self.note_denial(policy, now, Cost::ONE);
-        let limits = policy.limits().iter().enumerate();
-        let enforced = limits.filter(|(_, named)| !named.limit().is_shadow());
-        let fractions = enforced.map(|(index, named)| {
-            let outcome = algorithm::outcome(named.limit(), self.state(index, named), now, 0);
-            used_fraction(named.limit(), outcome.used())
-        });
-        self.used_fraction = fractions.max().unwrap_or(0);
     }
 
-    /// Resets the limit at `index` of the policy.
-    pub(super) fn reset(&mut self, policy: &Policy, now: Timestamp, index: usize) {
-        let earliest = earliest_after_reset(self.last_change, now);
-        self.amend(policy, now, |i, _, state, _| {
-            if i == index {
-                state.clear();
-            }
-        });
+    /// Resets all limits. The next decision is made at `earliest` or later.
+    pub(super) fn reset_all(&mut self, earliest: Timestamp) {
+        *self = Self { last_change: earliest, ..Self::new(&self.policy) };
+    }
+
+    /// Sets the earliest time of the next decision, unless the last change was later.
+    pub(super) fn delay_until(&mut self, earliest: Timestamp) {
         self.last_change = self.last_change.max(earliest);
     }
 
     /// Returns whether the entry holds permits that `refund` names.
     pub(super) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
-        let now = self.decision_time(now);
-        let mut limits = refund.policy.limits().iter().enumerate();
-        limits.any(|(index, named)| {
-            let state = self.state(index, named);
-            let units = refund.units_of(index);
-            algorithm::held(named.limit(), state, now, refund.charged, units) > 0
-        })
+        (0..refund.policy.limits().len()).any(|index| self.held(refund, index, now) > 0)
     }
 
     /// Renews the lease of permits, if every concurrency limit still holds some of them.
     ///
     /// Returns the time at which the renewed lease begins.
     pub(super) fn renew(&mut self, renewal: &Renewal<'_>, now: Timestamp) -> Option<Timestamp> {
-        let Renewal { policy, charged, .. } = *renewal;
-        let refund = renewal.as_refund();
-        let renewed_at = self.decision_time(now);
-        let mut limits = policy.limits().iter().enumerate();
-        let is_held = limits.all(|(index, named)| {
-            let state = self.state(index, named);
-            let units = refund.units_of(index);
-            units == 0 || algorithm::held(named.limit(), state, renewed_at, charged, units) > 0
-        });
-        if !is_held {
+        let (policy, refund) = (renewal.policy, renewal.as_refund());
+        let mut limits = 0..policy.limits().len();
+        if !limits.all(|index| refund.units_of(index) == 0 || self.held(&refund, index, now) > 0) {
             return None;
         }
-        self.amend(policy, now, |index, limit, state, now| {
-            algorithm::renew(limit, state, now, charged, refund.units_of(index));
+        let renewed_at = self.decision_time(now);
+        self.amend(policy, now, |index, step, states, now| {
+            step.renew(states, now, renewal.charged, refund.units_of(index));
         });
         Some(renewed_at)
+    }
+
+    /// Returns how many of the units that `refund` names the limit at `index` still holds as permits.
+    fn held(&self, refund: &Refund<'_>, index: usize, now: Timestamp) -> u64 {
+        let policy = refund.policy;
+        let log = self.log(policy.limits()[index].state_id());
+        let (now, units) = (self.decision_time(now), refund.units_of(index));
+        let step = &policy.plan().steps()[index];
+        log.map_or(0, |log| step.held(log, now, refund.charged, units))
+    }
+
+    /// Returns the log of a state, if there is one.
+    fn log(&self, id: StateId) -> Option<&Log> {
+        let own = self.policy.limits().iter().position(|named| named.state_id() == id);
+        if let Some(index) = own {
+            let step = &self.policy.plan().steps()[index];
+            return step.is_log().then(|| &self.states().logs[step.range().start]);
+        }
+        self.foreign().iter().find(|state| state.id == id).and_then(|state| match &state.content {
+            StateContent::Log(log) => Some(log),
+            StateContent::Cells(_) => None,
+        })
     }
 
     /// Returns `now`, or the time of the last change if the clock has stepped back.
@@ -278,106 +295,85 @@ impl<A: Array<Item = LimitState>> UnpackedEntry<A> {
         now.max(self.last_change)
     }
 
-    fn available(&self, policy: &Policy, now: Timestamp) -> Available {
-        let mut available = Available { units: u64::MAX, requests: u64::MAX };
-        for (index, named) in policy.limits().iter().enumerate() {
-            let limit = named.limit();
-            if limit.is_shadow() {
+    /// Returns whether the limits of `policy` use the states of the entry, in this order.
+    #[inline]
+    fn has_states_of(&self, policy: &Policy) -> bool {
+        self.policy.is_same_handle(policy) || self.policy.has_states_of(policy)
+    }
+
+    #[inline]
+    fn states(&self) -> SubjectStates<'_> {
+        let logs = self.extra.as_ref().map_or(&[][..], |extra| &extra.logs);
+        SubjectStates { cells: &self.cells, logs }
+    }
+
+    #[inline]
+    fn states_mut(&mut self) -> SubjectStatesMut<'_> {
+        let logs = self.extra.as_mut().map_or(&mut [][..], |extra| &mut extra.logs);
+        SubjectStatesMut { cells: &mut self.cells, logs }
+    }
+
+    fn foreign(&self) -> &[ForeignState] {
+        self.extra.as_ref().map_or(&[], |extra| &extra.foreign)
+    }
+
+    /// Drops the states of other policies that have expired.
+    ///
+    /// # Errors
+    ///
+    /// Fails and changes nothing if too many of them still count.
+    #[inline(never)]
+    fn make_room(&mut self, now: Timestamp) -> Result<(), TooManyStates> {
+        let counting = self.foreign().iter().filter(|state| now < state.expires).count();
+        if counting > MAX_FOREIGN_STATES {
+            return Err(TooManyStates);
+        }
+        if let Some(extra) = &mut self.extra {
+            extra.foreign.retain(|state| now < state.expires);
+            if extra.foreign.is_empty() && extra.logs.is_empty() {
+                self.extra = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the states into the order of another policy. States that it does not have are foreign to it.
+    #[inline(never)]
+    fn adopt(&mut self, policy: &Policy) {
+        let extra = self.extra.take().unwrap_or_default();
+        let (mut states, mut logs) = (extra.foreign, extra.logs);
+        for (named, step) in self.policy.limits().iter().zip(self.policy.plan().steps()) {
+            let all = SubjectStates { cells: &self.cells, logs: &logs };
+            if step.is_unused(all) {
                 continue;
             }
-            let left = algorithm::available(limit, self.state(index, named), now);
-            if limit.counts_requests() {
-                available.requests = available.requests.min(left);
+            let (id, expires) = (named.state_id(), step.expires(all));
+            let content = if step.is_log() {
+                StateContent::Log(std::mem::take(&mut logs[step.range().start]))
             } else {
-                available.units = available.units.min(left);
-            }
-        }
-        available
-    }
-
-    /// Returns the limits in shadow that do not grant `units`.
-    fn denying_in_shadow(&self, policy: &Policy, now: Timestamp, units: u64) -> LimitSet {
-        let limits = policy.limits().iter().enumerate();
-        let denying = limits.filter(|(index, named)| {
-            let limit = named.limit();
-            limit.is_shadow()
-                && algorithm::available(limit, self.state(*index, named), now) < limit.units(units)
-        });
-        denying.map(|(index, _)| index).collect()
-    }
-
-    /// Checks that the states left by other policies, as far as they still count, may stay beside
-    /// those of `policy`.
-    fn check_room(&self, policy: &Policy, now: Timestamp) -> Result<(), TooManyStates> {
-        if self.states.len() <= MAX_FOREIGN_STATES {
-            return Ok(());
-        }
-        let is_foreign = |state: &&LimitState| {
-            now < state.expires && policy.limits().iter().all(|named| named.state_id() != state.id)
-        };
-        let foreign = self.states.iter().filter(is_foreign).count();
-        if foreign <= MAX_FOREIGN_STATES { Ok(()) } else { Err(TooManyStates) }
-    }
-
-    /// Charges `units` to every limit of the policy except those in `uncharged`.
-    fn charge(&mut self, policy: &Policy, now: Timestamp, units: u64, uncharged: LimitSet) {
-        self.order_states(policy, now);
-        self.last_change = now;
-        self.expires = Timestamp::EPOCH;
-        for (index, entry) in self.states.iter_mut().enumerate() {
-            // Behind the policy's states are those of other policies.
-            if let Some(named) = policy.limits().get(index)
-                && !uncharged.contains(index)
-            {
-                algorithm::charge(named.limit(), &mut entry.state, now, units);
-                entry.expires = algorithm::expires(named.limit(), &entry.state);
-            }
-            self.expires = self.expires.max(entry.expires);
-        }
-    }
-
-    /// Returns the state of a limit, or an empty one. `index` is where it is if the policy is the one
-    /// charged last.
-    fn state(&self, index: usize, limit: &NamedLimit) -> &State {
-        static EMPTY: State = State::empty();
-
-        let has_id = |state: &&LimitState| state.id == limit.state_id();
-        let at_index = self.states.get(index).filter(has_id);
-        at_index.or_else(|| self.states.iter().find(has_id)).map_or(&EMPTY, |entry| &entry.state)
-    }
-
-    /// Puts the states into the order of the policy's limits, and drops expired ones of other policies.
-    fn order_states(&mut self, policy: &Policy, now: Timestamp) {
-        let limits = policy.limits();
-        let in_order = limits.iter().map(NamedLimit::state_id);
-        if in_order.eq(self.states.iter().map(|state| state.id)) {
-            return;
-        }
-        let mut old = std::mem::take(&mut self.states);
-        self.states.reserve_exact(limits.len());
-        for named in limits {
-            let id = named.state_id();
-            let state = match old.iter().position(|state| state.id == id) {
-                Some(index) => old.remove(index),
-                None => LimitState { id, state: State::empty(), expires: Timestamp::EPOCH },
+                StateContent::Cells(self.cells[step.range()].into())
             };
-            self.states.push(state);
+            states.push(ForeignState { id, content, expires });
         }
-        self.states.extend(old.into_iter().filter(|state| now < state.expires));
+        self.policy = policy.clone();
+        self.lay_out(policy, states);
     }
 
-    /// Records until when a request of this cost is denied, if that is later than known before.
-    fn note_denial(&mut self, policy: &Policy, now: Timestamp, cost: Cost) {
-        for (index, named) in policy.limits().iter().enumerate() {
-            let limit = named.limit();
-            if limit.is_shadow() {
-                continue;
-            }
-            let outcome = algorithm::outcome(limit, self.state(index, named), now, cost.units());
-            if let Some(wait) = outcome.wait_micros() {
-                let until = now.plus_micros(wait).min(self.expires);
-                self.denied_until = self.denied_until.max(until);
+    /// Creates the cells and logs of `policy` from those of `states` that it has.
+    fn lay_out(&mut self, policy: &Policy, mut states: Vec<ForeignState>) {
+        let plan = policy.plan();
+        let mut cells = vec![0; plan.cells()];
+        let mut logs: SmallVec<[Log; 1]> = (0..plan.logs()).map(|_| Log::default()).collect();
+        for (named, step) in policy.limits().iter().zip(plan.steps()) {
+            let own = states.iter().position(|state| state.id == named.state_id());
+            match own.map(|index| states.swap_remove(index).content) {
+                Some(StateContent::Cells(own)) => cells[step.range()].copy_from_slice(&own),
+                Some(StateContent::Log(log)) => logs[step.range().start] = log,
+                None => {}
             }
         }
+        self.cells = cells.into();
+        let has_extra = !logs.is_empty() || !states.is_empty();
+        self.extra = has_extra.then(|| Box::new(ExtraStates { logs, foreign: states }));
     }
 }

@@ -234,7 +234,9 @@ fn packed(now: u64, windows: &[[u64; 2]]) -> Option<PackedStates> {
     for (place, [since, used]) in windows.iter().enumerate() {
         if *since > 0 {
             let begun = RELATIVE_NOW.checked_sub(now - since).filter(|begun| *begun > 0)?;
-            states.set(place, begun, *used)?;
+            if states.set(place, begun, *used) != 0 {
+                return None;
+            }
         }
     }
     Some(states)

@@ -1,0 +1,65 @@
+//! The states of limits as scripts reply them.
+
+use smallvec::SmallVec;
+
+use super::counting::Counting;
+use super::step::LimitCounter;
+use crate::model::{Limit, Outcome};
+use crate::time::Timestamp;
+
+/// The cells of one limit in the reply of a script, or the summary of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State(SmallVec<[u64; 4]>);
+
+impl State {
+    /// Creates a state of these cells.
+    pub(crate) fn from_cells(cells: impl ExactSizeIterator<Item = u64>) -> Self {
+        Self(cells.collect())
+    }
+
+    /// Returns the state with `units` fewer in the second of its two cells.
+    pub(crate) fn with_less(&self, units: u64) -> Self {
+        let mut state = self.clone();
+        if let Some(used) = state.0.get_mut(1).filter(|_| units > 0) {
+            *used = used.saturating_sub(units);
+        }
+        state
+    }
+}
+
+/// Returns how many integers a script replies for `limit`: its state, or the summary of a log.
+pub(crate) fn replied_cells(limit: Limit) -> usize {
+    match LimitCounter::new(limit) {
+        LimitCounter::Window(_) => 2,
+        LimitCounter::Gcra(_) | LimitCounter::Log(_) => 3,
+        LimitCounter::IntervalBucket(_) | LimitCounter::TwoWindows(_) => 4,
+        LimitCounter::Buckets(window) => window.replied_cells(),
+    }
+}
+
+/// Returns how many integers a script stores for `limit`, without the entries of a log.
+pub(crate) fn stored_cells(limit: Limit) -> usize {
+    match LimitCounter::new(limit) {
+        LimitCounter::Log(_) => 7,
+        _ => replied_cells(limit),
+    }
+}
+
+/// Computes the outcome of `limit` for a request that needs `needed` units, from the cells of a script's
+/// reply after the decision.
+pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, needed: u64) -> Outcome {
+    let (cells, needed) = (&cells.0[..], limit.units(needed));
+    match LimitCounter::new(limit) {
+        LimitCounter::Window(window) => window.outcome(cells, now, needed),
+        LimitCounter::Gcra(gcra) => gcra.outcome(cells, now, needed),
+        LimitCounter::IntervalBucket(bucket) => bucket.outcome(cells, now, needed),
+        LimitCounter::TwoWindows(windows) => match *cells {
+            [since, current, previous, first] => {
+                windows.outcome(&[since, current, first, previous], now, needed)
+            }
+            _ => windows.outcome(&[0; 4], now, needed),
+        },
+        LimitCounter::Buckets(window) => window.replied(cells, now, needed),
+        LimitCounter::Log(log) => log.replied(cells, now, needed),
+    }
+}

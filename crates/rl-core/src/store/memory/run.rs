@@ -1,0 +1,145 @@
+//! Runs the plan of a policy over the states of one subject.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Judgement, PlanStep, SubjectStates, SubjectStatesMut};
+use crate::decision::Decision;
+use crate::model::{Cost, Mode, Outcome};
+use crate::policy::Policy;
+use crate::store::Part;
+use crate::time::Timestamp;
+
+/// The arguments of a decision on one subject.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DecideArgs<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) mode: Mode,
+    pub(super) cost: Cost,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> DecideArgs<'a> {
+    #[inline]
+    pub(super) const fn new(part: &Part<'a>, mode: Mode, now: Timestamp) -> Self {
+        Self { policy: part.policy, mode, cost: part.cost, now }
+    }
+}
+
+/// A charge would need more states of one subject than the store holds. Nothing was changed.
+#[derive(Debug)]
+pub(super) struct TooManyStates;
+
+/// Returns the earliest time of a decision after a reset at `now` of an entry last changed at
+/// `last_change`.
+///
+/// A refund names a charge by its time. If a reset comes in the same microsecond as a charge, the next
+/// charge is made a microsecond later, so that a refund of the first charge does not find it.
+pub(super) fn earliest_after_reset(last_change: Timestamp, now: Timestamp) -> Timestamp {
+    if last_change < now { now } else { last_change.plus_micros(1) }
+}
+
+/// Returns whether [`earliest_after_reset`] must be remembered when the whole entry is removed.
+///
+/// A clock that stepped back by a millisecond or more decides at its own time after a reset.
+pub(super) fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
+    const STEP_BACK_MICROS: u64 = 1_000;
+
+    last_change >= now && last_change.micros_since(now) < STEP_BACK_MICROS
+}
+
+/// Grants a request under a single limit in one pass. Returns the time until which further requests are known
+/// to be denied.
+///
+/// Returns `None` and changes nothing if the plan has to judge the request.
+#[inline(always)]
+pub(super) fn try_charge_sole_limit(
+    args: &DecideArgs<'_>,
+    states: &mut SubjectStatesMut<'_>,
+    at: Timestamp,
+    decision: &mut Decision,
+) -> Option<Timestamp> {
+    let (step, units) = (args.policy.plan().sole_step()?, args.cost.units());
+    if args.mode != Mode::Check || units == 0 {
+        return None;
+    }
+    let outcome = step.try_charge(states, at, units)?;
+    if decision.outcomes_mut().grant().set(0, outcome) != 0 {
+        compute_outcomes(args.policy, states.read(), at, decision);
+    }
+    decision.finish(units, at, true);
+    Some(if outcome.used() < step.limit().capacity() {
+        Timestamp::EPOCH
+    } else {
+        args.policy.plan().denied_until(states.read(), at, 1)
+    })
+}
+
+/// Charges what was judged, or reports why nothing is charged. Completes the decision, and returns the time
+/// until which further requests are known to be denied.
+#[inline(always)]
+pub(super) fn conclude(
+    args: &DecideArgs<'_>,
+    states: &mut SubjectStatesMut<'_>,
+    judgement: &Judgement,
+    decision: &mut Decision,
+) -> Timestamp {
+    let (plan, Judgement { at, charged, is_full, .. }) = (args.policy.plan(), *judgement);
+    if charged > 0 {
+        if judgement.uncharged == 0 {
+            let granted = decision.outcomes_mut().grant();
+            let mut misfits = 0;
+            plan.commit(states, judgement, |index, outcome| misfits |= granted.set(index, outcome));
+            if misfits != 0 {
+                compute_outcomes(args.policy, states.read(), at, decision);
+            }
+        } else {
+            let mut outcomes: SmallVec<[Outcome; 6]> = SmallVec::new();
+            plan.commit(states, judgement, |_, outcome| outcomes.push(outcome));
+            *decision.outcomes_mut() = outcomes.into_iter().collect();
+        }
+        decision.finish(charged, at, true);
+        return if is_full { plan.denied_until(states.read(), at, 1) } else { Timestamp::EPOCH };
+    }
+    let (mut is_allowed, mut wait) = (true, None);
+    let required = args.mode.required(args.cost);
+    let outcomes = plan.steps().iter().map(|step| {
+        let outcome = step.outcome(states.read(), at, required);
+        if !step.limit().is_shadow() {
+            is_allowed &= !outcome.is_over();
+            wait = outcome.wait_micros().max(wait);
+        }
+        outcome
+    });
+    *decision.outcomes_mut() = outcomes.collect();
+    decision.finish(0, at, is_allowed);
+    match if is_full { 1 } else { args.cost.units() } {
+        units if units == required => wait.map_or(Timestamp::EPOCH, |wait| at.plus_micros(wait)),
+        units => plan.denied_until(states.read(), at, units),
+    }
+}
+
+/// Computes the outcomes of a granted request again, because a number does not fit their compact form.
+#[cold]
+pub(super) fn compute_outcomes(
+    policy: &Policy,
+    states: SubjectStates<'_>,
+    at: Timestamp,
+    decision: &mut Decision,
+) {
+    let outcomes = policy.plan().steps().iter().map(|step| step.outcome(states, at, 0));
+    *decision.outcomes_mut() = outcomes.collect();
+}
+
+/// Changes the states of the limits that are in use. `change` gets the index of each of them.
+pub(super) fn amend(
+    policy: &Policy,
+    states: &mut SubjectStatesMut<'_>,
+    at: Timestamp,
+    mut change: impl FnMut(usize, &PlanStep, &mut SubjectStatesMut<'_>, Timestamp),
+) {
+    for (index, step) in policy.plan().steps().iter().enumerate() {
+        if !step.is_unused(states.read()) {
+            change(index, step, states, at);
+        }
+    }
+}
