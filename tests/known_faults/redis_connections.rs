@@ -148,6 +148,24 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     timeout(GIVE_UP, answered()).await.expect("answers again");
 }
 
+/// Fault: a server or a proxy closed an idle connection, and the next request was not decided. With one
+/// request in each idle time, every second one was allowed without a limit.
+#[tokio::test]
+async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
+    let redis = RedisServer::start();
+    let mut operator = Bystander::new(&redis).await;
+    let store = RedisStore::connect(&redis.url()).await.unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_day(100)).store(store).build().unwrap();
+    for asked in 1..=10 {
+        assert_eq!(used(&check(&limiter).await), asked);
+        operator.query::<u64>("CLIENT KILL TYPE normal SKIPME yes").await;
+        // The end of the connection has arrived before the reply to a later command.
+        for _ in 0..3 {
+            operator.query::<String>("PING").await;
+        }
+    }
+}
+
 /// The state of a relay, which affects commands on their way to the server.
 #[derive(Clone, Copy, PartialEq)]
 enum Traffic {

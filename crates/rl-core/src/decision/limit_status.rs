@@ -90,13 +90,13 @@ impl<'a> LimitStatus<'a> {
         self.limit().is_shadow() && self.is_over()
     }
 
-    /// Returns whether any units count as used now.
     /// Returns whether nothing can be refunded to this limit. A part of the charge is not refunded to a limit
     /// that counts requests.
     pub(super) const fn keeps_charge(&self, is_part: bool) -> bool {
         self.is_uncharged() || is_part && self.limit().counts_requests()
     }
 
+    /// Returns whether any units count as used now.
     #[must_use]
     pub const fn is_active(&self) -> bool {
         self.outcome.reset_micros() != 0

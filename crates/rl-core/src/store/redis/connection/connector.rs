@@ -61,9 +61,19 @@ impl Connector {
     pub(super) async fn open(&self, server: &Server) -> Result<Connection, StoreError> {
         let generation = self.generation.current();
         let with_server = |error: StoreError| error.at_connecting_to(&server.name());
-        let connection = server.connect().await.map_err(with_server)?;
+        let (connection, driver) = server.connect().await.map_err(with_server)?;
         let response_timeout = self.settings.response_timeout;
-        let liveness = Liveness::new(generation, self.generation.clone(), response_timeout);
+        let liveness =
+            Arc::new(Liveness::new(generation, self.generation.clone(), response_timeout));
+        let weak_liveness = Arc::downgrade(&liveness);
+        tokio::spawn(async move {
+            driver.await;
+            // A server or a proxy may close a connection that is idle. The pool replaces it then, before a
+            // decision is sent to it. Without a handle, this process has closed it.
+            if let Some(liveness) = weak_liveness.upgrade() {
+                liveness.fail();
+            }
+        });
         let mut connection = Connection::new(connection, liveness);
         let loaded = connection.load_scripts(&self.settings.scripts).await;
         loaded.map_err(|error| with_server(classify(error)))?;

@@ -13,8 +13,9 @@ use crate::store::redis::scripts::Script;
 /// A handle to a multiplexed connection. Clones share the connection.
 #[derive(Clone)]
 pub(crate) struct Connection {
-    connection: MultiplexedConnection,
+    // Dropped before `connection`, so that a connection that this process closes does not count as failed.
     liveness: Arc<Liveness>,
+    connection: MultiplexedConnection,
     /// Whether an `ASKING` precedes each command.
     #[cfg(feature = "redis-cluster")]
     is_asking: bool,
@@ -22,10 +23,10 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Wraps a connection that has just been opened.
-    pub(super) fn new(connection: MultiplexedConnection, liveness: Liveness) -> Self {
+    pub(super) fn new(connection: MultiplexedConnection, liveness: Arc<Liveness>) -> Self {
         Self {
+            liveness,
             connection,
-            liveness: Arc::new(liveness),
             #[cfg(feature = "redis-cluster")]
             is_asking: false,
         }

@@ -202,7 +202,11 @@ impl Sentinel {
         let mut cached = self.connection.lock().await;
         let mut connection = match cached.take() {
             Some(connection) => connection,
-            None => self.server.connect().await?,
+            None => {
+                let (connection, driver) = self.server.connect().await?;
+                tokio::spawn(driver);
+                connection
+            }
         };
         let named = query_primary(&mut connection, &self.primary_name).await?;
         *cached = Some(connection);

@@ -1,11 +1,19 @@
 //! A server: its address, its login and its transport.
 
+use std::future::Future;
+use std::pin::Pin;
+
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, RedisResult,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 
 #[cfg(feature = "redis-tls")]
 use super::tls::{Tls, TlsClient};
-use crate::model::StoreError;
+use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
 
 /// The login to the servers, and the certificates. These values take precedence over the URL.
@@ -17,6 +25,12 @@ pub(crate) struct Login {
     #[cfg(feature = "redis-tls")]
     pub(crate) tls: Option<Tls>,
 }
+
+/// A connection and its driver.
+pub(super) type DrivenConnection = (MultiplexedConnection, ConnectionDriver);
+
+/// Moves the bytes of a connection, and ends when the connection is closed. The caller spawns it.
+pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The address at which a server listens.
 #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
@@ -94,18 +108,28 @@ impl Server {
         }
     }
 
-    /// Opens a connection and logs in.
-    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
-        let config = AsyncConnectionConfig::new()
-            // Callers limit the time of connecting and logging in together.
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        #[cfg(feature = "redis-tls")]
-        if let (Some(tls), ConnectionAddr::Tcp(host, port)) = (&self.tls, self.info.addr()) {
-            return tls.connect(host, *port, self.info.redis_settings(), config).await;
+    /// Opens a connection and logs in. The caller limits the time that this takes.
+    pub(super) async fn connect(&self) -> Result<DrivenConnection, StoreError> {
+        let login = self.info.redis_settings();
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                #[cfg(feature = "redis-tls")]
+                if let Some(tls) = &self.tls {
+                    return tls.connect(host, *port, login).await;
+                }
+                let stream = connect_tcp(host, *port).await.map_err(classify)?;
+                log_in(stream, login).await.map_err(classify)
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path).await;
+                log_in(stream.map_err(RedisError::from).map_err(classify)?, login)
+                    .await
+                    .map_err(classify)
+            }
+            _ => Err(StoreError::new(FailureKind::Unsupported)
+                .with_detail("the store connects by TCP, TLS or a Unix socket")),
         }
-        let client = Client::open(self.info.clone()).map_err(classify)?;
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(classify)
     }
 
     /// Returns the server at another address, with the same login and transport.
@@ -161,6 +185,26 @@ impl Server {
         };
         login(self) == login(other)
     }
+}
+
+/// Opens a TCP connection that sends small commands without delay.
+pub(super) async fn connect_tcp(host: &str, port: u16) -> RedisResult<TcpStream> {
+    let stream = TcpStream::connect((host, port)).await?;
+    // Without the option, connections only are slower.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// Logs in over an open stream.
+pub(super) async fn log_in(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    login: &RedisConnectionInfo,
+) -> RedisResult<DrivenConnection> {
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(login, stream, config).await?;
+    Ok((connection, Box::pin(driver)))
 }
 
 /// Replaces a scheme with TLS by the scheme without TLS. Returns whether the scheme was replaced.

@@ -10,9 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
-use tokio::net::TcpStream;
+use redis::{RedisConnectionInfo, RedisError};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::ResolvesClientCert;
 use tokio_rustls::rustls::crypto::ring;
@@ -21,6 +19,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, SignatureScheme};
 
+use super::server::{DrivenConnection, connect_tcp, log_in};
 use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
 
@@ -192,8 +191,7 @@ impl TlsClient {
         host: &str,
         port: u16,
         login: &RedisConnectionInfo,
-        config: AsyncConnectionConfig,
-    ) -> Result<MultiplexedConnection, StoreError> {
+    ) -> Result<DrivenConnection, StoreError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             StoreError::new(FailureKind::Untrusted)
                 .with_detail("the host name is not valid in a certificate")
@@ -214,15 +212,10 @@ impl TlsClient {
             }
             classify(error)
         };
-        let stream = TcpStream::connect((host, port)).await;
-        let stream = stream.map_err(|error| explain(error.into()))?;
-        let _ = stream.set_nodelay(true);
+        let stream = connect_tcp(host, port).await.map_err(explain)?;
         let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await;
         let stream = stream.map_err(|error| explain(error.into()))?;
-        let connected = MultiplexedConnection::new_with_config(login, stream, config).await;
-        let (connection, driver) = connected.map_err(explain)?;
-        tokio::spawn(driver);
-        Ok(connection)
+        log_in(stream, login).await.map_err(explain)
     }
 }
 
