@@ -22,6 +22,10 @@ pub(crate) fn documented_user(layout: Layout) -> String {
     line.replace(">PASSWORD", ">secret")
 }
 
+fn limiter_policy() -> Policy {
+    Policy::new([Limit::per_minute(5), Limit::per_hour(9)]).unwrap()
+}
+
 /// Creates a limiter that connects as the user `rl`.
 async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
     let store = RedisStore::builder(&server.url_of("rl", "secret"))
@@ -29,8 +33,7 @@ async fn limiter_of_user(server: &RedisServer, layout: Layout) -> RateLimiter {
         .layout(layout)
         .connection_wait(PATIENCE);
     RateLimiter::builder()
-        .limit(Limit::per_minute(5))
-        .limit(Limit::per_hour(9))
+        .policy(limiter_policy())
         .store(store.connect().await.unwrap())
         .deadline(PATIENCE)
         .build()
@@ -128,7 +131,7 @@ async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
     for layout in LAYOUTS {
         operator.query::<()>("FLUSHALL").await;
         operator.query::<()>(&user_of(layout)).await;
-        for script in RedisStore::scripts(layout) {
+        for script in RedisStore::scripts(layout, [&limiter_policy()]) {
             let mut load = redis::cmd("SCRIPT");
             let sha: String = operator.send(load.arg("LOAD").arg(script.text())).await;
             assert_eq!(sha, script.sha(), "{}", script.name());

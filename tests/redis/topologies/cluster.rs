@@ -69,7 +69,7 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
     // Every primary has loaded the scripts before the first decision.
     let mut operators = cluster.operators().await;
     for operator in &mut operators[..3] {
-        for script in RedisStore::scripts(Layout::Packed) {
+        for script in RedisStore::scripts(Layout::Packed, []) {
             let known: Vec<u8> = operator.query(&format!("SCRIPT EXISTS {}", script.sha())).await;
             assert_eq!(known, [1]);
         }

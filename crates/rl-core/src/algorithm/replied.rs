@@ -17,10 +17,29 @@ impl State {
         Self(cells.collect())
     }
 
-    /// Returns the state with `units` fewer in the second of its two cells.
-    pub(crate) fn with_less(&self, units: u64) -> Self {
-        let mut state = self.clone();
-        if let Some(used) = state.0.get_mut(1).filter(|_| units > 0) {
+    /// Returns the state without the last `calls` calls of `cost` units of `limit`, which were all charged
+    /// at `now`.
+    pub(crate) fn without(&self, limit: Limit, now: Timestamp, calls: u64, cost: u64) -> Self {
+        let (mut state, units) = (self.clone(), calls.saturating_mul(limit.units(cost)));
+        if units == 0 {
+            return state;
+        }
+        let cells = &mut state.0;
+        let place = match LimitCounter::new(limit) {
+            LimitCounter::Gcra(gcra) => {
+                gcra.refund(cells, now, now, units);
+                return state;
+            }
+            LimitCounter::IntervalBucket(bucket) => {
+                bucket.refund(cells, now, now, units);
+                return state;
+            }
+            LimitCounter::Window(_) | LimitCounter::TwoWindows(_) => 1,
+            // The newest bucket.
+            LimitCounter::Buckets(_) => 2,
+            LimitCounter::Log(_) => 0,
+        };
+        if let Some(used) = cells.get_mut(place) {
             *used = used.saturating_sub(units);
         }
         state

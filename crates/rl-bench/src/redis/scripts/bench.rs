@@ -66,7 +66,7 @@ impl Bench {
         for setting in [["slowlog-log-slower-than", "0"], ["slowlog-max-len", "4096"]] {
             redis::cmd("CONFIG").arg("SET").arg(&setting).exec_async(&mut operator).await?;
         }
-        for script in RedisStore::scripts(layout) {
+        for script in RedisStore::scripts(layout, []) {
             // The manual clock is part of the text of the script, so that a first call compiles it.
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
         }

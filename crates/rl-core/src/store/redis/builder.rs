@@ -16,6 +16,7 @@ use super::connection::Tls;
 use super::connection::{
     ConnectionSettings, Login, Pool, PoolTarget, Router, Server, redacted_url,
 };
+use super::encoding::keys;
 use super::encoding::request::RequestEncoder;
 use super::executor::ScriptExecutor;
 use super::shortcuts::{DenialCache, LeaseSettings, Leases, MonotonicClock};
@@ -34,6 +35,7 @@ pub struct RedisStoreBuilder {
     login: Login,
     layout: Layout,
     prefix: Option<String>,
+    script_shapes: usize,
     connections: u32,
     connection_wait: Duration,
     connect_timeout: Duration,
@@ -66,6 +68,7 @@ impl RedisStoreBuilder {
             login: Login::default(),
             layout: Layout::default(),
             prefix: None,
+            script_shapes: scripts::MAX_SHAPES,
             connections: 4,
             connection_wait: Duration::from_millis(75),
             connect_timeout: Duration::from_secs(1),
@@ -131,6 +134,16 @@ impl RedisStoreBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.login.tls = Some(tls);
+        self
+    }
+
+    /// Sets the most script shapes: combinations of kinds of limits that are decided by a script of
+    /// their own. Defaults to 64.
+    ///
+    /// Further combinations, and with 0 all of them, are decided by one script for any policy, which
+    /// takes the server several times as long. A server keeps about 100 kB for each script.
+    pub fn script_shapes(mut self, most: usize) -> Self {
+        self.script_shapes = most;
         self
     }
 
@@ -257,7 +270,7 @@ impl RedisStoreBuilder {
     ///
     /// Returns an error if a setting is not valid, or if the server refuses the login.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let prefix = self.checked_prefix()?;
+        let prefix = keys::checked_prefix(self.prefix.clone(), self.layout)?;
         let settings = Arc::new(self.connection_settings()?);
         let (router, probed, label) = match &self.servers {
             Servers::One(url) => {
@@ -290,7 +303,7 @@ impl RedisStoreBuilder {
         let is_packed = self.layout == Layout::Packed;
         let is_cluster = router.is_cluster();
         let (clock, caches_denials) = self.clock_and_cache();
-        let encoder = RequestEncoder { layout: self.layout, prefix, tagged: is_cluster };
+        let encoder = RequestEncoder::new(self.layout, prefix, is_cluster, self.script_shapes);
         let executor = ScriptExecutor::new(
             router,
             encoder,
@@ -321,24 +334,6 @@ impl RedisStoreBuilder {
         let clock = None;
         let caches_denials = self.local_denial.unwrap_or(clock.is_none());
         (Arc::new(MonotonicClock::new(clock)), caches_denials)
-    }
-
-    fn checked_prefix(&self) -> Result<String, ConnectError> {
-        let prefix = self.prefix.clone().unwrap_or_else(|| match self.layout {
-            Layout::Packed => "rl".to_owned(),
-            Layout::Readable => String::new(),
-        });
-        let shown = || prefix.chars().take(64).collect();
-        let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-        let is_readable = self.layout == Layout::Readable;
-        let name = prefix.strip_suffix(':').filter(|_| is_readable).unwrap_or(&prefix);
-        if prefix.len() > 32 || !name.bytes().all(fits) {
-            return Err(ConnectError::Prefix { prefix: shown() });
-        }
-        if is_readable && !prefix.is_empty() && !prefix.ends_with(['.', '_', '-', ':']) {
-            return Err(ConnectError::PrefixWithoutSeparator { prefix: shown() });
-        }
-        Ok(prefix)
     }
 
     /// Returns the settings of connections, if all time limits are greater than zero.
@@ -451,10 +446,12 @@ mod tests {
              \"shop.\" and ids cannot run together"
         );
         for prefix in ["", "shop.", "rl_counter_", "shop-", "shop:"] {
-            assert_eq!(readable(prefix).checked_prefix().unwrap(), prefix);
+            let checked = keys::checked_prefix(Some(prefix.to_owned()), Layout::Readable);
+            assert_eq!(checked.unwrap(), prefix);
         }
         for prefix in [":", "a:b", "a:b:"] {
-            assert_eq!(readable(prefix).checked_prefix().is_ok(), prefix == ":", "{prefix}");
+            let checked = keys::checked_prefix(Some(prefix.to_owned()), Layout::Readable);
+            assert_eq!(checked.is_ok(), prefix == ":", "{prefix}");
         }
         let zero = Duration::ZERO;
         let server = || of("redis://h/");

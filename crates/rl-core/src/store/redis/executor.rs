@@ -127,8 +127,11 @@ impl ScriptExecutor {
 
 impl Execute for ScriptExecutor {
     async fn execute(&self, call: &DecideCall<'_>) -> Result<Vec<Option<ScriptReply>>, StoreError> {
-        let encoding = PolicyEncoding::new(call.policy);
-        let command = self.shared.encoder.decide(call, &encoding)?;
+        let (encoding, encoder) = (PolicyEncoding::new(call.policy), &self.shared.encoder);
+        if call.subjects.len() > 1 && encoder.fast_script(call, &encoding).is_none() {
+            return Ok(vec![None; call.subjects.len()]);
+        }
+        let command = encoder.decide(call, &encoding)?;
         let reply = self.send(command).await?;
         let replies =
             reply_reader::read(&reply, call.policy, &encoding, call.subjects.len(), call.calls())?;

@@ -28,9 +28,11 @@ use builder::Servers;
 pub use connection::Tls;
 pub use encoding::Layout;
 use encoding::arguments;
+use encoding::policy::PolicyEncoding;
 pub use error::ConnectError;
 use executor::ScriptExecutor;
 use layer::{AmendOperation, Amendment, Layer, PartRequest};
+use scripts::Purpose;
 pub use scripts::Script;
 use shortcuts::{DenialCache, Leases, MonotonicClock};
 use subject_key::{KeyedSubjectRef, SubjectKey};
@@ -45,7 +47,6 @@ use crate::maybe_ready::MaybeReady;
 #[cfg(feature = "conformance")]
 use crate::model::Cost;
 use crate::model::{StoreError, Subject};
-#[cfg(feature = "conformance")]
 use crate::policy::Policy;
 use crate::time::Timestamp;
 
@@ -156,9 +157,27 @@ impl RedisStore {
         RedisStoreBuilder::new(Servers::Cluster(urls))
     }
 
-    /// Returns the scripts of a layout, for operators who load them ahead of the service.
-    pub fn scripts(layout: Layout) -> impl Iterator<Item = &'static Script> {
-        scripts::of_layout(layout).into_iter()
+    /// Returns the scripts of a layout that decide these policies, for operators who load them ahead
+    /// of the service.
+    ///
+    /// Policies whose limits are of the same kinds share scripts. A store runs the scripts of the
+    /// first 64 combinations of kinds that it decides. Others, and all operations but checks and
+    /// refunds, need only the scripts that are listed without a policy.
+    pub fn scripts<'a>(
+        layout: Layout,
+        policies: impl IntoIterator<Item = &'a Policy>,
+    ) -> Vec<&'static Script> {
+        let mut scripts = scripts::of_layout(layout);
+        for policy in policies {
+            let shape = PolicyEncoding::new(policy).script_shape();
+            for purpose in Purpose::of_layout(layout) {
+                let script = scripts::of_shape(*purpose, &shape);
+                if !scripts.iter().any(|listed| listed.sha() == script.sha()) {
+                    scripts.push(script);
+                }
+            }
+        }
+        scripts
     }
 
     /// Returns how many counters were found without expiry, and given one, since the store was
@@ -211,7 +230,7 @@ impl RedisStore {
         mode: super::Mode,
         cost: Cost,
     ) -> Result<Decision, StoreError> {
-        use encoding::{policy::PolicyEncoding, reply::CallArgs, reply_reader};
+        use encoding::{reply::CallArgs, reply_reader};
         let replies = reply_reader::read(reply, policy, &PolicyEncoding::new(policy), 1, 1)?;
         let reply = replies.into_iter().flatten().next().ok_or_else(reply_reader::undecided)?;
         Ok(reply.decision(0, CallArgs { policy, mode, cost }))

@@ -9,14 +9,12 @@ use crate::decision::Decision;
 use crate::model::{Cost, MAX_UNITS, StoreError};
 use crate::policy::Policy;
 use crate::store::Mode;
-use crate::store::redis::encoding::policy::{
-    is_fixed_windows, max_evaluated_calls, max_subjects as max_subjects_of,
-};
+use crate::store::redis::encoding::policy::{max_evaluated_calls, max_subjects as max_subjects_of};
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
 use crate::store::redis::subject_key::KeyedSubject;
 
-/// The most calls of one subject and cost in one script call. Under fixed windows one division
-/// decides them all, unless the subject has counts under another policy as well.
+/// The most calls of one subject and cost in one script call. One division decides them all, unless
+/// a limit is in shadow.
 const MAX_SAME_CALLS: usize = 256;
 
 pub(super) type ReplySender = oneshot::Sender<Result<CallerReply, StoreError>>;
@@ -123,9 +121,9 @@ pub(super) fn take_batch(
     };
     // The sum of all costs must be a number that Lua holds exactly.
     let max_exact = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    // The script evaluates calls one by one if their costs differ, or if a limit is no fixed window.
+    // The script evaluates calls one by one if their costs differ, or if a limit is in shadow.
     let max_evaluated = max_evaluated_calls(policy);
-    let max_same = if is_fixed_windows(policy) { MAX_SAME_CALLS } else { max_evaluated };
+    let max_same = if policy.has_shadow() { max_evaluated } else { MAX_SAME_CALLS };
     let same = count_checks(max_same.min(max_exact), &|other| other == cost);
     let mixed = count_checks(max_evaluated, &|_| true);
     let (costs, count) = if mixed > same {
@@ -152,7 +150,6 @@ pub(super) fn into_batches(
                 && batch.costs == costs
                 && batch.subjects.len() < max_subjects.min(max_subjects_of(policy))
                 && batch.policy == *policy
-                && is_fixed_windows(policy)
         };
         match batches.iter_mut().rev().take(MAX_TRIED).find(fits) {
             Some(batch) => batch.subjects.push(subject),

@@ -10,8 +10,8 @@
 //!            └─────────────────────┘  requests that arrived meanwhile leave with the next flush
 //! ```
 //!
-//! * **Several subjects in one call**: subjects under one policy of fixed windows share a call.
-//!   Others are sent in calls of their own.
+//! * **Several subjects in one call**: subjects under one policy share a call. Those of policies with
+//!   limits in shadow, or with logs, are sent in calls of their own.
 //! * **One call per subject at a time**: requests of a subject whose call is in flight wait for it,
 //!   and leave together. They are decided in the order of their arrival. A request that was sent
 //!   alone, because nothing was in flight, does not count.
@@ -58,6 +58,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use super::encoding::policy::MAX_SUBJECTS;
 use super::encoding::reply::ScriptReply;
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall};
@@ -69,9 +70,6 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::Policy;
 use crate::store::{Mode, Reservations, StoreFuture};
-
-/// The most subjects of one call: it keeps the server busy for some 100 µs.
-const MAX_SUBJECTS: usize = 32;
 
 /// A batch of fewer subjects is not divided into halves.
 const MIN_HALF: usize = 8;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::batch::QueuedCall;
 use crate::policy::Policy;
-use crate::store::redis::encoding::policy::is_fixed_windows;
+use crate::store::redis::encoding::policy::has_fast_path;
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
 /// The most shared calls in flight. Further calls are collected until one of them returns.
@@ -56,5 +56,5 @@ impl BatchQueue {
 
 /// Returns whether subjects under this policy can share a call.
 pub(super) fn can_share_call(policy: &Policy, max_subjects: usize) -> bool {
-    max_subjects > 1 && is_fixed_windows(policy)
+    max_subjects > 1 && has_fast_path(policy)
 }

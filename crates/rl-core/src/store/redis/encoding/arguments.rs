@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::policy::PolicyEncoding;
-use crate::model::{Cost, FailureKind, Limit, MAX_UNITS, StoreError};
+use crate::model::{Algorithm, Cost, FailureKind, Limit, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
 use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus};
 use crate::time::Timestamp;
@@ -22,32 +22,14 @@ pub(crate) fn decide_plan(
     calls: u16,
     least: u16,
 ) -> Vec<u8> {
-    let is_fixed_windows = encoding.is_fixed_windows;
-    let count = u8::try_from(policy.limits().len()).expect("a policy has at most 16 limits");
-
-    let mut plan = Vec::with_capacity(17 + 14 * policy.limits().len());
+    let mut plan = Vec::with_capacity(18 + 21 * policy.limits().len());
     plan.push(mode_byte(mode));
-    plan.push(if is_fixed_windows { count } else { 0 });
+    push_marks(&mut plan, encoding.limits(policy));
     push_u56(&mut plan, cost.units());
-    plan.extend_from_slice(&calls.to_be_bytes());
-    if is_fixed_windows {
-        plan.extend_from_slice(&encoding.state_len.to_be_bytes());
-    } else {
-        push_marks(&mut plan, encoding.limits(policy));
+    for number in [calls, least, encoding.state_len] {
+        plan.extend_from_slice(&number.to_be_bytes());
     }
-    for limit in encoding.limits(policy) {
-        // The scripts for fixed windows do not read the tags, so the plan has the periods.
-        if is_fixed_windows {
-            push_u56(&mut plan, limit.period().as_micros());
-        }
-        push_u56(&mut plan, limit.max());
-        if !is_fixed_windows {
-            push_u56(&mut plan, limit.capacity());
-        }
-    }
-    if least > 1 {
-        plan.extend_from_slice(&least.to_be_bytes());
-    }
+    push_constants(&mut plan, policy, encoding);
     plan
 }
 
@@ -89,14 +71,25 @@ fn amend_plan(
     charged: Timestamp,
     units: impl Fn(usize) -> u64,
 ) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(8 + 14 * policy.limits().len());
+    let mut plan = Vec::with_capacity(8 + 28 * policy.limits().len());
     plan.push(operation);
     push_u56(&mut plan, charged.as_micros());
-    for &place in &encoding.order {
-        push_u56(&mut plan, units(place));
-        push_u56(&mut plan, policy.limits()[place].limit().max());
-    }
+    encoding.order.iter().for_each(|place| push_u56(&mut plan, units(*place)));
+    push_constants(&mut plan, policy, encoding);
     plan
+}
+
+/// Appends the constants of each limit, in the order of its algorithm in `scripts/algorithms/`.
+fn push_constants(plan: &mut Vec<u8>, policy: &Policy, encoding: &PolicyEncoding) {
+    for (limit, stored) in encoding.limits(policy).zip(&encoding.stored) {
+        push_u56(plan, stored.period);
+        push_u56(plan, limit.max());
+        match limit.algorithm() {
+            Algorithm::SlidingWindow { precision } => push_u56(plan, precision.as_micros()),
+            _ if stored.kind.has_two_constants() => {}
+            _ => push_u56(plan, limit.capacity()),
+        }
+    }
 }
 
 /// Returns the argument of `reserve.lua` and `reservation.lua` with the lifetime of a reservation
@@ -176,8 +169,8 @@ pub(crate) fn readable_plan(
 ) -> Vec<u8> {
     let mut plan = Vec::with_capacity(12 + 7 * policy.limits().len());
     plan.push(mode_byte(mode));
-    push_u56(&mut plan, cost.units());
     push_marks(&mut plan, encoding.limits(policy));
+    push_u56(&mut plan, cost.units());
     for limit in encoding.limits(policy) {
         push_u56(&mut plan, limit.max());
     }
@@ -227,7 +220,7 @@ fn read_u56(number: [u8; 7]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Algorithm, Period, Subject};
+    use crate::model::{Period, Subject};
     use crate::store::{Namespace, RefundOf};
 
     #[test]
@@ -243,13 +236,13 @@ mod tests {
         assert_eq!(encoding.shape.len(), 3 + 16 * 13);
         assert_eq!(
             decide_plan(&policy, &encoding, Mode::Check, Cost::from(u64::MAX), 1, 1).len(),
-            15 + 16 * 14
+            18 + 16 * 21
         );
-        assert_eq!(forget_plan(&policy, &encoding, 15).len(), 8 + 16 * 14);
+        assert_eq!(forget_plan(&policy, &encoding, 15).len(), 8 + 16 * 28);
         let fixed = Policy::new([Limit::per_day(256), Limit::per_second(1)]).unwrap();
         let encoding = PolicyEncoding::new(&fixed);
         let plan = decide_plan(&fixed, &encoding, Mode::Check, Cost::ONE, 1, 1);
-        assert_eq!((plan.len(), &plan[11..13]), (13 + 2 * 14, &[0, 3 + 7 + 5 + 7][..]));
+        assert_eq!((plan.len(), &plan[16..18]), (18 + 2 * 14, &[0, 3 + 7 + 5 + 7][..]));
         assert_eq!(encoding.format, b">c3I7I3I2I5I2");
     }
 
@@ -258,7 +251,7 @@ mod tests {
         let limits = ["5/second", "5:concurrency"].map(|text| text.parse().unwrap());
         let policy = Policy::new(limits).unwrap();
         let encoding = PolicyEncoding::new(&policy);
-        let units = |plan: Vec<u8>| [plan[8 + 6], plan[8 + 14 + 6]];
+        let units = |plan: Vec<u8>| [plan[8 + 6], plan[8 + 7 + 6]];
         let (namespace, subject) = (&Namespace::default(), &Subject::global());
         let refund = Refund {
             namespace,

@@ -4,11 +4,11 @@
 //! tag of its own.
 //!
 //! ```text
-//! packed    rl:3:default:consumer:{acme}            prefix : version : namespace : realm : {id}
-//!           rl:3:default:consumer:{acme}:60000      entries of a sliding log, by period in ms
-//!           rl:3:default:consumer:{acme}:r60000     … that counts requests
-//!           rl:3:default:consumer:{acme}:c10000     entries of a concurrency limit, by lease in ms
-//!           rl:3:default:consumer:{acme}:reserved   reservations
+//! packed    rl:4:default:consumer:{acme}            prefix : version : namespace : realm : {id}
+//!           rl:4:default:consumer:{acme}:60000      entries of a sliding log, by period in ms
+//!           rl:4:default:consumer:{acme}:r60000     … that counts requests
+//!           rl:4:default:consumer:{acme}:c10000     entries of a concurrency limit, by lease in ms
+//!           rl:4:default:consumer:{acme}:reserved   reservations
 //! readable  acme_PER_MINUTE                         a counter
 //!           acme_PER_MINUTE_REQUESTS                … of requests
 //!           {acme}_PER_MINUTE                       … on a cluster
@@ -19,11 +19,13 @@ mod collisions;
 
 use std::fmt::Write;
 
+use super::layout::Layout;
 use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 use crate::store::Namespace;
+use crate::store::redis::error::ConnectError;
 
 /// The version of the packed layout; a change of the layout is a change of every key.
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 
 /// No key is longer, in bytes.
 const MAX_KEY_LEN: usize = 200;
@@ -42,6 +44,29 @@ const SUFFIXES: [&str; 6] =
 ///
 /// No id can imitate it, because no suffix is the end of another.
 const REQUESTS: &str = "_REQUESTS";
+
+/// Returns the prefix of all keys, or its default.
+///
+/// # Errors
+///
+/// Returns an error if keys with the prefix could be those of another prefix.
+pub(crate) fn checked_prefix(
+    prefix: Option<String>,
+    layout: Layout,
+) -> Result<String, ConnectError> {
+    let is_readable = layout == Layout::Readable;
+    let prefix = prefix.unwrap_or_else(|| if is_readable { "" } else { "rl" }.to_owned());
+    let shown = || prefix.chars().take(64).collect();
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    let name = prefix.strip_suffix(':').filter(|_| is_readable).unwrap_or(&prefix);
+    if prefix.len() > 32 || !name.bytes().all(fits) {
+        return Err(ConnectError::Prefix { prefix: shown() });
+    }
+    if is_readable && !prefix.is_empty() && !prefix.ends_with(['.', '_', '-', ':']) {
+        return Err(ConnectError::PrefixWithoutSeparator { prefix: shown() });
+    }
+    Ok(prefix)
+}
 
 /// Returns the key that holds the packed state of a subject.
 pub(crate) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
@@ -168,14 +193,14 @@ mod tests {
 
     #[test]
     fn keys_have_the_documented_form() {
-        assert_eq!(key(&Subject::consumer("abc123")), "rl:3:default:consumer:{abc123}");
+        assert_eq!(key(&Subject::consumer("abc123")), "rl:4:default:consumer:{abc123}");
         assert_eq!(
             key(&Subject::new(Realm::Ip, "2001:db8::/64")),
-            "rl:3:default:ip:{2001%3Adb8%3A%3A/64}"
+            "rl:4:default:ip:{2001%3Adb8%3A%3A/64}"
         );
         assert_eq!(
             key(&Subject::digest(Realm::Key, [0xab; 16])),
-            format!("rl:3:default:key:{{~{}}}", "ab".repeat(16))
+            format!("rl:4:default:key:{{~{}}}", "ab".repeat(16))
         );
         let namespace = Namespace::default();
         let subject = Subject::consumer("consumer_abc123");

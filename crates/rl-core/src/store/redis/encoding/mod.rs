@@ -2,6 +2,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod keys;
+pub(crate) mod kind;
 mod layout;
 pub(crate) mod policy;
 pub(crate) mod reply;

@@ -6,7 +6,7 @@
 //!   byte 0     1           2                3 …
 //!   ┌─────────┬───────────┬────────────────┬──────────────────────┐
 //!   │ version │ width of  │ code           │ one tag per limit,   │
-//!   │ 3       │ a count   │                │ if the code is ≥ 128 │
+//!   │ 4       │ a count   │                │ if the code is ≥ 128 │
 //!   └─────────┴───────────┴────────────────┴──────────────────────┘
 //!   code < 64    fixed windows from the first request, one bit for each named period
 //!   code < 128   sliding window counters, 64 + one bit for each named period
@@ -17,15 +17,19 @@
 
 use smallvec::SmallVec;
 
+use super::kind::{Kind, LimitKind, ScriptShape};
 use crate::algorithm;
 use crate::model::{Algorithm, Anchor, Limit, Period, Refill};
 use crate::policy::{Policy, weight};
 
 /// The version of the packed state, its first byte.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 
-/// The most fixed windows that one script call decides, over all its subjects.
-const MAX_WINDOWS_PER_CALL: usize = 256;
+/// The most subjects of one script call: it keeps the server busy for some 100 µs.
+pub(crate) const MAX_SUBJECTS: usize = 32;
+
+/// The most that the limits of all subjects of one script call weigh.
+const MAX_WEIGHT_PER_CALL: u64 = 2048;
 
 /// The bit of a tag for a limit that counts requests.
 const REQUESTS: u8 = 0x08;
@@ -41,60 +45,107 @@ pub(crate) struct PolicyEncoding {
     pub(crate) format: Vec<u8>,
     /// The places of the policy's limits, in the order of the scripts.
     ///
-    /// That is the order of the policy, or the order of the periods if the shape has no tags.
+    /// That is the order of their kinds, so that policies share scripts. Limits of one kind have
+    /// the order of the policy, or the order of the periods if the shape has no tags.
     pub(crate) order: SmallVec<[usize; 6]>,
-    /// Whether `fixed_windows/*.lua` can decide the policy.
-    pub(crate) is_fixed_windows: bool,
-    /// The length of a stored state in bytes, for fixed windows.
+    /// The length of a stored state in bytes.
     pub(crate) state_len: u16,
-    /// The fixed windows that begin with the first request, in the order of the scripts.
-    pub(crate) windows: SmallVec<[StoredWindow; 6]>,
+    /// The stored form of each limit, in the order of the scripts.
+    pub(crate) stored: SmallVec<[StoredLimit; 6]>,
 }
 
-/// The stored form of a fixed window.
+/// The stored form of a limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StoredWindow {
-    /// The number of bytes that hold the remaining time.
-    pub(crate) bytes: usize,
+pub(crate) struct StoredLimit {
+    pub(crate) kind: Kind,
+    pub(crate) counts_requests: bool,
+    /// The number of bytes of its time, if that is shorter than seven bytes.
+    pub(crate) time_bytes: u8,
     /// The period in µs.
-    pub(crate) micros: u64,
+    pub(crate) period: u64,
+    /// The length of a bucket of a sliding window in µs.
+    pub(crate) precision: u64,
+    /// The number of older buckets of a sliding window.
+    pub(crate) older: u16,
+    /// The number of its cells, if all have seven bytes.
+    cells: u8,
+}
+
+impl StoredLimit {
+    fn of(limit: Limit) -> Self {
+        let (LimitKind { kind, counts_requests }, period) =
+            (LimitKind::of(limit), limit.period().as_micros());
+        let longest = if kind == Kind::WindowCounter { 2 * period } else { period };
+        let precision = match limit.algorithm() {
+            Algorithm::SlidingWindow { precision } => precision.as_micros(),
+            _ => period,
+        };
+        // The newest bucket has a cell of its own, as have its number and the first charge.
+        let older = u16::try_from(algorithm::replied_cells(limit).saturating_sub(3));
+        let older = older.expect("a policy has at most a few hundred buckets");
+        let cells = u8::try_from(algorithm::stored_cells(limit)).unwrap_or(u8::MAX);
+        Self {
+            kind,
+            counts_requests,
+            time_bytes: bytes_of(longest),
+            period,
+            precision,
+            older,
+            cells,
+        }
+    }
+
+    /// Returns the sizes of the integers, with counts of `width` bytes.
+    fn integers(&self, width: u8) -> SmallVec<[u8; 7]> {
+        match self.kind {
+            Kind::FixedWindow => SmallVec::from_slice(&[self.time_bytes, width]),
+            Kind::ClockWindow | Kind::WeekWindow | Kind::MonthWindow => {
+                SmallVec::from_slice(&[self.time_bytes, width, 7])
+            }
+            Kind::WindowCounter => SmallVec::from_slice(&[self.time_bytes, width, width]),
+            Kind::SlidingWindow => SmallVec::from_slice(&[7; 4]),
+            Kind::Gcra | Kind::IntervalBucket | Kind::SlidingLog | Kind::Concurrency => {
+                SmallVec::from_elem(7, self.cells.into())
+            }
+        }
+    }
 }
 
 impl PolicyEncoding {
     pub(crate) fn new(policy: &Policy) -> Self {
+        let limit = |place: &usize| policy.limits()[*place].limit();
         let mut order: SmallVec<[usize; 6]> = (0..policy.limits().len()).collect();
         if named_set(policy).is_some() {
-            order.sort_by_key(|place| policy.limits()[*place].limit().period());
+            order.sort_by_key(|place| limit(place).period());
+        } else {
+            order.sort_by_key(|place| LimitKind::of(limit(place)));
         }
-        let (shape, width) = (shape(policy), width(policy));
-        let mut format = Format::new(shape.len());
-        let mut state_len = shape.len() + 7;
-        let mut windows = SmallVec::new();
-        for place in &order {
-            let limit = policy.limits()[*place].limit();
-            match limit.algorithm() {
-                _ if is_window(limit) => {
-                    let micros = limit.period().as_micros();
-                    let bytes = bytes_of(micros);
-                    windows.push(StoredWindow { bytes: bytes.into(), micros });
-                    state_len += usize::from(bytes + width);
-                    format.push_integers(&[bytes, width]);
-                }
-                Algorithm::SlidingWindowCounter => {
-                    let bytes = counter_bytes(limit);
-                    format.push_integers(&[bytes, width, width, bytes]);
-                }
-                _ => (0..algorithm::stored_cells(limit)).for_each(|_| format.push_integers(&[7])),
-            }
-        }
-        Self {
-            shape,
-            format: format.0,
-            order,
-            is_fixed_windows: is_fixed_windows(policy),
-            state_len: u16::try_from(state_len).expect("sixteen windows are a few hundred bytes"),
-            windows,
-        }
+        let shape = shape(policy, &order);
+        let width = shape[1];
+        let stored: SmallVec<[StoredLimit; 6]> =
+            order.iter().map(|place| StoredLimit::of(limit(place))).collect();
+
+        let (format, state_len) = format_of(&stored, shape.len(), width);
+        Self { shape, format, order, state_len, stored }
+    }
+
+    /// Returns the shape and the format of the states that the readable layout replies, with counts
+    /// of any size.
+    pub(crate) fn of_any_count(&self) -> (Vec<u8>, Vec<u8>) {
+        const WIDTH: u8 = 7;
+        let mut shape = self.shape.clone();
+        shape[1] = WIDTH;
+        let (format, _) = format_of(&self.stored, shape.len(), WIDTH);
+        (shape, format)
+    }
+
+    /// Returns what the text of the policy's script depends on.
+    pub(crate) fn script_shape(&self) -> ScriptShape {
+        let kind = |limit: &StoredLimit| LimitKind {
+            kind: limit.kind,
+            counts_requests: limit.counts_requests,
+        };
+        self.stored.iter().map(kind).collect()
     }
 
     /// Returns the limits in the order of the scripts.
@@ -107,10 +158,17 @@ impl PolicyEncoding {
 }
 
 /// Returns whether all limits are fixed windows that begin with the first request, count units and
-/// are enforced. `fixed_windows/*.lua` decide such policies, for several subjects in one call.
+/// are enforced. Units of such policies can be leased.
+#[inline]
 pub(crate) fn is_fixed_windows(policy: &Policy) -> bool {
     let mut limits = policy.limits().iter().map(|named| named.limit());
     limits.all(|limit| is_window(limit) && !limit.is_shadow() && !limit.counts_requests())
+}
+
+/// Returns whether checks of the policy have a fast path: no limit is in shadow. One script call
+/// decides several subjects of such a policy.
+pub(crate) fn has_fast_path(policy: &Policy) -> bool {
+    !policy.has_shadow()
 }
 
 /// Returns the most calls that one script evaluates one by one, so that it does not block the
@@ -122,28 +180,37 @@ pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
     (MAX_WEIGHT / weight.max(1)).clamp(1, MAX_CALLS) as usize
 }
 
-/// Returns the most subjects that one script call decides. It is less for a policy of more limits.
+/// Returns the most subjects that one script call decides. It is less for a policy whose decisions
+/// take longer.
 pub(crate) fn max_subjects(policy: &Policy) -> usize {
-    MAX_WINDOWS_PER_CALL / policy.limits().len()
+    if !has_fast_path(policy) {
+        return 1;
+    }
+    let weight: u64 = policy.limits().iter().map(|named| weight(named.limit())).sum();
+    (MAX_WEIGHT_PER_CALL / weight.max(1)).clamp(1, MAX_SUBJECTS as u64) as usize
 }
 
-/// A format of Lua's `struct`.
-struct Format(Vec<u8>);
-
-impl Format {
-    /// Creates a format that begins with a header of `header` bytes and a time.
-    fn new(header: usize) -> Self {
-        Self(format!(">c{header}I7").into_bytes())
+/// Returns the format with which Lua's `struct` reads and writes a state, and the length of a state
+/// in bytes. Counts have `width` bytes.
+fn format_of(limits: &[StoredLimit], header: usize, width: u8) -> (Vec<u8>, u16) {
+    let mut format = format!(">c{header}I7").into_bytes();
+    let mut len = header + 7;
+    for limit in limits {
+        for size in limit.integers(width) {
+            format.extend([b'I', b'0' + size]);
+            len += usize::from(size);
+        }
+        if limit.kind == Kind::SlidingWindow {
+            let buckets = 7 * usize::from(limit.older);
+            format.extend(format!("c{buckets}").into_bytes());
+            len += buckets;
+        }
     }
-
-    /// Appends unsigned integers of these sizes in bytes.
-    fn push_integers(&mut self, sizes: &[u8]) {
-        sizes.iter().for_each(|size| self.0.extend([b'I', b'0' + size]));
-    }
+    (format, u16::try_from(len).expect("a state has a few thousand bytes"))
 }
 
 /// Returns the header of a stored state.
-fn shape(policy: &Policy) -> Vec<u8> {
+fn shape(policy: &Policy, order: &[usize]) -> Vec<u8> {
     let mut shape = Vec::with_capacity(3 + 13 * policy.limits().len());
     shape.extend([VERSION, width(policy)]);
     match named_set(policy) {
@@ -151,7 +218,8 @@ fn shape(policy: &Policy) -> Vec<u8> {
         None => {
             let count = u8::try_from(policy.limits().len());
             shape.push(0x80 | count.expect("a policy has at most 16 limits"));
-            policy.limits().iter().for_each(|limit| push_tag(&mut shape, limit.limit()));
+            let limits = order.iter().map(|place| policy.limits()[*place].limit());
+            limits.for_each(|limit| push_tag(&mut shape, limit));
         }
     }
     shape
@@ -159,7 +227,9 @@ fn shape(policy: &Policy) -> Vec<u8> {
 
 /// Returns the number of bytes of a short count: enough for the largest count that is allowed.
 fn width(policy: &Policy) -> u8 {
-    let is_short = |limit: &Limit| is_window(*limit) || is_counter(*limit);
+    let is_short = |limit: &Limit| {
+        matches!(limit.algorithm(), Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter)
+    };
     let limits = policy.limits().iter().map(|named| named.limit()).filter(is_short);
     bytes_of(limits.map(Limit::max).max().unwrap_or_default())
 }
@@ -193,11 +263,6 @@ fn named_set(policy: &Policy) -> Option<u8> {
         false => Some(set | 1 << limit.period().named_index()?),
         true => None,
     })
-}
-
-/// Returns the number of bytes that hold each of the two stored times of a sliding window counter.
-fn counter_bytes(limit: Limit) -> u8 {
-    bytes_of(2 * limit.period().as_micros())
 }
 
 /// Appends the tag of the state that the limit counts in.
@@ -240,22 +305,22 @@ mod tests {
 
     #[test]
     fn the_shape_names_the_states_of_a_policy_and_not_their_maxima() {
-        let shape_of = |text: &str| shape(&Policy::new([text.parse().unwrap()]).unwrap());
-        assert_eq!(shape_of("1/second")[..], [3, 1, 0x01]);
-        assert_eq!(shape_of("256/month")[..], [3, 2, 0x20]);
-        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [3, 1, 0x42]);
-        assert_eq!(shape_of("9/month:clock")[..], [3, 1, 0x81, 0x16]);
+        let shape_of = |text: &str| shape(&Policy::new([text.parse().unwrap()]).unwrap(), &[0]);
+        assert_eq!(shape_of("1/second")[..], [4, 1, 0x01]);
+        assert_eq!(shape_of("256/month")[..], [4, 2, 0x20]);
+        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [4, 1, 0x42]);
+        assert_eq!(shape_of("9/month:clock")[..], [4, 1, 0x81, 0x16]);
         assert_eq!(shape_of("1/1000ms"), shape_of("200/second"));
-        assert_eq!(shape_of("1/258ms")[..], [3, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/258ms:clock")[..], [3, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:requests")[..], [3, 1, 0x81, 0x0a]);
-        assert_eq!(shape_of("1/258ms:clock:requests")[..], [3, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:sliding-log")[..], [3, 1, 0x81, 0x72, 0]);
-        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [3, 1, 0x81, 0x72, 1]);
+        assert_eq!(shape_of("1/258ms")[..], [4, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/258ms:clock")[..], [4, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:requests")[..], [4, 1, 0x81, 0x0a]);
+        assert_eq!(shape_of("1/258ms:clock:requests")[..], [4, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:sliding-log")[..], [4, 1, 0x81, 0x72, 0]);
+        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [4, 1, 0x81, 0x72, 1]);
         let of_258_ms = shape_of("1:concurrency:lease=258ms");
-        assert_eq!(of_258_ms[..], [3, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
+        assert_eq!(of_258_ms[..], [4, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
         let mixed = ["9/hour", "9/day:clock"].map(|text| text.parse().unwrap());
-        assert_eq!(shape(&Policy::new(mixed).unwrap())[..], [3, 1, 0x82, 0x03, 0x14]);
+        assert_eq!(shape(&Policy::new(mixed).unwrap(), &[0, 1])[..], [4, 1, 0x82, 0x03, 0x14]);
     }
 
     #[test]
@@ -270,5 +335,7 @@ mod tests {
         assert_eq!(encoded(["9/second", "9/minute", "9/day"]), (shape, vec![0, 1, 2]));
         let (_, order) = encoded(["9/minute", "9/day", "9/1500ms"]);
         assert_eq!(order, [0, 1, 2], "the tags keep the order of the policy");
+        let (shape, order) = encoded(["9/minute:gcra", "9/day", "9/minute"]);
+        assert_eq!((&shape[2..], &order[..]), (&[0x83, 4, 2, 0x42][..], &[1, 2, 0][..]));
     }
 }

@@ -70,14 +70,16 @@ pub(crate) struct States {
 /// The difference between the states of a reply and the states that a decision describes.
 #[derive(Clone, Copy, Debug)]
 struct Adjustment {
-    /// The units that are charged in the states, and do not count as used for the decision.
-    uncounted: u64,
+    /// The number of calls that are charged in the states, and do not count for the decision.
+    later_calls: u64,
+    /// The cost of each of these calls.
+    cost: u64,
     /// How much later than the reply the decision is made, in µs.
     later_by: u64,
 }
 
 impl Adjustment {
-    const NONE: Self = Self { uncounted: 0, later_by: 0 };
+    const NONE: Self = Self { later_calls: 0, cost: 0, later_by: 0 };
 }
 
 impl ScriptReply {
@@ -87,10 +89,9 @@ impl ScriptReply {
         match &self.body {
             ReplyBody::Counted { allowed, last } => {
                 let granted = if call < *allowed { cost.units() } else { 0 };
-                // The calls that were allowed after this one.
-                let uncounted = u64::from(allowed.saturating_sub(call + 1)) * cost.units();
+                let later_calls = u64::from(allowed.saturating_sub(call + 1));
                 let required = mode.required_after(cost, granted, false);
-                let adjustment = Adjustment { uncounted, later_by: 0 };
+                let adjustment = Adjustment { later_calls, cost: cost.units(), later_by: 0 };
                 last.decision(policy, cost, granted, adjustment, required)
             }
             ReplyBody::PerCall(calls) => {
@@ -119,7 +120,7 @@ impl ScriptReply {
         later_by: u64,
     ) -> Decision {
         let required = if granted == 0 { cost.units() } else { 0 };
-        let adjustment = Adjustment { uncounted: unspent, later_by };
+        let adjustment = Adjustment { later_calls: unspent, cost: 1, later_by };
         self.final_decision(policy, cost, granted, adjustment, required).with_origin(Origin::Leased)
     }
 
@@ -188,7 +189,7 @@ impl FinalState {
     ) -> Decision {
         match self {
             Self::Windows { now, states } => {
-                let states = states.less(adjustment.uncounted);
+                let states = states.less(adjustment.later_calls * adjustment.cost);
                 let decided_at = RELATIVE_NOW + adjustment.later_by;
                 if granted > 0 {
                     // No limit denies a call that was granted, so the outcomes need not be
@@ -221,8 +222,9 @@ impl States {
         let now = self.now.plus_micros(adjustment.later_by);
         let limits = policy.limits().iter().zip(&self.states).enumerate();
         let outcomes = limits.map(|(place, (limit, state))| {
-            let state = state.with_less(adjustment.uncounted);
-            algorithm::replied_outcome(limit.limit(), &state, now, required(place))
+            let (limit, Adjustment { later_calls, cost, .. }) = (limit.limit(), adjustment);
+            let state = state.without(limit, self.now, later_calls, cost);
+            algorithm::replied_outcome(limit, &state, now, required(place))
         });
         Decision::from_outcomes(policy, cost, granted, self.now, outcomes.collect())
     }

@@ -2,26 +2,27 @@
 //!
 //! ```text
 //!   first byte   reply
-//!   0  PER_CALL  healed:1  { uncharged:2  granted:7  now:7  cells:7 … } for each call, for one subject
-//!   1  COUNTED   { healed:1  allowed:2  stored state } for each subject
-//!   2  TOGETHER  healed:1  allowed:2  now:7  cells:7 …, for one subject
-//!   3  STATES    a stored state for each subject, whose calls are all allowed
+//!   0  PER_CALL  healed:1  { uncharged:2  granted:7  states } for each call, for one subject
+//!   1  COUNTED   { healed:1  allowed:2  states } for each subject
+//!   4  STATES    a stored state for each subject, whose calls are all allowed
+//!
+//!   states       a stored state, and for each log when its units will be available:7
 //! ```
 //!
-//! A stored state begins with its version, 3, so a reply of states needs no byte of its own.
+//! A stored state begins with its version, 4, so a reply of states needs no byte of its own.
 
 use smallvec::{SmallVec, smallvec};
 
-use super::policy::{self, PolicyEncoding};
+use super::kind::Kind;
+use super::policy::{self, PolicyEncoding, StoredLimit};
 use super::reply::{CallResult, FinalState, ReplyBody, ScriptReply, States};
-use crate::algorithm::{self, State};
+use crate::algorithm::State;
 use crate::model::{FailureKind, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
 const PER_CALL: u8 = 0;
 const COUNTED: u8 = 1;
-const TOGETHER: u8 = 2;
 const STATES: u8 = policy::VERSION;
 
 /// Stands in a reply for the number of allowed calls if the subject was not decided.
@@ -62,39 +63,114 @@ impl<'a> Reader<'a> {
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
-    /// Reads a time and the cells of each limit.
-    fn states(&mut self) -> Result<States, Refusal> {
-        let now = Timestamp::from_micros(self.number()?);
-        let (limits, order) = (self.policy.limits(), &self.encoding.order);
-        let mut states = smallvec![State::default(); order.len()];
-        for &place in order {
-            let count = algorithm::replied_cells(limits[place].limit());
-            let cells: Result<SmallVec<[u64; 3]>, _> = (0..count).map(|_| self.number()).collect();
-            states[place] = State::from_cells(cells?.into_iter());
-        }
-        Ok(States { now, states })
-    }
-
-    /// Reads fixed windows in their stored form: the shape, the time, and for each window its
-    /// remaining time and its used units.
-    fn stored_windows(&mut self) -> Result<FinalState, Refusal> {
-        let PolicyEncoding { shape, order, windows: stored, .. } = self.encoding;
-        let (header, rest) = self.bytes.split_at_checked(shape.len()).ok_or(None)?;
+    /// Reads the header of a stored state, and its time. Returns the width of counts and the time.
+    fn header(&mut self) -> Result<(u8, u64), Refusal> {
+        let (header, rest) = self.bytes.split_at_checked(self.encoding.shape.len()).ok_or(None)?;
         let &[STATES, width @ 1..=7, ..] = header else { return Err(None) };
         self.bytes = rest;
-        let now = self.number()?;
+        Ok((width, self.number()?))
+    }
+
+    /// Reads the states after the last call. `has_waits` says whether a time follows for each log.
+    fn final_state(&mut self, has_waits: bool) -> Result<FinalState, Refusal> {
+        let mut limits = self.encoding.stored.iter();
+        if limits.all(|limit| limit.kind == Kind::FixedWindow && !limit.counts_requests) {
+            return self.stored_windows();
+        }
+        Ok(FinalState::States(Box::new(self.stored_states(has_waits)?)))
+    }
+
+    /// Reads a stored state of fixed windows that begin with the first request.
+    fn stored_windows(&mut self) -> Result<FinalState, Refusal> {
+        let (width, now) = self.header()?;
+        let PolicyEncoding { order, stored, .. } = self.encoding;
         let mut windows = [[0; 2]; Policy::MAX_LIMITS];
-        for (&place, window) in order.iter().zip(stored) {
-            let remaining = self.number_of(window.bytes)?;
-            let used = self.number_of(width.into())?;
-            let since = match remaining {
-                0 => Some(0),
-                remaining => (now + remaining).checked_sub(window.micros),
-            };
-            let since = since.filter(|since| *since <= now);
-            windows[place] = [since.ok_or(Some("a window that begins in the future"))?, used];
+        for (&place, limit) in order.iter().zip(stored) {
+            windows[place] = self.window(limit, width, now)?;
         }
         Ok(FinalState::of_windows(self.policy, now, &windows[..order.len()]))
+    }
+
+    /// Reads the beginning of a fixed window, 0 if none is open, and its used units.
+    fn window(&mut self, limit: &StoredLimit, width: u8, now: u64) -> Result<[u64; 2], Refusal> {
+        let remaining = self.number_of(limit.time_bytes.into())?;
+        let used = self.number_of(width.into())?;
+        let since = match remaining {
+            0 => Some(0),
+            remaining => (now + remaining).checked_sub(limit.period),
+        };
+        let since = since.filter(|since| *since <= now);
+        Ok([since.ok_or(Some("a window that begins in the future"))?, used])
+    }
+
+    /// Reads the cells of each limit. `has_waits` says whether a time follows for each log.
+    fn stored_states(&mut self, has_waits: bool) -> Result<States, Refusal> {
+        let (width, now) = self.header()?;
+        let PolicyEncoding { order, stored, .. } = self.encoding;
+        let mut states = smallvec![State::default(); order.len()];
+        let mut logs: SmallVec<[(usize, [u64; 2]); 4]> = SmallVec::new();
+        for (&place, limit) in order.iter().zip(stored) {
+            if limit.kind.is_log() {
+                let [used, _, _, newest, ..] = self.numbers::<7>()?;
+                logs.push((place, [used, if used > 0 { newest } else { 0 }]));
+            } else {
+                states[place] = self.state(limit, width, now)?;
+            }
+        }
+        for (place, [used, newest]) in logs {
+            let passes_at = if has_waits { self.number()? } else { 0 };
+            states[place] = State::from_cells([used, newest, passes_at].into_iter());
+        }
+        Ok(States { now: Timestamp::from_micros(now), states })
+    }
+
+    /// Reads the state of a limit without entries.
+    fn state(&mut self, limit: &StoredLimit, width: u8, now: u64) -> Result<State, Refusal> {
+        Ok(match limit.kind {
+            Kind::FixedWindow => State::from_cells(self.window(limit, width, now)?.into_iter()),
+            Kind::ClockWindow | Kind::WeekWindow | Kind::MonthWindow => {
+                let _ends = self.number_of(limit.time_bytes.into())?;
+                let used = self.number_of(width.into())?;
+                State::from_cells([self.number()?, used].into_iter())
+            }
+            Kind::WindowCounter => {
+                let first = self.number_of(limit.time_bytes.into())?;
+                let current = self.number_of(width.into())?;
+                let previous = self.number_of(width.into())?;
+                let since = now - now % limit.period;
+                let cells = match first {
+                    0 => [0; 4],
+                    first => {
+                        let first = (since + first - 1).checked_sub(limit.period);
+                        let first = first.ok_or(Some("a charge before all time"))?;
+                        [since, current, previous, first]
+                    }
+                };
+                State::from_cells(cells.into_iter())
+            }
+            Kind::SlidingWindow => {
+                let [newest, since, total, current] = self.numbers()?;
+                let mut cells = Vec::with_capacity(3 + usize::from(limit.older));
+                cells.extend([newest, since, current]);
+                for _ in 0..limit.older {
+                    cells.push(self.number()?);
+                }
+                if total != counting_units(limit, newest, &cells[2..], now) {
+                    return Err(Some("a total that is not that of its buckets"));
+                }
+                State::from_cells(cells.into_iter())
+            }
+            Kind::Gcra => State::from_cells(self.numbers::<3>()?.into_iter()),
+            _ => State::from_cells(self.numbers::<4>()?.into_iter()),
+        })
+    }
+
+    fn numbers<const N: usize>(&mut self) -> Result<[u64; N], Refusal> {
+        let mut numbers = [0; N];
+        for number in &mut numbers {
+            *number = self.number()?;
+        }
+        Ok(numbers)
     }
 
     fn per_call(&mut self) -> Result<ScriptReply, Refusal> {
@@ -106,22 +182,12 @@ impl<'a> Reader<'a> {
             let uncharged = order.filter(|(index, _)| uncharged.contains(*index));
             let uncharged = uncharged.map(|(_, place)| *place).collect();
             let granted = self.number()?;
-            calls.push(CallResult { uncharged, granted, states: self.states()? });
+            calls.push(CallResult { uncharged, granted, states: self.stored_states(true)? });
             if calls.len() > usize::from(self.calls) {
                 return Err(None);
             }
         }
         Ok(ScriptReply { healed: healed.into(), body: ReplyBody::PerCall(calls) })
-    }
-
-    fn together(&mut self) -> Result<ScriptReply, Refusal> {
-        let [_, healed, allowed @ ..] = self.take::<4>()?;
-        let allowed = u16::from_be_bytes(allowed);
-        if allowed > self.calls {
-            return Err(None);
-        }
-        let last = FinalState::States(Box::new(self.states()?));
-        Ok(ScriptReply { healed: healed.into(), body: ReplyBody::Counted { allowed, last } })
     }
 
     fn counted(&mut self) -> Result<Option<ScriptReply>, Refusal> {
@@ -130,26 +196,24 @@ impl<'a> Reader<'a> {
             UNDECIDED => Ok(None),
             allowed if allowed > self.calls => Err(None),
             allowed => {
-                let body = ReplyBody::Counted { allowed, last: self.stored_windows()? };
+                let body = ReplyBody::Counted { allowed, last: self.final_state(true)? };
                 Ok(Some(ScriptReply { healed: healed.into(), body }))
             }
         }
     }
 
     fn all_allowed(&mut self) -> Result<Option<ScriptReply>, Refusal> {
-        let body = ReplyBody::Counted { allowed: self.calls, last: self.stored_windows()? };
+        let body = ReplyBody::Counted { allowed: self.calls, last: self.final_state(false)? };
         Ok(Some(ScriptReply { healed: 0, body }))
     }
 
     fn replies(&mut self, subjects: usize) -> Result<Vec<Option<ScriptReply>>, Refusal> {
-        let is_fixed_windows = self.encoding.is_fixed_windows;
         let replies = match self.bytes.first() {
             Some(&PER_CALL) if subjects == 1 => vec![Some(self.per_call()?)],
-            Some(&TOGETHER) if subjects == 1 => vec![Some(self.together()?)],
-            Some(&STATES) if is_fixed_windows => {
+            Some(&STATES) => {
                 (0..subjects).map(|_| self.all_allowed()).collect::<Result<_, Refusal>>()?
             }
-            Some(&COUNTED) if is_fixed_windows => {
+            Some(&COUNTED) => {
                 let [_] = self.take()?;
                 (0..subjects).map(|_| self.counted()).collect::<Result<_, Refusal>>()?
             }
@@ -157,6 +221,21 @@ impl<'a> Reader<'a> {
         };
         if self.bytes.is_empty() { Ok(replies) } else { Err(None) }
     }
+}
+
+/// Returns the units of the buckets of a sliding window that count at `now`, newest first.
+///
+/// The script decides on the total that it stores, and decisions are computed from the buckets.
+fn counting_units(limit: &StoredLimit, newest: u64, buckets: &[u64], now: u64) -> u64 {
+    let counts = |number: u64| {
+        let ends = number.saturating_add(1).saturating_mul(limit.precision);
+        now < ends.saturating_add(limit.period)
+    };
+    let numbered = buckets.iter().enumerate();
+    let numbered =
+        numbered.map_while(|(age, units)| Some((newest.checked_sub(age as u64)?, units)));
+    let counting = numbered.take_while(|(number, _)| counts(*number)).map(|(_, units)| *units);
+    counting.fold(0, u64::saturating_add).min(MAX_UNITS)
 }
 
 /// Decodes the reply to a script call with `subjects` subjects, each with `calls` calls. Returns a
@@ -199,7 +278,6 @@ mod tests {
     use crate::decision::RetryAfter;
     use crate::model::{Cost, Limit};
     use crate::store::Mode;
-    use crate::store::redis::encoding::arguments::push_u56;
     use proptest::prelude::*;
 
     /// Decodes the reply to a script call with a single subject.
@@ -232,14 +310,14 @@ mod tests {
     /// Encodes a stored state. `numbers` are the time, and the first request and used units of each
     /// window.
     fn stored(policy: &Policy, numbers: &[u64]) -> Vec<u8> {
-        let PolicyEncoding { shape: mut bytes, order, windows, .. } = PolicyEncoding::new(policy);
+        let PolicyEncoding { shape: mut bytes, order, stored, .. } = PolicyEncoding::new(policy);
         let width = bytes[1].into();
         let mut push =
             |number: u64, count: usize| bytes.extend_from_slice(&number.to_be_bytes()[8 - count..]);
         push(numbers[0], 7);
-        for (place, window) in order.iter().zip(windows) {
+        for (place, limit) in order.iter().zip(stored) {
             let at = 1 + 2 * place;
-            push(numbers[at] + window.micros - numbers[0], window.bytes);
+            push(numbers[at] + limit.period - numbers[0], limit.time_bytes.into());
             push(numbers[at + 1], width);
         }
         bytes
@@ -305,22 +383,23 @@ mod tests {
         #[test]
         fn any_numbers_of_a_reply_are_decided_or_refused(
             policy in any_policy(), head: [u8; 3], mode in 0..4_usize, cost: u64,
-            numbers in prop::collection::vec(
-                prop_oneof![0..9_u64, Just(MAX_UNITS + 1), 0..=MAX_UNITS, 0..1_u64 << 56], 300,
-            ),
+            rest in prop::collection::vec(prop_oneof![3 => Just(0), 1 => any::<u8>()], 3_000),
         ) {
-            let limits = policy.limits().iter().map(|limit| limit.limit());
-            let count = 2 + limits.map(algorithm::replied_cells).sum::<usize>();
-            let mut bytes = [&[PER_CALL][..], &head].concat();
-            numbers.iter().take(count).for_each(|number| push_u56(&mut bytes, *number));
+            let encoding = PolicyEncoding::new(&policy);
+            let mut bytes = [&[PER_CALL][..], &head, &[0; 7], &encoding.shape].concat();
+            let logs = encoding.stored.iter().filter(|limit| limit.kind.is_log()).count();
+            let count = usize::from(encoding.state_len) - encoding.shape.len() + 7 * logs;
+            bytes.extend_from_slice(&rest[..count]);
             let mode = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge][mode];
             let args = CallArgs { policy: &policy, mode, cost: Cost::new(cost) };
             let reply = read_one(&bytes, &policy, 1);
             let decided = reply.map(|reply| reply.decision(0, args));
-            let is_sound = numbers.iter().take(count).all(|number| *number <= MAX_UNITS + 1);
-            prop_assert_eq!(decided.is_ok(), is_sound);
             for limit in decided.iter().flat_map(|decision| decision.limits()) {
                 prop_assert!(limit.remaining() <= limit.limit().capacity());
+            }
+            // All numbers are small enough for a decision.
+            if rest[..count].iter().all(|byte| *byte == 0) {
+                prop_assert!(decided.is_ok());
             }
         }
     }

@@ -1,14 +1,14 @@
 //! Makes the commands that carry out decisions and amendments, in each layout.
 
 use super::layout::Layout;
-use super::policy::PolicyEncoding;
+use super::policy::{PolicyEncoding, has_fast_path};
 use super::reply::CallArgs;
 use super::{arguments, keys};
 use crate::model::{Algorithm, Anchor, Cost, FailureKind, Mode, Period, StoreError, Subject};
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::connection::Command;
 use crate::store::redis::layer::AmendOperation;
-use crate::store::redis::scripts;
+use crate::store::redis::scripts::{self, Purpose, Script, ShapeScripts};
 use crate::store::redis::subject_key::KeyedSubjectRef;
 use crate::store::{
     Namespace, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset,
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// One call of a deciding script: the same calls for each of its subjects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecideCall<'a> {
-    /// Several subjects need a policy of fixed windows only ([`is_fixed_windows`](super::policy)).
+    /// Several subjects need a policy with a fast path ([`has_fast_path`]), and a check.
     pub(crate) subjects: &'a [KeyedSubjectRef<'a>],
     pub(crate) policy: &'a Policy,
     pub(crate) mode: Mode,
@@ -78,12 +78,29 @@ impl<'a> DecideCall<'a> {
 #[derive(Debug)]
 pub(crate) struct RequestEncoder {
     pub(crate) layout: Layout,
-    pub(crate) prefix: String,
+    prefix: String,
     /// Whether readable keys have a hash tag too, so that a cluster keeps them together.
-    pub(crate) tagged: bool,
+    tagged: bool,
+    decide_scripts: ShapeScripts,
+    refund_scripts: ShapeScripts,
 }
 
 impl RequestEncoder {
+    /// Creates an encoder that uses the scripts of at most `script_shapes` shapes.
+    pub(crate) fn new(layout: Layout, prefix: String, tagged: bool, script_shapes: usize) -> Self {
+        let decide = match layout {
+            Layout::Packed => Purpose::Decide,
+            Layout::Readable => Purpose::DecideReadable,
+        };
+        Self {
+            layout,
+            prefix,
+            tagged,
+            decide_scripts: ShapeScripts::new(decide, script_shapes),
+            refund_scripts: ShapeScripts::new(Purpose::Refund, script_shapes),
+        }
+    }
+
     /// Makes the command of a call of a deciding script.
     ///
     /// The readable layout makes no reservations.
@@ -101,12 +118,19 @@ impl RequestEncoder {
         for KeyedSubjectRef { namespace, subject, .. } in call.subjects {
             self.push_keys(&mut keys, namespace, subject, policy, encoding)?;
         }
+        let script = || {
+            let script = self.fast_script(call, encoding);
+            script.unwrap_or_else(|| scripts::decide(self.layout))
+        };
         if self.layout == Layout::Readable {
+            let (shape, format) = encoding.of_any_count();
             let arguments = vec![
                 arguments::readable_periods(policy, encoding),
                 arguments::readable_plan(policy, encoding, mode, cost),
+                shape,
+                format,
             ];
-            return Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments });
+            return Ok(Command::Script { script: script(), keys, arguments });
         }
         let plan = arguments::decide_plan(policy, encoding, mode, cost, calls, least);
         let mut arguments = packed_arguments(encoding, plan);
@@ -114,11 +138,26 @@ impl RequestEncoder {
             arguments.push(arguments::costs(costs));
         }
         if call.reservations == Reservations::Ignore {
-            return Ok(Command::Script { script: scripts::decide(self.layout), keys, arguments });
+            return Ok(Command::Script { script: script(), keys, arguments });
         }
         arguments.push(arguments::lifetime(call.lifetime()));
         keys.push(keys::reservations(&keys[0]));
         Ok(Command::Script { script: scripts::reserve(), keys, arguments })
+    }
+
+    /// Returns the script with a fast path for the call. Without one, a call decides one subject.
+    pub(crate) fn fast_script(
+        &self,
+        call: &DecideCall<'_>,
+        encoding: &PolicyEncoding,
+    ) -> Option<&'static Script> {
+        let makes_no_reservation =
+            self.layout == Layout::Readable || call.reservations == Reservations::Ignore;
+        let is_check = call.mode == Mode::Check
+            && makes_no_reservation
+            && matches!(call.costs, CallCosts::Same { cost, .. } if cost > Cost::ZERO);
+        let is_fast = is_check && has_fast_path(call.policy);
+        if is_fast { self.decide_scripts.get(&encoding.script_shape()) } else { None }
     }
 
     /// Makes the command of an amendment.
@@ -136,17 +175,20 @@ impl RequestEncoder {
     fn refund(&self, refund: &Refund<'_>) -> Result<Command, StoreError> {
         let Refund { namespace, subject, policy, .. } = *refund;
         let encoding = PolicyEncoding::new(policy);
-        let arguments = match self.layout {
-            Layout::Packed => {
-                packed_arguments(&encoding, arguments::refund_plan(refund, &encoding))
-            }
-            Layout::Readable => vec![
-                arguments::readable_periods(policy, &encoding),
-                arguments::readable_refund_plan(refund, &encoding),
-            ],
-        };
         let keys = self.keys(namespace, subject, policy, &encoding)?;
-        Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
+        let amend = scripts::amend(self.layout);
+        let (script, arguments) = match self.layout {
+            Layout::Packed => {
+                let plan = arguments::refund_plan(refund, &encoding);
+                let script = self.refund_scripts.get(&encoding.script_shape());
+                (script.unwrap_or(amend), packed_arguments(&encoding, plan))
+            }
+            Layout::Readable => {
+                let periods = arguments::readable_periods(policy, &encoding);
+                (amend, vec![periods, arguments::readable_refund_plan(refund, &encoding)])
+            }
+        };
+        Ok(Command::Script { script, keys, arguments })
     }
 
     /// Makes the command that renews a permit.
@@ -240,8 +282,8 @@ impl RequestEncoder {
         if self.layout == Layout::Packed {
             let state = keys.len();
             keys.push(keys::packed(&self.prefix, namespace, subject));
-            for limit in policy.limits() {
-                keys.extend(keys::ring(&keys[state], limit.limit()));
+            for limit in encoding.limits(policy) {
+                keys.extend(keys::ring(&keys[state], limit));
             }
             return Ok(());
         }

@@ -4,26 +4,56 @@
 //!
 //! | script | files, after the one that sets the time |
 //! |---|---|
-//! | `decide` | `fixed_windows/unrolled` (expanded), `fixed_windows/loop`, `stored`, packed states, `decide` |
-//! | `amend` | `forget`, `stored`, packed states, `amend` |
-//! | `reserve` | `stored`, packed states, `expired`, `decide` (as a function), `reserve` |
-//! | `reservation` | `stored`, packed states, `reservation`, `amend` |
+//! | `decide` of a shape | `arguments`, `shape` (composed), `stored`, packed states, `decide` |
+//! | `decide` | `arguments`, `stored`, packed states, `decide` |
+//! | `refund` of a shape | `arguments`, `refund_shape` (composed), `stored`, packed states, `amend` |
+//! | `amend` | `arguments`, `forget`, `stored`, packed states, `amend` |
+//! | `reserve` | `arguments`, `stored`, packed states, `expired`, `decide` (as a function), `reserve` |
+//! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `amend` |
+//! | `readable` of a shape | `readable_shape` (composed), `readable_counters`, `readable`, `readable_reply` |
 //! | `readable` | `readable_counters`, `readable`, `readable_reply` |
 //! | `readable_refund` | `readable_counters`, `readable_refund` |
 //!
 //! *Packed states* stands for the algorithms and `slots`, which reads and writes the key of a
-//! subject. The text of a script depends on no request and no policy. So it is hashed once, and an
-//! operator can load it ahead of the service and grant `EVALSHA` alone.
+//! subject. The text of a script depends on no number: limits and costs are arguments. A script of
+//! a shape depends on the kinds of a policy's limits, so policies share it. Scripts are hashed once,
+//! and an operator can load them ahead of the service and grant `EVALSHA` alone.
 
-mod unrolling;
+mod composer;
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
 
 use super::encoding::Layout;
+use super::encoding::kind::{LimitKind, ScriptShape, script_name};
 
 /// The version of the scripts. Increased with every change of their behaviour.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
+
+/// The most shapes whose scripts a store runs, unless it is set.
+pub(super) const MAX_SHAPES: usize = 64;
+
+/// The purpose of a script that is composed for a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Purpose {
+    /// Checks in the packed layout.
+    Decide,
+    /// Refunds in the packed layout.
+    Refund,
+    /// Checks in the readable layout.
+    DecideReadable,
+}
+
+impl Purpose {
+    /// Returns the purposes that a layout has scripts of shapes for.
+    pub(super) const fn of_layout(layout: Layout) -> &'static [Self] {
+        match layout {
+            Layout::Packed => &[Self::Decide, Self::Refund],
+            Layout::Readable => &[Self::DecideReadable],
+        }
+    }
+}
 
 /// Where a script takes the time from.
 #[derive(Clone, Copy)]
@@ -50,63 +80,104 @@ const MANUAL_TIME: TimeSource = TimeSource {
 const READABLE_COUNTERS: &str = include_str!("lib/readable_counters.lua");
 const STORED: &str = include_str!("lib/stored.lua");
 const FORGET: &str = include_str!("lib/forget.lua");
-/// The algorithms, and the packed layout of their states.
-const PACKED_STATES: &str = concat!(
-    include_str!("lib/arithmetic.lua"),
-    include_str!("algorithms/fixed_window.lua"),
-    include_str!("algorithms/sliding_window_counter.lua"),
-    include_str!("algorithms/sliding_window.lua"),
-    include_str!("algorithms/gcra.lua"),
-    include_str!("algorithms/token_bucket.lua"),
-    include_str!("algorithms/sliding_log.lua"),
-    include_str!("lib/slots.lua"),
-);
+const ARGUMENTS: &str = include_str!("lib/arguments.lua");
+const DECIDE_ANY: &str = include_str!("decide.lua");
 
-static DECIDE: LazyLock<Script> = LazyLock::new(|| {
-    let unrolled = unrolling::expand(include_str!("fixed_windows/unrolled.lua"));
-    let fixed = include_str!("fixed_windows/loop.lua");
-    let decide = include_str!("decide.lua");
-    Script::new("decide", |source| {
-        vec![source.time, &unrolled, fixed, STORED, PACKED_STATES, decide]
-    })
+/// The algorithms, and the packed layout of their states.
+static PACKED_STATES: LazyLock<String> = LazyLock::new(|| {
+    [
+        include_str!("lib/algorithms.lua"),
+        &composer::table_of_algorithms(),
+        include_str!("algorithms/sliding_log.lua"),
+        include_str!("lib/slots.lua"),
+    ]
+    .join("\n")
 });
+
+static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::of_shape(Purpose::Decide, &[]));
+/// The scripts of all shapes that were composed.
+static SHAPES: LazyLock<Mutex<HashMap<(Purpose, ScriptShape), &'static Script>>> =
+    LazyLock::new(Mutex::default);
 static AMEND: LazyLock<Script> = LazyLock::new(|| {
     let amend = include_str!("amend.lua");
-    Script::new("amend", |source| vec![source.time, FORGET, STORED, PACKED_STATES, amend])
+    Script::new("amend", |source| {
+        [source.time, ARGUMENTS, FORGET, STORED, &PACKED_STATES, amend].join("\n")
+    })
 });
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
     let expired = include_str!("lib/expired.lua");
     let reserve = include_str!("reserve.lua");
     // Wrapped in a function, because `decide.lua` returns its reply.
-    let decide = format!("local reply = (function()\n{}\nend)()", include_str!("decide.lua"));
+    let decide = format!("local reply = (function()\n{DECIDE_ANY}\nend)()");
     Script::new("reserve", |source| {
-        vec![source.time, STORED, PACKED_STATES, expired, &decide, reserve]
+        [source.time, ARGUMENTS, STORED, &PACKED_STATES, expired, &decide, reserve].join("\n")
     })
 });
 static RESERVATION: LazyLock<Script> = LazyLock::new(|| {
     let reservation = include_str!("reservation.lua");
     let amend = include_str!("amend.lua");
     Script::new("reservation", |source| {
-        vec![source.time, STORED, PACKED_STATES, reservation, amend]
+        [source.time, ARGUMENTS, STORED, &PACKED_STATES, reservation, amend].join("\n")
     })
 });
-static READABLE: LazyLock<Script> = LazyLock::new(|| {
-    let decide = include_str!("readable.lua");
-    let reply = include_str!("readable_reply.lua");
-    // Reads the time last. Otherwise a charge could seem older than the window that it opened.
-    Script::new("readable", |source| {
-        vec![source.windows, READABLE_COUNTERS, decide, source.time, reply]
-    })
-});
+static READABLE: LazyLock<Script> =
+    LazyLock::new(|| Script::of_shape(Purpose::DecideReadable, &[]));
 static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
     let refund = include_str!("readable_refund.lua");
     // Reads the time first. Otherwise a window could seem newer than the charge that opened it.
     Script::new("readable_refund", |source| {
-        vec![source.windows, source.time, READABLE_COUNTERS, refund]
+        [source.windows, source.time, READABLE_COUNTERS, refund].join("\n")
     })
 });
 
-/// Returns the script that decides.
+/// Returns the script with a fast path for limits of this shape.
+pub(super) fn of_shape(purpose: Purpose, shape: &ScriptShape) -> &'static Script {
+    let mut scripts = SHAPES.lock().unwrap_or_else(PoisonError::into_inner);
+    // Leaked, because scripts live as long as the process. Each store bounds their number.
+    let new = || -> &'static Script { Box::leak(Box::new(Script::of_shape(purpose, shape))) };
+    scripts.entry((purpose, shape.clone())).or_insert_with(new)
+}
+
+/// The scripts of the shapes that a store has used for one purpose.
+///
+/// A server keeps every script, so their number is bounded. Policies of further shapes are decided by
+/// the script for all policies.
+#[derive(Debug)]
+pub(super) struct ShapeScripts {
+    purpose: Purpose,
+    most: usize,
+    scripts: RwLock<HashMap<ScriptShape, &'static Script>>,
+}
+
+impl ShapeScripts {
+    pub(super) fn new(purpose: Purpose, most: usize) -> Self {
+        Self { purpose, most, scripts: RwLock::default() }
+    }
+
+    /// Returns the script with a fast path for limits of this shape, unless there are too many shapes.
+    pub(super) fn get(&self, shape: &ScriptShape) -> Option<&'static Script> {
+        let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
+        match scripts.get(shape) {
+            Some(script) => Some(script),
+            None if scripts.len() >= self.most => None,
+            None => {
+                drop(scripts);
+                self.add(shape)
+            }
+        }
+    }
+
+    #[cold]
+    fn add(&self, shape: &ScriptShape) -> Option<&'static Script> {
+        let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have added the last one.
+        let has_room = scripts.len() < self.most || scripts.contains_key(shape);
+        has_room
+            .then(|| *scripts.entry(shape.clone()).or_insert_with(|| of_shape(self.purpose, shape)))
+    }
+}
+
+/// Returns the script that decides any policy.
 pub(super) fn decide(layout: Layout) -> &'static Script {
     match layout {
         Layout::Packed => &DECIDE,
@@ -132,7 +203,7 @@ pub(super) fn change_reservation() -> &'static Script {
     &RESERVATION
 }
 
-/// Returns all scripts of a layout.
+/// Returns the scripts of a layout that any policy may need.
 pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
     let mut scripts = vec![decide(layout), amend(layout)];
     if layout == Layout::Packed {
@@ -143,7 +214,7 @@ pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
 
 /// A script that the store runs.
 pub struct Script {
-    name: &'static str,
+    name: String,
     text: String,
     sha: String,
     /// The same script with [`MANUAL_TIME`].
@@ -153,9 +224,14 @@ pub struct Script {
 
 impl Script {
     /// Joins the parts of a script for each source of time.
-    fn new<'a>(name: &'static str, parts: impl Fn(TimeSource) -> Vec<&'a str>) -> Self {
+    fn new(name: &str, parts: impl Fn(TimeSource) -> String) -> Self {
+        let name = name.to_owned();
         let compose = |source| {
-            let text = parts(source).join("\n");
+            let parts = parts(source);
+            let lines = parts.lines().map(str::trim);
+            // Without comments, because the server keeps the text.
+            let text: Vec<_> = lines.filter(|line| composer::is_code(line)).collect();
+            let text = text.join("\n");
             let sha = redis::Script::new(&text).get_hash().to_owned();
             (text, sha)
         };
@@ -163,7 +239,7 @@ impl Script {
         #[cfg(feature = "conformance")]
         let manual = {
             let (text, sha) = compose(MANUAL_TIME);
-            Some(Box::new(Self { name, text, sha, manual: None }))
+            Some(Box::new(Self { name: name.clone(), text, sha, manual: None }))
         };
         Self {
             name,
@@ -174,10 +250,41 @@ impl Script {
         }
     }
 
-    /// Returns the name of the script, one word for what it does.
+    /// Creates a script with a fast path for limits of this shape, or without one if it is empty.
+    fn of_shape(purpose: Purpose, shape: &[LimitKind]) -> Self {
+        match purpose {
+            Purpose::Decide => {
+                let fast_path = composer::fast_path(shape);
+                Self::new(&script_name("decide", shape), |source| {
+                    [source.time, ARGUMENTS, &fast_path, STORED, &PACKED_STATES, DECIDE_ANY]
+                        .join("\n")
+                })
+            }
+            Purpose::Refund => {
+                let fast_path = composer::refund_fast_path(shape);
+                let amend = include_str!("amend.lua");
+                Self::new(&script_name("refund", shape), |source| {
+                    [source.time, ARGUMENTS, &fast_path, STORED, &PACKED_STATES, amend].join("\n")
+                })
+            }
+            Purpose::DecideReadable => {
+                let (decide, reply) =
+                    (include_str!("readable.lua"), include_str!("readable_reply.lua"));
+                // Reads the time last. Otherwise a charge could seem older than the window that it
+                // opened.
+                Self::new(&script_name("readable", shape), |source| {
+                    let fast_path = composer::readable_fast_path(shape, source.time);
+                    [source.windows, &fast_path, READABLE_COUNTERS, decide, source.time, reply]
+                        .join("\n")
+                })
+            }
+        }
+    }
+
+    /// Returns the name of the script: a word for what it does, and the shape that it is for.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns the version of its behaviour. Scripts of one version may run side by side.
@@ -208,5 +315,25 @@ impl Script {
 impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Script({} v{VERSION} {})", self.name, self.sha)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encoding::kind::Kind;
+    use super::*;
+
+    #[test]
+    fn a_store_runs_a_bounded_number_of_shapes() {
+        let shape = |limits| -> ScriptShape {
+            (0..limits).map(|_| LimitKind { kind: Kind::Gcra, counts_requests: false }).collect()
+        };
+        let scripts = ShapeScripts::new(Purpose::Decide, 2);
+        let names = [1, 2, 3, 1].map(|limits| scripts.get(&shape(limits)).map(Script::name));
+        let [one, two] = [Some("decide 1*gcra"), Some("decide 2*gcra")];
+        assert_eq!(names, [one, two, None, one]);
+        assert!(ShapeScripts::new(Purpose::Decide, 0).get(&shape(1)).is_none());
+        let text = of_shape(Purpose::Decide, &shape(2)).text();
+        assert!(text.contains("micros_2") && !text.contains("--"), "{text}");
     }
 }

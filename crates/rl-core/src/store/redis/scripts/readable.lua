@@ -1,14 +1,13 @@
 -- Decides a cost for all limits of one subject in the readable layout: charges all of them or none.
 --
 -- KEYS, ARGV[1]  see lib/readable_counters.lua
--- ARGV[2]        packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), cost
---                (7 bytes), the set of limits in shadow (2 bytes; the first limit is the lowest bit),
---                the set of limits that count requests (2 bytes), and the max of each limit (7 bytes
---                each)
+-- ARGV[2]        packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), the set of
+--                limits in shadow (2 bytes; the first limit is the lowest bit), the set of limits that
+--                count requests (2 bytes), cost, and the max of each limit (7 bytes each)
 --
 -- Sets           granted, healed, uncharged, and used and ttl after the decision
-local plan = { struct.unpack('>BI7I2I2' .. string.rep('I7', count), ARGV[2]) }
-local mode, cost, shadow, requests = plan[1], plan[2], plan[3], plan[4]
+local plan = { struct.unpack('>BI2I2I7' .. string.rep('I7', count), ARGV[2]) }
+local mode, shadow, requests, cost = plan[1], plan[2], plan[3], plan[4]
 local function has(set, place) return math.floor(set / 2 ^ (place - 1)) % 2 == 1 end
 
 local available_of, in_shadow, counts_requests, available = {}, {}, {}, MAX_UNITS + 1

@@ -1,10 +1,13 @@
 -- Replies the decision of readable.lua. It runs after everything else, and after the time is read:
 -- a charge must not seem to be older than the window that it opened.
 --
+-- ARGV[3]  shape, and ARGV[4] format: the form of the reply (see lib/slots.lua)
+--
 -- Returns  as decide.lua
-local now_ms, states = math.floor(now / 1000), {}
+local cells = {}
 for i = 1, count do
-  states[2 * i - 1] = ttl[i] > 0 and (now_ms + ttl[i] - periods[i]) * 1000 or 0
-  states[2 * i] = used[i]
+  cells[2 * i - 1] = ttl[i] > 0 and ttl[i] * 1000 - now % 1000 or 0
+  cells[2 * i] = ttl[i] > 0 and used[i] or 0
 end
-return struct.pack('>BBI2I7I7' .. string.rep('I7I7', count), 0, healed, uncharged, granted, now, unpack(states))
+return struct.pack('>BBI2I7', 0, healed, uncharged, granted)
+  .. struct.pack(ARGV[4], ARGV[3], now, unpack(cells))

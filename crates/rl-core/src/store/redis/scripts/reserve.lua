@@ -6,8 +6,7 @@ local uncharged, granted = 0, 0
 if type(reply) == 'string' then uncharged, granted = struct.unpack('>I2I7', reply, 3) end
 if granted == 0 and is_settled then
   -- Nothing was charged, so decide.lua has not stored the state.
-  state[1] = now
-  save(pack_state())
+  save()
 end
 if granted > 0 and reserved_for > 0 then
   local member = struct.pack('>I7I7I2', now, granted, uncharged) .. string.sub(shape, 3)

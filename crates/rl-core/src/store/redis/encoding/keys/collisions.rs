@@ -9,7 +9,7 @@ fn any_id() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![
             "{", "}", ":", "|", "||", "%", "%7B", "%7C", "~", "~~", " ", "\0", "\r\n", "a", "b", "user",
-            "user|", "default", ":c10000", ":60000", "_PER_HOUR", "_PER_MINUTE", "_REQUESTS", ":r60000", "rl:3:", "ü", "💥",
+            "user|", "default", ":c10000", ":60000", "_PER_HOUR", "_PER_MINUTE", "_REQUESTS", ":r60000", "rl:4:", "ü", "💥",
         ]).prop_map(str::to_owned),
         1 => "[0-9a-f]{32}",
         1 => any::<char>().prop_map(String::from),

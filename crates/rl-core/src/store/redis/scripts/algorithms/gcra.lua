@@ -1,72 +1,96 @@
 -- Generic cell rate algorithm: the Lua twin of `algorithm/gcra.rs`. Change both.
 --
--- Kind 6. `extra` is the burst. Cells: the theoretical arrival time in whole µs, its fraction in units
--- of 1 / max µs, and the time since which the limit has been in use without a pause.
+-- A token bucket with greedy refill is counted by it, with its capacity as the burst.
+--
+-- Cells: the theoretical arrival time in whole µs, its fraction in units of 1 / max µs, and the time since
+-- which the limit has been in use without a pause.
+--@ cells micros fraction since
+--@ constants period max burst
 
--- Returns how long `units` take: units * period / max, in whole µs and a fraction.
-local function gcra_time(units, period, max)
-  local fractions = units * (period % max)
-  return units * floor(period / max) + floor(fractions / max), fractions % max
+--@ helpers
+-- Returns the units that are available if the arrival time is `ahead` µs and a fraction from now, and
+-- their product with max exceeds 2^53.
+local function gcra_available(ahead, fraction, period, max, burst)
+  local floor = math.floor
+  -- Returns whether the time of `units` is at least `ahead` and the fraction.
+  local function covers(units)
+    local fractions = units * (period % max)
+    local whole, rest = units * floor(period / max) + floor(fractions / max), fractions % max
+    return whole > ahead or (whole == ahead and rest >= fraction)
+  end
+  -- Find the fewest units whose time covers `ahead`. They are near the quotient, which may be rounded.
+  local used = floor(ahead / period * max)
+  if used > burst + 2 then return 0 end
+  while used > 0 and covers(used - 1) do used = used - 1 end
+  while not covers(used) do used = used + 1 end
+  return burst - used
 end
 
--- Returns how many of `units` can be charged at once. More would not be exact.
-local function gcra_chargeable(units, period, max)
-  return min(units, floor(MAX_UNITS / max), floor(4503599627370495 / (floor(period / max) + 1)))
+--@ valid
+if micros_i > MAX_UNITS or fraction_i > MAX_UNITS or since_i > MAX_UNITS then is_ours = false end
+
+--@ advance
+if micros_i < now or (micros_i == now and fraction_i == 0) then micros_i, fraction_i, since_i = 0, 0, 0 end
+
+--@ available
+available = 0
+if max_i > 0 then
+  available = burst_i
+  local ahead, fraction = micros_i - now, fraction_i
+  -- The fraction may come from a larger max, before the limit was lowered.
+  if fraction >= max_i then fraction = max_i - 1 end
+  if ahead > 0 or (ahead == 0 and fraction > 0) then
+    local used = ahead * max_i + fraction
+    if used < 4503599627370496 then
+      local over = used % period_i
+      available = burst_i - (used - over) / period_i
+      if over > 0 then available = available - 1 end
+    else
+      available = gcra_available(ahead, fraction, period_i, max_i, burst_i)
+    end
+  end
 end
 
--- Returns whether the time of `units` is at least `ahead` µs and the fraction.
-local function gcra_covers(units, period, max, ahead, fraction)
-  local whole, rest = gcra_time(units, period, max)
-  return whole > ahead or (whole == ahead and rest >= fraction)
+--@ exact
+-- More units would not be exact.
+if max_i > 0 then
+  units = min(units, floor(MAX_UNITS / max_i), floor(4503599627370495 / (floor(period_i / max_i) + 1)))
 end
 
--- Returns the arrival time, or now if it has passed, and the time since which the limit has been in use.
-local function gcra_arrival(at, max)
-  local micros, fraction = state[at], min(state[at + 1], max - 1)
-  if micros < now or (micros == now and fraction == 0) then return now, 0, now end
-  return micros, fraction, state[at + 2]
+--@ charge
+if max_i > 0 then
+  if fraction_i >= max_i then fraction_i = max_i - 1 end
+  if micros_i < now or (micros_i == now and fraction_i == 0) then
+    micros_i, fraction_i, since_i = now, 0, now
+  end
+  -- Their time is units * period / max. No product exceeds 2^53.
+  local over = period_i % max_i
+  local rest = units * over % max_i
+  micros_i = micros_i + units * ((period_i - over) / max_i) + (units * over - rest) / max_i
+  if fraction_i >= max_i - rest then
+    micros_i, fraction_i = micros_i + 1, fraction_i - (max_i - rest)
+  else
+    fraction_i = fraction_i + rest
+  end
+  if micros_i > MAX_UNITS then micros_i = MAX_UNITS end
 end
 
-algorithms[6] = {
-  cells = function() return 3 end,
+--@ refund
+if max_i > 0 then
+  if fraction_i >= max_i then fraction_i = max_i - 1 end
+  -- If the limit was idle after the charge, units that accrued since would be granted twice.
+  if (micros_i > now or (micros_i == now and fraction_i > 0)) and when >= since_i then
+    local over = period_i % max_i
+    local rest = units * over % max_i
+    micros_i = micros_i - units * ((period_i - over) / max_i) - (units * over - rest) / max_i
+    fraction_i = fraction_i - rest
+    if fraction_i < 0 then micros_i, fraction_i = micros_i - 1, fraction_i + max_i end
+    if micros_i < now or (micros_i == now and fraction_i == 0) then
+      micros_i, fraction_i, since_i = 0, 0, 0
+    end
+  end
+end
 
-  available = function(at, period, max, burst)
-    if max == 0 then return 0 end
-    local micros, fraction = gcra_arrival(at, max)
-    local ahead = micros - now
-    if ahead == 0 and fraction == 0 then return burst end
-    -- Find the fewest units whose time covers `ahead`. They are near the quotient, which may be rounded.
-    local used = floor(ahead / period * max)
-    if used > burst + 2 then return 0 end
-    while used > 0 and gcra_covers(used - 1, period, max, ahead, fraction) do used = used - 1 end
-    while not gcra_covers(used, period, max, ahead, fraction) do used = used + 1 end
-    return max_of(0, burst - used)
-  end,
-
-  charge = function(at, period, max, _, _, units)
-    if max == 0 then return end
-    local micros, fraction, since = gcra_arrival(at, max)
-    local whole, rest = gcra_time(gcra_chargeable(units, period, max), period, max)
-    fraction = fraction + rest
-    state[at] = min(micros + whole + floor(fraction / max), MAX_UNITS)
-    state[at + 1], state[at + 2] = fraction % max, since
-  end,
-
-  refund = function(at, period, max, _, _, units, when)
-    if max == 0 then return end
-    local micros, fraction, since = gcra_arrival(at, max)
-    if micros == now and fraction == 0 then return end
-    -- The limit was idle after the charge: units that accrued since would be granted twice.
-    if when < since then return end
-    local whole, rest = gcra_time(gcra_chargeable(units, period, max), period, max)
-    fraction = fraction - rest
-    if fraction < 0 then whole, fraction = whole + 1, fraction + max end
-    micros = micros - whole
-    if micros < now or (micros == now and fraction == 0) then micros, fraction, since = 0, 0, 0 end
-    state[at], state[at + 1], state[at + 2] = micros, fraction, since
-  end,
-
-  expires = function(at, _, _, _, cells)
-    return cells[at] + (cells[at + 1] > 0 and 1 or 0)
-  end,
-}
+--@ lasts
+lasts = micros_i - now
+if fraction_i > 0 then lasts = lasts + 1 end

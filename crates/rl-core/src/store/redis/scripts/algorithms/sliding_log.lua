@@ -27,7 +27,6 @@
 -- One call of `struct` reads the units of many entries or items, which takes half the time.
 local ENTRY, TAIL, BLOCK, ITEM, MOST_DELETED = 14, 32, 256, 20, 16
 local ENTRY_FORMAT, ITEM_FORMAT = 'I7I7', 'I7I7I2I4'
-local logs = {}
 
 local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
 
@@ -37,10 +36,10 @@ local function log_item(log, index) return struct.unpack('>I7I7I2I4', log.list, 
 
 -- Reads the list of sealed blocks. Returns whether it has the blocks that the cells describe. Blocks
 -- before them had expired when the cells were last stored.
-local function log_read_list(at, log)
+local function log_read_list(slot, log)
   if log.list then return true end
-  local list = redis.call('HGET', KEYS[log.ring], 'b') or ''
-  local before = #list - state[at + 5] * ITEM
+  local list = redis.call('HGET', KEYS[slot.extra], 'b') or ''
+  local before = #list - slot[6] * ITEM
   if before < 0 or #list % ITEM > 0 then return false end
   log.left, log.list = '', list
   if before > 0 then
@@ -50,9 +49,9 @@ local function log_read_list(at, log)
 end
 
 -- Returns the entries of a sealed block, or nil if they do not agree with the list.
-local function log_block(log, index)
+local function log_block(slot, log, index)
   local _, _, count, name = log_item(log, index)
-  local bytes = redis.call('HGET', KEYS[log.ring], name)
+  local bytes = redis.call('HGET', KEYS[slot.extra], name)
   return bytes and #bytes == count * ENTRY and bytes or nil
 end
 
@@ -91,63 +90,63 @@ local function log_left(bytes, from, period)
   return index, units, (log_entry(bytes, index))
 end
 
-local function log_lifetime(at, period)
-  return max_of(1, ceil((state[at + 3] + period - clock) / 1000)) + linger
+local function log_lifetime(slot)
+  return max_of(1, ceil((slot[4] + slot.period - clock) / 1000)) + linger
 end
 
 -- Writes the newest entries, the list if it has changed, and one more field and value if given. Deletes
 -- the blocks that were merged or emptied, and some of the expired ones.
-local function log_write(at, log, ...)
+local function log_write(slot, log, ...)
   local due = min(MOST_DELETED, #log.left / ITEM)
   for index = 0, due - 1 do
     local name = struct.unpack('>I4', log.left, index * ITEM + 17)
     log.gone[#log.gone + 1] = name
   end
   if #log.gone > 0 then
-    redis.call('HDEL', KEYS[log.ring], unpack(log.gone))
+    redis.call('HDEL', KEYS[slot.extra], unpack(log.gone))
     log.left = string.sub(log.left, due * ITEM + 1)
     log.gone, log.is_changed = {}, true
   end
   if log.is_changed then
-    redis.call('HSET', KEYS[log.ring], 't', log.tail, 'b', log.left .. log.list, ...)
+    redis.call('HSET', KEYS[slot.extra], 't', log.tail, 'b', log.left .. log.list, ...)
     log.is_changed = false
   else
-    redis.call('HSET', KEYS[log.ring], 't', log.tail, ...)
+    redis.call('HSET', KEYS[slot.extra], 't', log.tail, ...)
   end
-  redis.call('PEXPIRE', KEYS[log.ring], log_lifetime(at, log.period))
+  redis.call('PEXPIRE', KEYS[slot.extra], log_lifetime(slot))
 end
 
 -- Seals the newest entries as a block, or adds them to the newest block. Returns its name and entries.
-local function log_seal(at, log)
+local function log_seal(slot, log)
   local units, count = log_units(log.tail, 0, #log.tail / ENTRY), #log.tail / ENTRY
-  local last = state[at + 5] - 1
+  local last = slot[6] - 1
   log.is_changed, log.oldest = true, nil
   if last >= 0 then
     local first, before, there, name = log_item(log, last)
-    local bytes = there + count <= BLOCK and log_block(log, last)
+    local bytes = there + count <= BLOCK and log_block(slot, log, last)
     if bytes then
       local item = struct.pack('>I7I7I2I4', first, before + units, there + count, name)
       log_splice(log, last, 1, item)
       return name, bytes .. log.tail
     end
   end
-  local name = state[at + 6] % 4294967295 + 1
+  local name = slot[7] % 4294967295 + 1
   local first = log_entry(log.tail, 0)
   log.list = log.list .. struct.pack('>I7I7I2I4', first, units, count, name)
-  state[at + 5], state[at + 6] = state[at + 5] + 1, name
+  slot[6], slot[7] = slot[6] + 1, name
   return name, log.tail
 end
 
 -- Finds the entry with this time. Returns the index of its block (t has the index after the last), the
 -- block's entries, the index of the entry in it and its units; or nil if there is none.
-local function log_find(at, when)
-  local log = logs[at]
-  if state[at + 1] == 0 or when + log.period <= now then return nil end
-  local block, bytes = state[at + 5], log.tail
+local function log_find(slot, when)
+  local log = slot.log
+  if slot[2] == 0 or when + slot.period <= now then return nil end
+  local block, bytes = slot[6], log.tail
   if when < log_entry(bytes, 0) then
-    if not log_read_list(at, log) then return nil end
+    if not log_read_list(slot, log) then return nil end
     block = log_count(log.list, ITEM, when) - 1
-    bytes = block >= 0 and log_block(log, block)
+    bytes = block >= 0 and log_block(slot, log, block)
     if not bytes then return nil end
   end
   local index = log_count(bytes, ENTRY, when - 1)
@@ -157,59 +156,59 @@ local function log_find(at, when)
 end
 
 -- Stores the newest entries after an entry was lowered or removed. Returns whether that was possible.
-local function log_lower_tail(at, log, bytes)
+local function log_lower_tail(slot, log, bytes)
   if bytes ~= '' then
     log.tail = bytes
   else
     -- The newest sealed block becomes t.
-    if not log_read_list(at, log) then return false end
-    local last = state[at + 5] - 1
+    if not log_read_list(slot, log) then return false end
+    local last = slot[6] - 1
     local _, _, _, name = log_item(log, last)
-    bytes = log_block(log, last)
+    bytes = log_block(slot, log, last)
     if not bytes then return false end
     log.tail, log.gone[#log.gone + 1] = bytes, name
     log_splice(log, last, 1, '')
-    state[at + 5] = last
+    slot[6] = last
   end
-  state[at + 3] = log_entry(log.tail, #log.tail / ENTRY - 1)
-  log_write(at, log)
+  slot[4] = log_entry(log.tail, #log.tail / ENTRY - 1)
+  log_write(slot, log)
   return true
 end
 
 -- Writes a sealed block after a refund, merged with a neighbour if both fit into one block.
-local function log_lower_block(at, log, index, bytes, units, is_shorter)
+local function log_lower_block(slot, log, index, bytes, units, is_shorter)
   local first, before, _, name = log_item(log, index)
   before = before - units
-  if index == 0 and state[at + 4] > 0 then
-    local left = state[at + 4]
+  if index == 0 and slot[5] > 0 then
+    local left = slot[5]
     before, bytes = before - log_units(bytes, 0, left), string.sub(bytes, left * ENTRY + 1)
-    state[at + 4] = 0
+    slot[5] = 0
   end
   log.is_changed = true
   if bytes == '' then
     log.gone[#log.gone + 1] = name
     log_splice(log, index, 1, '')
-    state[at + 5] = state[at + 5] - 1
-    return log_write(at, log)
+    slot[6] = slot[6] - 1
+    return log_write(slot, log)
   end
   local low, count = index, 1
   -- Neighbours are checked only at every 16th size, because a short block stays short.
   local is_due = is_shorter and #bytes % (16 * ENTRY) == 0
   for _, other in ipairs(is_due and { index + 1, index - 1 } or {}) do
-    if other >= 0 and other < state[at + 5] and (other > 0 or state[at + 4] == 0) then
+    if other >= 0 and other < slot[6] and (other > 0 or slot[5] == 0) then
       local its_first, its_units, its_count, its_name = log_item(log, other)
-      local its_bytes = its_count * ENTRY + #bytes <= BLOCK * ENTRY and log_block(log, other)
+      local its_bytes = its_count * ENTRY + #bytes <= BLOCK * ENTRY and log_block(slot, log, other)
       if its_bytes then
         bytes = other > index and bytes .. its_bytes or its_bytes .. bytes
         low, count, first = min(index, other), 2, min(first, its_first)
         before, log.gone[#log.gone + 1] = before + its_units, its_name
-        state[at + 5] = state[at + 5] - 1
+        slot[6] = slot[6] - 1
         break
       end
     end
   end
   log_splice(log, low, count, struct.pack('>I7I7I2I4', first, before, #bytes / ENTRY, name))
-  log_write(at, log, name, bytes)
+  log_write(slot, log, name, bytes)
 end
 
 -- Finds the entry from `from` on whose expiry frees `units` units in total. Returns its time, or nil and
@@ -230,37 +229,37 @@ end
 
 -- Returns the time of the entry whose expiry frees `units` units in total, or that of the newest entry if
 -- blocks are damaged.
-local function log_leaves_with(at, log, units)
-  local sealed, time = state[at + 5], nil
-  if sealed == 0 then return log_leave(log.tail, state[at + 4], units) or state[at + 3] end
-  if not log_read_list(at, log) then return state[at + 3] end
-  local bytes = log.oldest or log_block(log, 0)
-  if not bytes then return state[at + 3] end
+local function log_leaves_with(slot, log, units)
+  local sealed, time = slot[6], nil
+  if sealed == 0 then return log_leave(log.tail, slot[5], units) or slot[4] end
+  if not log_read_list(slot, log) then return slot[4] end
+  local bytes = log.oldest or log_block(slot, log, 0)
+  if not bytes then return slot[4] end
   local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, sealed), log.list) }
   -- Without units that have left, the list says whether all of the oldest block are too few.
-  if state[at + 4] == 0 and items[2] < units then
+  if slot[5] == 0 and items[2] < units then
     units = units - items[2]
   else
-    time, units = log_leave(bytes, state[at + 4], units)
+    time, units = log_leave(bytes, slot[5], units)
     if time then return time end
   end
   for index = 1, sealed - 1 do
     local its_units = items[4 * index + 2]
     if its_units >= units then
-      bytes = log_block(log, index)
-      return bytes and log_leave(bytes, 0, units) or state[at + 3]
+      bytes = log_block(slot, log, index)
+      return bytes and log_leave(bytes, 0, units) or slot[4]
     end
     units = units - its_units
   end
-  return log_leave(log.tail, 0, units) or state[at + 3]
+  return log_leave(log.tail, 0, units) or slot[4]
 end
 
 -- Drops the expired entries. Returns whether the stored entries agree with the cells.
-local function log_advance(at, log)
-  local period, sealed, from = log.period, state[at + 5], state[at + 4]
+local function log_advance(slot, log)
+  local period, sealed, from = slot.period, slot[6], slot[5]
   local dropped, entries, units, oldest = 0, 0, 0, nil
   if sealed > 0 then
-    if not log_read_list(at, log) then return false end
+    if not log_read_list(slot, log) then return false end
     -- If the first entry of a block has expired, the block before it has expired.
     dropped = max_of(0, log_count(log.list, ITEM, now - period) - 1)
     if log_entry(log.tail, 0) + period <= now then dropped = sealed end
@@ -270,13 +269,13 @@ local function log_advance(at, log)
         units, entries = units + items[i], entries + items[i + 1]
       end
       if from > 0 then
-        local bytes = log_block(log, 0)
+        local bytes = log_block(slot, log, 0)
         if not bytes then return false end
         units, entries, from = units - log_units(bytes, 0, from), entries - from, 0
       end
     end
     if dropped < sealed then
-      local bytes = log_block(log, dropped)
+      local bytes = log_block(slot, log, dropped)
       if not bytes then return false end
       local first, left, time = log_left(bytes, from, period)
       units, entries, from, oldest = units + left, entries + first - from, first, time
@@ -293,23 +292,21 @@ local function log_advance(at, log)
     local first, left, time = log_left(log.tail, from, period)
     units, entries, from, oldest = units + left, entries + first - from, first, time
   end
-  state[at], state[at + 1] = state[at] - units, state[at + 1] - entries
-  state[at + 2], state[at + 4], state[at + 5] = oldest or now, from, sealed - dropped
-  return oldest ~= nil and state[at + 1] > 0 and state[at] >= state[at + 1]
+  slot[1], slot[2] = slot[1] - units, slot[2] - entries
+  slot[3], slot[5], slot[6] = oldest or now, from, sealed - dropped
+  return oldest ~= nil and slot[2] > 0 and slot[1] >= slot[2]
 end
 
 local sliding_log = {
-  cells = function() return 7 end,
-
   -- Drops the entries that no longer count. Returns false if the entries do not agree with the cells.
-  open = function(at, period, ring)
-    local total, count, oldest, newest, left, sealed = unpack(state, at, at + 5)
-    local log = { period = period, ring = ring, tail = '', left = '', gone = {} }
-    logs[at] = log
-    local tail = count > 0 and newest + period > now and redis.call('HGET', KEYS[ring], 't')
+  open = function(slot)
+    local total, count, oldest, newest, left, sealed = unpack(slot, 1, 6)
+    local log = { tail = '', left = '', gone = {} }
+    slot.log = log
+    local tail = count > 0 and newest + slot.period > now and redis.call('HGET', KEYS[slot.extra], 't')
     if not tail then
       -- A deleted hash is an empty log, as a deleted state is an empty state.
-      for cell = at, at + 6 do state[cell] = 0 end
+      for cell = 1, 7 do slot[cell] = 0 end
       return true
     end
     log.tail = tail
@@ -317,99 +314,101 @@ local sliding_log = {
     if entries < 1 or entries > BLOCK or entries % 1 ~= 0 then return false end
     if log_entry(tail, entries - 1) ~= newest or oldest > newest or total < count then return false end
     if sealed == 0 and entries - left ~= count then return false end
-    if entries >= TAIL and not log_read_list(at, log) then return false end
-    return oldest + period > now or log_advance(at, log)
+    if entries >= TAIL and not log_read_list(slot, log) then return false end
+    return oldest + slot.period > now or log_advance(slot, log)
   end,
 
-  available = function(at, _, max) return max_of(0, max - state[at]) end,
+  available = function(slot) return slot.max - slot[1] end,
 
-  charge = function(at, period, max, ring, _, units)
-    units = min(units, MAX_UNITS - state[at])
+  charge = function(slot, units)
+    units = min(units, MAX_UNITS - slot[1])
     if units == 0 then return end
-    local log, count, newest = logs[at], state[at + 1], state[at + 3]
+    local log, count, newest = slot.log, slot[2], slot[4]
     if count == 0 then
-      redis.call('PEXPIRE', KEYS[ring], 0)
-      for cell = at, at + 6 do state[cell] = 0 end
-      log = { period = period, ring = ring, tail = '', left = '', gone = {}, list = '' }
-      logs[at], state[at + 2] = log, now
-    elseif state[at + 5] == 0 and state[at + 4] > 0 then
-      log.tail, state[at + 4] = string.sub(log.tail, state[at + 4] * ENTRY + 1), 0
+      redis.call('PEXPIRE', KEYS[slot.extra], 0)
+      for cell = 1, 7 do slot[cell] = 0 end
+      log = { tail = '', left = '', gone = {}, list = '' }
+      slot.log, slot[3] = log, now
+    elseif slot[6] == 0 and slot[5] > 0 then
+      log.tail, slot[5] = string.sub(log.tail, slot[5] * ENTRY + 1), 0
     end
-    state[at], state[at + 3] = state[at] + units, now
+    slot[1], slot[4] = slot[1] + units, now
     local name, bytes
     -- A limit of 0 is charged, too, if the work is done already.
-    if count == 0 or (newest < now and count < max) then
-      if #log.tail >= TAIL * ENTRY and log_read_list(at, log) then
-        name, bytes = log_seal(at, log)
+    if count == 0 or (newest < now and count < slot.max) then
+      if #log.tail >= TAIL * ENTRY and log_read_list(slot, log) then
+        name, bytes = log_seal(slot, log)
         log.tail = ''
       end
-      state[at + 1] = count + 1
+      slot[2] = count + 1
       log.tail = log.tail .. struct.pack('>I7I7', now, units)
     else
       local last = #log.tail / ENTRY - 1
       local _, taken = log_entry(log.tail, last)
       log.tail = string.sub(log.tail, 1, last * ENTRY) .. struct.pack('>I7I7', now, taken + units)
     end
-    if name then log_write(at, log, name, bytes) else log_write(at, log) end
+    if name then log_write(slot, log, name, bytes) else log_write(slot, log) end
   end,
 
-  refund = function(at, _, _, ring, _, units, when)
-    local block, bytes, index, held = log_find(at, when)
+  refund = function(slot, units, when)
+    local block, bytes, index, held = log_find(slot, when)
     if not block then return end
-    local log = logs[at]
+    local log = slot.log
     units = min(units, held)
     local is_gone = units == held
-    if is_gone and state[at + 1] == 1 then
-      for cell = at, at + 6 do state[cell] = 0 end
+    if is_gone and slot[2] == 1 then
+      for cell = 1, 7 do slot[cell] = 0 end
       log.tail, log.left, log.gone, log.list, log.is_changed = '', '', {}, '', false
-      redis.call('PEXPIRE', KEYS[ring], 0)
+      redis.call('PEXPIRE', KEYS[slot.extra], 0)
       return
     end
     bytes = string.sub(bytes, 1, index * ENTRY)
       .. (is_gone and '' or struct.pack('>I7I7', when, held - units))
       .. string.sub(bytes, (index + 1) * ENTRY + 1)
     log.oldest = nil
-    if block < state[at + 5] then
-      log_lower_block(at, log, block, bytes, units, is_gone)
+    if block < slot[6] then
+      log_lower_block(slot, log, block, bytes, units, is_gone)
     else
-      if state[at + 5] == 0 then
-        bytes, state[at + 4] = string.sub(bytes, state[at + 4] * ENTRY + 1), 0
+      if slot[6] == 0 then
+        bytes, slot[5] = string.sub(bytes, slot[5] * ENTRY + 1), 0
       end
-      if not log_lower_tail(at, log, bytes) then return end
+      if not log_lower_tail(slot, log, bytes) then return end
     end
-    state[at] = max_of(0, state[at] - units)
-    if is_gone then state[at + 1] = state[at + 1] - 1 end
+    slot[1] = max_of(0, slot[1] - units)
+    if is_gone then slot[2] = slot[2] - 1 end
   end,
 
-  expires = function(at, period, _, _, cells)
-    if cells[at + 1] == 0 then return 0 end
-    return cells[at + 3] + period
-  end,
+  lasts = function(slot) return slot[2] == 0 and 0 or slot[4] + slot.period - now end,
 
   -- Returns how many of `units` that were charged at `when` still count.
-  held = function(at, _, units, when)
-    local _, _, _, held = log_find(at, when)
+  held = function(slot, units, when)
+    local _, _, _, held = log_find(slot, when)
     return min(units, held or 0)
   end,
 
-  -- Returns the summary for a reply: the used units, the time of the newest entry, and when `required`
-  -- units will be available. That time is 0 if they are available now, or never will be.
-  summary = function(at, period, max, _, required)
-    local used, passes_at = state[at], 0
-    if required <= max and used + required > max then
-      passes_at = log_leaves_with(at, logs[at], used - (max - required)) + period
-    end
-    return used, used > 0 and state[at + 3] or 0, passes_at
+  -- Returns when the units that a request requires will be available. It is 0 if they are available now, or
+  -- never will be.
+  passes_at = function(slot)
+    local used, required, max = slot[1], slot.required, slot.max
+    if required > max or used + required <= max then return 0 end
+    return log_leaves_with(slot, slot.log, used - (max - required)) + slot.period
   end,
 
   -- Gives the entries an expiry if they have lost it. Returns whether they had lost it.
-  heal = function(at, period, ring)
-    if state[at + 1] == 0 or redis.call('PTTL', KEYS[ring]) ~= -1 then return false end
-    redis.call('PEXPIRE', KEYS[ring], log_lifetime(at, period))
+  heal = function(slot)
+    if slot[2] == 0 or redis.call('PTTL', KEYS[slot.extra]) ~= -1 then return false end
+    redis.call('PEXPIRE', KEYS[slot.extra], log_lifetime(slot))
     return true
   end,
 
   -- Deletes the entries. An expiry of 0 needs no further permission, unlike DEL.
-  forget = function(ring) redis.call('PEXPIRE', KEYS[ring], 0) end,
+  forget = function(slot) redis.call('PEXPIRE', KEYS[slot.extra], 0) end,
 }
-algorithms[8], algorithms[9] = sliding_log, sliding_log
+for kind = 8, 9 do
+  cell_counts[kind] = 7
+  algorithms[kind] = function(operation, slot, units, when)
+    if operation == 'valid' then return true end
+    -- `open` brings a log to now.
+    if operation ~= 'advance' then return sliding_log[operation](slot, units, when) end
+  end
+end

@@ -1,49 +1,79 @@
 -- Sliding window: the Lua twin of `algorithm/sliding_window.rs`. Change both.
 --
--- Kind 5. `extra` is the precision. Cells: the number of the newest bucket, the time of the first
--- charge since the state was empty, then the units of each bucket, newest first.
-local function bucket_leaves(number, period, precision)
-  return (number + 1) * precision + period
+-- Cells: the number of the newest bucket, the time of the first charge since the state was empty, the
+-- units that count, the units of the newest bucket, and a string of the older buckets, newest first.
+--
+-- A bucket of number n counts while now < (n + 1) * precision + period, so the first that counts is
+-- floor((now - period) / precision).
+--@ cells newest since total current older
+--@ constants period max precision
+
+--@ helpers
+-- Returns the units of the buckets of these numbers, at most 2^53 - 1.
+local function units_of_buckets(from, to, newest, current, older)
+  local units = 0
+  if to >= newest then units, to = current, newest - 1 end
+  for number = math.max(from, newest - #older / 7), to do
+    units = units + struct.unpack('>I7', older, (newest - number - 1) * 7 + 1)
+  end
+  return math.min(units, 9007199254740991)
 end
 
-local function buckets_of(period, precision)
-  return ceil(period / precision) + 1
+--@ valid
+if newest_i > MAX_UNITS or since_i > MAX_UNITS or total_i > MAX_UNITS or current_i > MAX_UNITS then
+  is_ours = false
 end
 
-algorithms[5] = {
-  cells = function(period, precision) return 2 + buckets_of(period, precision) end,
-
-  available = function(at, period, max, precision)
-    -- No call in the loop: a policy may have hundreds of buckets.
-    local newest, used = state[at], 0
-    local counting = newest - floor((now - period) / precision)
-    local oldest = min(buckets_of(period, precision) - 1, newest, counting)
-    for cell = at + 2, at + 2 + oldest do used = used + state[cell] end
-    return max_of(0, max - used)
-  end,
-
-  charge = function(at, period, _, precision, _, units)
-    local size, number = buckets_of(period, precision), floor(now / precision)
-    local age = min(number - state[at], size)
-    if age > 0 then
-      for i = size - 1, age, -1 do state[at + 2 + i] = state[at + 2 + i - age] end
-      for i = 0, age - 1 do state[at + 2 + i] = 0 end
+--@ advance
+if total_i > 0 then
+  local before = (last - period_i - (last - period_i) % precision_i) / precision_i
+  local first = (now - period_i - (now - period_i) % precision_i) / precision_i
+  if first > newest_i then
+    total_i = 0
+  elseif first > before then
+    if total_i < MAX_UNITS then
+      total_i = total_i - units_of_buckets(before, first - 1, newest_i, current_i, older_i)
+    else
+      -- The total was cut off.
+      total_i = units_of_buckets(first, newest_i, newest_i, current_i, older_i)
     end
-    if state[at + 1] == 0 then state[at + 1] = now end
-    state[at] = number
-    state[at + 2] = min(state[at + 2] + units, MAX_UNITS)
-  end,
+  end
+end
 
-  refund = function(at, period, _, precision, _, units, when)
-    if when < state[at + 1] then return end
-    local age = state[at] - floor(when / precision)
-    if age >= 0 and age < buckets_of(period, precision) then
-      state[at + 2 + age] = max_of(0, state[at + 2 + age] - units)
-    end
-  end,
+--@ available
+available = max_i - total_i
 
-  expires = function(at, period, precision, _, cells)
-    if cells[at + 1] == 0 then return 0 end
-    return bucket_leaves(cells[at], period, precision)
-  end,
-}
+--@ charge
+local number = (now - now % precision_i) / precision_i
+if number > newest_i then
+  local size, age = #older_i, 7 * (number - newest_i)
+  if age > size then
+    older_i = string.rep('\0', size)
+  else
+    older_i = string.rep('\0', age - 7) .. struct.pack('>I7', current_i) .. string.sub(older_i, 1, size - age)
+  end
+  newest_i, current_i = number, 0
+end
+if since_i == 0 then since_i = now end
+current_i = current_i + units
+if current_i > MAX_UNITS then current_i = MAX_UNITS end
+total_i = total_i + units
+if total_i > MAX_UNITS then total_i = MAX_UNITS end
+
+--@ refund
+local number = (when - when % precision_i) / precision_i
+local place = 7 * (newest_i - number - 1) + 1
+if when >= since_i and number <= newest_i and place < #older_i then
+  if number == newest_i then
+    current_i = max_of(0, current_i - units)
+  else
+    local held = struct.unpack('>I7', older_i, place)
+    older_i = string.sub(older_i, 1, place - 1) .. struct.pack('>I7', max_of(0, held - units))
+      .. string.sub(older_i, place + 7)
+  end
+  local first = math.floor((now - period_i) / precision_i)
+  total_i = units_of_buckets(first, newest_i, newest_i, current_i, older_i)
+end
+
+--@ lasts
+lasts = since_i > 0 and (newest_i + 1) * precision_i + period_i - now or 0

@@ -1,43 +1,70 @@
 -- Sliding window counter: the Lua twin of `algorithm/sliding_window_counter.rs`. Change both.
 --
--- Kind 4. Cells: the beginning of the current window, the units used in it, the units used in the
--- previous window, and the time of the first charge that may count in them.
+-- Cells: the time from the beginning of the previous window to the first charge that may count, and 1, 0
+-- if none counts; the units used in the current window; those used in the previous one.
+--@ cells first current previous
+--@ constants period max
 
--- Returns the cells as they are at `now`.
-local function counter_windows(at, period)
-  local begin = now - now % period
-  local since, current, previous, first = state[at], state[at + 1], state[at + 2], state[at + 3]
-  if since == begin then return since, current, previous, first end
-  if since + period == begin then return begin, 0, current, max_of(first, since) end
-  return begin, 0, 0, now
+--@ helpers
+-- Returns floor(a * b / c) for b <= c < 2^52. The result is exact although a * b may exceed 2^53:
+-- `a` is processed digit by digit, in a base in which no intermediate result exceeds 2^53.
+local function mul_div(a, b, c)
+  local floor = math.floor
+  local base = floor(4503599627370496 / c)
+  local digits, rest = {}, a
+  while rest > 0 do
+    digits[#digits + 1] = rest % base
+    rest = floor(rest / base)
+  end
+  local quotient, remainder = 0, 0
+  for i = #digits, 1, -1 do
+    local value = remainder * base + digits[i] * b
+    quotient = quotient * base + floor(value / c)
+    remainder = value % c
+  end
+  return quotient
 end
 
-algorithms[4] = {
-  cells = function() return 4 end,
+--@ valid
+if first_i > 2 * period_i then is_ours = false end
 
-  available = function(at, period, max)
-    local since, current, previous = counter_windows(at, period)
-    return max_of(0, max - mul_div(previous, period - (now - since), period) - current)
-  end,
+--@ advance
+if first_i > 0 then
+  local age = last % period_i + gone
+  if age >= 2 * period_i then
+    first_i, current_i, previous_i = 0, 0, 0
+  elseif age >= period_i then
+    first_i = first_i > period_i and first_i - period_i or 1
+    current_i, previous_i = 0, current_i
+  end
+end
 
-  charge = function(at, period, _, _, _, units)
-    local since, current, previous, first = counter_windows(at, period)
-    state[at], state[at + 1], state[at + 2] = since, min(current + units, MAX_UNITS), previous
-    state[at + 3] = first
-  end,
+--@ available
+local counted = previous_i
+if counted > 0 then
+  local rest = period_i - now % period_i
+  if counted * rest < 9007199254740992 then
+    counted = (counted * rest - counted * rest % period_i) / period_i
+  else
+    counted = mul_div(counted, rest, period_i)
+  end
+end
+available = max_i - counted - current_i
 
-  refund = function(at, period, _, _, _, units, when)
-    local since = state[at]
-    if when < state[at + 3] then return end
-    if when >= since and when < since + period then
-      state[at + 1] = max_of(0, state[at + 1] - units)
-    elseif when < since and when + period >= since then
-      state[at + 2] = max_of(0, state[at + 2] - units)
-    end
-  end,
+--@ charge
+if first_i == 0 then first_i = period_i + now % period_i + 1 end
+current_i = current_i + units
+if current_i > MAX_UNITS then current_i = MAX_UNITS end
 
-  expires = function(at, period, _, _, cells)
-    if cells[at] == 0 and cells[at + 1] == 0 and cells[at + 2] == 0 then return 0 end
-    return cells[at] + 2 * period
-  end,
-}
+--@ refund
+local begin = now - now % period_i
+if first_i > 0 and when >= begin - period_i + first_i - 1 then
+  if when >= begin then
+    current_i = max_of(0, current_i - units)
+  else
+    previous_i = max_of(0, previous_i - units)
+  end
+end
+
+--@ lasts
+lasts = first_i > 0 and 2 * period_i - now % period_i or 0

@@ -1,55 +1,60 @@
--- Token bucket: the Lua twin of `algorithm/token_bucket.rs`. Change both.
+-- Token bucket with interval refill: the Lua twin of `algorithm/token_bucket.rs`. Change both.
 --
--- With greedy refill it is kind 6: the generic cell rate algorithm with the capacity as the burst.
--- With interval refill it is kind 7, and `extra` is the capacity. Cells: the beginning of the
--- period, the missing tokens, the time at which none will be missing, and the number of periods
--- that have ended since the bucket was full.
+-- With greedy refill a bucket is counted by gcra.lua.
+--
+-- Cells: the beginning of the period, the missing tokens, the time at which none will be missing, and the
+-- number of periods that have ended since the bucket was full.
+--@ cells since used full ended
+--@ constants period max capacity
 
--- Returns the beginning of the current period, the missing tokens, and how many periods have ended.
-local function bucket_now(at, period, max)
-  local since, used = state[at], state[at + 1]
+--@ valid
+if since_i > MAX_UNITS or used_i > MAX_UNITS or full_i > MAX_UNITS or ended_i > MAX_UNITS then
+  is_ours = false
+end
+
+--@ advance
+if now >= full_i then since_i, used_i, full_i, ended_i = 0, 0, 0, 0 end
+
+--@ available
+available = 0
+if max_i > 0 then
+  local age = now - since_i
+  local used = used_i - (age - age % period_i) / period_i * max_i
   -- A beginning in the future was not written by these scripts. No period has ended since.
-  local periods = max_of(0, floor((now - since) / period))
-  if now >= state[at + 2] or periods >= ceil(used / max) then
-    return now, 0, 0
+  if age < 0 then used = used_i end
+  available = used > 0 and capacity_i - used or capacity_i
+end
+
+--@ charge
+if max_i > 0 then
+  local age = now > since_i and now - since_i or 0
+  local periods = (age - age % period_i) / period_i
+  if periods * max_i >= used_i then
+    since_i, used_i, ended_i = now, 0, 0
+  else
+    since_i, used_i = since_i + periods * period_i, used_i - periods * max_i
+    ended_i = ended_i + periods
   end
-  return since + periods * period, used - periods * max, state[at + 3] + periods
+  used_i = used_i + units
+  if used_i > MAX_UNITS then used_i = MAX_UNITS end
+  -- The time for the rest of the last period is rounded up.
+  full_i = since_i + (used_i + -used_i % max_i) / max_i * period_i
+  if full_i > MAX_UNITS then full_i = MAX_UNITS end
 end
 
-local function bucket_full_at(since, used, period, max)
-  return min(since + ceil(used / max) * period, MAX_UNITS)
+--@ refund
+if max_i > 0 then
+  local age = max_of(0, now - since_i)
+  local periods = (age - age % period_i) / period_i
+  -- The bucket was full after the charge: none of its tokens is missing.
+  if periods * max_i < used_i and when >= since_i - ended_i * period_i then
+    since_i, used_i = since_i + periods * period_i, used_i - periods * max_i
+    ended_i = ended_i + periods
+    used_i = max_of(0, used_i - units)
+    full_i = min(since_i + ceil(used_i / max_i) * period_i, MAX_UNITS)
+    if used_i == 0 then since_i, full_i, ended_i = 0, 0, 0 end
+  end
 end
 
-algorithms[7] = {
-  cells = function() return 4 end,
-
-  available = function(at, period, max, capacity)
-    if max == 0 then return 0 end
-    local _, used = bucket_now(at, period, max)
-    return max_of(0, capacity - used)
-  end,
-
-  charge = function(at, period, max, _, _, units)
-    if max == 0 then return end
-    local since, used, ended = bucket_now(at, period, max)
-    used = min(used + units, MAX_UNITS)
-    state[at], state[at + 1], state[at + 3] = since, used, ended
-    state[at + 2] = bucket_full_at(since, used, period, max)
-  end,
-
-  refund = function(at, period, max, _, _, units, when)
-    if max == 0 then return end
-    local since, used, ended = bucket_now(at, period, max)
-    -- The bucket was full after the charge: none of its tokens is missing.
-    if used == 0 or when < since - ended * period then return end
-    used = max_of(0, used - units)
-    if used == 0 then
-      for cell = at, at + 3 do state[cell] = 0 end
-      return
-    end
-    state[at], state[at + 1], state[at + 3] = since, used, ended
-    state[at + 2] = bucket_full_at(since, used, period, max)
-  end,
-
-  expires = function(at, _, _, _, cells) return cells[at + 2] end,
-}
+--@ lasts
+lasts = full_i - now

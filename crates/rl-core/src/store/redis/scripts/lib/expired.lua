@@ -15,28 +15,21 @@
 local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 64, 16
 local is_settled = false
 local reserved_for = struct.unpack('>I7', ARGV[4])
-local is_peek, all_fixed = string.byte(ARGV[2], 1) == 2, string.byte(ARGV[2], 2) > 0
+local is_peek = string.byte(plan, 1) == 2
 
 -- The time of a charge identifies its reservation, so no two charges may have the same time.
-if reserved_for > 0 and stored and state[1] == now then now = now + 1 end
+if reserved_for > 0 and stored and last == now then advance_to(now + 1, slots, foreign) end
 
 do
-  local by_tag, next_number = {}, all_fixed and 14 or 16
+  local by_tag, requests = {}, struct.unpack('>I2', plan, 4)
   local most, logs_of_policy = min(MOST, floor(MOST_OF_LIMITS / #slots)), 0
-  for _, slot in ipairs(slots) do
-    local first, second
-    first, second, next_number = struct.unpack('>I7I7', ARGV[2], next_number)
-    slot.max = all_fixed and second or first
-    if slot.kind == 6 or slot.kind == 7 then slot.extra = second end
+  read_constants(19)
+  for i, slot in ipairs(slots) do
+    slot.counts_requests = floor(requests / 2 ^ (i - 1)) % 2 == 1
     if slot.kind == 8 then logs_of_policy = logs_of_policy + 1 end
     by_tag[slot.tag] = slot
   end
   if logs_of_policy > 0 then most = max_of(1, min(4, floor(MOST_OF_LOGS / logs_of_policy))) end
-  -- Bytes 14 and 15 of the plan are the set of limits that count requests. Plans of fixed windows have none.
-  local requests = all_fixed and 0 or struct.unpack('>I2', ARGV[2], 14)
-  for i, slot in ipairs(slots) do
-    slot.counts_requests = floor(requests / 2 ^ (i - 1)) % 2 == 1
-  end
 
   local due = string.format('%.0f', clock)
   local expired = redis.call('ZRANGEBYSCORE', KEYS[#KEYS], '-inf', due, 'LIMIT', 0, most)
@@ -57,8 +50,7 @@ do
       -- Permits end with their own leases.
       if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
           and floor(uncharged / 2 ^ (i - 1)) % 2 == 0 then
-        local refund = algorithms[slot.kind].refund
-        refund(slot.at, slot.period, slot.max, slot.extra, slot.kind, slot.counts_requests and 1 or units, when)
+        algorithms[slot.kind]('refund', slot, slot.counts_requests and 1 or units, when)
         is_changed = true
       end
     end

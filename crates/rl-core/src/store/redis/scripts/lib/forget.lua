@@ -9,7 +9,7 @@ if string.byte(ARGV[2]) == 3 then
   local found = redis.pcall('GET', KEYS[1])
   -- DEL instead of an expiry of 0, because only operators may have the permission to delete.
   redis.call('DEL', unpack(KEYS))
-  if type(found) ~= 'string' or string.byte(found, 1) ~= 3 then return false end
+  if type(found) ~= 'string' or string.byte(found, 1) ~= 4 then return false end
   local at, code = 4, string.byte(found, 3) or 0
   for _ = 129, code do
     -- Skip a tag (see slots.lua).

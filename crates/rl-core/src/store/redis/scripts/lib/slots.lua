@@ -6,53 +6,56 @@
 --   └─────────┴───────┴──────┴────────┴──────┴─────────┴─────────┴─
 --   shape: version to tags
 --
---   version  3
+--   version  4
 --   width    the number of bytes of a count
 --   code     which states follow, whatever their max. Below 128 it is a set of named periods, one bit
 --            each from the second to the month, of fixed windows that begin with the first request;
 --            with 64 added, of sliding window counters. Otherwise it is 128 and the number of tags
 --   tags     one for each limit, if the code announces them
 --   last     the time of the last change, in µs
---   cells    the integers of each state
+--   cells    the cells of each state, as the file of its algorithm says
 --
 -- Numbers are big-endian. A tag begins with a byte: algorithm * 16 + period (1 for the second … 6 for
 -- the month), and 8 more if the limit counts requests. For any other period, 128 is added and the
 -- period in ms follows (6 bytes). For a sliding window the precision in ms follows (6 bytes). For
 -- algorithm 7 a byte follows: 0 for a sliding log, 1 for concurrency.
 --
--- Cells have 7 bytes, except for two algorithms that store them shorter:
+-- Cells have 7 bytes, except for these:
 --
---   fixed window from the first request   the remaining time at the last change, 0 if the window was
---                                         over, in as many bytes as hold the period; the count
---   sliding window counter                the time since its beginning and 1, 0 if it is over, in as
---                                         many bytes as hold two periods; two counts; and, in as many
---                                         bytes, the time from the beginning of the previous window
---                                         to its first charge, and 1
---
--- Their counts have `width` bytes.
+--   counts of fixed windows and of sliding window counters   `width` bytes
+--   times to the end of fixed windows                        as many bytes as hold the period
+--   the time in a sliding window counter                     as many bytes as hold two periods
+--   the older buckets of a sliding window                    7 bytes each
 --
 -- KEYS[1]   the subject's state
--- KEYS[2…]  the entries of each log of the policy, in its order (see algorithms/sliding_log.lua)
--- ARGV[1]   shape: version, width, code and tags of the policy's limits. Tags have the order of the
---           policy; without tags the order is that of the periods. The width is that of the largest
---           max; in a stored state it may be larger
--- ARGV[3]   format: how struct reads and writes a state of this shape. The shape is its first value
+-- KEYS[2…]  the entries of each log of the policy, in the order of the tags (see algorithms/sliding_log.lua)
+-- ARGV      see lib/arguments.lua. The shape lists the limits in the order of their kinds, or of their
+--           periods without tags. Its width is that of the largest max; in a stored state it may be larger
 --
 -- Expects  stored: the value under the key
--- Sets     slots: one for each limit of the policy, { at, kind, period, extra }
---          state: { last, cells … } in the order of the slots
+-- Sets     slots: one for each limit of the policy, { kind, period, extra, cells … }
 --          foreign: states under other policies of the subject that still count. decide.lua refuses to
 --          charge beside more than 16 of them, because none may be forgotten
 --          clock: the time by which keys expire. `now` is never before the last change
-local NAMED = { 1000000, 60000000, 3600000000, DAY, 7 * DAY, 30 * DAY }
-local LATEST = 4503599627370496
+local NAMED = { 1000000, 60000000, 3600000000, 86400000000, 604800000000, 2592000000000 }
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 
--- Reads `count` tags into slots, whose cells follow `last`. Returns the slots, the position behind the
--- tags, and the number of integers that follow; or nothing if the bytes are not tags.
-local function read_tags(bytes, at, count)
-  local read, cells, keys = {}, 2, 1
-  for i = 1, count do
+-- Reads the code and the tags, if there are any. Returns slots and the position behind them, or nothing if
+-- the bytes are not such a code.
+local function read_code(bytes)
+  local code, at, read, keys = string.byte(bytes, 3) or 128, 4, {}, 1
+  if code < 128 then
+    local kind, tag = 0, 0
+    if code >= 64 then kind, tag, code = 4, 32, code - 64 end
+    for place = 1, 6 do
+      if code % 2 == 1 then
+        read[#read + 1] = { kind = kind, period = NAMED[place], extra = 0, tag = string.char(tag + place) }
+      end
+      code = floor(code / 2)
+    end
+    return read, at
+  end
+  for i = 1, code - 128 do
     local head, from = string.byte(bytes, at), at
     if not head then return nil end
     local algorithm, period, extra = floor(head % 128 / 16), NAMED[head % 8], 0
@@ -72,32 +75,11 @@ local function read_tags(bytes, at, count)
       extra = keys
     end
     if algorithm == 1 then
-      kind = period == 30 * DAY and 3 or period % (7 * DAY) == 0 and 2 or 1
+      kind = period == NAMED[6] and 3 or period % NAMED[5] == 0 and 2 or 1
     end
-    local slot = { at = cells, kind = kind, period = period, extra = extra }
-    slot.tag, slot.cells = string.sub(bytes, from, at - 1), algorithms[kind].cells(period, extra)
-    cells = cells + slot.cells
-    read[i] = slot
+    read[i] = { kind = kind, period = period, extra = extra, tag = string.sub(bytes, from, at - 1) }
   end
-  return read, at, cells - 1
-end
-
--- Reads the code, and the tags if there are any. Returns the same as read_tags.
-local function read_code(bytes)
-  local code = string.byte(bytes, 3)
-  if not code or code >= 128 then return read_tags(bytes, 4, (code or 128) - 128) end
-  local read, at = {}, 2
-  local kind, cells, tag = 0, 2, 0
-  if code >= 64 then kind, cells, tag, code = 4, 4, 32, code - 64 end
-  for place = 1, 6 do
-    if code % 2 == 1 then
-      local slot = { at = at, kind = kind, period = NAMED[place], extra = 0, cells = cells }
-      slot.tag, at = string.char(tag + place), at + cells
-      read[#read + 1] = slot
-    end
-    code = floor(code / 2)
-  end
-  return read, 4, at - 1
+  return read, at
 end
 
 -- Returns how many bytes hold the number: at least `bytes`.
@@ -107,259 +89,159 @@ local function bytes_of(number, bytes)
   return bytes
 end
 
--- Returns how `struct` reads and writes the cells of a slot, with counts of `width` bytes.
-local function format_of(slot, width)
-  if slot.kind == 0 then return 'I' .. bytes_of(slot.period, 1) .. 'I' .. width end
-  if slot.kind == 4 then
-    local age = 'I' .. bytes_of(2 * slot.period, 1)
-    return age .. string.rep('I' .. width, 2) .. age
-  end
-  return string.rep('I7', slot.cells)
-end
-
--- Returns how many bytes the cells of a slot take, with counts of `width` bytes.
-local function length_of(slot, width)
-  if slot.kind == 0 then return bytes_of(slot.period, 1) + width end
-  if slot.kind == 4 then return 2 * bytes_of(2 * slot.period, 1) + 2 * width end
-  return 7 * slot.cells
-end
-
--- Turns stored numbers into cells. Returns false if the state is damaged: these scripts store no larger
--- time or count, and struct.pack would truncate it. Times from the year 2112 on are refused, because a
--- window that begins then would end at the largest time.
-local function expand(read, cells, size)
-  local last, is_ours = cells[1], cells[1] < LATEST
-  for _, slot in ipairs(read) do
-    local at, kind = slot.at, slot.kind
-    local first = cells[at]
+-- Returns how struct reads and writes the cells of these slots, with counts of `width` bytes.
+local function format_of(all, width)
+  local formats = {}
+  for i, slot in ipairs(all) do
+    local kind, period = slot.kind, slot.period
     if kind == 0 then
-      cells[at] = first > 0 and last + first - slot.period or 0
-      if first == 0 then cells[at + 1] = 0 end
-      is_ours = is_ours and first <= slot.period and cells[at] >= 0
+      formats[i] = 'I' .. bytes_of(period, 1) .. 'I' .. width
+    elseif kind < 4 then
+      formats[i] = 'I' .. bytes_of(period, 1) .. 'I' .. width .. 'I7'
     elseif kind == 4 then
-      cells[at] = first > 0 and last + 1 - first or 0
-      local charged = cells[at + 3]
-      cells[at + 3] = max_of(0, cells[at] - slot.period + charged - 1)
-      if first == 0 then cells[at + 1], cells[at + 2], cells[at + 3] = 0, 0, 0 end
-      is_ours = is_ours and first <= 2 * slot.period and charged <= 2 * slot.period
-        and cells[at] >= 0
-    end
-  end
-  return is_ours and (size < 2 or max_of(unpack(cells, 2, size)) <= MAX_UNITS)
-end
-
--- Returns the cells of a state behind a head of `head` bytes, or nothing if it is not ours.
-local function read_state(bytes, head, format, read, size)
-  if #bytes ~= struct.size(format) then return nil end
-  local cells = { struct.unpack('>' .. string.sub(format, #('>c' .. head) + 1), bytes, head + 1) }
-  -- Behind the integers, struct.unpack returns where it ended.
-  return expand(read, cells, size) and cells
-end
-
--- Returns the cells of states of which some belong to other policies, or nothing if they are not ours. Of a
--- sliding window that is not wanted only the two cells before the buckets are read: its bytes are copied
--- when the state is stored.
-local function read_others(bytes, head, others, width, wanted)
-  local ends = head + 7
-  for _, other in ipairs(others) do
-    other.from, other.length = ends + 1, length_of(other, width)
-    ends = ends + other.length
-  end
-  if #bytes ~= ends then return nil end
-  local cells, size = { (struct.unpack('>I7', bytes, head + 1)) }, 1
-  for _, other in ipairs(others) do
-    other.at = size + 1
-    if other.kind == 5 and not wanted[other.tag] then
-      other.cells = 2
-      cells[size + 1], cells[size + 2] = struct.unpack('>I7I7', bytes, other.from)
+      formats[i] = 'I' .. bytes_of(2 * period, 1) .. 'I' .. width .. 'I' .. width
+    elseif kind == 5 then
+      formats[i] = 'I7I7I7I7c' .. 7 * ceil(period / slot.extra)
     else
-      local read = { struct.unpack('>' .. format_of(other, width), bytes, other.from) }
-      for i = 1, other.cells do cells[size + i] = read[i] end
+      formats[i] = string.rep('I7', cell_counts[kind])
     end
-    size = size + other.cells
   end
-  return expand(others, cells, size) and cells
+  return table.concat(formats)
 end
 
-local shape, state_format = ARGV[1], ARGV[3]
-local slots, _, size = read_code(shape)
-local foreign = {}
+-- Reads the time and the cells of slots from a stored value. Returns the time, or nothing if the value is
+-- damaged: these scripts store no larger time or count, and struct.pack would truncate it. Times from the
+-- year 2112 on are refused, because a window that begins then would end at the largest time.
+local function read_cells(bytes, at, read, width)
+  local cells = '>I7' .. format_of(read, width)
+  if #bytes ~= at - 1 + struct.size(cells) then return nil end
+  local values, next_value = { struct.unpack(cells, bytes, at) }, 2
+  local is_ours = values[1] < LATEST
+  last = values[1]
+  for _, slot in ipairs(read) do
+    for cell = 1, cell_counts[slot.kind] do
+      local value = values[next_value]
+      slot[cell], next_value = value, next_value + 1
+      is_ours = is_ours and (type(value) == 'string' or value <= MAX_UNITS)
+    end
+    is_ours = is_ours and algorithms[slot.kind]('valid', slot)
+  end
+  return is_ours and last or nil
+end
 
-if not stored then
-  state = { 0 }
-  for i = 2, size do state[i] = 0 end
-elseif string.sub(stored, 1, #shape) == shape then
-  state = read_state(stored, #shape, state_format, slots, size)
-else
-  -- The state is one of another policy, or has larger counts.
-  local others, from
-  local width = string.byte(stored, 2)
-  if string.byte(stored, 1) == 3 and width and width >= 1 and width <= 7 then
+-- Empties the state of a slot.
+local function clear(slot)
+  for cell = 1, cell_counts[slot.kind] do slot[cell] = 0 end
+  if slot.kind == 5 then slot[5] = string.rep('\0', 7 * ceil(slot.period / slot.extra)) end
+end
+
+-- Brings the cells of all slots to a later time.
+local function advance_to(time, ...)
+  last, now, gone = now, time, time - now
+  for _, all in ipairs({ ... }) do
+    for _, slot in ipairs(all) do algorithms[slot.kind]('advance', slot) end
+  end
+end
+
+local slots, foreign = read_code(shape), {}
+
+-- Reads the constants of the policy's limits from the plan. Returns the position behind them.
+local function read_constants(at)
+  for _, slot in ipairs(slots) do
+    slot.max, at = struct.unpack('>I7', plan, at + 7)
+    -- A capacity is not part of the tag: it may change while the state goes on.
+    if slot.kind > 4 and slot.kind < 8 then slot.extra, at = struct.unpack('>I7', plan, at) end
+  end
+  return at
+end
+
+local is_ours = true
+for _, slot in ipairs(slots) do clear(slot) end
+if stored then
+  local width, others, from = string.byte(stored, 2), nil, nil
+  if string.sub(stored, 1, #shape) == shape then
+    others, from = slots, #shape + 1
+  elseif string.byte(stored, 1) == 4 and width and width >= 1 and width <= 7 then
+    -- The state is one of another policy, or has larger counts.
     others, from = read_code(stored)
   end
-  local wanted, cells = {}, nil
-  for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
-  if others then cells = read_others(stored, from - 1, others, width, wanted) end
-  if cells then
-    state = { cells[1] }
-    for i = 2, size do state[i] = 0 end
-    for _, other in ipairs(others) do
-      local slot = wanted[other.tag]
-      if slot then
-        local to, from = slot.at, other.at
-        for i = 0, slot.cells - 1 do state[to + i] = cells[from + i] end
-      else
-        local ends = algorithms[other.kind].expires(other.at, other.period, other.extra, other.kind, cells)
-        if max_of(now, cells[1]) < ends then
-          other.ends, other.of = ends, cells
+  is_ours = others and read_cells(stored, from, others, width)
+  if is_ours then
+    if others ~= slots then
+      local wanted = {}
+      for _, slot in ipairs(slots) do wanted[slot.tag] = slot end
+      for _, other in ipairs(others) do
+        local slot = wanted[other.tag]
+        if slot then
+          for cell = 1, cell_counts[slot.kind] do slot[cell] = other[cell] end
+        else
           foreign[#foreign + 1] = other
         end
       end
     end
   end
 end
-if not state then
+if not is_ours then
   return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
 end
 
 -- A clock that stepped back grants nothing: no decision is made at a time before the last change. Keys
 -- still expire by the clock.
-clock = now
-now = max_of(now, state[1])
+now = stored and last or now
+advance_to(max_of(clock, now), slots, foreign)
+for i = #foreign, 1, -1 do
+  if algorithms[foreign[i].kind]('lasts', foreign[i]) <= 0 then table.remove(foreign, i) end
+end
 
 -- Check the logs before anything is written, because a script is not rolled back.
 for _, slot in ipairs(slots) do
-  local open = algorithms[slot.kind].open
-  if open and not open(slot.at, slot.period, slot.extra) then
+  if slot.kind > 7 and not sliding_log.open(slot) then
     return redis.error_reply('RLCORRUPT a log is not ours or is damaged')
   end
 end
 
--- Returns when the last of all states is as if never used.
-local function states_expire()
-  local expires = 0
-  for _, other in ipairs(foreign) do expires = max_of(expires, other.ends) end
-  for _, slot in ipairs(slots) do
-    local own = algorithms[slot.kind].expires(slot.at, slot.period, slot.extra, slot.kind, state)
-    expires = max_of(expires, own)
-  end
-  return expires
-end
-
 -- Returns how long the key is needed, in ms.
 local function lifetime()
-  return max_of(1, ceil((states_expire() - clock) / 1000)) + linger
+  local lasts = 0
+  for _, all in ipairs({ slots, foreign }) do
+    for _, slot in ipairs(all) do lasts = max_of(lasts, algorithms[slot.kind]('lasts', slot)) end
+  end
+  return max_of(1, ceil((now + lasts - clock) / 1000)) + linger
 end
 
--- Returns the time and the cells of the policy's slots, with 7 bytes each.
-local function pack_state()
-  return struct.pack('>' .. string.rep('I7', size), unpack(state, 1, size))
+-- Returns the value of the states of these slots. `code` is what their shape has behind the width.
+local function pack(all, code)
+  local width, values = string.byte(shape, 2), { now }
+  for _, slot in ipairs(all) do
+    for cell = 1, cell_counts[slot.kind] do values[#values + 1] = slot[cell] end
+    if slot.kind < 5 then width = bytes_of(slot[2], width) end
+    if slot.kind == 4 then width = bytes_of(slot[3], width) end
+  end
+  return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(4, width), code, unpack(values))
 end
 
--- Returns the state for a reply: the result of pack_state, but for a log a summary instead of its cells,
--- which clients cannot use.
-local function reply_state(packed)
-  if #KEYS == 1 then return packed end
-  local reply = { string.sub(packed, 1, 7) }
-  for i, slot in ipairs(slots) do
-    local summary = algorithms[slot.kind].summary
-    local from = 7 * (slot.at - 1)
-    reply[i + 1] = summary
-      and struct.pack('>I7I7I7', summary(slot.at, slot.period, slot.max, slot.extra, slot.required))
-      or string.sub(packed, from + 1, from + 7 * slot.cells)
+-- Returns the states of the policy for a reply, and for each log when the required units will be available.
+local function reply_states()
+  local reply = { pack(slots, string.sub(shape, 3)) }
+  for _, slot in ipairs(slots) do
+    if slot.kind > 7 then reply[#reply + 1] = struct.pack('>I7', sliding_log.passes_at(slot)) end
   end
   return table.concat(reply)
 end
 
--- Returns the stored form of a slot that has a short one: the number of bytes that its counts need, at
--- least `width`, and its numbers. A window that is over is stored as if never used.
-local function shortened(slot, cells, width)
-  local at, period = slot.at, slot.period
-  local first, second = cells[at], cells[at + 1]
-  if slot.kind == 0 then
-    if now >= first + period or (first == 0 and second == 0) then return width, 0, 0 end
-    return bytes_of(second, width), first + period - now, second
-  end
-  local third = cells[at + 2]
-  if now >= first + 2 * period or (first == 0 and second == 0 and third == 0) then
-    return width, 0, 0, 0, 0
-  end
-  local charged = cells[at + 3] - (first - period) + 1
-  return bytes_of(max_of(second, third), width), now - first + 1, second, third, charged
-end
-
--- Returns the value of these states behind their code. States that are stored short are packed. All others are
--- copied, from what pack_state has packed or from what is stored.
-local function join_states(code, all, packed)
-  local width = string.byte(shape, 2)
-  for _, slot in ipairs(all) do
-    if slot.kind == 0 or slot.kind == 4 then
-      slot.short = { shortened(slot, slot.of, width) }
-      width = slot.short[1]
-    end
-  end
-  local parts = { string.char(3, width) .. code .. struct.pack('>I7', now) }
-  -- Neighbours in one string are copied together, because the server hashes all bytes of a new string.
-  local source, first, last
-  for _, slot in ipairs(all) do
-    if slot.short then
-      if source then parts[#parts + 1] = string.sub(source, first, last) end
-      source = nil
-      parts[#parts + 1] = struct.pack('>' .. format_of(slot, width), unpack(slot.short, 2))
-    else
-      local of, from = stored, slot.from
-      if slot.of == state then of, from = packed, 7 * slot.at - 6 end
-      if of ~= source or from ~= last + 1 then
-        if source then parts[#parts + 1] = string.sub(source, first, last) end
-        source, first, last = of, from, from - 1
-      end
-      last = last + (slot.length or 7 * slot.cells)
-    end
-  end
-  if source then parts[#parts + 1] = string.sub(source, first, last) end
-  return table.concat(parts)
-end
-
--- Stores the state, together with the foreign states that still count. `packed` is the result of
--- pack_state.
-local function save(packed)
-  local is_short = false
-  for _, slot in ipairs(slots) do
-    slot.of, is_short = state, is_short or slot.kind == 0 or slot.kind == 4
-  end
-  local value
+-- Stores the states, together with the foreign states that still count.
+local function save()
+  local all, code = slots, string.sub(shape, 3)
   if #foreign > 0 then
+    all, code = {}, ''
     -- After a refund or a reset there may be more than 16 foreign states. Then empty states of the
     -- policy are not stored, so that no value holds more than 32.
-    local all, tags = {}, ''
     for _, slot in ipairs(slots) do
-      local ends = #foreign > 16
-        and algorithms[slot.kind].expires(slot.at, slot.period, slot.extra, slot.kind, state)
-      if not ends or now < ends then all[#all + 1] = slot end
+      if #foreign <= 16 or algorithms[slot.kind]('lasts', slot) > 0 then all[#all + 1] = slot end
     end
     for _, other in ipairs(foreign) do all[#all + 1] = other end
-    for _, slot in ipairs(all) do tags = tags .. slot.tag end
-    value = join_states(string.char(128 + #all) .. tags, all, packed)
-  elseif is_short then
-    local values, at, width = { shape, now }, 3, string.byte(shape, 2)
-    for _, slot in ipairs(slots) do
-      if slot.kind == 0 then
-        width, values[at], values[at + 1] = shortened(slot, state, width)
-      elseif slot.kind == 4 then
-        width, values[at], values[at + 1], values[at + 2], values[at + 3] =
-          shortened(slot, state, width)
-      else
-        for i = 0, slot.cells - 1 do values[at + i] = state[slot.at + i] end
-      end
-      at = at + slot.cells
-    end
-    if width == string.byte(shape, 2) then
-      value = struct.pack(state_format, unpack(values))
-    else
-      value = join_states(string.sub(shape, 3), slots, packed)
-    end
-  else
-    value = shape .. packed
+    for _, slot in ipairs(all) do code = code .. slot.tag end
+    code = string.char(128 + #all) .. code
   end
-  redis.call('SET', KEYS[1], value, 'PX', lifetime())
+  redis.call('SET', KEYS[1], pack(all, code), 'PX', lifetime())
 end

@@ -1,0 +1,118 @@
+-- The fast path of a sliding log or a concurrency limit whose newest entries are all that a check needs. It does the
+-- same as sliding_log.lua, which has the format and handles every log. Change both.
+--
+-- LOG stands for the index of the entries in KEYS. A check is left to sliding_log.lua if sealed blocks have to be
+-- read, or a block has to be sealed.
+--@ cells total count oldest newest left sealed name
+--@ constants period max
+
+--@ helpers
+-- Drops the expired entries of a log, those up to the time `expired`. Returns whether that is possible, and the
+-- first cells.
+local function drop_expired(tail, expired, total, count, oldest, newest, left, sealed)
+  local entries = #tail / 14
+  local is_ours = entries % 1 == 0 and entries < 32 and struct.unpack('>I7', tail, #tail - 13) == newest
+    and oldest <= newest and total >= count and (sealed > 0 or entries == left + count)
+  if not is_ours or oldest > expired then return is_ours, total, count, oldest, left end
+  if sealed > 0 then return false end
+  while true do
+    local time, units = struct.unpack('>I7I7', tail, left * 14 + 1)
+    if time > expired then return total >= count, total, count, time, left end
+    total, count, left = total - units, count - 1, left + 1
+  end
+end
+
+-- Returns the time of the entry with which `units` units have left, or nothing if that is none of these.
+local function leaves_with(tail, left, units)
+  for at = left * 14 + 1, #tail, 14 do
+    local time, held = struct.unpack('>I7I7', tail, at)
+    if held >= units then return time end
+    units = units - held
+  end
+end
+
+--@ declare
+local tail_i, waits_i = '', 0
+
+--@ valid
+if is_ours then
+  tail_i = count_i > 0 and newest_i + period_i > now and redis.call('HGET', KEYS[LOG], 't') or ''
+  if tail_i == '' then
+    -- A deleted hash is an empty log, as a deleted state is an empty state.
+    total_i, count_i, oldest_i, newest_i, left_i, sealed_i, name_i = 0, 0, 0, 0, 0, 0, 0
+  else
+    is_ours, total_i, count_i, oldest_i, left_i =
+      drop_expired(tail_i, now - period_i, total_i, count_i, oldest_i, newest_i, left_i, sealed_i)
+  end
+end
+
+--@ available
+available = max_i - total_i
+
+--@ denied
+local required = total_i + COST * (allowed + 1) - max_i
+if COST <= max_i and required > 0 then
+  if sealed_i > 0 then is_ours = false end
+  waits_i = period_i + (leaves_with(tail_i, left_i, required) or now)
+end
+
+--@ charge
+if count_i == 0 then
+  redis.call('PEXPIRE', KEYS[LOG], 0)
+  tail_i, oldest_i = '', now
+elseif sealed_i == 0 and left_i > 0 then
+  tail_i, left_i = string.sub(tail_i, left_i * 14 + 1), 0
+end
+if count_i == 0 or (newest_i < now and count_i < max_i) then
+  tail_i, count_i = tail_i .. struct.pack('>I7I7', now, units), count_i + 1
+else
+  local held = struct.unpack('>I7', tail_i, #tail_i - 6)
+  tail_i = string.sub(tail_i, 1, #tail_i - 14) .. struct.pack('>I7I7', now, held + units)
+end
+total_i, newest_i = total_i + units, now
+redis.call('HSET', KEYS[LOG], 't', tail_i)
+redis.call('PEXPIRE', KEYS[LOG], math.ceil((now + period_i - clock) / 1000) + linger)
+
+--@ heal
+if redis.call('PTTL', KEYS[LOG]) == -1 then
+  redis.call('PEXPIRE', KEYS[LOG], math.max(1, math.ceil((newest_i + period_i - clock) / 1000)) + linger)
+  healed = healed + 1
+end
+
+--@ lasts
+lasts = count_i > 0 and newest_i + period_i - now or 0
+
+--@ wait
+waits = waits .. struct.pack('>I7', waits_i)
+
+--@ refundable
+if sealed_i > 0 and struct.unpack('>I7', plan, 7 * INDEX + 2) > 0 then is_ours = false end
+
+--@ refund
+-- An entry that has expired counts no more.
+if count_i > 0 and when > now - period_i then
+  for at = left_i * 14 + 1, #tail_i, 14 do
+    local time, held = struct.unpack('>I7I7', tail_i, at)
+    if time == when then
+      units = min(units, held)
+      total_i = total_i - units
+      if units < held then
+        local entry = struct.pack('>I7I7', when, held - units)
+        tail_i = string.sub(tail_i, left_i * 14 + 1, at - 1) .. entry .. string.sub(tail_i, at + 14)
+      else
+        count_i = count_i - 1
+        tail_i = string.sub(tail_i, left_i * 14 + 1, at - 1) .. string.sub(tail_i, at + 14)
+      end
+      left_i = 0
+      if count_i == 0 then
+        total_i, oldest_i, newest_i, name_i = 0, 0, 0, 0
+        redis.call('PEXPIRE', KEYS[LOG], 0)
+      else
+        newest_i = struct.unpack('>I7', tail_i, #tail_i - 13)
+        redis.call('HSET', KEYS[LOG], 't', tail_i)
+        redis.call('PEXPIRE', KEYS[LOG], max_of(1, ceil((newest_i + period_i - clock) / 1000)) + linger)
+      end
+      break
+    end
+  end
+end

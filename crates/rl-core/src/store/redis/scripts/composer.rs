@@ -1,0 +1,317 @@
+//! Composes scripts from the parts of the algorithms.
+//!
+//! Each file of `algorithms/` describes an algorithm once, in parts. From the parts follow
+//!
+//! * the *fast path* of a shape: `shape.lua`, written out for the limits of a policy, without a
+//!   loop, a table or a closure over them; and
+//! * the *table of algorithms*, with which the other scripts handle any policy.
+//!
+//! ```text
+//! part        left_i = left_i - gone
+//!             if left_i <= 0 then left_i, used_i = 0, 0 end
+//!
+//! fast path   left_1 = left_1 - gone
+//!             if left_1 <= 0 then left_1, used_1 = 0, 0 end
+//!             left_2 = left_2 - gone
+//!             if left_2 <= 0 then left_2, used_2 = 0, 0 end
+//!
+//! table       algorithms[0] = function(operation, slot, units, when)
+//!               local period_i, max_i = slot.period, slot.max
+//!               local left_i, used_i = slot[1], slot[2]
+//!               …
+//!               left_i = left_i - gone
+//! ```
+
+use std::sync::LazyLock;
+
+use super::super::encoding::kind::{Kind, LimitKind};
+
+const FAST_PATH: &str = include_str!("shape.lua");
+const READABLE_FAST_PATH: &str = include_str!("readable_shape.lua");
+const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
+
+/// The operations of an algorithm, and what they return.
+const OPERATIONS: [(&str, &str); 6] = [
+    ("valid", "is_ours"),
+    ("advance", ""),
+    ("available", "available"),
+    ("charge", ""),
+    ("refund", ""),
+    ("lasts", "lasts"),
+];
+
+/// The parts of the algorithms, in the order of their kinds.
+static ALGORITHMS: LazyLock<Vec<AlgorithmParts>> =
+    LazyLock::new(|| Kind::ALL.into_iter().map(AlgorithmParts::new).collect());
+
+/// The parts of an algorithm.
+struct AlgorithmParts {
+    kind: Kind,
+    cells: Vec<&'static str>,
+    constants: Vec<&'static str>,
+    /// The lines of each part, without comments.
+    parts: Vec<(&'static str, Vec<String>)>,
+}
+
+impl AlgorithmParts {
+    fn new(kind: Kind) -> Self {
+        let (text, window_end) = match kind {
+            Kind::FixedWindow => (include_str!("algorithms/fixed_window.lua"), ""),
+            Kind::ClockWindow => {
+                (include_str!("algorithms/clock_window.lua"), "now - now % period_i + period_i")
+            }
+            Kind::WeekWindow => (
+                include_str!("algorithms/clock_window.lua"),
+                // The epoch was on a Thursday.
+                "now - (now + 259200000000) % period_i + period_i",
+            ),
+            Kind::MonthWindow => (include_str!("algorithms/clock_window.lua"), "month_end(now)"),
+            Kind::WindowCounter => (include_str!("algorithms/sliding_window_counter.lua"), ""),
+            Kind::SlidingWindow => (include_str!("algorithms/sliding_window.lua"), ""),
+            Kind::Gcra => (include_str!("algorithms/gcra.lua"), ""),
+            Kind::IntervalBucket => (include_str!("algorithms/token_bucket.lua"), ""),
+            Kind::SlidingLog | Kind::Concurrency => (include_str!("algorithms/short_log.lua"), ""),
+        };
+        let (mut cells, mut constants, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+        for line in text.lines() {
+            match line.strip_prefix("--@ ").map(|words| words.split_once(' ')) {
+                Some(Some(("cells", names))) => cells = names.split(' ').collect(),
+                Some(Some((_, names))) => constants = names.split(' ').collect(),
+                Some(None) => parts.push((&line["--@ ".len()..], Vec::new())),
+                None if is_code(line) => {
+                    if let Some((_, lines)) = parts.last_mut() {
+                        lines.push(line.replace("WINDOW_END", window_end));
+                    }
+                }
+                None => {}
+            }
+        }
+        Self { kind, cells, constants, parts }
+    }
+
+    fn of(kind: Kind) -> &'static Self {
+        &ALGORITHMS[kind as usize]
+    }
+
+    fn part(&self, name: &str) -> &[String] {
+        self.parts.iter().find(|(part, _)| *part == name).map_or(&[], |(_, lines)| lines)
+    }
+
+    /// Returns the functions that the parts call.
+    fn helpers(&self) -> String {
+        let month = if self.kind == Kind::MonthWindow { self.part("month") } else { &[] };
+        [self.part("helpers"), month].concat().join("\n")
+    }
+
+    /// Returns the algorithm as a function of an operation, for the table of algorithms.
+    fn function(&self) -> String {
+        let with_suffix = |names: &[&str]| {
+            names.iter().map(|name| format!("{name}_i")).collect::<Vec<_>>().join(", ")
+        };
+        let constants =
+            ["slot.period", "slot.max", "slot.extra"][..self.constants.len()].join(", ");
+        let slot: Vec<_> = (1..=self.cells.len()).map(|cell| format!("slot[{cell}]")).collect();
+        let (names, slot) = (with_suffix(&self.cells), slot.join(", "));
+        let mut lines = vec![
+            format!("cell_counts[{}] = {}", self.kind as u8, self.cells.len()),
+            format!("algorithms[{}] = function(operation, slot, units, when)", self.kind as u8),
+            format!("local {} = {constants}", with_suffix(&self.constants)),
+            format!("local {names} = {slot}"),
+            "local is_ours, available, lasts = true, 0, 0".to_owned(),
+        ];
+        for (operation, result) in OPERATIONS {
+            lines.push(format!("if operation == '{operation}' then"));
+            if matches!(operation, "charge" | "refund") {
+                lines.extend_from_slice(self.part("exact"));
+            }
+            lines.extend_from_slice(self.part(operation));
+            lines.push(format!("{slot} = {names}"));
+            lines.push(format!("return {result}"));
+            lines.push("end".to_owned());
+        }
+        lines.push("end".to_owned());
+        lines.join("\n")
+    }
+}
+
+/// Returns the functions of all algorithms but logs, and the functions that they call.
+/// `sliding_log.lua` has those of logs.
+pub(super) fn table_of_algorithms() -> String {
+    let kinds: Vec<_> = Kind::ALL.into_iter().filter(|kind| !kind.is_log()).collect();
+    let functions = kinds.iter().map(|kind| AlgorithmParts::of(*kind).function());
+    helpers(&kinds) + &functions.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the functions that the parts of these algorithms call, each once.
+fn helpers(kinds: &[Kind]) -> String {
+    let mut helpers: Vec<String> = Vec::new();
+    for text in kinds.iter().map(|kind| AlgorithmParts::of(*kind).helpers()) {
+        if !text.is_empty() && !helpers.contains(&text) {
+            helpers.push(text);
+        }
+    }
+    helpers.iter().map(|text| format!("{text}\n")).collect()
+}
+
+/// Returns the fast path of checks for limits of these kinds. It is empty if there are none.
+pub(super) fn fast_path(limits: &[LimitKind]) -> String {
+    with_helpers(FAST_PATH, limits)
+}
+
+/// Returns the fast path of refunds for limits of these kinds. It is empty if there are none.
+pub(super) fn refund_fast_path(limits: &[LimitKind]) -> String {
+    with_helpers(REFUND_FAST_PATH, limits)
+}
+
+fn with_helpers(template: &str, limits: &[LimitKind]) -> String {
+    let kinds: Vec<_> = limits.iter().map(|limit| limit.kind).collect();
+    if limits.is_empty() { String::new() } else { helpers(&kinds) + &written_out(template, limits) }
+}
+
+/// Returns the fast path of the readable layout, with these lines to read the time.
+pub(super) fn readable_fast_path(limits: &[LimitKind], time: &str) -> String {
+    match limits {
+        [] => String::new(),
+        _ => written_out(READABLE_FAST_PATH, limits).replace("--@ time", time),
+    }
+}
+
+/// Writes a template out for these limits.
+fn written_out(template: &str, limits: &[LimitKind]) -> String {
+    let logs = limits.iter().filter(|limit| limit.kind.is_log()).count();
+    let mut script = String::new();
+    let is_read = |line: &&str| is_code(line) || line.trim_start().starts_with("--@");
+    let mut lines = template.lines().filter(is_read);
+    while let Some(line) = lines.next() {
+        if line.trim() == "--@ each" {
+            let block: Vec<_> =
+                lines.by_ref().take_while(|line| line.trim() != "--@ end").collect();
+            let mut logs_before = 0;
+            for (number, limit) in (1..).zip(limits) {
+                logs_before += usize::from(limit.kind.is_log());
+                push_block(&mut script, &block, *limit, number, logs_before);
+            }
+        } else {
+            let line = line.replace("STRIDE", &(1 + logs).to_string());
+            let line = line.replace("LIMITS", &limits.len().to_string());
+            script.push_str(&with_lists(&line, limits));
+            script.push('\n');
+        }
+    }
+    script
+}
+
+/// Appends the lines of a block for the limit of this number, and of this number among the logs.
+fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usize, log: usize) {
+    let (cost, text) = if limit.counts_requests { ("1", "'1'") } else { ("cost", "units") };
+    let (index, log) = (number.to_string(), format!("first + {log}"));
+    for line in block {
+        let part = line.trim().strip_prefix("--@ part ");
+        let part = part.map(|part| AlgorithmParts::of(limit.kind).part(part));
+        let line = [(*line).to_owned()];
+        for line in part.unwrap_or(&line) {
+            let line = line.replace("COST", cost).replace("TEXT", text);
+            let line = line.replace("INDEX", &index).replace("LOG", &log);
+            script.push_str(&with_number(&line, number));
+            script.push('\n');
+        }
+    }
+}
+
+/// Writes out the lists of a line. Between `<<` and `>>` are names that each limit has, or the words
+/// `cells` and `constants`, which stand for those of its algorithm. Behind `I7`, the names are formats
+/// of integers.
+fn with_lists(line: &str, limits: &[LimitKind]) -> String {
+    let mut parts = line.split("<<");
+    let mut written = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (list, rest) = part.split_once(">>").unwrap_or((part, ""));
+        let (list, is_format) = list.strip_prefix("I7 ").map_or((list, false), |list| (list, true));
+        let mut items = Vec::new();
+        for (number, limit) in (1..).zip(limits) {
+            let parts = AlgorithmParts::of(limit.kind);
+            let names = match list {
+                "cells" => parts.cells.clone(),
+                "constants" => parts.constants.clone(),
+                names => names.split(", ").collect(),
+            };
+            items.extend(names.iter().map(|name| format!("{name}_{number}")));
+        }
+        match is_format {
+            true => written.push_str(&"I7".repeat(items.len())),
+            false => written.push_str(&items.join(", ")),
+        }
+        written.push_str(rest);
+    }
+    written
+}
+
+/// Replaces the suffix `_i` of names by the number of a limit.
+fn with_number(line: &str, number: usize) -> String {
+    let mut rest = line;
+    let mut numbered = String::with_capacity(line.len() + 8);
+    while let Some(place) = rest.find("_i") {
+        let (before, after) = rest.split_at(place + "_i".len());
+        let is_suffix =
+            !after.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_');
+        match before.strip_suffix("_i") {
+            Some(name) if is_suffix => {
+                numbered.push_str(name);
+                numbered.push_str(&format!("_{number}"));
+            }
+            _ => numbered.push_str(before),
+        }
+        rest = after;
+    }
+    numbered + rest
+}
+
+/// Returns whether a line is more than a comment.
+pub(super) fn is_code(line: &str) -> bool {
+    let line = line.trim();
+    !line.is_empty() && !line.starts_with("--")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fast_path_has_the_parts_of_each_limit_in_order() {
+        let window = LimitKind { kind: Kind::FixedWindow, counts_requests: false };
+        let gcra = LimitKind { kind: Kind::Gcra, counts_requests: true };
+        let script = fast_path(&[window, gcra]);
+        for line in [
+            "local cost, times, least, size, period_1, max_1, period_2, max_2, burst_2 = struct.unpack('>I7I2I2I2I7I7I7I7I7', plan, 6)",
+            "local head, last, left_1, used_1, micros_2, fraction_2, since_2 = struct.unpack(format, stored)",
+            "available = max_1 - used_1",
+            "if available < cost * allowed then allowed = (available - available % cost) / cost end",
+            "if available < 1 * allowed then allowed = (available - available % 1) / 1 end",
+        ] {
+            let found = script.lines().filter(|found| found.trim() == line).count();
+            assert_eq!(found, 1, "{line}\n{script}");
+        }
+        assert!(
+            !script.contains("--") && !script.contains("<<") && !script.contains("_i "),
+            "{script}"
+        );
+        assert_eq!(script.matches("local function gcra_available").count(), 1);
+    }
+
+    #[test]
+    fn only_whole_suffixes_are_numbered() {
+        assert_eq!(
+            with_number("a_i, is_ours = b_i(x_id, _i_i)", 3),
+            "a_3, is_ours = b_3(x_id, _i_3)"
+        );
+    }
+
+    #[test]
+    fn each_algorithm_has_all_parts() {
+        for algorithm in ALGORITHMS.iter().filter(|algorithm| !algorithm.kind.is_log()) {
+            for part in ["advance", "available", "charge", "refund", "lasts"] {
+                assert!(!algorithm.part(part).is_empty(), "{:?}: {part}", algorithm.kind);
+            }
+        }
+    }
+}

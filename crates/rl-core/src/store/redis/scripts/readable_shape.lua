@@ -1,0 +1,50 @@
+-- The fast path of the readable layout: a check under enforced limits, written out for their number
+-- (see shape.lua). A counter whose expiry is wrong, and values that are no counts, are left to readable.lua.
+--
+--   --@ time   reads the time. It follows the writes: a charge must not seem to be older than the window
+--              that it opened
+--
+-- KEYS, ARGV  see lib/readable_counters.lua, readable.lua and readable_reply.lua
+--
+-- Returns     how many calls are allowed, 0 or 1, as shape.lua
+do
+  local cost, <<max>> = struct.unpack('>I7<<I7 max>>', ARGV[2], 6)
+  local <<period>> = struct.unpack('><<I7 period>>', ARGV[1])
+  local found, fits, is_ours = redis.pcall('MGET', unpack(KEYS)), true, true
+  --@ each
+  -- MGET returns nothing for a key that is not a string, or if the user may not run it.
+  local text_i, used_i, ttl_i = found[INDEX] or redis.call('GET', KEYS[INDEX]), 0, 0
+  if not text_i then
+    text_i = '0'
+  else
+    used_i, ttl_i = tonumber(text_i) or -1, ttl_of(INDEX)
+    if used_i < 0 or used_i > 9007199254740991 or ttl_i == -1 or ttl_i > period_i then
+      is_ours = false
+    elseif ttl_i <= 0 then
+      used_i, ttl_i = 0, 0
+    end
+  end
+  if used_i + COST > max_i then fits = false end
+  --@ end
+  local texts = table.concat({ <<text>> }, ',')
+  -- A number with another character than a digit, or with a leading zero.
+  if is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, '%f[%d]0%d') then
+    if fits then
+      local units = string.format('%.0f', cost)
+      --@ each
+      if ttl_i > 0 then
+        used_i = redis.call('INCRBY', KEYS[INDEX], TEXT)
+      else
+        open_window(INDEX, TEXT, period_i)
+        used_i, ttl_i = COST, period_i
+      end
+      --@ end
+    end
+    --@ time
+    local part = now % 1000
+    --@ each
+    ttl_i = ttl_i > 0 and ttl_i * 1000 - part or 0
+    --@ end
+    return struct.pack('>BBI2', 1, 0, fits and 1 or 0) .. struct.pack(ARGV[4], ARGV[3], now, <<ttl, used>>)
+  end
+end

@@ -1,0 +1,44 @@
+-- The fast path of a refund: gives back units that were charged under the limits of one shape, if the state
+-- is stored in the shape of the policy. Everything else is left to amend.lua.
+--
+-- This is a template, as shape.lua. LIMITS stands for the number of limits, INDEX for the number of one.
+--
+-- KEYS, ARGV  see amend.lua. The operation is 0
+do
+  local when = struct.unpack('>I7', plan, 2)
+  local <<constants>> = struct.unpack('><<I7 constants>>', plan, 7 * LIMITS + 9)
+  local floor, ceil, min, max_of = math.floor, math.ceil, math.min, math.max
+  local stored, first = redis.pcall('GET', KEYS[1]), 1
+  if not stored then return false end
+  if #stored == struct.size(format) then
+    local head, last, <<cells>> = struct.unpack(format, stored)
+    local now = clock
+    if last > now then now = last end
+    local gone, is_ours = now - last, head == shape and now < LATEST and when <= now
+    --@ each
+    --@ part declare
+    --@ part valid
+    --@ part refundable
+    --@ end
+    if is_ours then
+      local longest = 0
+      --@ each
+      do
+        --@ part advance
+        local units, lasts = struct.unpack('>I7', plan, 7 * INDEX + 2), nil
+        if units > 0 then
+          --@ part exact
+          --@ part refund
+        end
+        --@ part lasts
+        if lasts > longest then longest = lasts end
+      end
+      --@ end
+      local value = struct.pack(format, shape, now, <<cells>>)
+      redis.call('SET', KEYS[1], value, 'PX', max_of(1, ceil((now + longest - clock) / 1000)) + linger)
+      return false
+    end
+  end
+  -- The value of a key of another type is an error, which amend.lua replies.
+  found = type(stored) == 'string' and stored
+end

@@ -1,0 +1,123 @@
+-- The fast path: checks of one cost under the limits of one shape, for one subject or for several whose
+-- states are stored in the shape of the policy. Everything else is left to decide.lua.
+--
+-- This is a template: `composer.rs` writes it out for the algorithms of a policy, without a loop, a table
+-- or a closure over the limits. An algorithm is made of the parts of its file in algorithms/.
+--
+--   --@ each … --@ end   is repeated for each limit: the names that end in _i then end in _1, _2, …
+--   --@ part NAME        the part of that name of the limit's algorithm
+--   <<cells>>            the names of the cells of all limits; likewise <<constants>>. With I7 before it, as
+--                        many formats of integers
+--   COST                 cost, or 1 for a limit that counts requests
+--   STRIDE               the number of keys of a subject
+--   LOG                  the index in KEYS of the entries of a log
+--
+-- Every subject has the same number of calls of one cost. The first calls that fit are allowed, or none if
+-- fewer than the least number fit.
+--
+-- KEYS     for each subject its state, and the entries of each log (see lib/slots.lua)
+-- ARGV     shape, plan and format (see decide.lua)
+--
+-- Returns  if all calls of all subjects are allowed, the states that are stored, one after the other.
+--          Otherwise a byte, 1, and for each subject: healed (1 byte), how many of its calls are allowed
+--          (2 bytes), the state as it would be stored, and for each log when the units that a denied call
+--          lacks will be available (7 bytes; 0 as in decide.lua). A subject that was not decided has
+--          65535 and nothing more: nothing of it has changed, and the client sends it again in a call of
+--          its own.
+do
+  local cost, times, least, size, <<constants>> = struct.unpack('>I7I2I2I2<<I7 constants>>', plan, 6)
+  local subjects, is_complete = #KEYS / STRIDE, true
+  local all, replies
+  if subjects > 1 then all, replies = STRIDE == 1 and redis.pcall('MGET', unpack(KEYS)), {} end
+  for n = 1, subjects do
+    local first = (n - 1) * STRIDE + 1
+    -- MGET returns nothing for a key that is not a string, or if the user may not run it.
+    local stored = all and all[n] or redis.pcall('GET', KEYS[first])
+      or shape .. string.rep('\0', size - #shape)
+    local calls, healed, value, waits = 65535, 0, '', ''
+    if #stored == size then
+      local head, last, <<cells>> = struct.unpack(format, stored)
+      local now = clock
+      if last > now then now = last end
+      local gone, is_ours = now - last, head == shape and now < LATEST
+      --@ each
+      --@ part declare
+      --@ part valid
+      --@ end
+      if is_ours then
+        local allowed, longest = times, 0
+        --@ each
+        do
+          --@ part advance
+          local available
+          --@ part available
+          if available < COST * allowed then allowed = (available - available % COST) / COST end
+        end
+        --@ end
+        if allowed < least then allowed = 0 end
+        if allowed < times then
+          --@ each
+          do
+            --@ part denied
+          end
+          --@ end
+        end
+        if is_ours then
+          calls = allowed
+          if calls > 0 then
+            --@ each
+            do
+              local units = COST * calls
+              --@ part charge
+            end
+            --@ end
+          end
+          --@ each
+          do
+            local lasts
+            --@ part lasts
+            if lasts > longest then longest = lasts end
+          end
+          --@ end
+          value = struct.pack(format, shape, now, <<cells>>)
+          -- In ms, rounded up.
+          local lifetime = now + longest - clock + 999
+          lifetime = (lifetime - lifetime % 1000) / 1000 + linger
+          if calls > 0 then
+            redis.call('SET', KEYS[first], value, 'PX', lifetime)
+            if calls == times and subjects == 1 then return value end
+          else
+            if redis.call('PTTL', KEYS[first]) == -1 then
+              -- Another client removed the expiry. Without one the key would stay for ever.
+              redis.call('PEXPIRE', KEYS[first], lifetime > 0 and lifetime or 1)
+              healed = 1
+            end
+            --@ each
+            --@ part heal
+            --@ end
+          end
+          --@ each
+          --@ part wait
+          --@ end
+        end
+      end
+    end
+    if subjects == 1 then
+      if calls < 65535 then return struct.pack('>BBI2', 1, healed, calls) .. value .. waits end
+      -- The value of a key of another type is an error, which decide.lua replies.
+      found = type(stored) == 'string' and stored
+    else
+      is_complete = is_complete and calls == times
+      local at = 3 * n
+      replies[at - 2], replies[at - 1], replies[at] = struct.pack('>BI2', healed, calls), value, waits
+    end
+  end
+  if subjects > 1 then
+    if is_complete then
+      for n = 1, subjects do replies[3 * n - 2], replies[3 * n] = '', '' end
+      return table.concat(replies)
+    end
+    return '\1' .. table.concat(replies)
+  end
+  -- A single subject that was not decided is left to decide.lua.
+end
