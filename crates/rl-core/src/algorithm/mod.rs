@@ -7,9 +7,7 @@
 //! a client sees: from the state that was stored here or on Redis, or, for a log
 //! on Redis, from the summary that the script replies.
 //!
-//! To add an algorithm: a file here, its twin, a variant of [`Algorithm`], a variant of `LimitCounter` in
-//! `step.rs`, a tag in `store/redis/encoding/policy.rs` and `store/redis/scripts/lib/slots.lua`. Concurrency
-//! is a sliding log whose units are released.
+//! ARCHITECTURE.md lists the steps to add an algorithm. Concurrency is a sliding log whose units are released.
 
 mod counting;
 mod divisor;

@@ -22,6 +22,7 @@ mod pool;
 #[cfg(feature = "redis-sentinel")]
 mod sentinel;
 mod server;
+mod stream;
 #[cfg(feature = "redis-tls")]
 mod tls;
 

@@ -1,16 +1,8 @@
 //! A server: its address, its login and its transport.
 
-use std::future::Future;
-use std::pin::Pin;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
-use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, RedisResult,
-};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-
+use super::stream::{DrivenConnection, connect_tcp, log_in};
 #[cfg(feature = "redis-tls")]
 use super::tls::{Tls, TlsClient};
 use crate::model::{FailureKind, StoreError};
@@ -25,12 +17,6 @@ pub(crate) struct Login {
     #[cfg(feature = "redis-tls")]
     pub(crate) tls: Option<Tls>,
 }
-
-/// A connection and its driver.
-pub(super) type DrivenConnection = (MultiplexedConnection, ConnectionDriver);
-
-/// Moves the bytes of a connection, and ends when the connection is closed. The caller spawns it.
-pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The address at which a server listens.
 #[cfg(any(feature = "redis-sentinel", feature = "redis-cluster"))]
@@ -185,26 +171,6 @@ impl Server {
         };
         login(self) == login(other)
     }
-}
-
-/// Opens a TCP connection that sends small commands without delay.
-pub(super) async fn connect_tcp(host: &str, port: u16) -> RedisResult<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
-    // Without the option, connections only are slower.
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
-}
-
-/// Logs in over an open stream.
-pub(super) async fn log_in(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    login: &RedisConnectionInfo,
-) -> RedisResult<DrivenConnection> {
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let (connection, driver) =
-        MultiplexedConnection::new_with_config(login, stream, config).await?;
-    Ok((connection, Box::pin(driver)))
 }
 
 /// Replaces a scheme with TLS by the scheme without TLS. Returns whether the scheme was replaced.

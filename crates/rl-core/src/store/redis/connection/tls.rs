@@ -19,7 +19,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, SignatureScheme};
 
-use super::server::{DrivenConnection, connect_tcp, log_in};
+use super::stream::{DrivenConnection, connect_tcp, log_in};
 use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
 
