@@ -34,6 +34,9 @@ fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
     builder.local_denial(false)
 }
 
+/// The number of slot groups of the tests: three on each primary.
+const GROUPS: u32 = 9;
+
 /// Creates a store with the permissions of an administrator.
 fn store_of_administrator(cluster: &RedisCluster) -> RedisStoreBuilder {
     RedisStore::cluster(cluster.urls()).local_denial(false)
@@ -45,6 +48,9 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
     let clock = manual_clock();
     let packed = patient(store_of_administrator(&cluster).manual_clock(clock.clone())).await;
     suite(&Suite::new(packed, clock).without_stored_count()).await;
+    let clock = manual_clock();
+    let grouped = store_of_administrator(&cluster).slot_groups(GROUPS).manual_clock(clock.clone());
+    suite(&Suite::new(patient(grouped).await, clock).without_stored_count()).await;
     let readable = patient(store_of_administrator(&cluster).layout(Layout::Readable)).await;
     let time = ServerTime(cluster.servers[0].connection().await);
     suite(&Suite::new(readable, time).only_fixed_windows().without_stored_count()).await;
@@ -65,6 +71,7 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
     let cluster = start().await;
+    let grouped = patient(store(&cluster).slot_groups(GROUPS)).await;
     let store = patient(store(&cluster)).await;
     // Every primary has loaded the scripts before the first decision.
     let mut operators = cluster.operators().await;
@@ -75,12 +82,75 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
         }
     }
     assert_exactly_five_of_twenty_pass(store.clone()).await;
+    assert_exactly_five_of_twenty_pass(grouped.clone()).await;
     // The next call loads the scripts again.
     for operator in &mut operators[..3] {
         operator.query::<()>("FLUSHALL").await;
         operator.query::<()>("SCRIPT FLUSH").await;
     }
     assert_exactly_five_of_twenty_pass(store).await;
+    assert_exactly_five_of_twenty_pass(grouped).await;
+}
+
+/// Returns the number of script calls of all primaries.
+async fn calls(cluster: &RedisCluster) -> u64 {
+    let mut sum = 0;
+    for server in &cluster.servers[..3] {
+        sum += server.calls("evalsha").await;
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subjects_of_one_slot_group_share_calls_and_are_spread_over_all_primaries() {
+    const SUBJECTS: usize = 1_000;
+    let cluster = RedisCluster::start().await;
+    let store = patient(store_of_administrator(&cluster).slot_groups(GROUPS)).await;
+    let limiter = RateLimiter::builder()
+        .limit(Limit::per_hour(2))
+        .limit(Limit::per_day(3))
+        .store(store)
+        .deadline(PATIENCE)
+        .build()
+        .unwrap();
+    let before = calls(&cluster).await;
+    for allowed in [SUBJECTS, SUBJECTS, 0] {
+        let decisions = (0..SUBJECTS).map(|number| {
+            let limiter = limiter.clone();
+            async move { limiter.check(&subject(number), 1).await }
+        });
+        let decisions = futures::future::join_all(decisions).await;
+        assert!(decisions.iter().all(|decision| decision.origin() == Origin::Store));
+        assert_eq!(decisions.iter().filter(|decision| decision.is_allowed()).count(), allowed);
+    }
+    let calls = calls(&cluster).await - before;
+    assert!(calls < SUBJECTS as u64, "{calls} calls for {} decisions", 3 * SUBJECTS);
+
+    let mut slots = std::collections::BTreeSet::new();
+    for (number, operator) in cluster.operators().await[..3].iter_mut().enumerate() {
+        let keys: Vec<String> = operator.query("KEYS *").await;
+        assert!(keys.len() > SUBJECTS / 5, "primary {number}: {} keys", keys.len());
+        for key in keys {
+            slots.insert(operator.query::<u16>(&format!("CLUSTER KEYSLOT {key}")).await);
+        }
+    }
+    assert_eq!(slots.len(), GROUPS as usize, "{slots:?}");
+}
+
+#[tokio::test]
+async fn slot_groups_that_do_not_fit_fail_the_connect() {
+    let cluster = || RedisStore::cluster(["redis://127.0.0.1:1/"]);
+    for (builder, why) in [
+        (cluster().slot_groups(0), "slot_groups must be at least 1 and at most 16384"),
+        (cluster().slot_groups(16_385), "slot_groups must be at least 1 and at most 16384"),
+        (cluster().slot_groups(9).layout(Layout::Readable), "slot_groups needs the packed layout"),
+        (
+            RedisStore::builder("redis://127.0.0.1:1/").slot_groups(9),
+            "slot_groups is a setting of a cluster only",
+        ),
+    ] {
+        assert_eq!(builder.connect().await.unwrap_err().to_string(), why);
+    }
 }
 
 #[tokio::test]
@@ -157,6 +227,80 @@ async fn slots_migrated_under_load_lose_no_request_and_no_count() {
     let strays = outcome.answers.iter().map(|answer| answer.decision.origin());
     let strays: Vec<_> = strays.filter(|origin| *origin != Origin::Store).collect();
     assert_eq!(strays, []);
+    assert_eq!(outcome.above_the_limit(), 0);
+}
+
+/// Returns the slot of the group of a subject.
+async fn slot_of_group(cluster: &RedisCluster, number: usize) -> u16 {
+    for mut operator in cluster.operators().await.drain(..3) {
+        let pattern = format!("KEYS rl:4:*:consumer:load-{number}");
+        let keys: Vec<String> = operator.query(&pattern).await;
+        if let Some(key) = keys.first() {
+            return operator.query(&format!("CLUSTER KEYSLOT {key}")).await;
+        }
+    }
+    panic!("no primary has the key of subject {number}");
+}
+
+/// A batch whose subjects are on two servers is divided, so no request waits for the whole group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
+    const OTHERS: usize = 300;
+    let cluster = start().await;
+    let grouped = || store(&cluster).slot_groups(GROUPS);
+    let limiter = RateLimiter::builder().deadline(PATIENCE);
+    let mut load = Load::start(limiter, patient(grouped()).await).await;
+    // These subjects also have the entries of a log, and their groups have hundreds of keys.
+    let limiter = RateLimiter::builder()
+        .limit(Limit::per_hour(50))
+        .limit("60/hour:sliding-log".parse().unwrap())
+        .store(patient(grouped()).await)
+        .deadline(PATIENCE)
+        .build()
+        .unwrap();
+    let windows = RateLimiter::builder()
+        .limit(Limit::per_day(50))
+        .store(patient(grouped()).await)
+        .deadline(PATIENCE)
+        .build()
+        .unwrap();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let others = [("log", limiter), ("window", windows)].map(|(name, limiter)| {
+        let stopped = stopped.clone();
+        tokio::spawn(async move {
+            let (mut allowed, mut rounds) = (vec![0; OTHERS], 0);
+            while !*stopped.borrow() || rounds < 60 {
+                let checks = (0..OTHERS).map(|number| {
+                    let subject = Subject::consumer(&format!("{name}-{number}"));
+                    let limiter = limiter.clone();
+                    async move { limiter.check(&subject, 1).await }
+                });
+                let decisions = futures::future::join_all(checks).await;
+                for (allowed, decision) in allowed.iter_mut().zip(decisions) {
+                    assert_eq!(decision.origin(), Origin::Store, "{name}");
+                    *allowed += u32::from(decision.is_allowed());
+                }
+                rounds += 1;
+            }
+            allowed
+        })
+    });
+    load.run_for(0.3).await;
+
+    for number in 0..4 {
+        let slot = slot_of_group(&cluster, number).await;
+        let (home, other) = (owner(slot), (owner(slot) + 1) % 3);
+        cluster.move_slot(slot, home, other).await;
+        load.run_for(0.2).await;
+        cluster.move_slot(slot, other, home).await;
+        load.run_for(0.2).await;
+    }
+    stop.send(true).unwrap();
+    for others in others {
+        assert_eq!(others.await.unwrap(), [50; OTHERS]);
+    }
+    let outcome = load.stop().await;
+    assert!(outcome.answers.iter().all(|answer| answer.decision.origin() == Origin::Store));
     assert_eq!(outcome.above_the_limit(), 0);
 }
 

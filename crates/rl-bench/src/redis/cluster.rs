@@ -2,8 +2,8 @@
 //!
 //! All servers share the cores of this machine, so three primaries cannot decide three times as
 //! many requests here. The processor time of a decision is therefore measured. If it equals that of
-//! one server, each further primary on its own core adds the same rate. A call to a cluster
-//! contains one subject, so the cluster is compared with single calls.
+//! one server, each further primary on its own core adds the same rate. Without groups, a call to a
+//! cluster contains one subject, so the cluster is compared with single calls too.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
@@ -27,6 +27,18 @@ const LOADS: [Load; 2] = [Load::on_all(64, 12_000), Load::on_all(256, 16_000)];
 const ROUNDS: usize = 9;
 /// The numbers of primaries for which the rate is projected.
 const PRIMARIES: [usize; 3] = [3, 6, 12];
+/// The numbers of groups of the clusters that are measured. Without groups, each subject has a slot.
+const GROUPS: [(&str, Option<u32>); 4] = [
+    ("three primaries", None),
+    ("three, 6 groups", Some(6)),
+    ("three, 12 groups", Some(12)),
+    ("three, 48 groups", Some(48)),
+];
+/// The places of deployments in the table.
+const ONE: usize = 0;
+const ALONE: usize = 1;
+/// The deployment that the goal is about.
+const GROUPED: usize = 4;
 /// The share of a core that may be in use without replies having to wait.
 const BUSY: f64 = 0.7;
 
@@ -45,8 +57,11 @@ type Samples = (Vec<f64>, Vec<f64>);
 /// Measures the decisions per second on one server and on three. The goal compares what they carry
 /// if each server has a core of its own.
 pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>> {
-    let mut settings =
-        [one("one server", true).await?, one("one, subjects alone", false).await?, three().await?];
+    let mut settings = vec![one("one server", true).await?];
+    settings.push(one("one, subjects alone", false).await?);
+    for (name, groups) in GROUPS {
+        settings.push(three(name, groups).await?);
+    }
     let mut table = Table::new(
         "cluster: six periods, 10 000 subjects; all servers and the client share this machine",
         [
@@ -58,14 +73,14 @@ pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>>
             "a core each, thousand/s",
         ],
     );
-    let mut of_a_core = [f64::NAN; 3];
+    let mut of_a_core = vec![f64::NAN; settings.len()];
     let mut capacity = Estimate::of(&[f64::NAN]);
     // The goal is about the greatest load.
     let loads = if report.goals_only { &LOADS[LOADS.len() - 1..] } else { &LOADS[..] };
     for load in loads.iter().copied() {
         let samples = rounds(&mut settings, load).await?;
-        let (_, alone) = &samples[1];
-        let pairs = samples[0].1.iter().zip(&samples[2].1);
+        let (_, alone) = &samples[ALONE];
+        let pairs = samples[ONE].1.iter().zip(&samples[GROUPED].1);
         let ratios = pairs.map(|(one, three)| SHARES.len() as f64 * one / three);
         capacity = Estimate::of(&ratios.collect::<Vec<_>>());
         for (place, (setting, (rates, costs))) in settings.iter().zip(&samples).enumerate() {
@@ -91,24 +106,25 @@ pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>>
         let cells = [most, most * BUSY].map(|rate| format!("{rate:.0}"));
         table.row([name].into_iter().chain(cells));
     };
-    row("one server".to_owned(), of_a_core[0]);
+    row("one server".to_owned(), of_a_core[ONE]);
     for primaries in PRIMARIES {
-        row(format!("{primaries} primaries"), of_a_core[2] * primaries as f64);
+        let without = of_a_core[ALONE + 1] * primaries as f64;
+        row(format!("{primaries} primaries"), without);
+        let name = format!("{primaries} primaries, {} groups", 4 * primaries);
+        row(name, of_a_core[GROUPED] * primaries as f64);
     }
     report.table("redis-capacity", table);
-    let what = "three primaries beside one server: capacity from server time, 256 in flight";
+    let what = "three primaries with 12 groups beside one server: capacity from server time, 256 in flight";
     Ok(Goal::measured("E10", what, (2.2, 2.8, Unit::Times), capacity))
 }
 
 /// Runs rounds in which each deployment has two blocks, in forward and in reverse order.
-async fn rounds(
-    settings: &mut [Deployment; 3],
-    load: Load,
-) -> Result<[Samples; 3], Box<dyn Error>> {
-    let mut samples: [Samples; 3] = Default::default();
+async fn rounds(settings: &mut [Deployment], load: Load) -> Result<Vec<Samples>, Box<dyn Error>> {
+    let count = settings.len();
+    let mut samples = vec![Samples::default(); count];
     for round in 0..=ROUNDS {
-        let mut sums = [(0.0, 0.0); 3];
-        for place in [0, 1, 2, 2, 1, 0] {
+        let mut sums = vec![(0.0, 0.0); count];
+        for place in (0..count).chain((0..count).rev()) {
             let setting = &mut settings[place];
             let before = processor_time(&mut setting.monitors).await?;
             let (elapsed, passed) = time_async(count_allowed(&setting.candidate, load)).await;
@@ -146,11 +162,14 @@ async fn one(name: &'static str, coalesces: bool) -> Result<Deployment, Box<dyn 
     Ok(Deployment { name, candidate, monitors, _servers: vec![server] })
 }
 
-async fn three() -> Result<Deployment, Box<dyn Error>> {
-    let name = "three primaries";
+async fn three(name: &'static str, groups: Option<u32>) -> Result<Deployment, Box<dyn Error>> {
     let (servers, monitors) = start().await?;
     let urls: Vec<String> = servers.iter().map(|server| server.url(0)).collect();
-    let store = patient(RedisStore::cluster(urls)).connect().await?;
+    let mut store = patient(RedisStore::cluster(urls));
+    if let Some(groups) = groups {
+        store = store.slot_groups(groups);
+    }
+    let store = store.connect().await?;
     Ok(Deployment { name, candidate: candidate(store, name)?, monitors, _servers: servers })
 }
 

@@ -1,27 +1,24 @@
+mod servers;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use servers::Connected;
+pub(super) use servers::Servers;
 
 use super::super::fingerprint::Fingerprinter;
 use super::batching::{BatchSettings, Batcher};
-#[cfg(feature = "redis-cluster")]
-use super::connection::Cluster;
-#[cfg(feature = "redis-sentinel")]
-use super::connection::Sentinels;
 #[cfg(feature = "redis-tls")]
 use super::connection::Tls;
-use super::connection::{
-    ConnectionSettings, Login, Pool, PoolTarget, Router, Server, redacted_url,
-};
+use super::connection::{ConnectionSettings, Login};
 use super::encoding::keys;
+use super::encoding::placement::{Placement, SlotGroups};
 use super::encoding::request::RequestEncoder;
 use super::executor::ScriptExecutor;
 use super::shortcuts::{DenialCache, LeaseSettings, Leases, MonotonicClock};
 use super::{ConnectError, Layout, RedisStore, RedisStoreInner, scripts};
-use crate::model::StoreError;
 use crate::observe;
 use crate::store::LimiterRegistry;
 #[cfg(feature = "conformance")]
@@ -36,6 +33,7 @@ pub struct RedisStoreBuilder {
     layout: Layout,
     prefix: Option<String>,
     script_shapes: usize,
+    slot_groups: Option<u32>,
     connections: u32,
     connection_wait: Duration,
     connect_timeout: Duration,
@@ -48,19 +46,6 @@ pub struct RedisStoreBuilder {
     clock: Option<Arc<ManualClock>>,
 }
 
-/// The servers that hold the counters, as the caller has given them.
-#[derive(Clone)]
-pub(super) enum Servers {
-    One(String),
-    #[cfg(feature = "redis-sentinel")]
-    Sentinels {
-        urls: Vec<String>,
-        name: String,
-    },
-    #[cfg(feature = "redis-cluster")]
-    Cluster(Vec<String>),
-}
-
 impl RedisStoreBuilder {
     pub(super) fn new(servers: Servers) -> Self {
         Self {
@@ -69,6 +54,7 @@ impl RedisStoreBuilder {
             layout: Layout::default(),
             prefix: None,
             script_shapes: scripts::MAX_SHAPES,
+            slot_groups: None,
             connections: 4,
             connection_wait: Duration::from_millis(75),
             connect_timeout: Duration::from_secs(1),
@@ -147,6 +133,23 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Divides the subjects of a cluster into this many groups, from 1 to 16 384. All keys of a
+    /// group are in one slot, so the checks of its subjects share calls. Defaults to no groups: each
+    /// subject has a slot of its own, and only checks of one subject share a call.
+    ///
+    /// Four to eight groups for each primary are a good number: the fewer the groups, the more
+    /// subjects share a call. The slots of the groups are spread evenly over all slots. A cluster
+    /// moves a group only as a whole, and all of its subjects are on one primary.
+    ///
+    /// All instances must set the same number, because it is part of the keys. After a change, all
+    /// counters start anew. [REDIS.md](crate::_documentation::redis) describes how to choose it.
+    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    pub fn slot_groups(mut self, groups: u32) -> Self {
+        self.slot_groups = Some(groups);
+        self
+    }
+
     /// Sets the maximum number of connections to a server. Defaults to 4. A connection carries the
     /// commands of many requests at the same time, so more connections seldom help.
     pub fn connections(mut self, connections: u32) -> Self {
@@ -184,8 +187,9 @@ impl RedisStoreBuilder {
     ///
     /// The checks are decided as if they had arrived one after the other. A check that arrives
     /// while nothing is in flight is sent immediately. Checks of one subject share a call, and so
-    /// do checks of several subjects under one policy. On a cluster, only checks of one subject
-    /// share a call. Concurrency limits and the readable layout are never batched.
+    /// do checks of several subjects under one policy. On a cluster, only checks of one subject or
+    /// of one [group](Self::slot_groups) share a call. Concurrency limits and the readable layout
+    /// are never batched.
     pub fn coalesce(mut self, coalesce: bool) -> Self {
         self.coalesce = coalesce;
         self
@@ -272,26 +276,9 @@ impl RedisStoreBuilder {
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let prefix = keys::checked_prefix(self.prefix.clone(), self.layout)?;
         let settings = Arc::new(self.connection_settings()?);
-        let (router, probed, label) = match &self.servers {
-            Servers::One(url) => {
-                let server = Server::from_url(url, &self.login)?;
-                let label = format!("redis {}", server.name());
-                let (router, probed) = one_pool(PoolTarget::Server(server), &settings).await;
-                (router, probed, label)
-            }
-            #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinels { urls, name } => {
-                let sentinels = Arc::new(Sentinels::new(urls, name, &self.login)?);
-                let (router, probed) = one_pool(PoolTarget::Sentinels(sentinels), &settings).await;
-                (router, probed, format!("redis {name}, by sentinels"))
-            }
-            #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(urls) => {
-                let cluster = Cluster::new(urls, &self.login, &settings)?;
-                let (probed, label) = (cluster.try_connect().await, cluster.label());
-                (Router::Cluster(cluster), probed, label)
-            }
-        };
+        let placement = self.placement(&prefix)?;
+        let Connected { router, probed, label } =
+            self.servers.connect(&self.login, &settings).await?;
         match probed {
             Err(error) if error.kind().is_configuration() => {
                 return Err(ConnectError::Refused(error));
@@ -301,9 +288,9 @@ impl RedisStoreBuilder {
         }
         let response_timeout = self.response_timeout;
         let is_packed = self.layout == Layout::Packed;
-        let is_cluster = router.is_cluster();
         let (clock, caches_denials) = self.clock_and_cache();
-        let encoder = RequestEncoder::new(self.layout, prefix, is_cluster, self.script_shapes);
+        let encoder =
+            RequestEncoder::new(self.layout, prefix, placement.clone(), self.script_shapes);
         let executor = ScriptExecutor::new(
             router,
             encoder,
@@ -313,7 +300,7 @@ impl RedisStoreBuilder {
             self.clock,
         );
         let is_enabled = self.coalesce && is_packed;
-        let batches = BatchSettings { is_enabled, is_cluster, response_timeout };
+        let batches = BatchSettings { is_enabled, placement, response_timeout };
         let batcher = Batcher::new(executor.clone(), batches);
         let cache = DenialCache::new(batcher, caches_denials, Arc::clone(&clock));
         let units = if is_packed { self.lease.units } else { 0 };
@@ -324,6 +311,24 @@ impl RedisStoreBuilder {
         Ok(RedisStore {
             inner: Arc::new(RedisStoreInner { layers, executor, fingerprinter, clock, registry }),
         })
+    }
+
+    /// Returns how keys are placed, if the servers and the layout allow groups that are set.
+    fn placement(&self, prefix: &str) -> Result<Placement, ConnectError> {
+        let invalid = |why| Err(ConnectError::SlotGroups { why });
+        let is_cluster = self.servers.is_cluster();
+        match self.slot_groups.map(u16::try_from) {
+            None if is_cluster => Ok(Placement::SubjectSlots),
+            None => Ok(Placement::OneServer),
+            Some(_) if !is_cluster => invalid("slot_groups is a setting of a cluster only"),
+            Some(_) if self.layout == Layout::Readable => {
+                invalid("slot_groups needs the packed layout")
+            }
+            Some(Ok(groups @ 1..=SlotGroups::MAX)) => {
+                Ok(Placement::GroupSlots(Arc::new(SlotGroups::new(groups, prefix))))
+            }
+            Some(_) => invalid("slot_groups must be at least 1 and at most 16384"),
+        }
     }
 
     /// Returns the clock for intervals on this machine, and whether denials are cached.
@@ -362,30 +367,14 @@ impl RedisStoreBuilder {
     }
 }
 
-/// Creates a pool, and tries to connect once.
-async fn one_pool(
-    target: PoolTarget,
-    settings: &Arc<ConnectionSettings>,
-) -> (Router, Result<(), StoreError>) {
-    let pool = Pool::new(target, settings, &Handle::current());
-    let probed = pool.try_connect().await;
-    (Router::Pool(pool), probed)
-}
-
 // Shows only the schemes of URLs, and no settings, because both may contain passwords.
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let urls = match &self.servers {
-            Servers::One(url) => vec![redacted_url(url)],
-            #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinels { urls, .. } => urls.iter().map(|url| redacted_url(url)).collect(),
-            #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(urls) => urls.iter().map(|url| redacted_url(url)).collect(),
-        };
         f.debug_struct("RedisStoreBuilder")
-            .field("urls", &urls)
+            .field("urls", &self.servers.redacted())
             .field("layout", &self.layout)
             .field("prefix", &self.prefix)
+            .field("slot_groups", &self.slot_groups)
             .field("connections", &self.connections)
             .field("coalesce", &self.coalesce)
             .field("lease", &self.lease)

@@ -51,6 +51,11 @@ pub enum ConnectError {
     },
     /// The number of connections is zero.
     ZeroConnections,
+    /// The setting of slot groups does not fit the servers or the layout.
+    SlotGroups {
+        /// The problem with it.
+        why: &'static str,
+    },
     /// A time limit is zero.
     ZeroDuration {
         /// The setting's name.
@@ -71,7 +76,7 @@ impl fmt::Display for ConnectError {
             Self::Feature { what, feature } => {
                 write!(f, "{what} needs feature `{feature}` of rl-core, which is not enabled")
             }
-            Self::Servers { why } => f.write_str(why),
+            Self::Servers { why } | Self::SlotGroups { why } => f.write_str(why),
             Self::Certificate { why } => f.write_str(why),
             Self::Prefix { prefix } => write!(
                 f,

@@ -10,6 +10,7 @@ mod connection;
 mod encoding;
 mod error;
 mod executor;
+mod hash_slot;
 mod layer;
 mod scripts;
 mod shortcuts;

@@ -61,11 +61,14 @@ pub(super) enum CallKind {
 /// Calls of one subject under one policy, in the order of their arrival.
 pub(super) struct SubjectBatch {
     pub(super) subject: KeyedSubject,
+    /// The group of the subject: only subjects of one group share a call.
+    pub(super) group: u16,
     pub(super) calls: Vec<QueuedCall>,
 }
 
 /// The content of one script call.
 pub(super) struct Batch {
+    pub(super) group: u16,
     pub(super) policy: Policy,
     pub(super) costs: BatchCosts,
     pub(super) subjects: Vec<SubjectBatch>,
@@ -135,7 +138,7 @@ pub(super) fn take_batch(
     Some((costs, waiting.drain(..count).collect()))
 }
 
-/// Groups subjects into script calls of at most `max_subjects` subjects.
+/// Divides subjects into script calls of at most `max_subjects` subjects of one group.
 pub(super) fn into_batches(
     subjects: Vec<(BatchCosts, SubjectBatch)>,
     max_subjects: usize,
@@ -146,7 +149,8 @@ pub(super) fn into_batches(
     for (costs, subject) in subjects {
         let policy = &subject.calls[0].policy;
         let fits = |batch: &&mut Batch| {
-            costs != BatchCosts::Mixed
+            batch.group == subject.group
+                && costs != BatchCosts::Mixed
                 && batch.costs == costs
                 && batch.subjects.len() < max_subjects.min(max_subjects_of(policy))
                 && batch.policy == *policy
@@ -154,7 +158,8 @@ pub(super) fn into_batches(
         match batches.iter_mut().rev().take(MAX_TRIED).find(fits) {
             Some(batch) => batch.subjects.push(subject),
             None => {
-                batches.push(Batch { policy: policy.clone(), costs, subjects: vec![subject] });
+                let (group, policy) = (subject.group, policy.clone());
+                batches.push(Batch { group, policy, costs, subjects: vec![subject] });
             }
         }
     }

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! * **Several subjects in one call**: subjects under one policy share a call. Those of policies with
-//!   limits in shadow, or with logs, are sent in calls of their own.
+//!   limits in shadow, or with logs, are sent in calls of their own. On a cluster, only subjects of
+//!   one [group](super::encoding::placement) share a call.
 //! * **One call per subject at a time**: requests of a subject whose call is in flight wait for it,
 //!   and leave together. They are decided in the order of their arrival. A request that was sent
 //!   alone, because nothing was in flight, does not count.
@@ -31,8 +32,9 @@
 //! client         A wakes ──► A'     B wakes ──► B'
 //! ```
 //!
-//! * At most [`queue::MAX_IN_FLIGHT`] shared calls are in flight. Further requests are collected
-//!   until one returns, is overdue, or a full call is there.
+//! * The number of shared calls in flight is bounded ([`queue::BatchLimits`]). Further requests are
+//!   collected until a call returns, is overdue, or a full call is there. The group that has waited
+//!   longest is sent first.
 //! * If nothing is in flight, a flush sends two halves. The task that handles the second reply
 //!   yields to the callers woken by the first, so that they are sent again before the second half
 //!   is delivered. Otherwise the halves merge, and client and server take turns.
@@ -52,13 +54,13 @@ use batch::{
     Batch, BatchCosts, CallKind, QueuedCall, ReplyReceiver, SubjectBatch, into_batches, take_batch,
 };
 use fan_out::{FanOut, fail};
-use queue::{BatchQueue, can_share_call};
+use queue::{BatchLimits, BatchQueue, QueuedSubject};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use super::encoding::policy::MAX_SUBJECTS;
+use super::encoding::placement::Placement;
 use super::encoding::reply::ScriptReply;
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall};
@@ -85,24 +87,19 @@ pub(crate) struct Batcher<E> {
 struct BatcherShared<E> {
     inner: E,
     settings: BatchSettings,
+    limits: BatchLimits,
     queue: Mutex<BatchQueue>,
     runtime: Handle,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct BatchSettings {
     /// Whether checks are sent together. If not, this layer forwards everything.
     pub(crate) is_enabled: bool,
-    /// The subjects of a cluster are on many servers, so each is sent in a call of its own.
-    pub(crate) is_cluster: bool,
+    /// On a cluster, only subjects of one group share a call.
+    pub(crate) placement: Placement,
     /// The longest time that a call may take.
     pub(crate) response_timeout: Duration,
-}
-
-impl BatchSettings {
-    const fn max_subjects(&self) -> usize {
-        if self.is_cluster { 1 } else { MAX_SUBJECTS }
-    }
 }
 
 impl<E> Clone for Batcher<E> {
@@ -114,16 +111,17 @@ impl<E> Clone for Batcher<E> {
 impl<E: Execute> Batcher<E> {
     /// Creates the layer. Its tasks run in the runtime in which it is created.
     pub(crate) fn new(inner: E, settings: BatchSettings) -> Self {
+        let limits = BatchLimits::new(&settings.placement);
         let (queue, runtime) = (Mutex::default(), Handle::current());
-        Self { shared: Arc::new(BatcherShared { inner, settings, queue, runtime }) }
+        Self { shared: Arc::new(BatcherShared { inner, settings, limits, queue, runtime }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, BatchQueue> {
         self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn max_subjects(&self) -> usize {
-        self.shared.settings.max_subjects()
+    fn limits(&self) -> BatchLimits {
+        self.shared.limits
     }
 
     /// Adds a call to the queue, unless nothing is in flight that it could wait for.
@@ -144,7 +142,9 @@ impl<E: Execute> Batcher<E> {
             waiting.push_back(call);
         } else {
             queue.subjects.insert(subject.key, VecDeque::from([call]));
-            queue.make_ready(subject.to_owned(), self.max_subjects());
+            let group = self.shared.settings.placement.group_of(subject.namespace, subject.subject);
+            let subject = QueuedSubject { subject: subject.to_owned(), group };
+            queue.make_ready(subject, self.limits());
             self.flush_soon(queue);
         }
         Enqueued::Queued(receiver)
@@ -154,7 +154,7 @@ impl<E: Execute> Batcher<E> {
     ///
     /// The task runs after the tasks that are ready now, so their calls are part of the flush.
     fn flush_soon(&self, mut queue: MutexGuard<'_, BatchQueue>) {
-        if !queue.begin_flush(self.max_subjects()) {
+        if !queue.begin_flush(self.limits()) {
             return;
         }
         // A runtime that has shut down drops the task at once, and dropping it locks the queue.
@@ -169,27 +169,28 @@ impl<E: Execute> Batcher<E> {
 
     /// Sends the calls that are due.
     fn flush(&self) {
-        let mut max_subjects = self.max_subjects();
+        let limits = self.limits();
+        let mut max_subjects = limits.max_subjects;
         let mut subjects = Vec::new();
         {
             let mut queue = self.lock();
             queue.is_flushing = false;
-            let due = queue.collected_due(max_subjects);
+            let (due, collected) = queue.take_due(limits);
             if queue.in_flight == 0 {
-                max_subjects = max_subjects.min(due.div_ceil(2).max(MIN_HALF));
+                max_subjects = max_subjects.min(collected.div_ceil(2).max(MIN_HALF));
             }
-            let mut ready = std::mem::take(&mut queue.ready);
-            ready.extend(queue.collected.drain(..due));
-            for subject in ready {
+            for QueuedSubject { subject, group } in due {
                 match queue.subjects.get_mut(&subject.key).and_then(take_batch) {
-                    Some((costs, calls)) => subjects.push((costs, SubjectBatch { subject, calls })),
+                    Some((costs, calls)) => {
+                        subjects.push((costs, SubjectBatch { subject, group, calls }));
+                    }
                     // All its requests were cancelled.
                     None => drop(queue.subjects.swap_remove(&subject.key)),
                 }
             }
         }
         let batches = into_batches(subjects, max_subjects);
-        let is_shared = |batch: &Batch| can_share_call(&batch.policy, self.max_subjects());
+        let is_shared = |batch: &Batch| limits.can_share_call(&batch.policy);
         self.lock().in_flight += batches.iter().filter(|batch| is_shared(batch)).count();
         for batch in batches {
             let is_counted = is_shared(&batch);
@@ -201,7 +202,8 @@ impl<E: Execute> Batcher<E> {
         let subjects = batch.subjects.iter().map(|batch| batch.subject.clone()).collect();
         // Created outside of the task: if the runtime has shut down, dropping the task releases the
         // queue.
-        let in_flight = InFlightBatch { batcher: self.clone(), subjects, is_counted };
+        let (batcher, group) = (self.clone(), batch.group);
+        let in_flight = InFlightBatch { batcher, group, subjects, is_counted };
         self.shared.runtime.spawn(send(in_flight, batch));
     }
 
@@ -295,8 +297,10 @@ async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
                     // The script changed nothing for this subject, so it is sent again, alone.
                     None => {
                         in_flight.subjects.retain(|other| other.key != subject.subject.key);
-                        let (policy, costs) = (batch.policy.clone(), batch.costs);
-                        batcher.send_soon(Batch { policy, costs, subjects: vec![subject] }, false);
+                        let (group, policy, costs) =
+                            (batch.group, batch.policy.clone(), batch.costs);
+                        let alone = Batch { group, policy, costs, subjects: vec![subject] };
+                        batcher.send_soon(alone, false);
                     }
                 }
             }
@@ -380,9 +384,8 @@ impl<E: Execute> Drop for FlushTask<E> {
         let Some(batcher) = self.0.take() else { return };
         let mut queue = batcher.lock();
         queue.is_flushing = false;
-        let BatchQueue { subjects, ready, collected, .. } = &mut *queue;
-        for subject in ready.drain(..).chain(collected.drain(..)) {
-            subjects.swap_remove(&subject.key);
+        for queued in queue.take_all() {
+            queue.subjects.swap_remove(&queued.subject.key);
         }
     }
 }
@@ -390,6 +393,7 @@ impl<E: Execute> Drop for FlushTask<E> {
 /// The subjects of a call in flight. When it is dropped, their waiting requests can be sent.
 struct InFlightBatch<E: Execute> {
     batcher: Batcher<E>,
+    group: u16,
     subjects: Vec<KeyedSubject>,
     /// Whether the call counts in [`BatchQueue::in_flight`].
     is_counted: bool,
@@ -403,7 +407,8 @@ impl<E: Execute> InFlightBatch<E> {
         queue.in_flight -= usize::from(std::mem::take(&mut self.is_counted));
         for subject in self.subjects.drain(..) {
             if queue.subjects.get(&subject.key).is_some_and(|waiting| !waiting.is_empty()) {
-                queue.make_ready(subject, batcher.max_subjects());
+                let group = self.group;
+                queue.make_ready(QueuedSubject { subject, group }, batcher.limits());
             } else {
                 queue.subjects.swap_remove(&subject.key);
             }

@@ -2,22 +2,44 @@
 
 use std::collections::VecDeque;
 
+use indexmap::IndexMap;
+
 use super::batch::QueuedCall;
 use crate::policy::Policy;
-use crate::store::redis::encoding::policy::has_fast_path;
+use crate::store::redis::encoding::placement::Placement;
+use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path};
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
-/// The most shared calls in flight. Further calls are collected until one of them returns.
-pub(super) const MAX_IN_FLIGHT: usize = 4;
+/// The most shared calls in flight, unless there are many groups. Further calls are collected until
+/// one of them returns.
+const MAX_IN_FLIGHT: usize = 4;
+
+/// The number of groups for each shared call in flight, if there are many groups.
+///
+/// If each group had a call in flight, calls would contain few subjects. With a quarter of them, a
+/// request waits for about two round trips at most.
+const GROUPS_PER_CALL: usize = 4;
+
+/// The bounds of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchLimits {
+    /// The most subjects in a call.
+    pub(super) max_subjects: usize,
+    /// The most shared calls in flight. A full call is sent in any case.
+    pub(super) max_in_flight: usize,
+}
 
 #[derive(Default)]
 pub(super) struct BatchQueue {
     /// The waiting calls of each subject that has a call in flight or due.
     pub(super) subjects: SubjectMap<VecDeque<QueuedCall>>,
     /// Subjects to send with the next flush.
-    pub(super) ready: Vec<KeyedSubject>,
-    /// Subjects that wait until fewer than `MAX_IN_FLIGHT` shared calls are in flight.
-    pub(super) collected: Vec<KeyedSubject>,
+    ready: Vec<QueuedSubject>,
+    /// Subjects that wait until fewer shared calls are in flight. The group that has waited longest
+    /// is the first.
+    collected: IndexMap<u16, Vec<QueuedSubject>>,
+    /// Groups that have had enough subjects for a full call since the last flush.
+    full: Vec<u16>,
     /// The number of shared calls in flight that are not overdue.
     pub(super) in_flight: usize,
     /// Whether a task is about to flush the queue.
@@ -28,33 +50,84 @@ pub(super) struct BatchQueue {
     pub(super) has_solo: bool,
 }
 
+/// A subject with calls that wait to be sent.
+pub(super) struct QueuedSubject {
+    pub(super) subject: KeyedSubject,
+    /// Only subjects of one group share a call.
+    pub(super) group: u16,
+}
+
+impl BatchLimits {
+    /// Returns the bounds of calls to servers on which keys are placed like this.
+    pub(super) fn new(placement: &Placement) -> Self {
+        let (max_subjects, groups) = match placement {
+            Placement::OneServer => (MAX_SUBJECTS, 1),
+            Placement::SubjectSlots => (1, 1),
+            Placement::GroupSlots(groups) => (MAX_SUBJECTS, groups.count()),
+        };
+        Self { max_subjects, max_in_flight: MAX_IN_FLIGHT.max(groups / GROUPS_PER_CALL) }
+    }
+
+    /// Returns whether subjects under this policy can share a call.
+    pub(super) fn can_share_call(self, policy: &Policy) -> bool {
+        self.max_subjects > 1 && has_fast_path(policy)
+    }
+}
+
 impl BatchQueue {
     /// Marks the calls of a subject as due.
-    pub(super) fn make_ready(&mut self, subject: KeyedSubject, max_subjects: usize) {
-        let first = self.subjects.get(&subject.key).and_then(VecDeque::front);
-        if first.is_some_and(|call| can_share_call(&call.policy, max_subjects)) {
-            self.collected.push(subject);
-        } else {
+    pub(super) fn make_ready(&mut self, subject: QueuedSubject, limits: BatchLimits) {
+        let first = self.subjects.get(&subject.subject.key).and_then(VecDeque::front);
+        if !first.is_some_and(|call| limits.can_share_call(&call.policy)) {
             self.ready.push(subject);
+            return;
+        }
+        let group = subject.group;
+        let collected = self.collected.entry(group).or_default();
+        collected.push(subject);
+        if collected.len() % limits.max_subjects == 0 {
+            self.full.push(group);
         }
     }
 
-    /// Returns how many of the collected subjects are due: all of them, or only full calls while
-    /// too many calls are in flight.
-    pub(super) fn collected_due(&self, max_subjects: usize) -> usize {
-        let count = self.collected.len();
-        if self.in_flight < MAX_IN_FLIGHT { count } else { count / max_subjects * max_subjects }
+    /// Takes the subjects that are ready, and the collected ones that are due. Returns the number
+    /// of the latter too.
+    ///
+    /// While few calls are in flight, whole groups are due, and those that have waited longest come
+    /// first. Otherwise only full calls are due.
+    pub(super) fn take_due(&mut self, limits: BatchLimits) -> (Vec<QueuedSubject>, usize) {
+        let mut due = std::mem::take(&mut self.ready);
+        let ready = due.len();
+        let count = limits.max_in_flight.saturating_sub(self.in_flight).min(self.collected.len());
+        due.extend(self.collected.drain(..count).flat_map(|(_, subjects)| subjects));
+        for group in self.full.drain(..) {
+            if let Some(subjects) = self.collected.get_mut(&group) {
+                let full = subjects.len() / limits.max_subjects * limits.max_subjects;
+                due.extend(subjects.drain(..full));
+                if subjects.is_empty() {
+                    self.collected.shift_remove(&group);
+                }
+            }
+        }
+        let collected = due.len() - ready;
+        (due, collected)
+    }
+
+    /// Takes all subjects that are ready or collected.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = QueuedSubject> + use<> {
+        self.full.clear();
+        let ready = std::mem::take(&mut self.ready);
+        let collected = std::mem::take(&mut self.collected);
+        ready.into_iter().chain(collected.into_values().flatten())
     }
 
     /// Returns true if subjects are due and no task is about to flush the queue. The caller starts
     /// that task.
-    pub(super) fn begin_flush(&mut self, max_subjects: usize) -> bool {
-        let is_due = !self.ready.is_empty() || self.collected_due(max_subjects) > 0;
+    pub(super) fn begin_flush(&mut self, limits: BatchLimits) -> bool {
+        let has_room = self.in_flight < limits.max_in_flight;
+        let is_due = !self.ready.is_empty()
+            || !self.full.is_empty()
+            || (has_room && !self.collected.is_empty());
         is_due && !std::mem::replace(&mut self.is_flushing, true)
     }
-}
-
-/// Returns whether subjects under this policy can share a call.
-pub(super) fn can_share_call(policy: &Policy, max_subjects: usize) -> bool {
-    max_subjects > 1 && has_fast_path(policy)
 }

@@ -50,24 +50,27 @@ pub(super) enum Router {
 }
 
 impl Router {
-    /// Returns whether keys are spread over the servers of a cluster.
-    pub(super) const fn is_cluster(&self) -> bool {
-        match self {
-            Self::Pool(_) => false,
-            #[cfg(feature = "redis-cluster")]
-            Self::Cluster(_) => true,
-        }
-    }
-
     /// Sends a command and returns the reply of its script.
     pub(super) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
         match self {
-            Self::Pool(pool) => {
-                let mut connection = pool.get().await?;
-                connection.execute(command).await.map_err(classify)
-            }
+            Self::Pool(pool) => send_to_pool(pool, command).await,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => cluster.send(command).await,
         }
     }
+
+    /// Sends a command as [`send`](Self::send) does. Returns `None` if no server has all of its
+    /// keys, because their slot is being migrated. In that case nothing was executed.
+    pub(super) async fn try_send(&self, command: &Command) -> Result<Option<Vec<u8>>, StoreError> {
+        match self {
+            Self::Pool(pool) => send_to_pool(pool, command).await.map(Some),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => cluster.try_send(command).await,
+        }
+    }
+}
+
+async fn send_to_pool(pool: &Pool, command: &Command) -> Result<Vec<u8>, StoreError> {
+    let mut connection = pool.get().await?;
+    connection.execute(command).await.map_err(classify)
 }

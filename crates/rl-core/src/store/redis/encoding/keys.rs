@@ -1,7 +1,7 @@
 //! The names of keys.
 //!
-//! They are injective and bounded in length. Each subject has one hash tag, and no id can contain a
-//! tag of its own.
+//! They are injective and bounded in length. All keys of a subject have one hash tag, and no id can
+//! contain a tag of its own.
 //!
 //! ```text
 //! packed    rl:4:default:consumer:{acme}            prefix : version : namespace : realm : {id}
@@ -9,6 +9,7 @@
 //!           rl:4:default:consumer:{acme}:r60000     … that counts requests
 //!           rl:4:default:consumer:{acme}:c10000     entries of a concurrency limit, by lease in ms
 //!           rl:4:default:consumer:{acme}:reserved   reservations
+//! grouped   rl:4:{9918}:default:consumer:acme       with the tag of a group of subjects; likewise
 //! readable  acme_PER_MINUTE                         a counter
 //!           acme_PER_MINUTE_REQUESTS                … of requests
 //!           {acme}_PER_MINUTE                       … on a cluster
@@ -20,6 +21,7 @@ mod collisions;
 use std::fmt::Write;
 
 use super::layout::Layout;
+use super::placement::SlotGroups;
 use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 use crate::store::Namespace;
 use crate::store::redis::error::ConnectError;
@@ -68,18 +70,36 @@ pub(crate) fn checked_prefix(
     Ok(prefix)
 }
 
-/// Returns the key that holds the packed state of a subject.
-pub(crate) fn packed(prefix: &str, namespace: &Namespace, subject: &Subject) -> String {
+/// Returns the key that holds the packed state of a subject. The hash tag is that of the subject's
+/// group, or without groups the id.
+pub(crate) fn packed(
+    prefix: &str,
+    groups: Option<&SlotGroups>,
+    namespace: &Namespace,
+    subject: &Subject,
+) -> String {
+    let tag = groups.map(|groups| groups.tag_of(namespace, subject));
     let parts = [prefix, VERSION, namespace.as_str(), subject.realm().as_str()];
-    let id = subject.id().as_text().map_or(DIGEST_LEN, str::len);
-    let len = parts.iter().map(|part| part.len() + 1).sum::<usize>() + id + "{}".len();
+    let id = subject.id().as_text().map_or(DIGEST_LEN, str::len) + tag.map_or(0, str::len);
+    let len = parts.iter().map(|part| part.len() + 1).sum::<usize>() + id + "{}:".len();
     let mut key = String::with_capacity(len);
     // Prefix, namespace and realm have no colon and no brace. Those of an id are escaped.
-    for part in parts {
+    for part in &parts[..2] {
         key.push_str(part);
         key.push(':');
     }
-    push_tag(&mut key, subject, MAX_KEY_LEN - RING_LEN - 1);
+    if let Some(tag) = tag {
+        let _ = write!(key, "{{{tag}}}:");
+    }
+    for part in &parts[2..] {
+        key.push_str(part);
+        key.push(':');
+    }
+    if tag.is_some() {
+        push_id(&mut key, subject, MAX_KEY_LEN - RING_LEN);
+    } else {
+        push_tag(&mut key, subject, MAX_KEY_LEN - RING_LEN - 1);
+    }
     key
 }
 
@@ -184,11 +204,18 @@ fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use proptest::prelude::*;
 
     fn key(subject: &Subject) -> String {
-        packed("rl", &Namespace::default(), subject)
+        packed("rl", None, &Namespace::default(), subject)
+    }
+
+    fn grouped_key(subject: &Subject) -> String {
+        static GROUPS: LazyLock<SlotGroups> = LazyLock::new(|| SlotGroups::new(48, "rl"));
+        packed("rl", Some(&GROUPS), &Namespace::default(), subject)
     }
 
     #[test]
@@ -232,6 +259,9 @@ mod tests {
             assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");
             assert!(!key.contains("{}"), "{key}");
             assert!(key.ends_with('}') && !key.contains([' ', '\r', '\n']), "{key}");
+            let key = grouped_key(&Subject::consumer(id));
+            assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");
+            assert!(key.starts_with("rl:4:{") && !key.contains([' ', '\r', '\n']), "{key}");
         }
     }
 
@@ -249,6 +279,7 @@ mod tests {
                 let longest = Limit::concurrency(1).unwrap().with_lease(Period::LONGEST).unwrap();
                 let longest = longest.count_requests();
                 prop_assert!(ring(&key(one), longest).unwrap().len() <= MAX_KEY_LEN);
+                prop_assert!(ring(&grouped_key(one), longest).unwrap().len() <= MAX_KEY_LEN);
                 let minute = |subject, tagged| {
                     readable("", &namespace, subject, tagged)(Period::MINUTE, true).unwrap()
                 };
@@ -256,6 +287,7 @@ mod tests {
                 prop_assert!(minute(one, true).len() <= MAX_KEY_LEN);
                 for other in &subjects[i + 1..] {
                     prop_assert_eq!(one == other, key(one) == key(other));
+                    prop_assert_eq!(one == other, grouped_key(one) == grouped_key(other));
                     let same = minute(one, false) == minute(other, false);
                     prop_assert_eq!(same, minute(one, true) == minute(other, true));
                 }

@@ -1,6 +1,7 @@
 //! Makes the commands that carry out decisions and amendments, in each layout.
 
 use super::layout::Layout;
+use super::placement::Placement;
 use super::policy::{PolicyEncoding, has_fast_path};
 use super::reply::CallArgs;
 use super::{arguments, keys};
@@ -79,15 +80,19 @@ impl<'a> DecideCall<'a> {
 pub(crate) struct RequestEncoder {
     pub(crate) layout: Layout,
     prefix: String,
-    /// Whether readable keys have a hash tag too, so that a cluster keeps them together.
-    tagged: bool,
+    placement: Placement,
     decide_scripts: ShapeScripts,
     refund_scripts: ShapeScripts,
 }
 
 impl RequestEncoder {
     /// Creates an encoder that uses the scripts of at most `script_shapes` shapes.
-    pub(crate) fn new(layout: Layout, prefix: String, tagged: bool, script_shapes: usize) -> Self {
+    pub(crate) fn new(
+        layout: Layout,
+        prefix: String,
+        placement: Placement,
+        script_shapes: usize,
+    ) -> Self {
         let decide = match layout {
             Layout::Packed => Purpose::Decide,
             Layout::Readable => Purpose::DecideReadable,
@@ -95,7 +100,7 @@ impl RequestEncoder {
         Self {
             layout,
             prefix,
-            tagged,
+            placement,
             decide_scripts: ShapeScripts::new(decide, script_shapes),
             refund_scripts: ShapeScripts::new(Purpose::Refund, script_shapes),
         }
@@ -281,7 +286,8 @@ impl RequestEncoder {
     ) -> Result<(), StoreError> {
         if self.layout == Layout::Packed {
             let state = keys.len();
-            keys.push(keys::packed(&self.prefix, namespace, subject));
+            let groups = self.placement.groups();
+            keys.push(keys::packed(&self.prefix, groups, namespace, subject));
             for limit in encoding.limits(policy) {
                 keys.extend(keys::ring(&keys[state], limit));
             }
@@ -307,7 +313,8 @@ impl RequestEncoder {
         namespace: &'a Namespace,
         subject: &Subject,
     ) -> impl Fn(Period, bool) -> Option<String> + use<'a> {
-        keys::readable(&self.prefix, namespace, subject, self.tagged)
+        // On a cluster, the hash tag keeps the counters of a subject together.
+        keys::readable(&self.prefix, namespace, subject, self.placement.is_cluster())
     }
 }
 

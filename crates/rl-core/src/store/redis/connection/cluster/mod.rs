@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::RedisError;
-use slots::{SlotMap, slot_of};
+use slots::SlotMap;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -28,6 +28,7 @@ use super::pool::{Pool, PoolTarget};
 use super::server::{Address, Login, Server};
 use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
+use crate::store::redis::hash_slot::slot_of;
 
 /// The number of redirects that a command follows before it fails.
 const MAX_REDIRECTS: usize = 16;
@@ -129,7 +130,21 @@ impl Cluster {
     }
 
     /// Sends a command to the server that holds its keys, and returns the reply of its script.
+    /// Waits while only some of the keys have been migrated.
     pub(crate) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
+        for _ in 0..MAX_MIGRATION_DELAYS {
+            if let Some(reply) = self.try_send(command).await? {
+                return Ok(reply);
+            }
+            sleep(MIGRATION_DELAY).await;
+        }
+        self.start_refresh();
+        Err(unavailable("the slot of the subject was not migrated in time"))
+    }
+
+    /// Sends a command to the server that holds its keys, and returns the reply of its script.
+    /// Returns `None` if only some of the keys have been migrated; nothing was executed then.
+    pub(crate) async fn try_send(&self, command: &Command) -> Result<Option<Vec<u8>>, StoreError> {
         // The guard refreshes the map even if this future is dropped at the deadline of the
         // decision.
         let refresh = RefreshOnDrop(self);
@@ -142,19 +157,17 @@ impl Cluster {
     }
 
     /// Sends a command to the owner of its slot, and follows redirects.
-    async fn send_to_owner(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
+    async fn send_to_owner(&self, command: &Command) -> Result<Option<Vec<u8>>, StoreError> {
         let slot = slot_of(command.first_key());
         let mut address = self.owner(slot).await?;
         let mut is_asking = false;
-        let mut redirects = 0;
-        let mut delays = 0;
-        loop {
+        for _ in 0..MAX_REDIRECTS {
             let mut connection = self.pool(&address).get().await?;
             if is_asking {
                 connection = connection.with_asking();
             }
             let error = match connection.execute(command).await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => return Ok(Some(reply)),
                 Err(error) => error,
             };
             // A redirect means that nothing was executed, so the command may be sent to the other
@@ -168,28 +181,15 @@ impl Cluster {
                     self.start_refresh();
                     address = owner;
                     is_asking = false;
-                    redirects += 1;
                 }
                 Redirect::Ask(importer) => {
                     address = importer;
                     is_asking = true;
-                    redirects += 1;
                 }
-                Redirect::TryAgain => {
-                    sleep(MIGRATION_DELAY).await;
-                    address = self.owner(slot).await?;
-                    is_asking = false;
-                    redirects = 0;
-                    delays += 1;
-                }
-            }
-            if redirects == MAX_REDIRECTS {
-                return Err(unavailable("the servers of the cluster redirect in a circle"));
-            }
-            if delays == MAX_MIGRATION_DELAYS {
-                return Err(unavailable("the slot of the subject was not migrated in time"));
+                Redirect::TryAgain => return Ok(None),
             }
         }
+        Err(unavailable("the servers of the cluster redirect in a circle"))
     }
 
     /// Returns the server that holds a slot. If the map names none, waits for a refresh.

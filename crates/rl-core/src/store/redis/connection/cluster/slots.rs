@@ -1,13 +1,9 @@
 //! The slot map of a cluster, which says which server holds which slot. It does no I/O.
-//!
-//! CRC-16 is written by hand, because its five lines cost less than a dependency.
 
 use redis::Value;
 
 use super::super::server::Address;
-
-/// The number of slots of every cluster.
-const SLOTS: usize = 16_384;
+use crate::store::redis::hash_slot::SLOTS;
 
 /// The map from slots to the servers that hold them.
 pub(super) struct SlotMap {
@@ -21,7 +17,7 @@ const NO_SERVER: u16 = u16::MAX;
 
 impl Default for SlotMap {
     fn default() -> Self {
-        Self { servers: Vec::new(), owners: vec![NO_SERVER; SLOTS] }
+        Self { servers: Vec::new(), owners: vec![NO_SERVER; usize::from(SLOTS)] }
     }
 }
 
@@ -87,39 +83,9 @@ impl SlotMap {
     }
 }
 
-/// Returns the slot of a key. If the key has a hash tag, only the tag is hashed.
-pub(super) fn slot_of(key: &str) -> u16 {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
-    let hashed = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key);
-    crc16(hashed.as_bytes()) % 16_384
-}
-
-/// Computes the CRC-16 of the specification of Redis Cluster, known as XMODEM.
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc: u16, byte| {
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The check value is from the specification. The slots are replies of a server to `CLUSTER
-    /// KEYSLOT`.
-    #[test]
-    fn slots_match_the_specification() {
-        assert_eq!(crc16(b"123456789"), 0x31C3);
-        assert_eq!(slot_of("foo"), 12_182);
-        for key in ["rl:4:default:consumer:{foo}", "{foo}_PER_DAY", "{foo}:60000", "x{foo}{bar}"] {
-            assert_eq!(slot_of(key), 12_182, "{key}");
-        }
-        // An empty pair of braces is not a tag.
-        assert_eq!(slot_of("{}foo"), crc16(b"{}foo") % 16_384);
-        assert_eq!(slot_of("foo{bar"), crc16(b"foo{bar") % 16_384);
-    }
 
     #[test]
     fn a_map_is_parsed_and_changed() {

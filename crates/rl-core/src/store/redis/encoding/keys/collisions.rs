@@ -1,5 +1,7 @@
 //! Distinct counters have distinct keys, whatever ids clients choose.
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -63,7 +65,12 @@ fn any_log() -> impl Strategy<Value = Limit> {
 type Owner = (Namespace, Subject);
 
 fn packed_key((namespace, subject): &Owner) -> String {
-    packed("rl", namespace, subject)
+    packed("rl", None, namespace, subject)
+}
+
+fn grouped_key((namespace, subject): &Owner) -> String {
+    static GROUPS: LazyLock<SlotGroups> = LazyLock::new(|| SlotGroups::new(SlotGroups::MAX, "rl"));
+    packed("rl", Some(&GROUPS), namespace, subject)
 }
 
 fn readable_keys(owner: &Owner) -> Vec<String> {
@@ -109,6 +116,29 @@ proptest! {
         let mark = one_ring.strip_prefix(&*key).unwrap();
         prop_assert!(mark.bytes().all(|b| b":cr0123456789".contains(&b)), "{}", mark);
         prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN);
+    }
+
+    /// The same holds for keys with the tag of a group, and none of them is a key without groups.
+    #[test]
+    fn keys_of_groups_belong_to_one_counter(
+        one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
+        first: bool, one_log in any_log(), other_log in any_log(),
+    ) {
+        let other = if first { one.clone() } else { other };
+        let (key, other_key) = (grouped_key(&one), grouped_key(&other));
+        prop_assert_eq!(key == other_key, one == other, "{:?}", (key, other_key));
+        let (one_ring, other_ring) = (ring(&key, one_log).unwrap(), ring(&other_key, other_log).unwrap());
+        let is_one_log = one == other && one_log.shares_state_with(other_log);
+        prop_assert_eq!(one_ring == other_ring, is_one_log, "{}", one_ring);
+        let without_groups = packed_key(&other);
+        prop_assert!(![&key, &one_ring, &reservations(&key)].contains(&&without_groups), "{}", key);
+        prop_assert!(one_ring != other_key && reservations(&key) != other_key, "{}", one_ring);
+        // The only tag is the group's, whatever the id.
+        let tag = key.strip_prefix("rl:4:{").unwrap().split_once('}').unwrap().0;
+        prop_assert!(!tag.is_empty() && tag.bytes().all(|b| b.is_ascii_digit()), "{}", key);
+        prop_assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{}", key);
+        prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN, "{}", one_ring);
+        prop_assert!(reservations(&key).len() <= MAX_KEY_LEN, "{}", key);
     }
 
     /// No counter of one owner is a counter of another or a packed key, whatever the periods.

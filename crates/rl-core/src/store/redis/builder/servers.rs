@@ -1,0 +1,94 @@
+//! The servers that hold the counters, as the caller has given them.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::model::StoreError;
+#[cfg(feature = "redis-cluster")]
+use crate::store::redis::connection::Cluster;
+#[cfg(feature = "redis-sentinel")]
+use crate::store::redis::connection::Sentinels;
+use crate::store::redis::connection::{
+    ConnectionSettings, Login, Pool, PoolTarget, Router, Server, redacted_url,
+};
+use crate::store::redis::error::ConnectError;
+
+/// The URLs of servers.
+#[derive(Clone)]
+pub(crate) enum Servers {
+    One(String),
+    #[cfg(feature = "redis-sentinel")]
+    Sentinels {
+        urls: Vec<String>,
+        name: String,
+    },
+    #[cfg(feature = "redis-cluster")]
+    Cluster(Vec<String>),
+}
+
+/// Servers to which a store has tried to connect.
+pub(super) struct Connected {
+    pub(super) router: Router,
+    /// The result of the first attempt.
+    pub(super) probed: Result<(), StoreError>,
+    /// The kind of store and its server, for the log.
+    pub(super) label: String,
+}
+
+impl Servers {
+    /// Returns whether the servers are a cluster.
+    pub(super) const fn is_cluster(&self) -> bool {
+        match self {
+            Self::One(_) => false,
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinels { .. } => false,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => true,
+        }
+    }
+
+    /// Returns the schemes of the URLs.
+    pub(super) fn redacted(&self) -> Vec<String> {
+        match self {
+            Self::One(url) => vec![redacted_url(url)],
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinels { urls, .. } => urls.iter().map(|url| redacted_url(url)).collect(),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(urls) => urls.iter().map(|url| redacted_url(url)).collect(),
+        }
+    }
+
+    /// Tries once to connect.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URLs are not valid.
+    pub(super) async fn connect(
+        &self,
+        login: &Login,
+        settings: &Arc<ConnectionSettings>,
+    ) -> Result<Connected, ConnectError> {
+        let (target, label) = match self {
+            Self::One(url) => {
+                let server = Server::from_url(url, login)?;
+                let label = format!("redis {}", server.name());
+                (PoolTarget::Server(server), label)
+            }
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinels { urls, name } => {
+                let sentinels = Arc::new(Sentinels::new(urls, name, login)?);
+                (PoolTarget::Sentinels(sentinels), format!("redis {name}, by sentinels"))
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(urls) => {
+                let cluster = Cluster::new(urls, login, settings)?;
+                let (probed, label) = (cluster.try_connect().await, cluster.label());
+                return Ok(Connected { router: Router::Cluster(cluster), probed, label });
+            }
+        };
+        let pool = Pool::new(target, settings, &Handle::current());
+        let probed = pool.try_connect().await;
+        Ok(Connected { router: Router::Pool(pool), probed, label })
+    }
+}

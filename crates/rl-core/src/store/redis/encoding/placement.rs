@@ -1,0 +1,173 @@
+//! How the keys of subjects are placed in the slots of a cluster. No I/O.
+//!
+//! A script may name keys of one slot only. So the checks of several subjects share a call on a
+//! cluster only if the subjects share a slot:
+//!
+//! ```text
+//! slots       0 ──────────── 5461 ──────────── 10922 ──────────── 16383
+//! primaries   │      A       │       B         │        C         │
+//! 6 groups        0      1       2        3        4         5          one slot each
+//!                 ▲
+//! subject ─ BLAKE3 ─ group 0 ─ {9918}: the tag whose slot is the middle of the first sixth
+//! ```
+
+use std::sync::Arc;
+
+use crate::model::Subject;
+use crate::store::Namespace;
+use crate::store::redis::hash_slot::{SLOTS, slot_of_tag};
+
+/// The slots of the subjects' keys.
+#[derive(Clone, Debug)]
+pub(crate) enum Placement {
+    /// One server holds all keys.
+    OneServer,
+    /// Each subject has a hash tag of its own.
+    SubjectSlots,
+    /// The subjects of a group have one hash tag.
+    GroupSlots(Arc<SlotGroups>),
+}
+
+/// Groups of subjects. All keys of a group are in one slot.
+#[derive(Debug)]
+pub(crate) struct SlotGroups {
+    /// The hash tag of each group.
+    tags: Vec<String>,
+    /// The key of the hash that assigns subjects to groups.
+    hash_key: [u8; 32],
+}
+
+impl Placement {
+    /// Returns whether the servers are a cluster.
+    pub(crate) const fn is_cluster(&self) -> bool {
+        !matches!(self, Self::OneServer)
+    }
+
+    /// Returns the groups, if subjects have groups.
+    pub(crate) fn groups(&self) -> Option<&SlotGroups> {
+        if let Self::GroupSlots(groups) = self { Some(groups) } else { None }
+    }
+
+    /// Returns the group of a subject. Only subjects of one group share a call. Without groups, it
+    /// is 0 for every subject.
+    pub(crate) fn group_of(&self, namespace: &Namespace, subject: &Subject) -> u16 {
+        self.groups().map_or(0, |groups| groups.group_of(namespace, subject))
+    }
+}
+
+impl SlotGroups {
+    /// The most groups: one for each slot.
+    pub(crate) const MAX: u16 = SLOTS;
+
+    /// Creates `count` groups, from 1 to [`MAX`](Self::MAX), for the keys with this prefix.
+    ///
+    /// The slot of each group is the middle of its equal part of all slots. It takes a few
+    /// milliseconds at most.
+    pub(crate) fn new(count: u16, prefix: &str) -> Self {
+        let mut group_of_slot = vec![None; usize::from(SLOTS)];
+        for group in 0..count {
+            group_of_slot[usize::from(middle_slot(group, count))] = Some(group);
+        }
+        let mut tags = vec![String::new(); usize::from(count)];
+        let mut missing = count;
+        let mut numbers = 0_u32..;
+        // Every slot is that of a number with at most six digits, which a test checks.
+        while missing > 0
+            && let Some(number) = numbers.next()
+        {
+            let tag = number.to_string();
+            if let Some(group) = group_of_slot[usize::from(slot_of_tag(&tag))].take() {
+                tags[usize::from(group)] = tag;
+                missing -= 1;
+            }
+        }
+        let hash_key = blake3::derive_key("rl-core 2026 group of a subject", prefix.as_bytes());
+        Self { tags, hash_key }
+    }
+
+    /// Returns the number of groups.
+    pub(crate) fn count(&self) -> usize {
+        self.tags.len()
+    }
+
+    /// Returns the group of a subject, which is the same in every process.
+    pub(crate) fn group_of(&self, namespace: &Namespace, subject: &Subject) -> u16 {
+        let mut hasher = blake3::Hasher::new_keyed(&self.hash_key);
+        for part in [namespace.as_str(), ":", subject.realm().as_str(), ":"] {
+            hasher.update(part.as_bytes());
+        }
+        let hash = hasher.update(subject.id().as_bytes()).finalize();
+        let [a, b, c, d, ..] = *hash.as_bytes();
+        // The product is less than `count` times 2^32, so the result is below `count`.
+        let scaled = u64::from(u32::from_be_bytes([a, b, c, d])) * self.tags.len() as u64;
+        u16::try_from(scaled >> 32).unwrap_or_default()
+    }
+
+    /// Returns the hash tag of a subject's group.
+    pub(crate) fn tag_of(&self, namespace: &Namespace, subject: &Subject) -> &str {
+        &self.tags[usize::from(self.group_of(namespace, subject))]
+    }
+}
+
+/// Returns the middle slot of a group's equal part of all slots.
+const fn middle_slot(group: u16, count: u16) -> u16 {
+    let (group, count, slots) = (group as u32, count as u32, SLOTS as u32);
+    ((2 * group + 1) * slots / (2 * count)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_spread_evenly_over_the_slots() {
+        for count in [1, 2, 3, 6, 7, 12, 48, 1_000, 10_000, SlotGroups::MAX] {
+            let groups = SlotGroups::new(count, "rl");
+            assert_eq!(groups.count(), usize::from(count));
+            let slots: Vec<u16> = groups.tags.iter().map(|tag| slot_of_tag(tag)).collect();
+            assert!(slots.is_sorted_by(|one, next| one < next), "{count} groups: {slots:?}");
+            let distances = slots.windows(2).map(|pair| pair[1] - pair[0]);
+            let mean = SLOTS / count;
+            assert!(distances.into_iter().all(|distance| distance - mean <= 1), "{count} groups");
+            assert!(groups.tags.iter().all(|tag| (1..=6).contains(&tag.len())), "{count} groups");
+            // Primaries that hold equal parts of the slots hold equal numbers of groups.
+            for share in [0..5_461, 5_461..10_922, 10_922..SLOTS] {
+                let held = slots.iter().filter(|slot| share.contains(slot)).count();
+                assert!(held.abs_diff(usize::from(count) / 3) <= 1, "{count} groups: {held}");
+            }
+        }
+    }
+
+    #[test]
+    fn subjects_are_spread_evenly_over_the_groups() {
+        let groups = SlotGroups::new(12, "rl");
+        let namespace = Namespace::default();
+        let mut sizes = [0_u32; 12];
+        for number in 0..12_000 {
+            let subject = Subject::consumer(&format!("consumer-{number}"));
+            sizes[usize::from(groups.group_of(&namespace, &subject))] += 1;
+        }
+        // Six standard deviations around the mean of 1 000.
+        assert!(sizes.iter().all(|size| (820..=1_180).contains(size)), "{sizes:?}");
+    }
+
+    /// A change of these values would make every counter start anew.
+    #[test]
+    fn groups_of_subjects_never_change() {
+        let groups = SlotGroups::new(12, "rl");
+        let namespace = Namespace::default();
+        let of = |subject: Subject| groups.tag_of(&namespace, &subject).to_owned();
+        let tags = [
+            of(Subject::consumer("acme")),
+            of(Subject::user("acme")),
+            of(Subject::digest(crate::model::Realm::Key, [0xab; 16])),
+        ];
+        assert_eq!(tags, ["2481", "506", "20959"]);
+        let other = SlotGroups::new(12, "secret");
+        let differs = |number: u32| {
+            let subject = Subject::consumer(&number.to_string());
+            groups.group_of(&namespace, &subject) != other.group_of(&namespace, &subject)
+        };
+        assert!((0..20).any(differs), "the prefix is part of the hash");
+    }
+}
