@@ -13,6 +13,7 @@ static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
 /// The next step of an adapter for a request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "boxing the common case would allocate")]
 pub enum Admission {
     /// Call the service, because the request is not counted.
     Exempt,

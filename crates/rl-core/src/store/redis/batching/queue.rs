@@ -85,7 +85,7 @@ impl BatchQueue {
         let group = subject.group;
         let collected = self.collected.entry(group).or_default();
         collected.push(subject);
-        if collected.len() % limits.max_subjects == 0 {
+        if collected.len().is_multiple_of(limits.max_subjects) {
             self.full.push(group);
         }
     }
