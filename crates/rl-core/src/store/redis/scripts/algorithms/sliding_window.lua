@@ -64,15 +64,22 @@ if total_i > MAX_UNITS then total_i = MAX_UNITS end
 local number = (when - when % precision_i) / precision_i
 local place = 7 * (newest_i - number - 1) + 1
 if when >= since_i and number <= newest_i and place < #older_i then
+  local held = current_i
+  if number < newest_i then held = struct.unpack('>I7', older_i, place) end
+  local given = math.min(held, units)
   if number == newest_i then
-    current_i = max_of(0, current_i - units)
+    current_i = held - given
   else
-    local held = struct.unpack('>I7', older_i, place)
-    older_i = string.sub(older_i, 1, place - 1) .. struct.pack('>I7', max_of(0, held - units))
+    older_i = string.sub(older_i, 1, place - 1) .. struct.pack('>I7', held - given)
       .. string.sub(older_i, place + 7)
   end
   local first = math.floor((now - period_i) / precision_i)
-  total_i = units_of_buckets(first, newest_i, newest_i, current_i, older_i)
+  if total_i == MAX_UNITS then
+    -- The total was cut off.
+    total_i = units_of_buckets(first, newest_i, newest_i, current_i, older_i)
+  elseif number >= first then
+    total_i = total_i - given
+  end
 end
 
 --@ lasts
