@@ -1,10 +1,10 @@
 use crate::model::Outcome;
 use crate::time::Timestamp;
 
-/// The operations of an algorithm on the state of one limit: a few integers, the *cells*, whose meaning
-/// the algorithm defines. All cells of an unused limit are 0.
+/// The operations of an algorithm on the state of one limit.
 ///
-/// `now` is never before the last change of the state.
+/// A state consists of a few integers, the *cells*, whose meaning the algorithm defines. All cells
+/// of an unused limit are 0. `now` is never before the last change of the state.
 pub(super) trait Counting {
     /// Returns the units that can be granted at `now`.
     fn available(&self, cells: &[u64], now: Timestamp) -> u64;
@@ -12,16 +12,17 @@ pub(super) trait Counting {
     /// Charges `units` at `now`, even if fewer are available. Returns the status of the limit after it.
     fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome;
 
-    /// Charges `units` at `now` if they can be granted. Returns the status of the limit after it, or `None`,
-    /// and changes nothing.
+    /// Charges `units` at `now` if they can be granted, and returns the status of the limit after
+    /// it. Otherwise returns `None` and changes nothing.
     #[inline]
     fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
         (units <= self.available(cells, now)).then(|| self.charge(cells, now, units))
     }
 
-    /// Gives back those of the `units` charged at `charged_at` that still count at `now`.
+    /// Refunds those of the `units` charged at `charged_at` that still count at `now`.
     ///
-    /// `charged_at` is not after `now`. If the state was reset or lost since then, nothing is given back.
+    /// `charged_at` is not after `now`. If the state was reset or lost since then, nothing is
+    /// refunded.
     fn refund(&self, cells: &mut [u64], now: Timestamp, charged_at: Timestamp, units: u64);
 
     /// Returns the time from which the state is as if never used, so that it can be removed.
@@ -31,14 +32,14 @@ pub(super) trait Counting {
     fn outcome(&self, cells: &[u64], now: Timestamp, required: u64) -> Outcome;
 }
 
-/// Returns the first cells; `None` if the limit is unused.
+/// Returns the first `N` cells, or `None` if the limit is unused.
 #[inline]
 pub(super) fn used_cells<const N: usize>(cells: &[u64]) -> Option<[u64; N]> {
     let cells = *cells.first_chunk::<N>()?;
     (cells != [0; N]).then_some(cells)
 }
 
-/// Replaces the first cells.
+/// Replaces the first `N` cells.
 #[inline]
 pub(super) fn set_cells<const N: usize>(cells: &mut [u64], new: [u64; N]) {
     if let Some(cells) = cells.first_chunk_mut::<N>() {
@@ -46,7 +47,7 @@ pub(super) fn set_cells<const N: usize>(cells: &mut [u64], new: [u64; N]) {
     }
 }
 
-/// Returns the time from `now` to `end` in µs; 0 if `end` has passed.
+/// Returns the time from `now` to `end` in µs, or 0 if `end` has passed.
 #[inline]
 pub(super) const fn until(end: u64, now: Timestamp) -> u64 {
     end.saturating_sub(now.as_micros())

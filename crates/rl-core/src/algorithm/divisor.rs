@@ -1,9 +1,9 @@
-/// A divisor of at most 2^63 that is known long before a number is divided by it.
+/// A divisor of at most 2^63 that is known before the numbers that it divides.
 ///
-/// A division takes as long as a dozen other instructions. This one is a multiplication by the
-/// reciprocal, rounded up: with `2^(bits - 1) < divisor <= 2^bits`, the quotient of a number below 2^63
-/// is `number × (⌊2^(63 + bits) / divisor⌋ + 1) / 2^(63 + bits)`, rounded down (Granlund and Montgomery,
-/// *Division by invariant integers using multiplication*, 1994).
+/// A division takes as long as a dozen other instructions. This type multiplies by the reciprocal,
+/// rounded up, instead. With `2^(bits - 1) < divisor <= 2^bits`, the quotient of a number below
+/// 2^63 is `number × (⌊2^(63 + bits) / divisor⌋ + 1) / 2^(63 + bits)`, rounded down (Granlund and
+/// Montgomery, *Division by invariant integers using multiplication*, 1994).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Divisor {
     divisor: u64,
@@ -12,7 +12,7 @@ pub(super) struct Divisor {
 }
 
 impl Divisor {
-    /// Creates a divisor; 1 stands for 0, by which nothing is divided.
+    /// Creates a divisor. A divisor of 0 becomes 1.
     pub(super) const fn new(divisor: u64) -> Self {
         let divisor = if divisor == 0 { 1 } else { divisor };
         let bits = u64::BITS - (divisor - 1).leading_zeros();
@@ -20,7 +20,7 @@ impl Divisor {
         Self { divisor, reciprocal: reciprocal as u64, bits }
     }
 
-    /// Returns the number to divide by.
+    /// Returns the divisor.
     #[inline]
     pub(super) const fn get(self) -> u64 {
         self.divisor

@@ -1,25 +1,25 @@
-//! Generic cell rate algorithm: one unit every period / max, and at most `burst` units at once after a
-//! pause.
+//! Generic cell rate algorithm: allows one unit every period / max, and at most `burst` units at
+//! once after a pause.
 //!
 //! * **Guarantee**: at most burst + rate × *t* units are granted in every span of time *t*.
-//! * **Invariant**: the *theoretical arrival time* (TAT) is when the limit would be idle again. A
-//!   request of cost `c` is allowed if and only if max(TAT, now) + `c` × T − burst × T <= now, where T is
-//!   the emission interval, period / max; then the TAT moves on by `c` × T.
-//! * **Rounding**: none. T need not be whole, so the TAT is stored as whole microseconds and a fraction
-//!   of 1 / max of one. Reported waits are rounded up to whole microseconds.
-//! * **Refunds** move the TAT back by `c` × T, never before now, if the limit has been in use without
-//!   a pause since the charge. While it was in use no unit that accrued was lost, so all of the charge
-//!   still counts. Once the limit has been idle, nothing of an earlier charge counts, and nothing is
-//!   given back.
+//! * **Invariant**: the *theoretical arrival time* (TAT) is the time at which the limit would be
+//!   idle again. Let T be the emission interval, period / max. A request of cost `c` is allowed if
+//!   and only if max(TAT, now) + `c` × T − burst × T <= now. The TAT then moves on by `c` × T.
+//! * **Rounding**: none. T may be fractional, so the TAT is stored as whole microseconds and a
+//!   fraction in units of 1 / max µs. Reported waits are rounded up to whole microseconds.
+//! * **Refunds** move the TAT back by `c` × T, but never before now. They apply only if the limit
+//!   has been in use without a pause since the charge. During that time no accrued unit was lost,
+//!   so the whole charge still counts. Once the limit has been idle, no earlier charge counts, and
+//!   nothing is refunded.
 //! * **Why a refund never grants more**: let the limit be in use since *s*, when the TAT was *s*. From there
 //!   on only charges move the TAT on and only refunds of these charges move it back, so at every time
 //!   TAT >= *s* + T × (charged − refunded). A request is allowed only if TAT − now <= burst × T
 //!   afterwards: charged − refunded <= burst + rate × (now − *s*). In every span of time *t*, the units
-//!   granted in it less those given back in it are at most burst + rate × *t*, by the same argument
-//!   from the TAT at its beginning, which is not before that time.
-//! * **State**: three integers, the TAT, its fraction, and since when the limit has been in use. When
-//!   `max` changes, the time until the limit is idle stays: the share of the burst that is in use is
-//!   kept.
+//!   granted in it, less those refunded in it, are at most burst + rate × *t*. The argument is the same
+//!   from the TAT at the beginning of the span, which is not before that time.
+//! * **State**: three integers: the TAT, its fraction, and the time since which the limit has been
+//!   in use. When `max` changes, the time until the limit is idle stays the same, so the used share
+//!   of the burst stays the same.
 //!
 //! The algorithm is that of the ATM Forum's Traffic Management Specification 4.0, in the form of
 //! *virtual scheduling*.
@@ -31,8 +31,8 @@ use super::divisor::Divisor;
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
-/// A GCRA limit. Cells: the TAT in whole microseconds, its fraction in 1 / max of one, and since when
-/// the limit has been in use without a pause.
+/// A GCRA limit. Its cells are the TAT in whole microseconds, the fraction of the TAT in units of
+/// 1 / max µs, and the time since which the limit has been in use without a pause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gcra {
     max: u64,
@@ -41,11 +41,12 @@ pub(super) struct Gcra {
     by_period: Divisor,
     /// The emission interval.
     interval: Exact,
-    /// The most units that can be charged at once exactly.
+    /// The largest number of units that can be charged at once exactly.
     chargeable: u64,
 }
 
-/// A time or a span with a fraction. The derived order is right, because the fraction is below `max`.
+/// A time or a duration with a fraction. The derived order is right, because the fraction is below
+/// `max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Exact {
     micros: u64,
@@ -90,7 +91,8 @@ impl Gcra {
         (tat > Exact { micros: now.as_micros(), fraction: 0 }).then_some(tat)
     }
 
-    /// Returns the units in use at `now`: the fewest units that take the time from `now` to the TAT.
+    /// Returns the units in use at `now`: the smallest number of units that take the time from
+    /// `now` to the TAT.
     fn used(self, tat: Exact, now: Timestamp) -> u64 {
         let ahead = tat.micros - now.as_micros();
         let fractions = ahead.checked_mul(self.max).and_then(|all| all.checked_add(tat.fraction));
@@ -103,7 +105,8 @@ impl Gcra {
 }
 
 impl Gcra {
-    /// Returns the TAT after `units` were charged, and since when the limit has been in use then.
+    /// Returns the TAT after a charge of `units`, and the time since which the limit is in use
+    /// after it.
     #[inline(always)]
     fn charged(self, cells: &[u64], now: Timestamp, units: u64) -> (Exact, u64) {
         let idle = Exact { micros: now.as_micros(), fraction: 0 };
@@ -143,7 +146,8 @@ impl Counting for Gcra {
         Outcome::granted(self.used(tat, now), tat.ceil() - now.as_micros())
     }
 
-    /// Charges at once, because the units in use are whole: they grow by `units`.
+    /// Compares the used units after the charge, so that the TAT is computed once. A charge raises
+    /// the used units by exactly `units`.
     #[inline]
     fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
         if units > self.burst {
@@ -253,9 +257,9 @@ mod tests {
         assert_eq!(fast.available(&state, Timestamp::from_micros(at(0).as_micros() + 1)), 1);
     }
 
-    /// A charge that has drained, refunded into a later burst, once granted that burst twice.
+    /// Regression: a refund of a charge that no longer counted granted a later burst twice.
     #[test]
-    fn a_late_refund_gives_nothing_back() {
+    fn a_refund_after_the_limit_was_idle_has_no_effect() {
         let limit = gcra("10/second:gcra");
         let mut state = [0; 3];
         limit.charge(&mut state, at(0), 10);
@@ -264,7 +268,7 @@ mod tests {
         assert_eq!(limit.available(&state, at(5_000)), 0);
         limit.refund(&mut state, at(5_000), at(5_000), 4);
         assert_eq!(limit.available(&state, at(5_000)), 4);
-        // 200 ms later two units have accrued, and stay.
+        // Two units have accrued in 200 ms. The refund adds one to them.
         limit.refund(&mut state, at(5_200), at(5_000), 1);
         assert_eq!(limit.available(&state, at(5_200)), 7);
         limit.refund(&mut state, at(5_200), at(5_000), 6);
@@ -277,7 +281,8 @@ mod tests {
         let mut state = [0; 3];
         limit.charge(&mut state, at(0), 1_000);
         limit.charge(&mut state, at(900), 900);
-        // Of the first charge alone 100 units would still count, but no accrued unit was lost.
+        // Only 100 units of the first charge would still count by themselves, but no accrued unit
+        // was lost.
         assert_eq!(limit.available(&state, at(900)), 0);
         limit.refund(&mut state, at(900), at(0), 800);
         assert_eq!(limit.available(&state, at(900)), 800);
@@ -288,7 +293,8 @@ mod tests {
     }
 
     proptest! {
-        /// In every span at most burst + rate × time, and the wait is exact to the microsecond.
+        /// Checks that every span grants at most burst + rate × time, and that the wait is exact to
+        /// the microsecond.
         #[test]
         fn never_more_than_burst_and_rate(
             max in 1..2_000_u64, millis in 1..100_000_u64, burst in 1..50_u64,

@@ -1,59 +1,64 @@
 //! The entries of a sliding log: a ring of slots, with sums.
 
-/// The time at which units were charged, and their number. All entries in use have at least one unit; an
-/// entry whose units were given back has none, and keeps its time until its slot is reused.
+/// The units that were charged at one time.
+///
+/// An entry in use has at least one unit. An entry whose units were refunded has none, and keeps
+/// its time until its slot is reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LogEntry {
     time: u64,
     units: u64,
 }
 
-/// The slots of an empty log, a power of two.
+/// The number of slots of an empty log, a power of two.
 const FEWEST_SLOTS: usize = 4;
 
-/// The slots that a log keeps, however few entries it has.
+/// A log of at most this number of slots never shrinks.
 const FEW_SLOTS: usize = 32;
 
-/// The slots, or the sums of the level below, that one sum adds up: a power of two.
+/// The number of slots, or of sums in the level below, that one sum covers: a power of two.
 const FAN_OUT: usize = 1 << FAN_OUT_BITS;
 const FAN_OUT_BITS: u32 = 4;
 
-/// Expired entries that are cleared with each charge: more than it adds, so that they run out.
+/// The number of expired entries that each charge clears: more than the one entry that it adds, so
+/// that expired entries do not accumulate.
 const CLEARED: usize = 4;
 
-/// Entries that are compared in turn before a search begins.
+/// The number of entries that are compared one by one before a search begins, and the largest range
+/// that is searched without interpolation.
 const COMPARED: usize = 8;
 
-/// Entries, oldest first.
+/// The entries of a log, oldest first.
 ///
 /// ```text
 ///            cleared   expired       in use
-/// slots    [ 0 0 0 0 | e e e e e e | e e - e e e e e | 0 0 0 ]     a ring; - was given back
+/// slots    [ 0 0 0 0 | e e e e e e | e e - e e e e e | 0 0 0 ]     a ring; - was refunded
 ///                      first         first + expired   first + stored
 /// level 0  [  sum of 16 slots  |  sum of 16 slots  | …       ]     levels end at 16 sums or fewer
 /// level 1  [  sum of 16 of these                     | …     ]
 /// ```
 ///
-/// No entry moves when another one is given back or expires. Levels find the entry whose expiry frees a
-/// number of units, and the units of those that expire at once, in a few steps of 16 additions.
+/// No entry moves when another one is refunded or expires. The levels of sums answer two questions
+/// in a few steps of 16 additions: which entry must expire to free a number of units, and how many
+/// units expire at once.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     slots: Box<[LogEntry]>,
     levels: Vec<Box<[u64]>>,
-    /// The slot of the oldest entry that is stored.
+    /// The slot of the oldest stored entry.
     first: usize,
-    /// The entries that are stored, with those that have expired or were given back.
+    /// The number of stored entries, including those that have expired or were refunded.
     stored: usize,
-    /// The expired entries at the front, and their units.
+    /// The number of expired entries at the front. Their units are `expired_units`.
     expired: usize,
     expired_units: u64,
-    /// The entries behind them that were given back.
+    /// The number of refunded entries behind the expired ones.
     emptied: usize,
     /// The units of the entries in use.
     units: u64,
 }
 
-/// The position of an entry: how many are stored before it.
+/// The position of an entry: the number of stored entries before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogPosition(usize);
 
@@ -73,14 +78,14 @@ impl Log {
         (self.len() > 0).then(|| self.entry(self.stored - 1).time)
     }
 
-    /// Returns the units of the entries after `until`.
+    /// Returns the units of the entries that are later than `until`.
     #[inline]
     pub(super) fn units_after(&self, until: Option<u64>) -> u64 {
         let (_, units) = self.expiring(until);
         self.units - units
     }
 
-    /// Removes the entries that are not after `until`.
+    /// Removes the entries that are not later than `until`.
     #[inline]
     pub(super) fn drop_until(&mut self, until: Option<u64>) {
         let (count, units) = self.expiring(until);
@@ -101,7 +106,7 @@ impl Log {
         }
     }
 
-    /// Moves the entries to fewer slots, if they use few of them.
+    /// Moves the entries to fewer slots if most slots are unused.
     #[inline]
     fn give_back_slots(&mut self) {
         if self.slots.len() > FEW_SLOTS && self.len() < self.slots.len() / 8 {
@@ -122,7 +127,7 @@ impl Log {
     /// Adds an entry.
     pub(super) fn push(&mut self, time: u64, units: u64) {
         if self.stored == self.slots.len() {
-            // Also drops the entries that have expired or were given back.
+            // Also drops the entries that have expired or were refunded.
             self.rebuild();
         }
         let slot = self.slot(self.stored);
@@ -132,7 +137,7 @@ impl Log {
         self.stored += 1;
     }
 
-    /// Returns the place and the units of the entry of exactly this time.
+    /// Returns the position and the units of the entry with exactly this time.
     pub(super) fn find(&self, time: u64) -> Option<(LogPosition, u64)> {
         let newest = self.stored.checked_sub(1)?;
         let position = match self.entry(newest).time {
@@ -144,7 +149,7 @@ impl Log {
         (entry.time == time && entry.units > 0).then_some((LogPosition(position), entry.units))
     }
 
-    /// Removes units from an entry, and the entry with its last unit.
+    /// Removes units from an entry. Removes the entry if none are left.
     pub(super) fn lower(&mut self, LogPosition(position): LogPosition, units: u64) {
         let slot = self.slot(position);
         self.set_units(slot, self.slots[slot].units - units);
@@ -164,7 +169,7 @@ impl Log {
         self.give_back_slots();
     }
 
-    /// Returns the time of the entry whose expiry frees `units` of the units after `until`.
+    /// Returns the time of the entry whose expiry frees `units` of the units later than `until`.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
         let (_, expiring) = self.expiring(until);
         let units = units + expiring;
@@ -172,14 +177,15 @@ impl Log {
             return None;
         }
         let units = units + self.expired_units;
-        // The entries from `first` on come before those that begin again at the first slot.
+        // The ring wraps around: the slots before `first` hold the newest entries.
         let begun_again = self.units_before(self.first);
         let at_end = self.units + self.expired_units - begun_again;
         let sought = if units <= at_end { units + begun_again } else { units - at_end };
         Some(self.slots[self.slot_with(sought)].time)
     }
 
-    /// Returns the number of entries in use or given back that are not after `until`, and their units.
+    /// Returns the number and the units of the stored entries that are not later than `until`. The
+    /// number includes refunded entries.
     #[inline(always)]
     fn expiring(&self, until: Option<u64>) -> (usize, u64) {
         match until {
@@ -218,8 +224,9 @@ impl Log {
         (end - self.expired, stored - self.expired_units)
     }
 
-    /// Returns the position of the first entry at `time` or later. Times are often evenly spread, so the
-    /// first guesses interpolate.
+    /// Returns the position of the first entry at `time` or later.
+    ///
+    /// The first guesses interpolate, because times are often evenly spread.
     fn first_from(&self, time: u64) -> usize {
         let (mut low, mut high) = (self.expired, self.stored);
         let mut guesses = 3;
@@ -277,7 +284,7 @@ impl Log {
         self.expired -= 1;
     }
 
-    /// Returns the units of the slots before `end`.
+    /// Returns the units of the slots before the slot `end`.
     fn units_before(&self, mut end: usize) -> u64 {
         if end == 0 {
             return 0;
@@ -292,7 +299,8 @@ impl Log {
         units
     }
 
-    /// Returns the first slot up to which there are at least `units`. There must be as many.
+    /// Returns the first slot at which the units, added from the first slot on, reach `units`. The
+    /// slots must hold at least `units`.
     fn slot_with(&self, mut units: u64) -> usize {
         let mut index = 0;
         for level in self.levels.iter().rev() {
@@ -309,7 +317,7 @@ impl Log {
         index
     }
 
-    /// Moves the entries in use to as many slots as they need, and half as many again or more.
+    /// Moves the entries in use to a ring of at least 1.5 times as many slots.
     #[inline(never)]
     fn rebuild(&mut self) {
         let wanted = self.len() + self.len() / 2;
@@ -347,7 +355,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     impl Log {
-        /// Panics unless every sum is right and every slot without an entry is empty.
+        /// Panics if a sum is wrong, or if a slot without an entry is not empty.
         fn assert_sound(&self) {
             let units = |range: std::ops::Range<usize>| -> u64 {
                 range.map(|position| self.entry(position).units).sum()
@@ -368,7 +376,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Compares the log with a map of times, over many entries and removals in any order.
+        /// Compares the log with a map from times to units, for many entries that are removed in
+        /// any order.
         #[test]
         fn a_log_is_a_map_of_times_to_units(
             steps in prop::collection::vec((0..9_u8, any::<u32>(), 1..4_u64), 1..3_000),
@@ -427,7 +436,7 @@ mod tests {
         }
     }
 
-    /// Otherwise a few long requests would keep the memory of many others.
+    /// Without this, a log of a few long-lived permits would keep the memory of its largest size.
     #[test]
     fn a_log_of_few_entries_takes_few_slots() {
         let mut log = Log::default();

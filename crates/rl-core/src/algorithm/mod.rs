@@ -1,13 +1,15 @@
-//! How limits count, as pure functions: no clock, no lock, no I/O, no floating point.
+//! The algorithms, as pure functions: no clock, no lock, no I/O, no floating point.
 //!
-//! Every algorithm implements the same operations (`Counting`) on the state of one limit. A [`Plan`] has the
-//! algorithms of a policy with their constants; the store in memory runs it over the record of a subject, and
-//! charges all limits or none. Each file has a twin in
-//! `store/redis/scripts/algorithms/` that charges the same way. Only this module computes the status that
-//! a client sees: from the state that was stored here or on Redis, or, for a log
-//! on Redis, from the summary that the script replies.
+//! Every algorithm implements the same operations (`Counting`) on the state of one limit. A
+//! [`Plan`] contains the algorithms of a policy with their constants. The memory store runs the
+//! plan over the record of a subject, and charges all limits or none.
 //!
-//! ARCHITECTURE.md lists the steps to add an algorithm. Concurrency is a sliding log whose units are released.
+//! Each file has a twin in `store/redis/scripts/algorithms/` that charges the same way. Only this
+//! module computes the status that a client sees. It computes it from the state that was stored
+//! here or on Redis. For a log on Redis, it uses the summary that the script replies.
+//!
+//! A concurrency limit is a sliding log whose units are released. ARCHITECTURE.md lists the steps
+//! to add an algorithm.
 
 mod counting;
 mod divisor;

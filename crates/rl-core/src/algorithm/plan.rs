@@ -1,4 +1,4 @@
-//! The limits of a policy, compiled once: a straight list of steps over one record.
+//! The limits of a policy, compiled once into a list of steps over one record.
 //!
 //! ```text
 //! policy    10/second    100/minute:gcra              20:concurrency    60/hour:sliding-window:...
@@ -7,13 +7,14 @@
 //! logs                                                [ log ]
 //! ```
 //!
-//! A record is a row of integers, the *cells*, and a row of logs. Each step has its own cells, two at
-//! least, or its log. In each pair of the first four cells the former is a time and the latter a number, so
-//! that a store can pack a pair into ten bytes.
+//! A record is an array of integers, the *cells*, and an array of logs. Each step has at least two
+//! cells of its own, or its own log. The first four cells of a step are two pairs. In each pair,
+//! the first cell is a time and the second a number, so that a store can pack a pair into ten
+//! bytes.
 //!
 //! A decision takes two passes. [`Plan::judge`] reads the record, and computes what can be charged.
-//! [`Plan::commit`] charges it to all steps. Between both, a caller may judge other records, and
-//! commit all or none of them.
+//! [`Plan::commit`] charges it to all steps. Between the passes, a caller may judge other records,
+//! and commit all or none of them.
 
 use super::fixed_window::{CompiledWindows, FixedWindow, LANES};
 use super::step::{LimitCounter, PlanStep, SubjectStates, SubjectStatesMut};
@@ -27,9 +28,9 @@ pub(crate) struct Judgement {
     pub(crate) at: Timestamp,
     /// The units to charge; 0 if the request is denied or only peeks.
     pub(crate) charged: u64,
-    /// Whether no request is granted any more once they are charged.
+    /// Whether the charge leaves no unit for a further request.
     pub(crate) is_full: bool,
-    /// The limits in shadow that do not grant the units, one bit for each. They are not charged.
+    /// The limits in shadow that cannot grant the units, one bit for each. They are not charged.
     pub(crate) uncharged: u16,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Plan {
     fits_lanes: bool,
     /// Whether all limits count units and are enforced.
     is_plain: bool,
-    /// The limits, if all of these are fixed windows as well.
+    /// The limits, if `is_plain` and all are fixed windows; otherwise empty.
     plain_windows: Box<[FixedWindow]>,
 }
 
@@ -103,12 +104,12 @@ impl Plan {
         self.logs
     }
 
-    /// Returns whether a pair of cells for each of six lanes holds a record.
+    /// Returns whether a record fits into six lanes, with a pair of cells in each.
     pub(crate) const fn fits_lanes(&self) -> bool {
         self.fits_lanes
     }
 
-    /// Computes what a request charges at `now`. Changes nothing.
+    /// Computes the charge of a request at `now`. Changes nothing.
     #[inline(always)]
     pub(crate) fn judge(
         &self,
@@ -128,7 +129,7 @@ impl Plan {
         Judgement { at, charged, is_full: charged >= granted, uncharged: 0 }
     }
 
-    /// Computes what a request charges if some limits are in shadow, or count requests.
+    /// Computes the charge of a request if some limits are in shadow or count requests.
     #[inline(never)]
     fn judge_apart(
         &self,
@@ -142,7 +143,7 @@ impl Plan {
             let least = if step.limit().counts_requests() { &mut requests } else { &mut units };
             *least = step.available(states, at).min(*least);
         }
-        // The units that one request is granted.
+        // Limits that count requests grant a request as a whole, or not at all.
         let granted = if requests == 0 { 0 } else { units };
         let charged = mode.charged(cost, granted);
         let is_last_request = requests == u64::from(charged > 0);
@@ -154,7 +155,7 @@ impl Plan {
         judgement
     }
 
-    /// Returns the limits in shadow that do not grant `units`.
+    /// Returns the limits in shadow that cannot grant `units`.
     fn denying_in_shadow(&self, states: SubjectStates<'_>, now: Timestamp, units: u64) -> u16 {
         let denies = |step: &PlanStep| {
             step.limit().is_shadow() && step.available(states, now) < step.limit().units(units)
@@ -163,7 +164,7 @@ impl Plan {
         steps.filter(|(_, step)| denies(step)).fold(0, |set, (index, _)| set | 1 << index)
     }
 
-    /// Charges what was judged. Passes the index and the status of each limit to `outcome`.
+    /// Makes the judged charge. Calls `outcome` with the index and the status of each limit.
     #[inline(always)]
     pub(crate) fn commit(
         &self,
@@ -188,8 +189,9 @@ impl Plan {
         !self.plain_windows.is_empty()
     }
 
-    /// Charges `units` to fixed windows that are all open, if each has more than that left. Passes the index
-    /// and the status of each limit to `outcome`. Returns `false` and changes nothing if one has not.
+    /// Charges `units` to fixed windows that are all open, if each has more than `units` left.
+    /// Calls `outcome` with the index and the status of each limit. Returns `false` and changes
+    /// nothing if a window has too little left.
     #[inline(always)]
     pub(crate) fn try_charge_open_windows(
         &self,
@@ -211,8 +213,8 @@ impl Plan {
         true
     }
 
-    /// Returns the time until which the enforced limits deny a request of `units`; the beginning of time if
-    /// they grant it, or never will.
+    /// Returns the time until which the enforced limits deny a request of `units`. Returns the
+    /// epoch if they grant it now, or never will.
     #[inline(never)]
     pub(crate) fn denied_until(
         &self,
@@ -225,14 +227,14 @@ impl Plan {
         waits.max().map_or(Timestamp::EPOCH, |wait| now.plus_micros(wait))
     }
 
-    /// Returns the time from which all states can be removed.
+    /// Returns the time from which the whole record can be removed.
     pub(crate) fn expires(&self, states: SubjectStates<'_>) -> Timestamp {
         self.steps.iter().map(|step| step.expires(states)).max().unwrap_or_default()
     }
 
     /// Returns the used fraction of the fullest enforced limit at `now`, scaled to 0–255 and rounded down.
     ///
-    /// Eviction compares fractions, because units of different limits do not compare.
+    /// Eviction compares fractions, because units of different limits are not comparable.
     pub(crate) fn used_fraction(&self, states: SubjectStates<'_>, now: Timestamp) -> u8 {
         let enforced = self.steps.iter().filter(|step| !step.limit().is_shadow());
         let fractions = enforced.map(|step| {

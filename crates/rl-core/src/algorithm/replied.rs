@@ -17,8 +17,8 @@ impl State {
         Self(cells.collect())
     }
 
-    /// Returns the state without the last `calls` calls of `cost` units of `limit`, which were all charged
-    /// at `now`.
+    /// Returns the state before the last `calls` calls, each of `cost` units, which were all
+    /// charged at `now`.
     pub(crate) fn without(&self, limit: Limit, now: Timestamp, calls: u64, cost: u64) -> Self {
         let (mut state, units) = (self.clone(), calls.saturating_mul(limit.units(cost)));
         if units == 0 {
@@ -46,7 +46,8 @@ impl State {
     }
 }
 
-/// Returns how many integers a script replies for `limit`: its state, or the summary of a log.
+/// Returns the number of integers that a script replies for `limit`: its state, or the summary of a
+/// log.
 pub(crate) fn replied_cells(limit: Limit) -> usize {
     match LimitCounter::new(limit) {
         LimitCounter::Window(_) => 2,
@@ -56,7 +57,7 @@ pub(crate) fn replied_cells(limit: Limit) -> usize {
     }
 }
 
-/// Returns how many integers a script stores for `limit`, without the entries of a log.
+/// Returns the number of integers that a script stores for `limit`, without the entries of a log.
 pub(crate) fn stored_cells(limit: Limit) -> usize {
     match LimitCounter::new(limit) {
         LimitCounter::Log(_) => 7,
@@ -64,8 +65,8 @@ pub(crate) fn stored_cells(limit: Limit) -> usize {
     }
 }
 
-/// Computes the outcome of `limit` for a request that needs `needed` units, from the cells of a script's
-/// reply after the decision.
+/// Computes the outcome of `limit` for a request that needs `needed` units. `cells` are those that
+/// a script replied after its decision.
 pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, needed: u64) -> Outcome {
     let (cells, needed) = (&cells.0[..], limit.units(needed));
     match LimitCounter::new(limit) {

@@ -1,32 +1,33 @@
 //! Sliding log: stores the time of every unit for one period.
 //!
-//! * **Guarantee**: exact. At most `max` units in *every* span of one period, and no request is denied
-//!   that would keep this bound: a unit charged at *x* counts until *x* + period, not longer.
+//! * **Guarantee**: exact. At most `max` units are granted in *every* span of one period. A request
+//!   is denied only if it would break this bound: a unit charged at *x* counts until *x* + period,
+//!   not longer.
 //! * **Invariant**: a request of cost `c` is allowed if and only if the units charged in
 //!   (now − period, now] + `c` <= max.
-//! * **Entries** hold a time and the number of units charged then. Units of one microsecond share an
-//!   entry, and each entry has at least one unit. They stand in a ring, with sums of their units. Counting the
-//!   units that expire, and finding the entry that must expire before a request is allowed, takes a few
-//!   sums and a few entries, however long the log is.
-//! * **Beyond the limit** (a charge of used units, a `max` that was lowered) a full log gets no further
-//!   entry: the units are added to the newest entry, whose time becomes now. Its units then count
-//!   longer, never shorter.
+//! * **Entries** hold a time and the number of units charged at that time. Units of one microsecond
+//!   share an entry. Entries stand in a ring, with sums of their units. A few sums and entries are
+//!   enough to count the units that expire, and to find the entry that must expire before a request
+//!   is allowed, however long the log is.
+//! * **Beyond the limit** (a charge of units that were already used, or a lowered `max`), a full
+//!   log gets no further entry. The units are added to the newest entry, whose time becomes now.
+//!   Its units then count longer, never shorter.
 //! * **Refunds** remove units from the entry of the time at which they were charged, if it still
 //!   exists. No other entry moves.
 //! * **Rounding**: none.
-//! * **State**: two integers for each entry, and a few for each block.
+//! * **State**: two integers for each entry, and a sum for every 16 entries.
 //!
 //! # Concurrency
 //!
-//! A limit of concurrency is a sliding log whose period is the lease, and whose units are given back
-//! when the work is done: a permit is a charge, its release a refund, and when the holder dies the
-//! lease ends as units leave a log. A renewal is a refund and a charge in one step. The reported
-//! wait is the time until enough leases have ended; usually a permit is released sooner.
+//! A concurrency limit is a sliding log whose period is the lease, and whose units are refunded
+//! when the work is done. A permit is a charge, and its release is a refund. If the holder dies,
+//! the lease ends when the units expire. A renewal is a refund and a charge in one step. The
+//! reported wait is the time until enough leases have ended; usually a permit is released sooner.
 //!
-//! The log of one record for each request is described in ClassDojo, *Better rate limiting with Redis
-//! sorted sets* (2015), and Figma, *An alternative approach to rate limiting* (2017). Leases are those
-//! of C. G. Gray and D. R. Cheriton, *Leases: an efficient fault-tolerant mechanism for distributed file
-//! cache consistency*, SOSP 1989.
+//! The log of one record for each request is described in ClassDojo, *Better rate limiting with
+//! Redis sorted sets* (2015), and Figma, *An alternative approach to rate limiting* (2017). Leases
+//! are described in C. G. Gray and D. R. Cheriton, *Leases: an efficient fault-tolerant mechanism
+//! for distributed file cache consistency*, SOSP 1989.
 //!
 //! `store/redis/scripts/algorithms/sliding_log.lua` is the same function in Lua; change both.
 
@@ -42,13 +43,14 @@ pub(super) struct SlidingLog {
     period: u64,
 }
 
-/// The numbers from which an outcome is computed, as a script replies them. All are 0 if no unit counts.
+/// The numbers from which an outcome is computed. A script replies them in place of the log. All
+/// are 0 if no unit counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     used: u64,
     /// The time at which the newest unit was charged.
     newest: u64,
-    /// The time at which enough units have expired for a request that is denied now.
+    /// The time at which enough units have expired to allow a request that is denied now.
     passes_at: u64,
 }
 
@@ -62,7 +64,7 @@ impl SlidingLog {
         time.saturating_add(self.period)
     }
 
-    /// Returns the latest time of entries that have expired at `now`.
+    /// Returns the time up to which entries have expired at `now`.
     const fn left_until(self, now: Timestamp) -> Option<u64> {
         now.as_micros().checked_sub(self.period)
     }
@@ -73,7 +75,7 @@ impl SlidingLog {
         log.units_after(self.left_until(now))
     }
 
-    /// Returns how many of the `units` charged at `charged` still count.
+    /// Returns the number of the `units` charged at `charged` that still count.
     pub(super) fn held(self, log: &Log, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
         let charged = charged.as_micros();
         if self.leaves(charged) <= now.as_micros() {
@@ -105,7 +107,7 @@ impl SlidingLog {
         let time = now.as_micros();
         let (newest, count) = (log.newest(), log.len() as u64);
         if units > 0 {
-            // A limit of 0 is charged too, for units that were used already.
+            // A limit of 0 is charged as well, for units that were already used.
             if newest.is_none() || (newest < Some(time) && count < self.max) {
                 log.push(time, units);
             } else {
@@ -117,14 +119,14 @@ impl SlidingLog {
         Outcome::granted(used, if used == 0 { 0 } else { until(self.leaves(newest), now) })
     }
 
-    /// Charges `units` at `now` if they can be granted. Returns the status of the limit after it, or `None`,
-    /// and changes nothing.
+    /// Charges `units` at `now` if they can be granted, and returns the status of the limit after
+    /// it. Otherwise returns `None` and changes nothing.
     #[inline]
     pub(super) fn try_charge(self, log: &mut Log, now: Timestamp, units: u64) -> Option<Outcome> {
         (units <= self.available(log, now)).then(|| self.charge(log, now, units))
     }
 
-    /// Gives back those of the `units` charged at `charged` that still count at `now`.
+    /// Refunds those of the `units` charged at `charged` that still count at `now`.
     pub(super) fn refund(self, log: &mut Log, now: Timestamp, charged: Timestamp, units: u64) {
         log.drop_until(self.left_until(now));
         if let Some((place, held)) = log.find(charged.as_micros()) {
@@ -148,7 +150,7 @@ impl SlidingLog {
         self.outcome_of(Standing { used, newest, passes_at }, now, required)
     }
 
-    /// Returns the outcome, from the three integers that a script replies.
+    /// Computes the outcome from the three integers that a script replies.
     #[cfg(feature = "redis")]
     pub(super) fn replied(self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
         let [used, newest, passes_at] = cells.first_chunk().copied().unwrap_or_default();
@@ -167,8 +169,8 @@ impl SlidingLog {
         }
     }
 
-    /// Returns when enough of `used` units have expired for `needed` to be available. It is 0 if they are
-    /// available now, or never will be.
+    /// Returns the time at which enough of the `used` units have expired for `needed` units to be
+    /// available. It is 0 if they are available now, or never will be.
     fn passes_at(self, log: &Log, now: Timestamp, used: u64, needed: u64) -> u64 {
         if needed > self.max || needed <= self.max.saturating_sub(used) {
             return 0;
@@ -199,9 +201,9 @@ mod tests {
         log.len()
     }
 
-    /// Calls at 12:33:35, 33:37, 34:14, 34:26 and 34:28 under 5 per minute.
+    /// Five requests per minute are allowed at 12:33:35, 33:37, 34:14, 34:26 and 34:28.
     #[test]
-    fn the_first_unit_that_leaves_makes_room() {
+    fn a_request_is_allowed_when_the_oldest_unit_expires() {
         let limit = log("5/minute:sliding-log");
         let mut state = Log::default();
         for time in [33 * 60 + 35, 33 * 60 + 37, 34 * 60 + 14, 34 * 60 + 26, 34 * 60 + 28] {
@@ -231,7 +233,7 @@ mod tests {
         assert_eq!(limit.available(&state, at(1)), 1_000);
     }
 
-    /// A charge beyond the limit keeps the log as long as the limit, and grants nothing.
+    /// A charge beyond the limit adds no entry, and grants nothing.
     #[test]
     fn a_full_log_that_is_charged_moves_its_newest_entry() {
         let limit = log("3/minute:sliding-log");
@@ -241,13 +243,13 @@ mod tests {
         }
         assert_eq!(entries(&state), 3);
         assert_eq!(limit.outcome(&state, at(9), 1), Outcome::denied(10, 60 * SECOND, 60 * SECOND));
-        // Those at 0 and 1 s have left; the other eight count from the last of them.
+        // The units of 0 s and 1 s have expired. The other eight count from the time of the newest.
         assert_eq!(limit.outcome(&state, at(68), 1), Outcome::denied(8, SECOND, SECOND));
         assert_eq!(limit.available(&state, at(69)), 3);
     }
 
     #[test]
-    fn a_blocked_limit_tells_what_was_charged_nevertheless() {
+    fn a_limit_of_zero_reports_forced_charges() {
         let limit = log("0/minute:sliding-log");
         let mut state = Log::default();
         limit.charge(&mut state, at(0), 2);
@@ -261,7 +263,7 @@ mod tests {
         limit.charge(&mut state, at(0), MAX_UNITS - 5);
         limit.charge(&mut state, at(30), MAX_UNITS + 1);
         assert_eq!(limit.outcome(&state, at(30), 0), Outcome::granted(MAX_UNITS, 60 * SECOND));
-        // The first entry has left, but the units up to it were counted.
+        // The first entry has expired. The units that were cut off are not counted later.
         limit.charge(&mut state, at(60), 100);
         assert_eq!(limit.outcome(&state, at(60), 0), Outcome::granted(105, 60 * SECOND));
         assert_eq!(limit.available(&state, at(90)), 0);
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_is_free_when_given_back_or_when_its_lease_ends() {
+    fn a_permit_is_free_when_refunded_or_when_its_lease_ends() {
         let limit = log("2:concurrency:lease=30s");
         let mut state = Log::default();
         limit.charge(&mut state, at(0), 1);
@@ -283,13 +285,14 @@ mod tests {
 
         limit.refund(&mut state, at(25), at(10), 1);
         limit.refund(&mut state, at(25), at(10), 1);
-        assert_eq!(limit.available(&state, at(25)), 1, "once, however often it is given back");
+        assert_eq!(limit.available(&state, at(25)), 1, "once, however often it is refunded");
         limit.renew(&mut state, at(50), at(20), 1);
         assert_eq!(limit.available(&state, at(50)), 2, "a lease that has ended is not renewed");
     }
 
     proptest! {
-        /// For any charges and refunds, a log decides as a plain list of all units does, and the wait is exact.
+        /// For any charges and refunds, a log decides like a plain list of all units, and the wait
+        /// is exact.
         #[test]
         fn a_log_decides_as_a_list_of_all_units(
             max in 1..40_u64, period in 1..50_u64,
@@ -326,8 +329,8 @@ mod tests {
             }
         }
 
-        /// For any charges beyond the limit, renewals and refunds, a log counts at least as many units as a
-        /// list does, and needs no more memory than the limit allows.
+        /// For any charges beyond the limit, renewals and refunds, a log counts at least as many
+        /// units as a list does, and has no more entries than the limit allows.
         #[test]
         fn a_log_never_counts_less_than_a_list(
             max in 0..12_u64,

@@ -1,5 +1,5 @@
-//! Sliding window: counts in buckets of `precision` on the clock, which expire one by one as a window of
-//! one period, ending now, slides over them.
+//! Sliding window: counts units in buckets of `precision` that are aligned to the clock. The
+//! buckets expire one by one as a window of one period, ending now, slides over them.
 //!
 //! * **Guarantee**: at most `max` units in *every* span of one period, and at least the units that an
 //!   exact log over period + precision would grant. A bucket counts until its last possible unit has
@@ -8,8 +8,8 @@
 //!   counts while now < (i + 1) × precision + period. A request of cost `c` is allowed if and only if
 //!   the sum of the buckets that count + `c` <= max.
 //! * **Rounding**: none.
-//! * **Refunds** lower the bucket in which the units were charged, unless the state is younger than the
-//!   charge.
+//! * **Refunds** lower the bucket in which the units were charged. Nothing is refunded if the state
+//!   was created after the charge.
 //! * **State**: 2 + ⌈period / precision⌉ + 1 integers.
 //!
 //! `store/redis/scripts/algorithms/sliding_window.lua` is the same function in Lua; change both.
@@ -19,13 +19,13 @@ use super::divisor::Divisor;
 use crate::model::{Limit, MAX_UNITS, Outcome, Period};
 use crate::time::Timestamp;
 
-/// Cells before the buckets: the number of the newest bucket, the time of the first charge since the state
-/// was empty, the units of all buckets, and the time from which these units have to be added up again: then
-/// a bucket expires, or a new one begins.
+/// The number of cells before the buckets: the number of the newest bucket, the time of the first
+/// charge since the state was empty, the sum of all buckets, and the time until which this sum is
+/// valid. At that time a bucket expires, or a new one begins.
 const HEAD: usize = 4;
 
-/// A sliding window. Cells: those of the head, then the buckets, newest first. Redis stores neither the
-/// units of all buckets nor their time.
+/// A sliding window. Its cells are those of the head, then the buckets, newest first. Redis does
+/// not store the sum and its time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindow {
     max: u64,
@@ -33,10 +33,10 @@ pub(super) struct SlidingWindow {
     precision: Divisor,
 }
 
-/// The buckets as a state has them.
+/// The buckets of a state.
 #[derive(Clone, Copy, Debug)]
 struct Buckets<'a> {
-    /// The number of the newest.
+    /// The number of the newest bucket.
     newest: u64,
     units: &'a [u64],
 }
@@ -58,18 +58,18 @@ impl SlidingWindow {
         2 + self.size()
     }
 
-    /// Returns the most buckets that count at the same time.
+    /// Returns the largest number of buckets that count at the same time.
     const fn size(self) -> usize {
         (self.precision.quotient_up(self.period) + 1) as usize
     }
 
-    /// Returns the time at which the bucket of this number expires. It saturates, because a damaged state
+    /// Returns the time at which the bucket `number` expires. It saturates, because a damaged state
     /// may contain any number.
     const fn leaves(self, number: u64) -> u64 {
         number.saturating_add(1).saturating_mul(self.precision.get()).saturating_add(self.period)
     }
 
-    /// Returns the buckets that count at `now`, newest first: number and units.
+    /// Returns the number and the units of each bucket that counts at `now`, newest first.
     fn counting(self, buckets: Buckets<'_>, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
         let Buckets { newest, units } = buckets;
         let numbered = units
@@ -90,7 +90,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Begins the bucket of `now`. The buckets before it move, and those that have expired are emptied.
+    /// Begins the bucket of `now`. Shifts the older buckets, and empties those that have expired.
     #[inline(never)]
     fn begin_bucket(self, cells: &mut [u64], now: Timestamp) {
         let [newest, since, _, _, units @ ..] = cells else { return };
@@ -104,7 +104,7 @@ impl SlidingWindow {
         *newest = number;
     }
 
-    /// Adds the units of all buckets up.
+    /// Computes the sum of all buckets, and the time until which it is valid.
     fn add_up(self, cells: &mut [u64], now: Timestamp) {
         let buckets = buckets(cells);
         let used = self.used_in(buckets, now);
@@ -114,7 +114,7 @@ impl SlidingWindow {
         cells[2..HEAD].copy_from_slice(&[used, until]);
     }
 
-    /// Returns the outcome, from the cells that a script replies.
+    /// Computes the outcome from the cells that a script replies.
     #[cfg(feature = "redis")]
     pub(super) fn replied(self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
         let buckets = match cells {
@@ -133,8 +133,8 @@ impl SlidingWindow {
         if needed <= self.max.saturating_sub(used) {
             return Outcome::granted(used, reset);
         }
-        // Sum the newest buckets until the request no longer fits beside them. The bucket that
-        // exceeds must expire first.
+        // Add up the newest buckets until the request no longer fits beside them. The bucket that
+        // exceeds must expire before the request is allowed.
         let room = self.max - needed;
         let mut kept = 0_u64;
         let must_leave = self.counting(buckets, now).find(|(_, units)| {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never more than max in any span of one period; the wait is exact.
+        /// Checks that no span of one period grants more than max, and that the wait is exact.
         #[test]
         fn never_more_than_max_in_any_period(
             max in 1..20_u64, period in 1..50_u64, precision in 1..60_u64,

@@ -1,5 +1,5 @@
-//! Sliding window counter: two windows on the clock, the earlier weighted by the part of it that a
-//! window of one period, ending now, still covers.
+//! Sliding window counter: counts units in two windows that are aligned to the clock. The earlier
+//! window is weighted by the part of it that a window of one period, ending now, still covers.
 //!
 //! * **Invariant**: a request of cost `c` is allowed if and only if
 //!   ⌊previous × (period − elapsed) / period⌋ + current + `c` <= max, where *elapsed* is the time
@@ -9,12 +9,12 @@
 //!   units fewer than allowed are granted. For steady traffic the error is the rounding.
 //! * **Rounding**: the weighted part is rounded down to whole units; waits are rounded up to whole
 //!   microseconds.
-//! * **Refunds** lower the count of the window in which the units were charged, the current or the one
-//!   before, unless the state is younger than the charge.
+//! * **Refunds** lower the count of the window in which the units were charged, the current or the
+//!   previous one. Nothing is refunded if the state was created after the charge.
 //! * **State**: four integers.
 //!
-//! The idea is that of Cloudflare, *How we built rate limiting capable of scaling to millions of
-//! domains* (2017).
+//! The idea is described in Cloudflare, *How we built rate limiting capable of scaling to millions
+//! of domains* (2017).
 //!
 //! `store/redis/scripts/algorithms/sliding_window_counter.lua` is the same function in Lua; change both.
 
@@ -23,16 +23,16 @@ use super::divisor::Divisor;
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
-/// A sliding window counter. Cells: the beginning of the current window, units used in it, the first
-/// charge that may count in one of the windows, and units used in the window before. On Redis the last two are
-/// the other way round.
+/// A sliding window counter. Its cells are the beginning of the current window, the units used in
+/// it, the time of the first charge that may still count, and the units used in the previous
+/// window. Redis stores the last two in the other order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindowCounter {
     max: u64,
     period: Divisor,
 }
 
-/// Both windows as they are at one time.
+/// The state of both windows at one time.
 #[derive(Clone, Copy, Debug)]
 struct Windows {
     since: u64,
@@ -71,8 +71,8 @@ impl SlidingWindowCounter {
         self.period.of_product(windows.previous, left).saturating_add(windows.current)
     }
 
-    /// Returns when at most `allowed` of the `units` used in the previous window still count. The current
-    /// window began at `since`.
+    /// Returns the time at which at most `allowed` of the `units` used in the previous window still
+    /// count. `since` is the beginning of the current window.
     fn faded_at(self, units: u64, allowed: u64, since: u64) -> u64 {
         if units <= allowed {
             return since;
@@ -163,7 +163,7 @@ mod tests {
         limit.charge(&mut state, at(0), 10);
         assert_eq!(limit.available(&state, at(59_999_999)), 0);
         assert_eq!(limit.outcome(&state, at(0), 1), Outcome::denied(10, 120_000_000, 60_000_001));
-        // A microsecond into the next window 9.99… units count: 9.
+        // One microsecond into the next window, 9.99… units count, which rounds down to 9.
         assert_eq!(limit.available(&state, at(60_000_000)), 0);
         assert_eq!(limit.available(&state, at(60_000_001)), 1);
         assert_eq!(limit.available(&state, at(90_000_000)), 5);

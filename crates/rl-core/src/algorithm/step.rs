@@ -1,4 +1,4 @@
-//! One limit of a plan: its algorithm, with the constants, on its part of a record.
+//! One limit of a plan: its algorithm and constants, applied to its part of a record.
 
 use super::counting::Counting;
 use super::fixed_window::FixedWindow;
@@ -78,7 +78,7 @@ impl SubjectStatesMut<'_> {
 pub(crate) struct PlanStep {
     pub(super) counter: LimitCounter,
     limit: Limit,
-    /// The range of its cells; for a log, the index of the log and the next one.
+    /// The range of the step's cells. For a log, `begin` is the index of the log.
     begin: usize,
     end: usize,
 }
@@ -109,7 +109,8 @@ macro_rules! counting {
 }
 
 impl PlanStep {
-    /// Creates the step of `limit`, which has the next cells or the next log. Advances their number.
+    /// Creates the step of `limit`. Assigns the next cells or the next log to it, and advances
+    /// their counter.
     pub(super) fn new(limit: Limit, cells: &mut usize, logs: &mut usize) -> Self {
         let counter = LimitCounter::new(limit);
         let (next, count) = match counter {
@@ -136,7 +137,7 @@ impl PlanStep {
         self.begin..self.end
     }
 
-    /// Returns the units that the limit can grant at `now`; requests, if it counts requests.
+    /// Returns the units that the limit can grant at `now`, or the requests if it counts requests.
     #[inline(always)]
     pub(super) fn available(&self, states: SubjectStates<'_>, now: Timestamp) -> u64 {
         counting!(self, states, available(now))
@@ -154,8 +155,8 @@ impl PlanStep {
         counting!(self, mut states, charge(now, units))
     }
 
-    /// Charges `units` at `now` if they can be granted. Returns the status of the limit after it, or `None`,
-    /// and changes nothing.
+    /// Charges `units` at `now` if they can be granted, and returns the status of the limit after
+    /// it. Otherwise returns `None` and changes nothing.
     #[inline(always)]
     pub(crate) fn try_charge(
         &self,
@@ -182,7 +183,7 @@ impl PlanStep {
         if self.is_unused(states) { Timestamp::EPOCH } else { counting!(self, states, expires()) }
     }
 
-    /// Returns whether the limit is as if never used.
+    /// Returns whether the state equals that of a limit that was never used.
     pub(crate) fn is_unused(&self, states: SubjectStates<'_>) -> bool {
         if self.is_log() {
             states.logs[self.begin].len() == 0
@@ -191,9 +192,10 @@ impl PlanStep {
         }
     }
 
-    /// Gives back those of the `units` charged at `charged` that still count at `now`.
+    /// Refunds those of the `units` charged at `charged` that still count at `now`.
     ///
-    /// A charge later than `now` belongs to a state that was lost before the clock stepped back.
+    /// A charge later than `now` is ignored: it belongs to a state that was lost before the clock
+    /// stepped back.
     pub(crate) fn refund(
         &self,
         states: &mut SubjectStatesMut<'_>,
@@ -216,8 +218,8 @@ impl PlanStep {
         }
     }
 
-    /// Returns how many of the `units` charged at `charged` a concurrency limit still counts at `now`; 0
-    /// for any other limit.
+    /// Returns the number of the `units` charged at `charged` that a concurrency limit still counts
+    /// at `now`. Returns 0 for any other limit.
     pub(crate) fn held(&self, log: &Log, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
         match &self.counter {
             LimitCounter::Log(places) if self.limit.holds_permits() => {
@@ -227,8 +229,8 @@ impl PlanStep {
         }
     }
 
-    /// Re-dates to `now` those of the `units` charged at `charged` that a concurrency limit still counts.
-    /// Other limits have no lease to renew.
+    /// Moves to `now` the charge time of those of the `units` charged at `charged` that a
+    /// concurrency limit still counts. Other limits have no lease to renew.
     pub(crate) fn renew(
         &self,
         states: &mut SubjectStatesMut<'_>,

@@ -4,17 +4,18 @@
 //! * **Guarantee**: with greedy refill, at most capacity + rate × *t* units are granted in every span of
 //!   time *t*. With interval refill, at most capacity, and `max` more for each period that ends in the
 //!   span. After a pause of any length, at most `capacity` units are granted at once.
-//! * **Greedy refill** adds tokens evenly. A bucket with capacity `b` that lacks `n` tokens is a
-//!   [GCRA](super::gcra) limit of burst `b` that would be idle in `n` intervals, so it is counted by
-//!   that: the same decisions, and a part of a token that has accrued is never lost.
+//! * **Greedy refill** adds tokens evenly. A bucket with capacity `b` that lacks `n` tokens equals
+//!   a [GCRA](super::gcra) limit of burst `b` that would be idle in `n` intervals. GCRA therefore
+//!   counts it: decisions are the same, and no part of an accrued token is lost.
 //! * **Interval refill** adds `max` tokens at once at the end of each period, counted from the first
 //!   use of the full bucket. Invariant: `used` tokens are missing since the period that began at
 //!   `since`.
-//! * **Refunds** give tokens back whole if the bucket has not been full since the charge: none of the
-//!   tokens that were added meanwhile was lost, so they stay. Once it has been full, nothing of an
-//!   earlier charge is missing. With interval refill, tokens granted less those given back in a
-//!   span are at most the capacity, and `max` for each period that ends in it: a refund lowers `used`
-//!   by no more than the charge had raised it, and never below zero.
+//! * **Refunds** return the whole cost if the bucket has not been full since the charge. In that
+//!   time no added token was lost. Once the bucket has been full, it lacks no token of an earlier
+//!   charge, so nothing is refunded. With interval refill, the tokens granted in a span, less those
+//!   refunded in it, are at most the capacity, and `max` for each period that ends in the span. The
+//!   reason is that a refund lowers `used` by no more than the charge raised it, and never below
+//!   zero.
 //! * **Rounding**: none; reported waits are rounded up to whole microseconds.
 //! * **State**: three integers for greedy refill; four for interval refill. The third is the time at
 //!   which the bucket is full, for readers that do not know `max`; the fourth is the number of
@@ -29,8 +30,9 @@ use super::divisor::Divisor;
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
-/// A token bucket that is filled at the end of each period. Cells: the beginning of the period, tokens
-/// that are missing, when none will be, and how many periods have ended since the bucket was full.
+/// A token bucket that is refilled at the end of each period. Its cells are the beginning of the
+/// period, the number of missing tokens, the time at which the bucket is full, and the number of
+/// periods that have ended since it was last full.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalBucket {
     max: u64,
@@ -39,14 +41,14 @@ pub(super) struct IntervalBucket {
     period: Divisor,
 }
 
-/// A bucket that lacks tokens, at some time.
+/// The state of a bucket that is not full.
 #[derive(Clone, Copy, Debug)]
 struct Lacking {
     /// The beginning of the period.
     since: u64,
-    /// Tokens that are missing.
+    /// The number of missing tokens.
     used: u64,
-    /// How many periods have ended since the bucket was full.
+    /// The number of periods that have ended since the bucket was full.
     ended: u64,
 }
 
@@ -60,13 +62,14 @@ impl IntervalBucket {
         }
     }
 
-    /// Returns the bucket as it is at `now`, unless it is full.
+    /// Returns the state at `now`, or `None` if the bucket is full.
     #[inline]
     fn current(self, cells: &[u64], now: Timestamp) -> Option<Lacking> {
         let [since, used, full_at, ended] = used_cells(cells)?;
         let elapsed = until(now.as_micros(), Timestamp::from_micros(since));
         let periods = if elapsed < self.period.get() { 0 } else { self.period.quotient(elapsed) };
-        // The bucket is full at the stored time, even if `max` was lowered since then.
+        // The bucket is full at the stored time, even if `max` was lowered since that time was
+        // computed.
         let refilled = periods.saturating_mul(self.max);
         if now.as_micros() >= full_at || refilled >= used {
             return None;
@@ -78,7 +81,7 @@ impl IntervalBucket {
         })
     }
 
-    /// Stores the bucket. Returns the time at which it is full.
+    /// Stores the state. Returns the time at which the bucket is full.
     #[inline]
     fn keep(self, cells: &mut [u64], Lacking { since, used, ended }: Lacking) -> u64 {
         let full_at = self.full_at(since, used);
@@ -86,12 +89,13 @@ impl IntervalBucket {
         full_at
     }
 
-    /// Returns how many periods it takes until at most `allowed` of the `used` tokens are missing.
+    /// Returns the number of periods after which at most `allowed` of the `used` tokens are
+    /// missing.
     const fn periods(self, used: u64, allowed: u64) -> u64 {
         self.by_max.quotient_up(used.saturating_sub(allowed))
     }
 
-    /// Returns when `used` tokens, missing since `since`, are refilled.
+    /// Returns the time at which a bucket that has lacked `used` tokens since `since` is full.
     const fn full_at(self, since: u64, used: u64) -> u64 {
         let refilling = self.periods(used, 0).saturating_mul(self.period.get());
         let full_at = since.saturating_add(refilling);
@@ -214,8 +218,8 @@ mod tests {
         assert_eq!(bucket.available(&state, at(9_000)), 0, "the bucket was full meanwhile");
     }
 
-    /// Ten minutes of one request in five seconds, capacity 10 and one token per second, once let
-    /// 488 requests pass in one moment: two models of a bucket had been mixed.
+    /// Regression: after ten minutes with one request every five seconds, a bucket of 10 tokens
+    /// that gains one per second let 488 requests pass at once.
     #[test]
     fn idleness_never_grants_more_than_the_capacity() {
         for text in [
@@ -232,8 +236,8 @@ mod tests {
         }
     }
 
-    /// 15 per second and a request every 60 ms: a bucket that forgets the part of a token that has
-    /// accrued admits little more than half of them.
+    /// Sends a request every 60 ms to a bucket that gains 15 tokens per second. A bucket that lost
+    /// accrued parts of tokens would allow little more than half of the requests.
     #[test]
     fn a_partly_accrued_token_is_kept() {
         let bucket = bucket("15/second:token-bucket");
@@ -246,12 +250,12 @@ mod tests {
                 passed += 1;
             }
         }
-        // 15 are there at the start, and 15 accrue in each of 59.94 seconds.
+        // 15 tokens are there at the start, and 15 accrue in each of 59.94 seconds.
         assert_eq!(passed, 914);
     }
 
-    /// A client that has a full bucket and asks `m` times a second gets b × m / (m − r) before the
-    /// rate holds it.
+    /// A client with a full bucket of `b` tokens that sends `m` requests per second, at a rate of
+    /// `r`, is first denied after b × m / (m − r) requests.
     #[test]
     fn a_burst_has_the_volume_of_the_formula() {
         let (capacity, rate, asked) = (100, 10, 110);
@@ -265,7 +269,8 @@ mod tests {
                 passes
             })
             .count();
-        // b × m / (m − r) is 110 for a stream; of whole requests the 110th comes 0.09 tokens early.
+        // b × m / (m − r) is 110 for a continuous flow. The 110th whole request comes 0.09 tokens
+        // too early.
         assert_eq!(passed, 109);
     }
 }

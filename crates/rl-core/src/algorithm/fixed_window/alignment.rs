@@ -30,8 +30,8 @@ impl Alignment {
         }
     }
 
-    /// Returns how long the window stays open after its first charge, in µs. The first charge is at
-    /// `first_charge` µs since the epoch, and the period lasts `period` µs.
+    /// Returns the time in µs for which a window stays open after its first charge at
+    /// `first_charge` µs since the epoch.
     #[inline]
     pub(super) const fn open_for(self, period: Divisor, first_charge: u64) -> u64 {
         match self {
@@ -42,7 +42,8 @@ impl Alignment {
     }
 }
 
-/// Returns the time until the end of the calendar month. It takes a hundred instructions, so it is not inlined.
+/// Returns the time until the end of the calendar month. Not inlined, because it takes a hundred
+/// instructions.
 #[inline(never)]
 const fn open_for_rest_of_month(first_charge: u64) -> u64 {
     let (begin, length) = calendar_month(first_charge);

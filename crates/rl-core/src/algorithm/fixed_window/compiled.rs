@@ -13,17 +13,18 @@ pub(crate) struct CompiledWindows {
     pub(super) count: usize,
     /// The most units of a window; `u64::MAX` in unused lanes.
     pub(crate) max: [u64; LANES],
-    /// `i32::MAX - (max - 1)` in each lane: added to a count, it sets the lane's top bit exactly if the
-    /// count exceeds `max - 1`. Unused lanes hold 0 and never overflow.
+    /// `i32::MAX - (max - 1)` in each lane. The sum of this and a count sets the lane's top bit if
+    /// and only if the count exceeds `max - 1`. Unused lanes hold 0 and never overflow.
     pub(super) overflow_bias: Lanes,
     /// All bits of the lanes in use.
     pub(super) lane_mask: Lanes,
     /// The length of the period in µs. A calendar month may be longer or shorter.
     pub(super) duration: [Divisor; LANES],
-    /// The time for which a window is open in any case after its first charge, in µs. It is 0 for
+    /// The minimum time in µs for which a window is open after its first charge. It is 0 for
     /// aligned windows, which may end right after the first charge.
     pub(super) min_duration: [u64; LANES],
-    /// The identity of the state that each limit counts in: [`StateId::bits`](crate::model::StateId::bits).
+    /// The identity of the state that each limit uses:
+    /// [`StateId::bits`](crate::model::StateId::bits).
     pub(crate) states: [u64; LANES],
     pub(super) alignment: [Alignment; LANES],
     /// The lane with the shortest period, if no window is aligned.
@@ -31,7 +32,8 @@ pub(crate) struct CompiledWindows {
 }
 
 impl CompiledWindows {
-    /// Compiles the limits; `None` if there are more than six, or one that is not a fixed window.
+    /// Compiles the limits. Returns `None` if there are more than six, or if one is not a fixed
+    /// window.
     pub(crate) fn new(limits: impl ExactSizeIterator<Item = Limit>) -> Option<Self> {
         let count = limits.len();
         if count > LANES {
@@ -71,14 +73,14 @@ impl CompiledWindows {
         })
     }
 
-    /// Adds `units`, which are fewer than 2^31, to every window.
+    /// Adds `units`, which must be less than 2^31, to every window.
     #[inline(always)]
     pub(super) fn add(&self, states: &PackedStates, units: u32) -> LaneSum {
         states.numbers().add(units, self.lane_mask, self.overflow_bias)
     }
 
-    /// Returns the end of the window in `lane`, as a relative time, and the units used in it; both are 0
-    /// if no window is open.
+    /// Returns the end of the window in `lane`, as a relative time, and the units used in it. Both
+    /// are 0 if no window is open.
     #[inline]
     pub(super) const fn window(
         &self,
@@ -94,7 +96,7 @@ impl CompiledWindows {
         if now.relative < end { (end, states.number(lane)) } else { (0, 0) }
     }
 
-    /// Returns the end of the window whose first charge was at `since`. Both are relative times.
+    /// Returns the end of the window whose first charge was at `since`. Both times are relative.
     #[inline]
     pub(super) const fn end(&self, lane: usize, since: u64, now: PackedTime) -> u64 {
         // `since` is not after `now`.
@@ -103,7 +105,7 @@ impl CompiledWindows {
     }
 }
 
-/// Returns the alignment of a fixed window; `None` for any other limit.
+/// Returns the alignment of a fixed window, or `None` for any other limit.
 fn alignment_of(limit: Limit) -> Option<Alignment> {
     match limit.algorithm() {
         _ if limit.is_shadow() || limit.counts_requests() => None,

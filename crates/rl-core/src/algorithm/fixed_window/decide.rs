@@ -7,8 +7,8 @@
 //!    if an open window has too little. It returns `None` if neither is certain.
 //! 3. The [plan](crate::algorithm::Plan) of the policy handles every other case, limit by limit.
 //!
-//! Every charge opens all windows that were closed. So until the first of them ends, a decision needs
-//! one comparison of times and one of counts.
+//! Every charge opens all windows that were closed. Until the first of them ends, a decision
+//! therefore needs one comparison of times and one of counts.
 
 use super::alignment::Alignment;
 use super::compiled::CompiledWindows;
@@ -16,27 +16,26 @@ use super::lanes::{LANES, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
 
-/// Stands for a lane that is not known.
+/// The number in place of a lane that is not known.
 pub(crate) const NO_LANE: u8 = u8::MAX;
 
 /// The decision of [`try_decide_fast`]: the whole cost was granted, or nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastWindowsDecision {
     pub(crate) is_allowed: bool,
-    /// The time until which requests of this cost are denied, or all requests if nothing remains. It is
-    /// 0 if none are.
+    /// The time until which requests of this cost are denied, or all requests if nothing remains.
+    /// It is 0 if none are denied.
     pub(crate) denied_until: u64,
 }
 
-/// The windows as a decision left them, from which the outcome of each limit can be computed.
-///
-/// Most callers look at the verdict only, so the outcomes are computed when they are read.
+/// The windows after a decision. The outcome of each limit is computed from them when it is read,
+/// because most callers read the verdict only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecidedWindows {
     pub(crate) states: PackedStates,
-    /// The time of the decision, relative.
+    /// The relative time of the decision.
     pub(crate) decided_at: u64,
-    /// The units that the outcome of each limit is computed for.
+    /// The number of units for which the outcomes are computed.
     pub(crate) required: u64,
 }
 
@@ -56,10 +55,11 @@ impl DecidedWindows {
     }
 }
 
-/// Decides in few steps if the result is certain: all windows are open and have more than `cost` left,
-/// or one is open and has too little. Returns `None` otherwise, and changes nothing.
+/// Decides in few steps if the result is certain: all windows are open and have more than `cost`
+/// left, or an open window has too little. Otherwise returns `None` and changes nothing.
 ///
-/// `first_to_end` is what [`first_to_end`] or [`try_open_fast`] returned after the last charge.
+/// `first_to_end` is the lane that [`first_to_end`] or [`try_open_fast`] returned after the last
+/// charge.
 #[inline(always)]
 pub(crate) fn try_decide_fast(
     windows: &CompiledWindows,
@@ -82,15 +82,15 @@ pub(crate) fn try_decide_fast(
     Some(FastWindowsDecision { is_allowed: true, denied_until: 0 })
 }
 
-/// Returns the units to add to each lane; `None` if they are 0 or do not fit.
+/// Returns the number to add to each lane, or `None` if it is 0 or does not fit.
 #[inline(always)]
 fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     let units = if mode == Mode::Peek { 0 } else { cost.units() };
-    // One comparison: 0 wraps around.
+    // A single comparison excludes 0 as well, which wraps around.
     (units.wrapping_sub(1) < i32::MAX as u64).then_some(units as u32)
 }
 
-/// Returns whether a check is certain to be denied because an open window is full.
+/// Returns whether an open window is full, so that a check is certain to be denied.
 #[inline(never)]
 pub(crate) fn has_full_window(
     windows: &CompiledWindows,
@@ -120,7 +120,7 @@ fn try_deny(
     let units = cost.units();
     let mut is_denied = false;
     let mut available = units;
-    // The last end of the windows that are full, and of those that have too little.
+    // The latest end of the full windows, and of the windows with too little left for the cost.
     let mut until_one = 0;
     let mut until_all = 0;
     for lane in windows.add(states, units as u32).exceeding() {
@@ -164,7 +164,8 @@ const fn is_open(
         || is_aligned_and_open(windows, lane, since, now)
 }
 
-/// Returns whether an aligned window is open. Its end takes a division, so this is not inlined.
+/// Returns whether an aligned window is open. Not inlined, because computing its end takes a
+/// division.
 #[inline(never)]
 const fn is_aligned_and_open(
     windows: &CompiledWindows,
@@ -180,8 +181,9 @@ const fn is_aligned_and_open(
     }
 }
 
-/// Grants `cost` to a subject that has used nothing, if no window is aligned and all of them grant it.
-/// Returns the lane of the window that ends first, or `None`, and changes nothing.
+/// Grants `cost` to a subject that has used nothing, if no window is aligned and all of them grant
+/// it. Returns the lane of the window that ends first. Otherwise returns `None` and changes
+/// nothing.
 pub(crate) fn try_open_fast(
     windows: &CompiledWindows,
     states: &mut PackedStates,
@@ -210,7 +212,7 @@ pub(crate) fn are_all_closed(
     states: &PackedStates,
     now: PackedTime,
 ) -> bool {
-    // Most policies list the longest period last, whose window ends last.
+    // In most policies, the last limit has the longest period, and its window ends last.
     let last = windows.count.saturating_sub(1) as u8;
     !is_open(windows, states, last, now) && are_all_closed_slow(windows, states, now)
 }
@@ -220,8 +222,9 @@ fn are_all_closed_slow(windows: &CompiledWindows, states: &PackedStates, now: Pa
     (0..windows.count.min(LANES)).all(|lane| windows.window(states, lane, now) == (0, 0))
 }
 
-/// Returns the lane of the window that ends first, if all windows are open at `now`; else [`NO_LANE`]. If
-/// several end together, it prefers one that is not aligned, because its end takes no division.
+/// Returns the lane of the window that ends first, or [`NO_LANE`] if a window is not open at `now`.
+/// If several windows end together, it prefers one that is not aligned, because its end takes no
+/// division.
 #[inline(never)]
 pub(crate) fn first_to_end(
     windows: &CompiledWindows,
@@ -265,7 +268,7 @@ mod tests {
     const MODES: [Mode; 4] = [Mode::Check, Mode::CheckUpTo, Mode::Peek, Mode::Charge];
 
     proptest! {
-        /// Both fast paths decide, and report, as the plan does limit by limit.
+        /// Checks that both fast paths decide and report as the plan does.
         #[test]
         fn packed_windows_decide_as_the_plan_decides_each_of_them(
             chosen in prop::sample::subsequence(LIMITS.to_vec(), 1..=6),

@@ -1,5 +1,5 @@
 //! Six 32-bit numbers that are added and compared as three 64-bit words, and the states that
-//! consist of them. The `mod.rs` of this folder has a picture of the layout.
+//! contain them. `mod.rs` of this folder has a picture of the layout.
 
 /// The number of lanes: the maximum number of windows that are decided together.
 pub(crate) const LANES: usize = 6;
@@ -167,7 +167,7 @@ impl PackedStates {
         self.numbers = numbers.numbers();
     }
 
-    /// Returns the same states with `units` fewer in each lane, down to 0.
+    /// Returns the same states with `units` less in each lane, but never below 0.
     #[cfg(feature = "redis")]
     pub(crate) fn less(mut self, units: u64) -> Self {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
@@ -177,7 +177,8 @@ impl PackedStates {
         self
     }
 
-    /// Sets the time and the number of a lane, cut to their bits. Returns the bits that do not fit, or 0.
+    /// Sets the time and the number of a lane, truncated to their bits. Returns the bits that do
+    /// not fit, or 0.
     #[inline]
     pub(crate) const fn set(&mut self, lane: usize, time: u64, number: u64) -> u64 {
         self.times_low[lane] = time as u32;

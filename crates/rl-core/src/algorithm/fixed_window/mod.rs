@@ -1,15 +1,16 @@
-//! Fixed window: counts what is used in a window, and starts again from 0 when the window ends.
+//! Fixed window: counts the units used in a window, and starts again from 0 when the window ends.
 //!
 //! * **Guarantee**: at most `max` units in each window. Across the edge of two windows up to
 //!   2 × `max` units may be granted within one period; the sliding algorithms do not have this edge.
-//! * **Invariant**: `used` is what was charged since `since`; a request of cost `c` is allowed if and
-//!   only if `used + c <= max`.
+//! * **Invariant**: `used` is the number of units charged since `since`. A request of cost `c` is
+//!   allowed if and only if `used + c <= max`.
 //! * **Windows** are half-open. With [`Anchor::FirstRequest`] a window begins with
 //!   the first request that is charged and ends one period later. With
 //!   [`Anchor::Clock`] it is the multiple of the period that contains the time, in UTC; weeks begin
 //!   on Monday, months are calendar months.
-//! * **Refunds** lower the count if the window is the one that was charged, and has not been reset or
-//!   lost since. The state holds the time of its first charge, even if the window began earlier.
+//! * **Refunds** lower the count if the units were charged in the same window, and it has not been
+//!   reset or lost since. The state holds the time of its first charge, even if the window began
+//!   earlier.
 //! * **Rounding**: none; all times are whole microseconds.
 //! * **State**: two integers.
 //!
@@ -56,7 +57,8 @@ use super::divisor::Divisor;
 use crate::model::{Anchor, Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
-/// A fixed window limit. Cells: the first charge in the window, units used.
+/// A fixed window limit. Its cells are the time of the first charge in the window, and the units
+/// used in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FixedWindow {
     max: u64,
@@ -64,7 +66,7 @@ pub(crate) struct FixedWindow {
     alignment: Alignment,
 }
 
-/// The window that is open at some time. All fields are 0 if none is open.
+/// The window that is open at a given time. All fields are 0 if no window is open.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     since: u64,

@@ -18,7 +18,7 @@ pub(super) enum Entry {
     Unpacked(UnpackedEntry),
 }
 
-// The unpacked form and the discriminant take no room of their own.
+// The unpacked form and the discriminant take no additional memory.
 const _: () = assert!(size_of::<Entry>() == size_of::<PackedEntry>());
 
 /// The data that all entries of a shard share.
@@ -29,11 +29,11 @@ pub(super) struct ShardContext {
 }
 
 impl Entry {
-    /// Decides for a newcomer. Returns its entry if something is charged.
+    /// Decides for a subject without an entry. Returns its entry if something is charged.
     ///
     /// # Errors
     ///
-    /// As [`decide`](Self::decide).
+    /// Fails like [`decide`](Self::decide).
     pub(super) fn decide_newcomer(
         context: &mut ShardContext,
         args: DecideArgs<'_>,
@@ -48,7 +48,7 @@ impl Entry {
         let layout = context.layouts.find(policy);
         let mut packed = PackedEntry::new(layout.map_or(LayoutId::FIRST, |found| found.id));
         let unpacked = decide_packed(&mut packed, context.time_base, args, decision);
-        // A denied newcomer must not use up memory, not even that of a layout.
+        // A new subject that is denied must not use memory, not even that of a layout.
         if decision.charged() == 0 {
             return Ok(None);
         }
@@ -68,7 +68,7 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// Fails and changes nothing if a charge would need more states than the store holds.
+    /// Fails and changes nothing if a charge would exceed the states that one subject may have.
     #[inline(always)]
     pub(super) fn decide(
         &mut self,
@@ -119,7 +119,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Packs the states of `policy`, if they fit and other policies have left none.
+    /// Packs the states of `policy` if they fit, and the entry has no states of other policies.
     #[inline(never)]
     fn pack(&mut self, policy: &Policy, context: &mut ShardContext) {
         if let Self::Unpacked(entry) = self
@@ -131,7 +131,8 @@ impl Entry {
         }
     }
 
-    /// Changes the states of the policy's limits. `change` gets the index of each limit in use.
+    /// Changes the states of the policy's limits. Calls `change` with the index of each limit in
+    /// use.
     pub(super) fn amend(
         &mut self,
         context: &ShardContext,
@@ -206,7 +207,7 @@ impl Entry {
         }
     }
 
-    /// Returns whether the entry holds permits that `refund` names.
+    /// Returns whether the entry contains permits that `refund` names.
     pub(super) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
         match self {
             Self::Packed(_) => false,
@@ -233,7 +234,7 @@ impl Entry {
         }
     }
 
-    /// Returns whether a denial is known to hold at `now`.
+    /// Returns whether a recorded denial still applies at `now`.
     pub(super) fn is_denied(&self, now: PackedTime) -> bool {
         match self {
             Self::Packed(packed) => packed.is_denied(now),
@@ -254,8 +255,8 @@ impl Entry {
     }
 }
 
-/// Decides under a policy with the states of the entry. Returns the entry in its unpacked form if it does
-/// not fit any more.
+/// Decides under a policy whose states the entry has. Returns the entry in its unpacked form if it
+/// no longer fits.
 #[inline]
 fn decide_packed(
     packed: &mut PackedEntry,
@@ -269,7 +270,7 @@ fn decide_packed(
     }
 }
 
-/// Sets the layout of the policy that was charged last, by which eviction judges the entry.
+/// Sets the layout to that of the policy that was charged last. Eviction judges the entry by it.
 #[inline(never)]
 fn set_layout_of(packed: &mut PackedEntry, policy: &Policy, layouts: &mut LayoutRegistry) {
     if !layouts.is_crowded()

@@ -1,4 +1,4 @@
-//! Which states the lanes of a packed entry hold.
+//! The mapping from the states of a policy to the lanes of a packed entry.
 //!
 //! A packed entry has six *lanes*, each with a time of 48 bits and a number of 32 bits. A lane holds two cells
 //! of the policy's [plan](crate::algorithm::Plan), in the order of the plan:
@@ -10,27 +10,26 @@
 //! number    used units     its fraction   0               current units   units before      -
 //! ```
 //!
-//! The entry does not repeat this. It holds a [`LayoutId`], and each shard has a [`LayoutRegistry`] of
-//! the layouts in use.
+//! An entry holds only a [`LayoutId`]. Each shard has a [`LayoutRegistry`] of the layouts in use.
 
 use std::num::NonZeroU8;
 
 use crate::algorithm::fixed_window::{CompiledWindows, LANES, PackedStates};
 use crate::policy::Policy;
 
-/// Which states the lanes of a packed entry hold, and under which limits.
+/// The states that the lanes of a packed entry hold, and their limits.
 ///
-/// Limits with the same states may allow different amounts. Eviction compares used fractions, so each
-/// policy has a layout of its own until there are [too many](LayoutRegistry::is_crowded).
+/// Limits with the same states may have different maxima. Eviction compares used fractions, so each
+/// policy has a layout of its own until the registry [is crowded](LayoutRegistry::is_crowded).
 #[derive(Debug)]
 pub(super) struct StateLayout {
     /// The policy that the layout was created for.
     policy: Policy,
-    /// The states of fixed windows in force, as numbers.
+    /// The state of each fixed window that is compiled, as [`StateId`](crate::model::StateId) bits.
     states: [u64; LANES],
-    /// The maximum of each of them.
+    /// The maximum of each of these windows.
     max: [u64; LANES],
-    /// 2^40 / max for each of them: the used fraction of one unit.
+    /// 2^40 / max of each of these windows: the used fraction that one unit adds.
     unit_fraction: [u64; LANES],
 }
 
@@ -81,7 +80,7 @@ impl StateLayout {
         are_equal(&self.max, &windows.max)
     }
 
-    /// Returns the compiled limits, if all are fixed windows in force.
+    /// Returns the compiled limits, if all are enforced fixed windows.
     #[inline]
     pub(super) fn windows(&self) -> Option<&CompiledWindows> {
         self.policy.compiled_windows()
@@ -95,7 +94,7 @@ impl StateLayout {
     }
 }
 
-/// Compares without a branch for each lane.
+/// Compares all lanes without branches.
 #[inline]
 fn are_equal(one: &[u64; LANES], other: &[u64; LANES]) -> bool {
     let pairs = one.iter().zip(other);
@@ -107,7 +106,7 @@ fn are_equal(one: &[u64; LANES], other: &[u64; LANES]) -> bool {
 pub(super) struct LayoutId(NonZeroU8);
 
 impl LayoutId {
-    /// Stands in an entry whose layout is not set yet.
+    /// The id in an entry whose layout is not set yet.
     pub(super) const FIRST: Self = Self(NonZeroU8::MIN);
 
     const fn index(self) -> usize {
@@ -117,12 +116,12 @@ impl LayoutId {
 
 /// The layouts of the subjects in one shard.
 ///
-/// A layout is never removed, so clients that choose their policies must not be able to use up all ids.
-/// Half of the ids are therefore reserved for policies with new states.
+/// A layout is never removed, so clients that choose their policies must not be able to use up all
+/// ids. Half of the ids are therefore reserved for policies whose states no layout has.
 #[derive(Debug, Default)]
 pub(super) struct LayoutRegistry(Vec<StateLayout>);
 
-/// A registered layout whose states a policy uses.
+/// A registered layout with the states of a policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayoutMatch {
     pub(super) id: LayoutId,
@@ -139,7 +138,7 @@ impl LayoutRegistry {
         &self.0[id.index()]
     }
 
-    /// Returns whether a policy with the states of a registered layout gets no layout of its own.
+    /// Returns whether the ids that are left are reserved for policies with new states.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.0.len() >= Self::MAX_LAYOUTS / 2
@@ -156,9 +155,9 @@ impl LayoutRegistry {
         Some(LayoutMatch { id: Self::id(index)?, has_same_limits: same_limits.is_some() })
     }
 
-    /// Returns the layout of `policy`, after registering it if necessary.
+    /// Returns the layout of `policy`. Registers it first if necessary.
     ///
-    /// Returns `None` if the states do not fit into the lanes, or the registry is full.
+    /// Returns `None` if the states do not fit into the lanes, or if the registry is full.
     pub(super) fn find_or_register(&mut self, policy: &Policy) -> Option<LayoutId> {
         match self.find(policy) {
             Some(found) if found.has_same_limits || self.is_crowded() => return Some(found.id),

@@ -1,4 +1,4 @@
-//! Counters in this process.
+//! A store in the memory of this process.
 //!
 //! ```text
 //! MemoryStore
@@ -6,13 +6,14 @@
 //!   64 × Shard       under one lock each; eviction                             (shard.rs)
 //!     Table          Fingerprint -> Entry, 88 bytes for a record, and an index (table.rs)
 //!       Entry        PackedEntry, or UnpackedEntry if that does not fit        (entry.rs)
-//!     LayoutRegistry which lanes of a packed entry hold which state            (layout.rs)
+//!     LayoutRegistry the states that the lanes of a packed entry hold           (layout.rs)
 //! ```
 //!
-//! One decision: fingerprint, lock the shard, read the clock, find the entry, and run the plan of the policy
-//! over its states (`run.rs`, `algorithm/plan.rs`): judge all limits, then charge all of them or none. Fixed
-//! windows are decided by two shortcuts, nearly always: one comparison of the lanes of a packed entry, or one
-//! addition for each window of an unpacked one.
+//! One decision hashes the subject, locks the shard, reads the clock, finds the entry, and runs the
+//! plan of the policy over its states (`run.rs`, `algorithm/plan.rs`). The plan judges all limits,
+//! then charges all of them or none. Two shortcuts decide nearly all requests under fixed windows:
+//! one comparison of the lanes of a packed entry, or one addition for each window of an unpacked
+//! entry.
 
 mod entry;
 mod layout;
@@ -38,24 +39,25 @@ use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 use crate::observe;
 use crate::time::{Clock, SystemClock, Timestamp};
 
-/// The number of shards, a power of two: many, so that threads seldom wait for the same lock.
+/// The number of shards, a power of two. It is large, so that threads seldom wait for the same
+/// lock.
 const SHARDS: usize = 64;
 
-/// A store that keeps the counters in this process: the default, which needs no server.
+/// A store that keeps the counters in this process. It is the default, and needs no server.
 ///
 /// * **One lock, one look-up and one reading of the clock for each decision**, for all limits of the
 ///   policy. A decision on a known subject allocates nothing.
-/// * **Bounded**: the store holds at most [`capacity`](MemoryStoreBuilder::capacity) subjects, by default
-///   one million. Newcomers drop expired subjects, so no background thread is needed. When the store is
-///   full, a newcomer evicts the subject that has used the smallest fraction of its limits, among a few.
-///   A denied subject is never evicted. If all inspected subjects are denied, newcomers are counted
-///   together until there is room again.
+/// * **Bounded**: the store holds at most [`capacity`](MemoryStoreBuilder::capacity) subjects, by
+///   default one million. Each new subject drops expired ones, so no background thread is needed.
+///   When the store is full, a new subject evicts the one among a few that has used the smallest
+///   fraction of its limits. A denied subject is never evicted. If all inspected subjects are
+///   denied, new subjects share one counter until there is room again.
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
 ///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two). Other
 ///   policies take some 200 bytes more. A sliding log and a concurrency limit add 16 to 32 bytes for
 ///   each entry, a sliding window adds 8 for each bucket.
-/// * Counters are local to the process, and are lost when it ends. For shared counters there is
-///   `RedisStore` (feature `redis`).
+/// * Counters are local to the process, and are lost when it ends. `RedisStore` (feature `redis`)
+///   has shared counters.
 ///
 /// # Example
 ///
@@ -123,14 +125,15 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// Locks a shard. Its counters stay usable after a panic under the lock, which leaves entries whole.
+/// Locks a shard. A poisoned lock is ignored, because a panic under the lock leaves entries whole.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Decides a request that the fast path does not cover.
 ///
-/// Returns `otherwise()` and changes nothing if a charge would need more states than the store holds.
+/// Returns `otherwise()` and changes nothing if a charge would exceed the states that one subject
+/// may have.
 #[inline(never)]
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,
@@ -138,7 +141,7 @@ fn decide_fully(
     args: DecideArgs<'_>,
     otherwise: &dyn Fn() -> MaybeReady<Decision>,
 ) -> MaybeReady<Decision> {
-    // Completed where it is returned, so that it is not copied.
+    // The decision is completed inside the answer, so that it is not copied.
     let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
     if let MaybeReady::Ready(Some(decision)) = &mut answer {
         let decided = shard.decide(subject, args, decision);
@@ -150,7 +153,7 @@ fn decide_fully(
     answer
 }
 
-/// Returns the error of a charge that would need more states of one subject than the store holds.
+/// Returns the error of a charge that would exceed the states that one subject may have.
 #[cold]
 fn too_many_states() -> StoreError {
     static WARNED: Once = Once::new();
@@ -179,7 +182,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         let [part] = request.parts else { return otherwise() };
         let subject = self.fingerprinter.fingerprint(request.namespace, part.subject);
         let mut shard = self.shard(subject);
-        // Read under the lock, so that decisions are made in the order of their times.
+        // The clock is read under the lock, so that decisions are made in the order of their times.
         let args = DecideArgs::new(part, request.mode, self.clock.now());
         let DecideArgs { policy, cost, .. } = args;
         match shard.try_decide_fast(subject, args) {
@@ -205,7 +208,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
         let now = self.clock.now();
-        // The time of the charge identifies a permit, also in an entry that newcomers share.
+        // The time of the charge identifies a permit, even in the entry that new subjects share.
         let holder = match refund.of {
             RefundOf::Permits => shard.permit_holder(subject, &refund, now),
             RefundOf::All | RefundOf::Rates => subject,
@@ -252,10 +255,10 @@ pub struct MemoryStoreBuilder<C = SystemClock> {
 }
 
 impl<C: Clock> MemoryStoreBuilder<C> {
-    /// Sets the most subjects that the store holds. Defaults to one million.
+    /// Sets the largest number of subjects that the store holds. Defaults to one million.
     ///
-    /// The number is rounded up to a multiple of 64. A full store holds up to 64 entries more, in which
-    /// newcomers are counted together.
+    /// The number is rounded up to a multiple of 64. A full store has up to 64 entries more, one in
+    /// each shard, which new subjects share.
     pub fn capacity(mut self, subjects: usize) -> Self {
         self.capacity = subjects;
         self

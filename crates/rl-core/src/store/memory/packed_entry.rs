@@ -2,20 +2,21 @@
 //!
 //! ```text
 //! bytes  field                unit
-//!    24  6 numbers            32 bits each          \  six lanes; `layout.rs` says which
-//!    36  6 times              48 bits each, µs      /  state each of them holds
+//!    24  6 numbers            32 bits each          \  six lanes; `layout.rs` defines
+//!    36  6 times              48 bits each, µs      /  the state that each of them holds
 //!     6  last change          48 bits, µs
 //!     4  end of the denial    ticks of 66 ms, rounded up
 //!     1  first window to end  its lane
 //!     1  layout               a `LayoutId`
 //! ```
 //!
-//! Times count from the shard's [`TimeBase`], a year before the store was created; 0 is no time.
-//! Nothing that a decision depends on is rounded. A subject is stored as an [`UnpackedEntry`] if it has one of
-//! these: a number above 2^32, a time outside of nearly nine years, more than twelve cells, buckets, a log, or
-//! states that another policy left.
+//! Times count from the shard's [`TimeBase`], a year before the store was created; 0 is no time. No
+//! number that a decision depends on is rounded. A subject is stored as an [`UnpackedEntry`] if it
+//! has one of these: a number above 2^32, a time outside of nearly nine years, more than twelve
+//! cells, buckets, a log, or states of another policy.
 //!
-//! It buys memory: with its fingerprint and its slot in the index, a subject takes two cache lines.
+//! The packed form saves memory: with its fingerprint and its slot in the index, a subject takes
+//! two cache lines.
 
 use super::layout::{LayoutId, StateLayout};
 use super::run::{self, DecideArgs};
@@ -28,7 +29,7 @@ use crate::decision::{Decision, Outcomes};
 use crate::policy::Policy;
 use crate::time::Timestamp;
 
-/// Microseconds of a tick, the unit in which the end of a denial is stored.
+/// The number of microseconds in a tick. The end of a denial is stored in ticks.
 const TICK: u64 = 1 << 16;
 
 /// The time from which a shard counts its relative times.
@@ -46,15 +47,16 @@ impl TimeBase {
         Self(now.as_micros().saturating_sub(YEAR_MICROS))
     }
 
-    /// Returns `time` with its relative form. A time before the base has the relative time 0.
+    /// Returns `time` together with its relative form. A time before the base has the relative time
+    /// 0.
     pub(super) const fn moment(self, time: Timestamp) -> PackedTime {
         let absolute = time.as_micros();
         let relative = if absolute < self.0 { 0 } else { self.relative(absolute) };
         PackedTime { absolute, relative }
     }
 
-    /// Returns the relative form of a time in µs. It exceeds 48 bits if the time is out of range, also
-    /// if it is too early.
+    /// Returns the relative form of a time in µs. It exceeds 48 bits if the time is too early or
+    /// too late.
     #[inline]
     const fn relative(self, time: u64) -> u64 {
         time.wrapping_sub(self.0).wrapping_add(1)
@@ -81,7 +83,7 @@ const fn fits(relative: u64) -> bool {
 pub(super) struct FastDecision<'a> {
     pub(super) at: PackedTime,
     pub(super) is_allowed: bool,
-    /// The states after the decision. They are read where they are kept, so that they are copied once.
+    /// The states after the decision. They are borrowed, so that they are copied only once.
     pub(super) states: &'a PackedStates,
 }
 
@@ -89,7 +91,8 @@ pub(super) struct FastDecision<'a> {
 #[derive(Debug)]
 pub(super) struct PackedEntry {
     states: PackedStates,
-    // The relative time of the last change, 0 before the first. In two parts, so that it takes six bytes.
+    // The relative time of the last change, 0 before the first. It has two fields, so that it takes
+    // six bytes.
     last_change_high: u16,
     last_change_low: u32,
     denied_until_ticks: u32,
@@ -139,9 +142,10 @@ impl PackedEntry {
         base.timestamp(self.relative_last_change())
     }
 
-    /// Decides under fixed windows if one comparison suffices, which is nearly always.
+    /// Decides under fixed windows if one comparison suffices.
     ///
-    /// Returns `None` and changes nothing if [`decide_windows`](Self::decide_windows) has to decide.
+    /// Returns `None` and changes nothing if [`decide_windows`](Self::decide_windows) has to
+    /// decide.
     #[inline(always)]
     pub(super) fn try_decide_fast(
         &mut self,
@@ -151,7 +155,7 @@ impl PackedEntry {
     ) -> Option<FastDecision<'_>> {
         let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
-        // While a denial is known, a window without remaining units decides alone.
+        // While a recorded denial applies, one full window is enough to deny.
         let is_denied = at.relative < self.denied_until()
             && fixed_window::has_full_window(windows, &self.states, at, mode, cost);
         let decided = if is_denied {
@@ -194,9 +198,9 @@ impl PackedEntry {
         true
     }
 
-    /// Decides under a policy with the states of the entry.
+    /// Decides under a policy whose states the entry has.
     ///
-    /// Returns the entry in its unpacked form if a number or a time does not fit after the decision.
+    /// Returns the entry in its unpacked form if a number or a time no longer fits.
     pub(super) fn decide(
         &mut self,
         base: TimeBase,
@@ -221,9 +225,9 @@ impl PackedEntry {
         None
     }
 
-    /// Changes the states of a policy that has the states of the entry, as [`UnpackedEntry::amend`] does.
+    /// Changes the states of a policy whose states the entry has, as [`UnpackedEntry::amend`] does.
     ///
-    /// Returns the entry in its unpacked form if a number or a time does not fit afterwards.
+    /// Returns the entry in its unpacked form if a number or a time no longer fits.
     pub(super) fn amend(
         &mut self,
         base: TimeBase,
@@ -257,7 +261,7 @@ impl PackedEntry {
         }
     }
 
-    /// Returns whether a denial is known to hold at `now`. The end of a denial is rounded up to a tick.
+    /// Returns whether a recorded denial still applies at `now`. Its end was rounded up to a tick.
     #[inline]
     pub(super) fn is_denied(&self, now: PackedTime) -> bool {
         now.relative.max(self.relative_last_change()) < self.denied_until()
@@ -297,7 +301,8 @@ impl PackedEntry {
         UnpackedEntry::of_cells(policy, cells, self.last_change(base), denied_until)
     }
 
-    /// Converts an entry that has only the cells of `policy` to this form. Returns `None` if it does not fit.
+    /// Converts an entry that has only the cells of `policy` to this form. Returns `None` if the
+    /// cells do not fit.
     pub(super) fn pack(
         entry: &UnpackedEntry,
         policy: &Policy,
@@ -344,7 +349,7 @@ impl PackedEntry {
 
     /// Returns the time of a decision at `now`: never before the last change.
     ///
-    /// A time out of range has a relative time above 48 bits, which the callees refuse.
+    /// A time out of range has a relative time above 48 bits, which the callees reject.
     #[inline]
     fn decision_time(&self, base: TimeBase, now: Timestamp) -> PackedTime {
         let relative = base.relative(now.as_micros()).max(self.relative_last_change());
@@ -362,13 +367,13 @@ impl PackedEntry {
         self.last_change_high = (relative >> 32) as u16;
     }
 
-    /// Returns the relative time at which the last known denial ends; 0 if none is known.
+    /// Returns the relative time at which the recorded denial ends, or 0 if none is recorded.
     #[inline]
     const fn denied_until(&self) -> u64 {
         self.denied_until_ticks as u64 * TICK
     }
 
-    /// Records that requests are denied until `until`, if that is later than known before.
+    /// Records that requests are denied until `until`, unless a later time is recorded.
     #[inline]
     fn note_denial_until(&mut self, until: Timestamp, base: TimeBase) {
         if until > Timestamp::EPOCH {

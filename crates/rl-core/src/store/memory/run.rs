@@ -25,30 +25,34 @@ impl<'a> DecideArgs<'a> {
     }
 }
 
-/// A charge would need more states of one subject than the store holds. Nothing was changed.
+/// The error of a charge that would exceed the states that one subject may have. Nothing was
+/// changed.
 #[derive(Debug)]
 pub(super) struct TooManyStates;
 
-/// Returns the earliest time of a decision after a reset at `now` of an entry last changed at
+/// Returns the earliest time of a decision after a reset at `now`. The entry was last changed at
 /// `last_change`.
 ///
-/// A refund names a charge by its time. If a reset comes in the same microsecond as a charge, the next
-/// charge is made a microsecond later, so that a refund of the first charge does not find it.
+/// A refund names a charge by its time. If a reset comes in the same microsecond as a charge, the
+/// next charge gets a time one microsecond later. A refund of the first charge then does not find
+/// it.
 pub(super) fn earliest_after_reset(last_change: Timestamp, now: Timestamp) -> Timestamp {
     if last_change < now { now } else { last_change.plus_micros(1) }
 }
 
-/// Returns whether [`earliest_after_reset`] must be remembered when the whole entry is removed.
+/// Returns whether the time of [`earliest_after_reset`] must be stored when the whole entry is
+/// removed.
 ///
-/// A clock that stepped back by a millisecond or more decides at its own time after a reset.
+/// If the clock has stepped back by a millisecond or more, the next decision may use the time of
+/// the clock.
 pub(super) fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
     const STEP_BACK_MICROS: u64 = 1_000;
 
     last_change >= now && last_change.micros_since(now) < STEP_BACK_MICROS
 }
 
-/// Grants a request under a single limit in one pass. Returns the time until which further requests are known
-/// to be denied.
+/// Grants a request under a single limit in one pass. Returns the time until which further requests
+/// will be denied.
 ///
 /// Returns `None` and changes nothing if the plan has to judge the request.
 #[inline(always)]
@@ -74,8 +78,8 @@ pub(super) fn try_charge_sole_limit(
     })
 }
 
-/// Charges what was judged, or reports why nothing is charged. Completes the decision, and returns the time
-/// until which further requests are known to be denied.
+/// Makes the judged charge, or reports why nothing is charged. Completes the decision, and returns
+/// the time until which further requests will be denied.
 #[inline(always)]
 pub(super) fn conclude(
     args: &DecideArgs<'_>,
@@ -118,7 +122,8 @@ pub(super) fn conclude(
     }
 }
 
-/// Computes the outcomes of a granted request again, because a number does not fit their compact form.
+/// Computes the outcomes of a granted request again, because a number does not fit into their
+/// compact form.
 #[cold]
 pub(super) fn compute_outcomes(
     policy: &Policy,
@@ -130,7 +135,7 @@ pub(super) fn compute_outcomes(
     *decision.outcomes_mut() = outcomes.collect();
 }
 
-/// Changes the states of the limits that are in use. `change` gets the index of each of them.
+/// Changes the states of the limits that are in use. Calls `change` with the index of each of them.
 pub(super) fn amend(
     policy: &Policy,
     states: &mut SubjectStatesMut<'_>,

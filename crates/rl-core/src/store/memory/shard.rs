@@ -1,9 +1,10 @@
 //! A part of the store's subjects, under one lock.
 //!
-//! A shard holds at most `capacity` subjects. Each newcomer inspects a few entries, in turn: expired
-//! ones are dropped, and in a full shard the one with the smallest used fraction is evicted. A denied
-//! subject is never evicted, so that a client cannot get rid of a denial by inventing subjects. If all
-//! inspected subjects are denied, newcomers share one entry until there is room again.
+//! A shard has at most `capacity` subjects. For each new subject it inspects a few entries, in
+//! turn. It drops expired entries, and evicts the entry with the smallest used fraction if the
+//! shard is full. A denied subject is never evicted, so that a client cannot end a denial by
+//! inventing subjects. If all inspected subjects are denied, new subjects share one entry until
+//! there is room again.
 
 use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
@@ -17,16 +18,18 @@ use crate::store::fingerprint::Fingerprint;
 use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
-/// Entries inspected for each newcomer: enough to find expired entries faster than newcomers arrive.
+/// The number of entries inspected for each new subject: enough to find expired entries faster than
+/// new ones are added.
 const INSPECTED: usize = 8;
 
-/// Rounds of inspection before a full shard lets newcomers share an entry.
+/// The number of rounds of inspection after which new subjects share an entry.
 const ROUNDS: usize = 8;
 
-/// The used fraction, scaled to 0–255, up to which an entry is evicted without a look at further ones.
+/// The used fraction, scaled to 0–255, up to which an entry is evicted without inspecting further
+/// ones.
 const SMALL_FRACTION: u8 = 127;
 
-/// The most subjects of a shard, apart from the shared entry.
+/// The largest number of subjects of a shard, without the shared entry.
 pub(super) const MAX_SUBJECTS: usize = MAX_RECORDS - 1;
 
 /// Subjects and their entries.
@@ -42,20 +45,20 @@ pub(super) struct Shard {
 
 /// The eviction of a subject in the microsecond of its last change.
 ///
-/// The subject may come back in the same microsecond. Its next charge must then get another time, so
+/// The subject may return in the same microsecond. Its next charge must then get a later time, so
 /// that a refund of the evicted charge does not find it.
 #[derive(Clone, Copy, Debug)]
 struct Eviction {
     at: Timestamp,
-    /// The earliest time of a decision for a newcomer at `at`.
+    /// The earliest time of a decision for a new subject at `at`.
     earliest_decision: Timestamp,
 }
 
-/// Room for a newcomer.
+/// The room that was found for a new subject.
 #[derive(Clone, Copy, Debug)]
 enum Vacancy {
     Free,
-    /// In place of the entry at this position.
+    /// The entry at this position must be replaced.
     Evict(usize),
 }
 
@@ -83,7 +86,8 @@ impl Shard {
         self.entries.len()
     }
 
-    /// Decides for a known subject under fixed windows if one comparison suffices, which is nearly always.
+    /// Decides for a known subject under fixed windows if one comparison of lanes suffices. Nearly
+    /// all such requests are decided here.
     ///
     /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
@@ -96,7 +100,8 @@ impl Shard {
         let Entry::Packed(packed) = self.entries.get_mut(subject)? else { return None };
         let layouts = &self.context.layouts;
         let layout = layouts.get(packed.layout());
-        // A charge under other limits must set another layout first, by which eviction judges it.
+        // A charge under other limits must first set another layout, because eviction judges the
+        // entry by it.
         let is_its_layout = layout.is_same_handle(args.policy)
             || layout.has_states_of_windows(windows)
                 && (layout.has_maxima_of(windows) || layouts.is_crowded());
@@ -110,8 +115,7 @@ impl Shard {
     ///
     /// # Errors
     ///
-    /// Fails and changes nothing if a charge would need more states of the subject than the store
-    /// holds.
+    /// Fails and changes nothing if a charge would exceed the states that one subject may have.
     #[inline(always)]
     pub(super) fn decide(
         &mut self,
@@ -149,7 +153,7 @@ impl Shard {
         }
     }
 
-    /// Changes the states of a subject. `change` gets the index of the limit in the policy.
+    /// Changes the states of a subject. Calls `change` with the index of each limit in the policy.
     pub(super) fn amend(
         &mut self,
         subject: Fingerprint,
@@ -174,7 +178,8 @@ impl Shard {
         self.entries.get_mut(subject)?.renew(renewal, now)
     }
 
-    /// Returns whose entry holds the permits that `refund` names: the subject's own or the shared one.
+    /// Returns the owner of the entry with the permits that `refund` names: the subject, or the
+    /// fingerprint of the shared entry.
     ///
     /// A subject that was counted in the shared entry may have got an entry of its own since.
     pub(super) fn permit_holder(
@@ -189,7 +194,7 @@ impl Shard {
         if is_shared { Fingerprint::OVERFLOW } else { subject }
     }
 
-    /// Decides for a subject without an entry. It gets one if something is charged to it.
+    /// Decides for a subject without an entry. Creates an entry if something is charged to it.
     #[cold]
     #[inline(never)]
     fn decide_newcomer(
@@ -215,8 +220,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Decides again, for a newcomer without room, in the entry that all of those share. `entry` becomes
-    /// that entry if there is none yet.
+    /// Decides again, in the shared entry, for a new subject for which there is no room. `entry`
+    /// becomes the shared entry if there is none yet.
     fn decide_shared(
         &mut self,
         args: DecideArgs<'_>,
@@ -230,11 +235,11 @@ impl Shard {
         shared.decide(&mut self.context, args, decision)
     }
 
-    /// Finds room for a newcomer with this used fraction.
+    /// Finds room for a new subject with the used fraction `newcomer`.
     ///
-    /// Inspects the next few entries, and drops expired ones. In a full shard, chooses the inspected entry
-    /// with the smallest used fraction. Stops early at an entry whose fraction is small and no larger than
-    /// the newcomer's.
+    /// Inspects the next few entries, and drops expired ones. In a full shard, chooses the
+    /// inspected entry with the smallest used fraction. Stops early at an entry whose fraction is
+    /// small and no larger than that of the new subject.
     fn find_room(&mut self, now: Timestamp, newcomer: u8) -> Option<Vacancy> {
         let now = self.context.time_base.moment(now);
         let small = newcomer.min(SMALL_FRACTION);
@@ -248,7 +253,8 @@ impl Shard {
                 let position = self.cursor;
                 let Some((subject, entry)) = self.entries.at(position) else { break };
                 if entry.is_expired(&self.context, now) {
-                    // The last entry moves here and is inspected next. It may be the candidate.
+                    // The last entry moves to this position, and is inspected next. It may be the
+                    // candidate.
                     self.entries.remove_at(position);
                     best = None;
                     continue;

@@ -18,19 +18,19 @@
 
 use crate::store::fingerprint::Fingerprint;
 
-/// Records that are allocated together: few, so that little is allocated in vain.
+/// The number of records that are allocated together. It is small, so that little memory is unused.
 const CHUNK: usize = 32;
 
 const POSITION_BITS: u32 = 20;
 const TAG_BITS: u32 = 6;
 const DISTANCE_SHIFT: u32 = POSITION_BITS + TAG_BITS;
-/// One unit of distance in a slot.
+/// The increment of a slot for one unit of distance.
 const ONE_FURTHER: u32 = 1 << DISTANCE_SHIFT;
 const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
 /// The largest distance of a record from its home.
 const MAX_DISTANCE: usize = (u32::MAX >> DISTANCE_SHIFT) as usize - 1;
 
-/// The most records of a table.
+/// The largest number of records of a table.
 pub(super) const MAX_RECORDS: usize = 1 << POSITION_BITS;
 
 /// Records by fingerprint.
@@ -61,7 +61,7 @@ impl<T> Table<T> {
         self.len
     }
 
-    /// Returns the value of `subject`, to be changed.
+    /// Returns a mutable reference to the value of `subject`.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, subject: Fingerprint) -> Option<&mut T> {
         let position = self.position(subject)?;
@@ -150,13 +150,13 @@ impl<T> Table<T> {
 
 /// The position of each fingerprint's record; see the [module](self) for its layout.
 ///
-/// *Robin Hood hashing*: slots are ordered by home, so each slot's distance is how far it is behind its
-/// home. A search ends at the first slot with a smaller distance than the searched one would have there.
-/// Removal moves the following slots one closer to their homes, without looking at any record.
+/// *Robin Hood hashing*: slots are ordered by home, and store their distance behind it. A search
+/// ends at the first slot whose distance is smaller than that of the searched subject at this slot.
+/// A removal moves the following slots one closer to their homes, without reading any record.
 #[derive(Debug)]
 struct Index {
-    /// One slot for each home, and behind the last home as many as the largest distance, so that
-    /// searches do not wrap around.
+    /// One slot for each home, followed by as many slots as the largest distance, so that searches
+    /// do not wrap around.
     slots: Box<[u32]>,
     homes: usize,
 }
@@ -175,7 +175,7 @@ impl Index {
     /// Returns the home of `subject`, and the slot of a record there whose position is 0.
     #[inline]
     fn home(&self, subject: Fingerprint) -> (usize, u32) {
-        // A proportion, not a remainder, so that the number of homes need not be a power of two.
+        // A product, not a remainder, so that the number of homes need not be a power of two.
         let home = (u64::from(subject.home()) * self.homes as u64) >> 32;
         let tag = subject.tag() & ((1 << TAG_BITS) - 1);
         (home as usize, ONE_FURTHER | tag << POSITION_BITS)
@@ -204,7 +204,7 @@ impl Index {
         None
     }
 
-    /// Returns the slot that holds `position`, the position of `subject`.
+    /// Returns the slot that contains `position`. `subject` is the subject at this position.
     fn slot_of(&self, subject: Fingerprint, position: usize) -> usize {
         let (home, _) = self.home(subject);
         let mut slots = self.slots[home..].iter();
@@ -214,7 +214,8 @@ impl Index {
 
     /// Inserts a subject that is not in the index.
     ///
-    /// Returns `false` if a record would be too far from its home. Then the index must be rebuilt.
+    /// Returns `false` if a record would be too far from its home. The caller then rebuilds the
+    /// index.
     #[must_use]
     fn insert(&mut self, subject: Fingerprint, position: usize) -> bool {
         let (home, slot) = self.home(subject);
@@ -237,7 +238,7 @@ impl Index {
 
     fn remove(&mut self, subject: Fingerprint, position: usize) {
         let mut at = self.slot_of(subject, position);
-        // Following slots move one closer, up to one that is free or at its home.
+        // The following slots move one closer, until one that is free or at its home.
         while let Some(&next) = self.slots.get(at + 1)
             && next >= 2 * ONE_FURTHER
         {
@@ -300,7 +301,8 @@ mod tests {
         }
     }
 
-    /// The index grows because it is four fifths full, not because a record is too far from home.
+    /// Checks that the index grows because it is four fifths full, not because a record is too far
+    /// from its home.
     #[test]
     fn the_index_takes_at_most_eight_bytes_for_each_record() {
         let mut table = Table::new();

@@ -97,11 +97,11 @@ fn eviction_prefers_the_least_used_of_the_inspected_subjects() {
     let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 9
     });
-    // A shard to which eight of them fall by chance has to evict one.
+    // A shard that gets eight of them by chance has to evict one.
     assert!(remaining.count() >= 60);
 }
 
-/// A newcomer that uses most of its limit at once must not evict the first subject that has used less.
+/// A new subject that uses most of its limit must not evict the first subject that has used less.
 #[test]
 fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     let (store, _) = store(64 * 8);
@@ -119,16 +119,16 @@ fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 6
     });
-    // Otherwise one in eight newcomers would inspect a regular first, and evict it.
+    // Otherwise, one new subject in eight would inspect a regular subject first, and evict it.
     assert!(remaining.count() >= 60);
 }
 
-/// Newcomers then neither evict a denied subject nor pass uncounted.
+/// New subjects must neither evict a denied subject nor be uncounted.
 #[test]
 fn newcomers_share_an_entry_when_all_subjects_are_denied() {
     let (store, clock) = store(64);
     let policy = Policy::new([Limit::per_hour(1)]).unwrap();
-    // One subject in each of 64 shards, and in each shard the entry that newcomers share.
+    // One subject in each of 64 shards, and one shared entry in each shard.
     let passed = (0..10_000).filter(|n| is_allowed(&store, &policy, &invented(*n))).count();
     assert_eq!((passed, store.len()), (128, 128));
 
@@ -147,7 +147,7 @@ fn newcomers_drop_expired_subjects() {
     }
     assert_eq!(store.len(), 20_000);
     clock.advance(HOUR);
-    // Half as many newcomers, each of which inspects eight entries.
+    // Half as many new subjects, each of which inspects eight entries.
     for n in 20_000..30_000 {
         is_allowed(&store, &policy, &invented(n));
     }
@@ -179,7 +179,7 @@ fn the_smallest_store_holds_one_subject_in_each_shard() {
     assert_eq!(store.len(), 64);
 }
 
-/// A clock that can be made to panic: under the lock, where the store reads it.
+/// A clock that panics on request: under the lock, where the store reads it.
 #[derive(Debug, Default)]
 struct PanickingClock {
     panics: AtomicBool,
@@ -193,7 +193,7 @@ impl Clock for PanickingClock {
     }
 }
 
-/// Otherwise one panic would let all later requests of a 64th of the subjects panic.
+/// Without this, one panic would make all later requests of a 64th of the subjects panic.
 #[test]
 fn a_panic_under_the_lock_leaves_the_counters_usable() {
     let clock = Arc::new(PanickingClock::default());
@@ -255,7 +255,7 @@ fn a_refunded_subject_can_be_evicted_again() {
     let policy = Policy::new([Limit::per_hour(1)]).unwrap();
     for subject in (0..1_000).map(invented) {
         let charged = decide(&store, &policy, &subject, Mode::Check, 1);
-        // Each subject before was at its limit until its refund.
+        // Each of the previous subjects was at its limit until its refund.
         assert!(charged.is_allowed());
         let (namespace, charged) = (&Namespace::default(), charged.at());
         let refund = Refund {

@@ -1,4 +1,4 @@
-//! The states of one subject on the heap, for limits of every algorithm and number.
+//! The states of one subject on the heap, for any number of limits and every algorithm.
 //!
 //! ```text
 //! policy  cells -> [ cells of the policy's limits, as its plan lays them out ]
@@ -24,25 +24,26 @@ pub(super) struct UnpackedEntry {
     extra: Option<Box<ExtraStates>>,
     /// The time of the last change. No decision is made at an earlier time.
     last_change: Timestamp,
-    /// When the last denial that is known ends.
+    /// The time at which the recorded denial ends.
     denied_until: Timestamp,
-    /// When the first of the windows ends, if all limits are plain fixed windows and all of them are open.
+    /// The time at which the first window ends. It is the epoch unless all limits are fixed windows
+    /// that count units and are enforced, and all of them are open.
     first_end: Timestamp,
 }
 
-/// The states that are no cells of the policy.
+/// The states beside the cells of the policy.
 #[derive(Debug, Default)]
 struct ExtraStates {
     logs: SmallVec<[Log; 1]>,
     foreign: Vec<ForeignState>,
 }
 
-/// The state of a limit that the policy does not have.
+/// The state of a limit that the policy does not contain.
 #[derive(Debug)]
 struct ForeignState {
     id: StateId,
     content: StateContent,
-    /// When the state is as if never used.
+    /// The time from which the state equals that of an unused limit.
     expires: Timestamp,
 }
 
@@ -67,7 +68,7 @@ impl UnpackedEntry {
         entry
     }
 
-    /// Creates an entry of the cells of a policy that has no logs.
+    /// Creates an entry from the cells of a policy without logs.
     pub(super) fn of_cells(
         policy: &Policy,
         cells: &[u64],
@@ -79,7 +80,7 @@ impl UnpackedEntry {
         Self { policy, cells, extra: None, last_change, denied_until, first_end }
     }
 
-    /// Returns the cells, if there is nothing else.
+    /// Returns the cells if the entry has no other states.
     pub(super) fn only_cells(&self) -> Option<&[u64]> {
         self.extra.is_none().then_some(&*self.cells)
     }
@@ -89,7 +90,7 @@ impl UnpackedEntry {
         self.last_change
     }
 
-    /// Returns when the last known denial ends.
+    /// Returns the time at which the recorded denial ends.
     pub(super) const fn denied_until(&self) -> Timestamp {
         self.denied_until
     }
@@ -106,7 +107,7 @@ impl UnpackedEntry {
             && self.foreign().iter().all(|state| now >= state.expires)
     }
 
-    /// Returns whether a denial is known to hold at `now`.
+    /// Returns whether a recorded denial still applies at `now`.
     pub(super) fn is_denied(&self, now: Timestamp) -> bool {
         self.decision_time(now) < self.denied_until
     }
@@ -115,7 +116,7 @@ impl UnpackedEntry {
     ///
     /// # Errors
     ///
-    /// Fails and changes nothing if a charge would need more states than the store holds.
+    /// Fails and changes nothing if a charge would exceed the states that one subject may have.
     #[inline]
     pub(super) fn decide(
         &mut self,
@@ -139,7 +140,8 @@ impl UnpackedEntry {
         self.adopt(args.policy);
         let decided = self.decide_in_place(args, decision);
         if decided.is_err() || decision.charged() == 0 {
-            // Eviction judges an entry by the policy that was charged last.
+            // Restore the previous policy, because eviction judges an entry by the policy that was
+            // charged last.
             self.adopt(&charged_last);
         }
         decided
@@ -181,8 +183,8 @@ impl UnpackedEntry {
         Ok(())
     }
 
-    /// Grants a request under any number of fixed windows, if all of them are open and have more than its cost
-    /// left, which is nearly always.
+    /// Grants a request under any number of fixed windows, if all of them are open and have more
+    /// than its cost left. Nearly all such requests are decided here.
     ///
     /// Returns `false` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
@@ -215,7 +217,8 @@ impl UnpackedEntry {
         true
     }
 
-    /// Changes the states of the policy's limits. `change` gets the index of each limit in use.
+    /// Changes the states of the policy's limits. Calls `change` with the index of each limit in
+    /// use.
     pub(super) fn amend(
         &mut self,
         policy: &Policy,
@@ -228,10 +231,10 @@ impl UnpackedEntry {
         if !self.has_states_of(policy) {
             self.adopt(policy);
         }
-        // The states that still count stay, however many they are.
+        // An error is ignored: a change must succeed even if too many states still count.
         let _ = self.make_room(at);
         run::amend(policy, &mut self.states_mut(), at, change);
-        // A known denial may have ended, unless states of other policies deny as well.
+        // The recorded denial may have ended, unless states of other policies deny as well.
         if at < self.denied_until && self.foreign().is_empty() {
             self.denied_until = policy.plan().denied_until(self.states(), at, 1);
         }
@@ -247,7 +250,7 @@ impl UnpackedEntry {
         self.last_change = self.last_change.max(earliest);
     }
 
-    /// Returns whether the entry holds permits that `refund` names.
+    /// Returns whether the entry contains permits that `refund` names.
     pub(super) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
         (0..refund.policy.limits().len()).any(|index| self.held(refund, index, now) > 0)
     }
@@ -268,7 +271,8 @@ impl UnpackedEntry {
         Some(renewed_at)
     }
 
-    /// Returns how many of the units that `refund` names the limit at `index` still holds as permits.
+    /// Returns the number of the units that `refund` names that the limit at `index` still counts
+    /// as permits.
     fn held(&self, refund: &Refund<'_>, index: usize, now: Timestamp) -> u64 {
         let policy = refund.policy;
         let log = self.log(policy.limits()[index].state_id());
@@ -337,7 +341,8 @@ impl UnpackedEntry {
         Ok(())
     }
 
-    /// Puts the states into the order of another policy. States that it does not have are foreign to it.
+    /// Changes the order of the states to that of another policy. States that it does not contain
+    /// become foreign.
     #[inline(never)]
     fn adopt(&mut self, policy: &Policy) {
         let extra = self.extra.take().unwrap_or_default();
@@ -359,7 +364,8 @@ impl UnpackedEntry {
         self.lay_out(policy, states);
     }
 
-    /// Creates the cells and logs of `policy` from those of `states` that it has.
+    /// Creates the cells and logs of `policy`. Takes the states that it contains out of `states`;
+    /// the others become foreign.
     fn lay_out(&mut self, policy: &Policy, mut states: Vec<ForeignState>) {
         let plan = policy.plan();
         let mut cells = vec![0; plan.cells()];

@@ -36,7 +36,7 @@ fn flood_size() -> usize {
 /// Each algorithm has a denied subject. Newcomers make one request, which leaves units or uses up their
 /// limit.
 #[test]
-fn a_denied_subject_stays_denied_under_a_flood_size() {
+fn a_denied_subject_stays_denied_under_a_flood() {
     for newcomers in ["9/hour", "1/hour", "1:concurrency:lease=1h", "1/hour:sliding-log"] {
         let (store, clock) = store(64 * 30);
         let newcomers = policy(&[newcomers]);
@@ -62,7 +62,7 @@ fn a_denied_subject_stays_denied_under_a_flood_size() {
     }
 }
 
-/// A request may hold permits for long. A flood in the meantime neither frees nor loses them.
+/// Permits may be held for long. A flood in the meantime must neither release nor lose them.
 #[test]
 fn permits_survive_a_flood_and_are_released_one_by_one() {
     let (store, clock) = store(64 * 4);
@@ -94,7 +94,8 @@ fn permits_survive_a_flood_and_are_released_one_by_one() {
     }
 }
 
-/// A subject may get an entry of its own later, which does not have the permits of the shared entry.
+/// Checks permits of the shared entry after the subject has got an entry of its own, which does not
+/// contain them.
 #[test]
 fn permits_in_the_shared_entry_are_renewed_and_released_there() {
     let (store, clock) = store(64 * 2);
@@ -132,8 +133,8 @@ fn permits_in_the_shared_entry_are_renewed_and_released_there() {
     assert_eq!(used(&store, policy, subject), [0]);
 }
 
-/// Regression: eviction compared remaining units. A subject that has used four fifths of a large limit
-/// has more units left than a small limit ever grants, and was evicted first.
+/// Regression: eviction compared remaining units. A subject that had used four fifths of a large
+/// limit had more units left than a small limit ever grants. It was evicted first.
 #[test]
 fn large_consumers_are_not_evicted_for_small_ones() {
     let (store, _) = store(64 * 16);
@@ -150,7 +151,7 @@ fn large_consumers_are_not_evicted_for_small_ones() {
     }
 }
 
-/// Newcomers without room are counted together, so inventing more subjects gains nothing.
+/// New subjects without room are counted together, so inventing more subjects gains nothing.
 #[test]
 fn newcomers_without_room_share_the_limit_of_one_subject() {
     for limit in LIMITS {

@@ -13,8 +13,8 @@ use crate::store::redis::encoding::policy::{max_evaluated_calls, max_subjects as
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
 use crate::store::redis::subject_key::KeyedSubject;
 
-/// The most calls of one subject and cost in one script call. One division decides them all, unless
-/// a limit is in shadow.
+/// The largest number of calls of one subject and cost in one script call. One division decides all
+/// of them if no limit is in shadow.
 const MAX_SAME_CALLS: usize = 256;
 
 pub(super) type ReplySender = oneshot::Sender<Result<CallerReply, StoreError>>;
@@ -22,7 +22,7 @@ pub(super) type ReplyReceiver = oneshot::Receiver<Result<CallerReply, StoreError
 
 /// The reply for one caller of a batch.
 ///
-/// The waiting task makes the decision from it, because a decision is larger than this.
+/// The waiting task computes the decision from it, because a decision is larger than this reply.
 pub(super) struct CallerReply {
     pub(super) reply: Arc<ScriptReply>,
     pub(super) policy: Policy,
@@ -50,10 +50,10 @@ pub(super) struct QueuedCall {
 pub(super) enum CallKind {
     /// A check of this cost.
     Check(Cost),
-    /// A lease: `units` one-unit checks with one reply. If fewer than `least` would be allowed,
+    /// A lease: `units` checks of one unit, with one reply. If fewer than `least` would be allowed,
     /// none is.
     ///
-    /// Never merged with other calls of the subject, because all granted units belong to this
+    /// It is never merged with other calls of the subject, because all granted units belong to this
     /// caller.
     Lease { units: u16, least: u16 },
 }
@@ -74,12 +74,12 @@ pub(super) struct Batch {
     pub(super) subjects: Vec<SubjectBatch>,
 }
 
-/// The costs of the calls of each subject of a batch.
+/// The costs of the calls of each subject in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchCosts {
     /// `calls` calls of one cost. If fewer than `least` would be allowed, none is.
     Same { cost: Cost, calls: u16, least: u16 },
-    /// Each call has a cost of its own.
+    /// The calls have different costs.
     Mixed,
 }
 
@@ -91,7 +91,7 @@ impl CallKind {
         }
     }
 
-    /// Returns the number of calls of the script that it stands for.
+    /// Returns the number of script calls for this call.
     pub(super) const fn calls(self) -> u16 {
         match self {
             Self::Check(_) => 1,
@@ -100,8 +100,8 @@ impl CallKind {
     }
 }
 
-/// Takes the calls at the front of a subject's queue that fit into one script call. Drops calls
-/// that were cancelled, and returns `None` if none is left.
+/// Takes calls from the front of a subject's queue that fit into one script call. Drops cancelled
+/// calls, and returns `None` if no call is left.
 pub(super) fn take_batch(
     waiting: &mut VecDeque<QueuedCall>,
 ) -> Option<(BatchCosts, Vec<QueuedCall>)> {
@@ -122,7 +122,7 @@ pub(super) fn take_batch(
         };
         waiting.iter().take(max).take_while(is_like_first).count()
     };
-    // The sum of all costs must be a number that Lua holds exactly.
+    // The sum of all costs must be a number that Lua represents exactly.
     let max_exact = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
     // The script evaluates calls one by one if their costs differ, or if a limit is in shadow.
     let max_evaluated = max_evaluated_calls(policy);
@@ -143,7 +143,7 @@ pub(super) fn into_batches(
     subjects: Vec<(BatchCosts, SubjectBatch)>,
     max_subjects: usize,
 ) -> Vec<Batch> {
-    /// The most batches that are tried for a subject.
+    /// The largest number of open batches that are tried for a subject.
     const MAX_TRIED: usize = 8;
     let mut batches: Vec<Batch> = Vec::new();
     for (costs, subject) in subjects {

@@ -8,7 +8,7 @@ use crate::model::StoreError;
 use crate::store::redis::encoding::reply::ScriptReply;
 use crate::store::redis::layer::runtime_has_ended;
 
-/// The number of callers from which a fan-out is paced.
+/// The number of callers from which they are woken in two steps.
 const LARGE: usize = 16;
 
 /// The callers of a subject that still wait for the reply, in the order of their arrival.
@@ -24,15 +24,15 @@ impl FanOut {
         Self { callers: batch.calls.into_iter(), reply: Arc::new(reply), completed: 0 }
     }
 
-    /// Returns whether waking all callers at once would keep the server idle.
+    /// Returns whether the server would be idle while all callers are woken at once.
     pub(super) fn is_large(&self) -> bool {
         self.callers.len() >= LARGE
     }
 
     /// Wakes the first quarter of the callers.
     ///
-    /// A fraction, because a fixed number would let a small and a large group of callers alternate
-    /// for ever.
+    /// With a fixed number in place of a quarter, a small and a large group of callers could
+    /// alternate for ever.
     pub(super) fn complete_first_quarter(&mut self) {
         self.wake(self.callers.len() / 4);
     }
@@ -47,7 +47,7 @@ impl FanOut {
         for QueuedCall { policy, kind, reply: sender } in callers.take(count) {
             *completed += kind.calls();
             let (cost, call) = (kind.cost(), *completed - 1);
-            // A request that was cancelled stays charged: it may have been cancelled after the
+            // A request that was cancelled stays charged. The cancellation may have come after the
             // charge.
             let _ = sender.send(Ok(CallerReply { reply: Arc::clone(reply), policy, cost, call }));
         }

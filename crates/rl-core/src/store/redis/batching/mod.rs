@@ -10,22 +10,23 @@
 //!            └─────────────────────┘  requests that arrived meanwhile leave with the next flush
 //! ```
 //!
-//! * **Several subjects in one call**: subjects under one policy share a call. Those of policies with
-//!   limits in shadow, or with logs, are sent in calls of their own. On a cluster, only subjects of
-//!   one [group](super::encoding::placement) share a call.
-//! * **One call per subject at a time**: requests of a subject whose call is in flight wait for it,
-//!   and leave together. They are decided in the order of their arrival. A request that was sent
-//!   alone, because nothing was in flight, does not count.
+//! * **Several subjects in one call**: subjects under one policy share a call. Subjects under a
+//!   policy with limits in shadow, or with logs, are sent in calls of their own. On a cluster, only
+//!   subjects of one [group](super::encoding::placement) share a call.
+//! * **One call per subject at a time**: requests of a subject with a call in flight wait for it,
+//!   and are then sent together. They are decided in the order of their arrival. A request that was
+//!   sent alone, because nothing was in flight, does not count as such a call.
 //! * **Cancel safe**: a request that is cancelled before the flush is not charged. One that is
 //!   cancelled later may be charged. Other requests of the batch are not affected.
 //! * **Nothing is sent twice**: if a call fails, all its requests fail with its error.
 //! * **Bounded**: a call has a bounded number of subjects and costs, so that it does not block the
-//!   server. A call without a reply is given up after the response timeout of its connection.
+//!   server. After the response timeout of its connection, a call without a reply fails.
 //!
 //! # Pacing
 //!
-//! Sending each request as soon as possible would degenerate to one decision per call, because
-//! every reply wakes a single caller. Three rules keep client and server busy at the same time:
+//! If each request were sent as soon as possible, each call would contain a single decision,
+//! because every reply wakes a single caller. Three rules keep client and server busy at the same
+//! time:
 //!
 //! ```text
 //! server    │ batch A │ batch B │ batch A' │ batch B' │
@@ -33,13 +34,14 @@
 //! ```
 //!
 //! * The number of shared calls in flight is bounded ([`queue::BatchLimits`]). Further requests are
-//!   collected until a call returns, is overdue, or a full call is there. The group that has waited
-//!   longest is sent first.
+//!   collected until a call returns, until a call is overdue, or until there are enough of them for
+//!   a full call. The group that has waited longest is sent first.
 //! * If nothing is in flight, a flush sends two halves. The task that handles the second reply
-//!   yields to the callers woken by the first, so that they are sent again before the second half
-//!   is delivered. Otherwise the halves merge, and client and server take turns.
-//! * If many callers share one subject, the first quarter is woken, and its next requests are sent,
-//!   before the others are woken.
+//!   first yields to the callers of the first half, so that their next requests are sent before the
+//!   second half is delivered. Otherwise the halves would merge, and client and server would take
+//!   turns.
+//! * If many callers share one subject, the first quarter of them is woken first. Their next
+//!   requests are sent before the others are woken.
 
 mod batch;
 mod fan_out;
@@ -76,10 +78,10 @@ use crate::store::{Mode, Reservations, StoreFuture};
 /// A batch of fewer subjects is not divided into halves.
 const MIN_HALF: usize = 8;
 
-/// A call without a reply after this time is overdue, and requests no longer wait for it.
+/// The time after which a call without a reply is overdue, so that requests no longer wait for it.
 const OVERDUE: Duration = Duration::from_millis(5);
 
-/// The layer that sends concurrent checks together.
+/// The layer that batches concurrent checks.
 pub(crate) struct Batcher<E> {
     shared: Arc<BatcherShared<E>>,
 }
@@ -94,7 +96,7 @@ struct BatcherShared<E> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct BatchSettings {
-    /// Whether checks are sent together. If not, this layer forwards everything.
+    /// Whether checks are batched. If not, this layer forwards every request.
     pub(crate) is_enabled: bool,
     /// On a cluster, only subjects of one group share a call.
     pub(crate) placement: Placement,
@@ -124,7 +126,8 @@ impl<E: Execute> Batcher<E> {
         self.shared.limits
     }
 
-    /// Adds a call to the queue, unless nothing is in flight that it could wait for.
+    /// Adds a call to the queue. If nothing is in flight that it could wait for, the caller sends
+    /// it alone.
     fn enqueue(
         &self,
         subject: KeyedSubjectRef<'_>,
@@ -150,14 +153,15 @@ impl<E: Execute> Batcher<E> {
         Enqueued::Queued(receiver)
     }
 
-    /// Starts a task that flushes the queue, if calls are due and no such task is on its way.
+    /// Spawns a task that flushes the queue, if calls are due and no such task is pending.
     ///
-    /// The task runs after the tasks that are ready now, so their calls are part of the flush.
+    /// The task runs after the tasks that are ready now, so the flush includes their calls.
     fn flush_soon(&self, mut queue: MutexGuard<'_, BatchQueue>) {
         if !queue.begin_flush(self.limits()) {
             return;
         }
-        // A runtime that has shut down drops the task at once, and dropping it locks the queue.
+        // Release the lock first: a runtime that has shut down drops the task here, which locks the
+        // queue.
         drop(queue);
         let mut task = FlushTask(Some(self.clone()));
         self.shared.runtime.spawn(async move {
@@ -200,8 +204,8 @@ impl<E: Execute> Batcher<E> {
 
     fn send_soon(&self, batch: Batch, is_counted: bool) {
         let subjects = batch.subjects.iter().map(|batch| batch.subject.clone()).collect();
-        // Created outside of the task: if the runtime has shut down, dropping the task releases the
-        // queue.
+        // Created outside of the task: if the runtime has shut down, the task is dropped, which
+        // releases the subjects.
         let (batcher, group) = (self.clone(), batch.group);
         let in_flight = InFlightBatch { batcher, group, subjects, is_counted };
         self.shared.runtime.spawn(send(in_flight, batch));
@@ -229,8 +233,8 @@ impl<E: Execute> Batcher<E> {
         self.shared.inner.execute(&call).await
     }
 
-    /// Waits for the reply of a batch. A call that is overdue no longer keeps others from being
-    /// sent.
+    /// Waits for the reply of a batch. An overdue call no longer counts as in flight, so that
+    /// others can be sent.
     async fn reply(
         &self,
         batch: &Batch,
@@ -278,7 +282,7 @@ impl<E: Execute> Layer for Batcher<E> {
     }
 }
 
-/// Sends a batch, and hands the replies to its callers.
+/// Sends a batch, and distributes the replies to its callers.
 async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
     let batcher = in_flight.batcher.clone();
     let replies = batcher.reply(&batch, &mut in_flight).await;
@@ -310,10 +314,10 @@ async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
     turn.end(&batcher).await;
 }
 
-/// Hands a reply to the callers of one subject.
+/// Distributes a reply to the callers of one subject.
 ///
-/// If they are many, the first quarter is woken first. Its next requests are enqueued at the first
-/// yield, and are sent at the second, so the server works while the others are woken.
+/// If there are many callers, the first quarter is woken first. Their next requests are enqueued at
+/// the first yield, and sent at the second, so the server works while the others are woken.
 async fn deliver_paced<E: Execute>(mut fan_out: FanOut, in_flight: &mut InFlightBatch<E>) {
     if fan_out.is_large() {
         fan_out.complete_first_quarter();
@@ -354,7 +358,7 @@ enum Enqueued<E: Execute> {
     Queued(ReplyReceiver),
 }
 
-/// Marks that a call is in flight that was sent without the queue.
+/// Marks a call in flight that was sent without the queue.
 struct SoloGuard<E: Execute>(Batcher<E>);
 
 impl<E: Execute> SoloGuard<E> {
@@ -375,8 +379,8 @@ impl<E: Execute> Drop for SoloGuard<E> {
     }
 }
 
-/// The task that flushes the queue. If its runtime shuts down first, the calls that are due are
-/// dropped, which fails them.
+/// The task that flushes the queue. If its runtime shuts down before it runs, the calls that are
+/// due are dropped, and fail.
 struct FlushTask<E: Execute>(Option<Batcher<E>>);
 
 impl<E: Execute> Drop for FlushTask<E> {
@@ -390,7 +394,7 @@ impl<E: Execute> Drop for FlushTask<E> {
     }
 }
 
-/// The subjects of a call in flight. When it is dropped, their waiting requests can be sent.
+/// The subjects of a call in flight. When this is dropped, their waiting requests can be sent.
 struct InFlightBatch<E: Execute> {
     batcher: Batcher<E>,
     group: u16,
@@ -400,7 +404,7 @@ struct InFlightBatch<E: Execute> {
 }
 
 impl<E: Execute> InFlightBatch<E> {
-    /// Lets the requests that wait for this call be sent.
+    /// Marks the requests that wait for this call as due.
     fn release(&mut self) {
         let batcher = &self.batcher;
         let mut queue = batcher.lock();
@@ -416,7 +420,7 @@ impl<E: Execute> InFlightBatch<E> {
         batcher.flush_soon(queue);
     }
 
-    /// Lets other calls be sent while this one is still in flight.
+    /// Excludes this call, which is still in flight, from the bound of calls in flight.
     fn stop_counting(&mut self) {
         let mut queue = self.batcher.lock();
         queue.in_flight -= usize::from(std::mem::take(&mut self.is_counted));

@@ -10,22 +10,22 @@ use crate::store::redis::encoding::placement::Placement;
 use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path};
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
-/// The most shared calls in flight, unless there are many groups. Further calls are collected until
-/// one of them returns.
+/// The largest number of shared calls in flight, if there are few groups. Further calls are
+/// collected until one of them returns.
 const MAX_IN_FLIGHT: usize = 4;
 
 /// The number of groups for each shared call in flight, if there are many groups.
 ///
-/// If each group had a call in flight, calls would contain few subjects. With a quarter of them, a
-/// request waits for about two round trips at most.
+/// If each group had a call in flight, calls would contain few subjects. With a call for each four
+/// groups, a request waits for about two round trips at most.
 const GROUPS_PER_CALL: usize = 4;
 
 /// The bounds of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchLimits {
-    /// The most subjects in a call.
+    /// The largest number of subjects in a call.
     pub(super) max_subjects: usize,
-    /// The most shared calls in flight. A full call is sent in any case.
+    /// The largest number of shared calls in flight. A full call is sent even beyond it.
     pub(super) max_in_flight: usize,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct BatchQueue {
     /// Subjects to send with the next flush.
     ready: Vec<QueuedSubject>,
     /// Subjects that wait until fewer shared calls are in flight. The group that has waited longest
-    /// is the first.
+    /// comes first.
     collected: IndexMap<u16, Vec<QueuedSubject>>,
-    /// Groups that have had enough subjects for a full call since the last flush.
+    /// Groups that have collected enough subjects for a full call since the last flush.
     full: Vec<u16>,
     /// The number of shared calls in flight that are not overdue.
     pub(super) in_flight: usize,
@@ -58,7 +58,7 @@ pub(super) struct QueuedSubject {
 }
 
 impl BatchLimits {
-    /// Returns the bounds of calls to servers on which keys are placed like this.
+    /// Returns the bounds of calls under this placement of keys.
     pub(super) fn new(placement: &Placement) -> Self {
         let (max_subjects, groups) = match placement {
             Placement::OneServer => (MAX_SUBJECTS, 1),
@@ -90,10 +90,10 @@ impl BatchQueue {
         }
     }
 
-    /// Takes the subjects that are ready, and the collected ones that are due. Returns the number
-    /// of the latter too.
+    /// Takes the subjects that are ready, and the collected subjects that are due. Also returns the
+    /// number of the collected ones.
     ///
-    /// While few calls are in flight, whole groups are due, and those that have waited longest come
+    /// If few calls are in flight, whole groups are due, and those that have waited longest come
     /// first. Otherwise only full calls are due.
     pub(super) fn take_due(&mut self, limits: BatchLimits) -> (Vec<QueuedSubject>, usize) {
         let mut due = std::mem::take(&mut self.ready);
@@ -121,8 +121,8 @@ impl BatchQueue {
         ready.into_iter().chain(collected.into_values().flatten())
     }
 
-    /// Returns true if subjects are due and no task is about to flush the queue. The caller starts
-    /// that task.
+    /// Returns `true` if subjects are due and no flush is pending. The caller must then start the
+    /// task that flushes.
     pub(super) fn begin_flush(&mut self, limits: BatchLimits) -> bool {
         let has_room = self.in_flight < limits.max_in_flight;
         let is_due = !self.ready.is_empty()

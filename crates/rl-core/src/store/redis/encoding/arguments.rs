@@ -1,6 +1,7 @@
-//! Encodes the arguments of the scripts, and decodes the replies that are no decisions.
+//! Encodes the arguments of the scripts. Decodes the replies that are not decisions.
 //!
-//! Numbers are big-endian. Most have seven bytes, which hold every integer that Lua holds exactly.
+//! Numbers are big-endian. Most have seven bytes, which hold every integer that Lua represents
+//! exactly.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub(crate) fn costs(costs: &[Cost]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the plan of `amend.lua` that gives units back.
+/// Returns the plan of `amend.lua` that refunds units.
 pub(crate) fn refund_plan(refund: &Refund<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
     let units = |place| refund.units_of(place);
     amend_plan(refund.policy, encoding, 0, refund.charged, units)
@@ -53,12 +54,12 @@ pub(crate) fn renew_plan(renewal: &Renewal<'_>, encoding: &PolicyEncoding) -> Ve
     amend_plan(refund.policy, encoding, 1, refund.charged, units)
 }
 
-/// Returns the plan of `amend.lua` that forgets all limits.
+/// Returns the plan of `amend.lua` that resets all limits.
 pub(crate) fn forget_all_plan() -> Vec<u8> {
     vec![3]
 }
 
-/// Returns the plan of `amend.lua` that forgets the limit at `place`.
+/// Returns the plan of `amend.lua` that resets the limit at this index.
 pub(crate) fn forget_plan(policy: &Policy, encoding: &PolicyEncoding, place: usize) -> Vec<u8> {
     let units = |at| u64::from(at == place);
     amend_plan(policy, encoding, 2, Timestamp::EPOCH, units)
@@ -79,7 +80,8 @@ fn amend_plan(
     plan
 }
 
-/// Appends the constants of each limit, in the order of its algorithm in `scripts/algorithms/`.
+/// Appends the constants of each limit, in the order in which its file in `scripts/algorithms/`
+/// lists them.
 fn push_constants(plan: &mut Vec<u8>, policy: &Policy, encoding: &PolicyEncoding) {
     for (limit, stored) in encoding.limits(policy).zip(&encoding.stored) {
         push_u56(plan, stored.period);
@@ -93,7 +95,7 @@ fn push_constants(plan: &mut Vec<u8>, policy: &Policy, encoding: &PolicyEncoding
 }
 
 /// Returns the argument of `reserve.lua` and `reservation.lua` with the lifetime of a reservation
-/// in µs. No lifetime is 0.
+/// in µs, or 0 without one.
 pub(crate) fn lifetime(lifetime: Option<Duration>) -> Vec<u8> {
     let micros = lifetime.map_or(0, |lifetime| lifetime.as_micros());
     let mut bytes = Vec::with_capacity(7);
@@ -110,7 +112,7 @@ pub(crate) fn reservation(reservation: &Reservation<'_>, encoding: &PolicyEncodi
     push_u56(&mut member, reservation.charged.as_micros());
     push_u56(&mut member, reservation.units);
     member.extend_from_slice(&uncharged.bits().to_be_bytes());
-    // The code of the policy, without the version and the width.
+    // The code and the tags of the policy, without the version and the width.
     member.extend_from_slice(&encoding.shape[2..]);
     member
 }
@@ -122,8 +124,8 @@ pub(crate) fn expires(reservation: &Reservation<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the status of a reservation after a change. `expires` is when it expires unless the
-/// change has renewed it.
+/// Decodes the status of a reservation after a change. `expires` is the time at which it expires if
+/// the change has not renewed it.
 pub(crate) fn read_reservation_status(
     bytes: &[u8],
     expires: Timestamp,
@@ -138,7 +140,7 @@ pub(crate) fn read_reservation_status(
     }
 }
 
-/// Decodes the reply of a renewal: the time from which the units count. `None` if the permit is
+/// Decodes the reply of a renewal: the time from which the units count, or `None` if the permit is
 /// lost.
 pub(crate) fn read_renewed(bytes: &[u8]) -> Result<Option<Timestamp>, StoreError> {
     match bytes {

@@ -1,7 +1,7 @@
 //! The names of keys.
 //!
-//! They are injective and bounded in length. All keys of a subject have one hash tag, and no id can
-//! contain a tag of its own.
+//! Different subjects have different keys, whose length is bounded. All keys of a subject have one
+//! hash tag, and no id can contain a hash tag.
 //!
 //! ```text
 //! packed    rl:4:default:consumer:{acme}            prefix : version : namespace : realm : {id}
@@ -9,7 +9,8 @@
 //!           rl:4:default:consumer:{acme}:r60000     … that counts requests
 //!           rl:4:default:consumer:{acme}:c10000     entries of a concurrency limit, by lease in ms
 //!           rl:4:default:consumer:{acme}:reserved   reservations
-//! grouped   rl:4:{9918}:default:consumer:acme       with the tag of a group of subjects; likewise
+//! grouped   rl:4:{9918}:default:consumer:acme       with the hash tag of a group of subjects; also
+//!                                                   with the suffixes above
 //! readable  acme_PER_MINUTE                         a counter
 //!           acme_PER_MINUTE_REQUESTS                … of requests
 //!           {acme}_PER_MINUTE                       … on a cluster
@@ -26,16 +27,16 @@ use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 use crate::store::Namespace;
 use crate::store::redis::error::ConnectError;
 
-/// The version of the packed layout; a change of the layout is a change of every key.
+/// The version of the packed layout. A change of the layout changes every key.
 const VERSION: &str = "4";
 
-/// No key is longer, in bytes.
+/// The largest length of a key in bytes.
 const MAX_KEY_LEN: usize = 200;
 
 /// The length of the longest suffix of a packed key.
 const RING_LEN: usize = ":cr3153600000000".len();
 
-/// The length of a digest in a key, with its mark.
+/// The length of a digest in a key, with the mark before it.
 const DIGEST_LEN: usize = "~".len() + 32;
 
 /// The suffix of a readable counter, in the order of [`Period::NAMED`].
@@ -44,14 +45,14 @@ const SUFFIXES: [&str; 6] =
 
 /// The text after the suffix of a readable counter of requests.
 ///
-/// No id can imitate it, because no suffix is the end of another.
+/// No id can imitate it, because no suffix ends with another suffix.
 const REQUESTS: &str = "_REQUESTS";
 
 /// Returns the prefix of all keys, or its default.
 ///
 /// # Errors
 ///
-/// Returns an error if keys with the prefix could be those of another prefix.
+/// Returns an error if a key with this prefix could equal a key with another prefix.
 pub(crate) fn checked_prefix(
     prefix: Option<String>,
     layout: Layout,
@@ -70,8 +71,8 @@ pub(crate) fn checked_prefix(
     Ok(prefix)
 }
 
-/// Returns the key that holds the packed state of a subject. The hash tag is that of the subject's
-/// group, or without groups the id.
+/// Returns the key that holds the packed state of a subject. Its hash tag is that of the subject's
+/// group, or the id if there are no groups.
 pub(crate) fn packed(
     prefix: &str,
     groups: Option<&SlotGroups>,
@@ -83,7 +84,7 @@ pub(crate) fn packed(
     let id = subject.id().as_text().map_or(DIGEST_LEN, str::len) + tag.map_or(0, str::len);
     let len = parts.iter().map(|part| part.len() + 1).sum::<usize>() + id + "{}:".len();
     let mut key = String::with_capacity(len);
-    // Prefix, namespace and realm have no colon and no brace. Those of an id are escaped.
+    // Prefix, namespace and realm contain no colon and no brace. Those in ids are escaped.
     for part in &parts[..2] {
         key.push_str(part);
         key.push(':');
@@ -103,8 +104,8 @@ pub(crate) fn packed(
     key
 }
 
-/// Returns the key that holds the entries of a limit, if it has any. It is in the hash slot of the
-/// packed state.
+/// Returns the key of the entries of a limit, or `None` if it has no entries. The key is in the
+/// hash slot of the packed state.
 pub(crate) fn ring(packed: &str, limit: Limit) -> Option<String> {
     let period = limit.period().as_millis();
     let kind = match limit.algorithm() {
@@ -117,16 +118,18 @@ pub(crate) fn ring(packed: &str, limit: Limit) -> Option<String> {
 }
 
 /// Returns the key of a subject's reservations, in the hash slot of the packed state. It differs
-/// from all keys of entries.
+/// from every key of entries.
 pub(crate) fn reservations(packed: &str) -> String {
     format!("{packed}:reserved")
 }
 
-/// Returns the names of a subject's readable counters, by period and whether requests are counted.
+/// Returns a function from a period to the name of a subject's readable counter. Its second
+/// argument is whether requests are counted.
 ///
-/// Only the named periods have readable counters. Ids of consumers and addresses have no realm, as
-/// in the format that other programs share. Another realm stands before the id with a bar, and a
-/// namespace with two. Bars in ids are escaped. With `tagged`, the id is the hash tag.
+/// Only the named periods have readable counters. Names of consumers and addresses have no realm,
+/// as in the format that other programs use. Any other realm is written before the id, with a bar
+/// after it; a namespace is followed by two bars. Bars in ids are escaped. With `tagged`, the id is
+/// the hash tag.
 pub(crate) fn readable<'a>(
     prefix: &'a str,
     namespace: &'a Namespace,
@@ -160,7 +163,8 @@ fn push_tag(key: &mut String, subject: &Subject, max_len: usize) {
     let begin = key.len();
     push_id(key, subject, max_len);
     if key.len() == begin {
-        // Redis ignores an empty tag. A percent sign in an id is always escaped, so this is unique.
+        // Redis ignores an empty tag. This one is unique, because a percent sign in an id is always
+        // escaped.
         key.push('%');
     }
     key.push('}');
@@ -178,7 +182,7 @@ static IS_ESCAPED: [bool; 256] = {
     is_escaped
 };
 
-/// Appends the id, escaped. An id without text, or one that would make `key` longer than `max_len`,
+/// Appends the escaped id. An id without text, or one that would make `key` longer than `max_len`,
 /// is replaced by its digest. A digest begins with `~`, which is escaped in ids.
 fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
     let begin = key.len();
@@ -195,7 +199,7 @@ fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
         }
         key.truncate(begin);
         let hash = blake3::hash(text.as_bytes());
-        // Two marks, because one mark begins the digest of an id without text.
+        // Two marks, because the digest of an id without text begins with one.
         let _ = write!(key, "~~{}", &hash.to_hex()[..32]);
     } else {
         let _ = write!(key, "~{}", subject.id());

@@ -1,21 +1,21 @@
-//! The kinds of limits that scripts tell apart.
+//! The kinds of limits between which scripts distinguish.
 
 use smallvec::SmallVec;
 
 use crate::model::{Algorithm, Anchor, Limit, Period, Refill};
 
-/// The algorithm of a limit, as the scripts know it. The numbers are those of `lib/algorithms.lua`.
+/// The algorithm of a limit in scripts. The numbers are those of `lib/algorithms.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     FixedWindow = 0,
     ClockWindow = 1,
-    /// On the clock, from a Monday.
+    /// A fixed window on the clock that begins on a Monday.
     WeekWindow = 2,
-    /// The calendar month.
+    /// A fixed window on the clock that is a calendar month.
     MonthWindow = 3,
     WindowCounter = 4,
     SlidingWindow = 5,
-    /// Also a token bucket with greedy refill.
+    /// GCRA, or a token bucket with greedy refill.
     Gcra = 6,
     IntervalBucket = 7,
     SlidingLog = 8,
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Returns whether the entries of the limit are in a key of their own.
+    /// Returns whether the limit has entries, in a key of their own.
     pub(crate) const fn is_log(self) -> bool {
         matches!(self, Self::SlidingLog | Self::Concurrency)
     }

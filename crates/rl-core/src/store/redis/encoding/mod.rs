@@ -1,4 +1,4 @@
-//! The wire format: keys and arguments of the scripts, and their replies. No I/O.
+//! The wire format: the keys and arguments of the scripts, and their replies. No I/O.
 
 pub(crate) mod arguments;
 pub(crate) mod keys;

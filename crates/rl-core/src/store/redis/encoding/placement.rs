@@ -1,7 +1,7 @@
-//! How the keys of subjects are placed in the slots of a cluster. No I/O.
+//! The placement of subjects' keys in the slots of a cluster. No I/O.
 //!
-//! A script may name keys of one slot only. So the checks of several subjects share a call on a
-//! cluster only if the subjects share a slot:
+//! A script may name keys of one slot only. On a cluster, the checks of several subjects therefore
+//! share a call only if the subjects share a slot:
 //!
 //! ```text
 //! slots       0 ──────────── 5461 ──────────── 10922 ──────────── 16383
@@ -17,7 +17,7 @@ use crate::model::Subject;
 use crate::store::Namespace;
 use crate::store::redis::hash_slot::{SLOTS, slot_of_tag};
 
-/// The slots of the subjects' keys.
+/// The choice of slots for the keys of subjects.
 #[derive(Clone, Debug)]
 pub(crate) enum Placement {
     /// One server holds all keys.
@@ -28,7 +28,7 @@ pub(crate) enum Placement {
     GroupSlots(Arc<SlotGroups>),
 }
 
-/// Groups of subjects. All keys of a group are in one slot.
+/// A division of all subjects into groups. All keys of a group are in one slot.
 #[derive(Debug)]
 pub(crate) struct SlotGroups {
     /// The hash tag of each group.
@@ -48,21 +48,21 @@ impl Placement {
         if let Self::GroupSlots(groups) = self { Some(groups) } else { None }
     }
 
-    /// Returns the group of a subject. Only subjects of one group share a call. Without groups, it
-    /// is 0 for every subject.
+    /// Returns the group of a subject, or 0 if there are no groups. Only subjects of one group
+    /// share a call.
     pub(crate) fn group_of(&self, namespace: &Namespace, subject: &Subject) -> u16 {
         self.groups().map_or(0, |groups| groups.group_of(namespace, subject))
     }
 }
 
 impl SlotGroups {
-    /// The most groups: one for each slot.
+    /// The largest number of groups: one for each slot.
     pub(crate) const MAX: u16 = SLOTS;
 
     /// Creates `count` groups, from 1 to [`MAX`](Self::MAX), for the keys with this prefix.
     ///
-    /// The slot of each group is the middle of its equal part of all slots. It takes a few
-    /// milliseconds at most.
+    /// The slot of each group is the middle of its equal part of all slots. The search for the tags
+    /// takes a few milliseconds at most.
     pub(crate) fn new(count: u16, prefix: &str) -> Self {
         let mut group_of_slot = vec![None; usize::from(SLOTS)];
         for group in 0..count {
@@ -71,7 +71,7 @@ impl SlotGroups {
         let mut tags = vec![String::new(); usize::from(count)];
         let mut missing = count;
         let mut numbers = 0_u32..;
-        // Every slot is that of a number with at most six digits, which a test checks.
+        // Every slot is that of a number with at most six digits. A test checks this.
         while missing > 0
             && let Some(number) = numbers.next()
         {
@@ -98,7 +98,7 @@ impl SlotGroups {
         }
         let hash = hasher.update(subject.id().as_bytes()).finalize();
         let [a, b, c, d, ..] = *hash.as_bytes();
-        // The product is less than `count` times 2^32, so the result is below `count`.
+        // The product is less than `count` × 2^32, so the result is below `count`.
         let scaled = u64::from(u32::from_be_bytes([a, b, c, d])) * self.tags.len() as u64;
         u16::try_from(scaled >> 32).unwrap_or_default()
     }
@@ -147,11 +147,11 @@ mod tests {
             let subject = Subject::consumer(&format!("consumer-{number}"));
             sizes[usize::from(groups.group_of(&namespace, &subject))] += 1;
         }
-        // Six standard deviations around the mean of 1 000.
+        // These bounds are six standard deviations from the mean of 1 000.
         assert!(sizes.iter().all(|size| (820..=1_180).contains(size)), "{sizes:?}");
     }
 
-    /// A change of these values would make every counter start anew.
+    /// If these values changed, every counter would start again.
     #[test]
     fn groups_of_subjects_never_change() {
         let groups = SlotGroups::new(12, "rl");

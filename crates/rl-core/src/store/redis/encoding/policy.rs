@@ -1,6 +1,6 @@
-//! The encoding of a policy: which states it counts in, and how they are stored.
+//! The encoding of a policy: the states that it uses, and their stored form.
 //!
-//! A state that is stored begins with a header, the *shape*:
+//! A stored state begins with a header, the *shape*:
 //!
 //! ```text
 //!   byte 0     1           2                3 …
@@ -13,7 +13,7 @@
 //!   code ≥ 128   128 + the number of tags that follow
 //! ```
 //!
-//! `scripts/lib/slots.lua` describes the tags, and the numbers that follow the header.
+//! `scripts/lib/slots.lua` describes the tags, and the numbers after the header.
 
 use smallvec::SmallVec;
 
@@ -25,28 +25,29 @@ use crate::policy::{Policy, weight};
 /// The version of the packed state, its first byte.
 pub(crate) const VERSION: u8 = 4;
 
-/// The most subjects of one script call: it keeps the server busy for some 100 µs.
+/// The largest number of subjects of one script call. Such a call keeps the server busy for some
+/// 100 µs.
 pub(crate) const MAX_SUBJECTS: usize = 32;
 
-/// The most that the limits of all subjects of one script call weigh.
+/// The largest weight of the limits of all subjects of one script call.
 const MAX_WEIGHT_PER_CALL: u64 = 2048;
 
 /// The bit of a tag for a limit that counts requests.
 const REQUESTS: u8 = 0x08;
 
-/// The fields of a policy that scripts and the parsing of their replies need.
+/// The data of a policy that scripts, and the parser of their replies, need.
 ///
 /// It is built for each call. That takes a fraction of a microsecond, so it is not cached.
 #[derive(Debug)]
 pub(crate) struct PolicyEncoding {
     /// The header of a stored state.
     pub(crate) shape: Vec<u8>,
-    /// The format with which Lua's `struct` reads and writes a state: shape, time, and cells.
+    /// The format in which Lua's `struct` reads and writes a state: shape, time, and cells.
     pub(crate) format: Vec<u8>,
-    /// The places of the policy's limits, in the order of the scripts.
+    /// The indices of the policy's limits, in the order of the scripts.
     ///
-    /// That is the order of their kinds, so that policies share scripts. Limits of one kind have
-    /// the order of the policy, or the order of the periods if the shape has no tags.
+    /// That is the order of their kinds, so that policies share scripts. Limits of one kind keep
+    /// the order of the policy, or have the order of their periods if the shape has no tags.
     pub(crate) order: SmallVec<[usize; 6]>,
     /// The length of a stored state in bytes.
     pub(crate) state_len: u16,
@@ -59,7 +60,7 @@ pub(crate) struct PolicyEncoding {
 pub(crate) struct StoredLimit {
     pub(crate) kind: Kind,
     pub(crate) counts_requests: bool,
-    /// The number of bytes of its time, if that is shorter than seven bytes.
+    /// The number of bytes of its time, for kinds that shorten it.
     pub(crate) time_bytes: u8,
     /// The period in µs.
     pub(crate) period: u64,
@@ -67,7 +68,7 @@ pub(crate) struct StoredLimit {
     pub(crate) precision: u64,
     /// The number of older buckets of a sliding window.
     pub(crate) older: u16,
-    /// The number of its cells, if all have seven bytes.
+    /// The number of its cells, for kinds whose cells all have seven bytes.
     cells: u8,
 }
 
@@ -80,7 +81,7 @@ impl StoredLimit {
             Algorithm::SlidingWindow { precision } => precision.as_micros(),
             _ => period,
         };
-        // The newest bucket has a cell of its own, as have its number and the first charge.
+        // The newest bucket, its number and the first charge have cells of their own.
         let older = u16::try_from(algorithm::replied_cells(limit).saturating_sub(3));
         let older = older.expect("a policy has at most a few hundred buckets");
         let cells = u8::try_from(algorithm::stored_cells(limit)).unwrap_or(u8::MAX);
@@ -95,7 +96,7 @@ impl StoredLimit {
         }
     }
 
-    /// Returns the sizes of the integers, with counts of `width` bytes.
+    /// Returns the size of each integer of the limit, with counts of `width` bytes.
     fn integers(&self, width: u8) -> SmallVec<[u8; 7]> {
         match self.kind {
             Kind::FixedWindow => SmallVec::from_slice(&[self.time_bytes, width]),
@@ -129,8 +130,8 @@ impl PolicyEncoding {
         Self { shape, format, order, state_len, stored }
     }
 
-    /// Returns the shape and the format of the states that the readable layout replies, with counts
-    /// of any size.
+    /// Returns the shape and the format of a state with counts of any size, which the readable
+    /// layout replies.
     pub(crate) fn of_any_count(&self) -> (Vec<u8>, Vec<u8>) {
         const WIDTH: u8 = 7;
         let mut shape = self.shape.clone();
@@ -139,7 +140,7 @@ impl PolicyEncoding {
         (shape, format)
     }
 
-    /// Returns what the text of the policy's script depends on.
+    /// Returns the properties of the policy on which the text of its script depends.
     pub(crate) fn script_shape(&self) -> ScriptShape {
         let kind = |limit: &StoredLimit| LimitKind {
             kind: limit.kind,
@@ -165,14 +166,14 @@ pub(crate) fn is_fixed_windows(policy: &Policy) -> bool {
     limits.all(|limit| is_window(limit) && !limit.is_shadow() && !limit.counts_requests())
 }
 
-/// Returns whether checks of the policy have a fast path: no limit is in shadow. One script call
-/// decides several subjects of such a policy.
+/// Returns whether checks of the policy have a fast path, because no limit is in shadow. One script
+/// call decides several subjects of such a policy.
 pub(crate) fn has_fast_path(policy: &Policy) -> bool {
     !policy.has_shadow()
 }
 
-/// Returns the most calls that one script evaluates one by one, so that it does not block the
-/// server for a millisecond. It is less for a policy whose calls take longer.
+/// Returns the largest number of calls that one script evaluates one by one. It keeps a script
+/// below a millisecond, and is smaller for a policy whose calls take longer.
 pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
     const MAX_CALLS: u64 = 64;
     const MAX_WEIGHT: u64 = 400;
@@ -180,8 +181,8 @@ pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
     (MAX_WEIGHT / weight.max(1)).clamp(1, MAX_CALLS) as usize
 }
 
-/// Returns the most subjects that one script call decides. It is less for a policy whose decisions
-/// take longer.
+/// Returns the largest number of subjects that one script call decides. It is smaller for a policy
+/// whose decisions take longer.
 pub(crate) fn max_subjects(policy: &Policy) -> usize {
     if !has_fast_path(policy) {
         return 1;
@@ -190,8 +191,8 @@ pub(crate) fn max_subjects(policy: &Policy) -> usize {
     (MAX_WEIGHT_PER_CALL / weight.max(1)).clamp(1, MAX_SUBJECTS as u64) as usize
 }
 
-/// Returns the format with which Lua's `struct` reads and writes a state, and the length of a state
-/// in bytes. Counts have `width` bytes.
+/// Returns the format in which Lua's `struct` reads and writes a state with counts of `width`
+/// bytes, and the length of such a state in bytes.
 fn format_of(limits: &[StoredLimit], header: usize, width: u8) -> (Vec<u8>, u16) {
     let mut format = format!(">c{header}I7").into_bytes();
     let mut len = header + 7;
@@ -225,7 +226,7 @@ fn shape(policy: &Policy, order: &[usize]) -> Vec<u8> {
     shape
 }
 
-/// Returns the number of bytes of a short count: enough for the largest count that is allowed.
+/// Returns the number of bytes of a count: enough for the largest count that the policy allows.
 fn width(policy: &Policy) -> u8 {
     let is_short = |limit: &Limit| {
         matches!(limit.algorithm(), Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter)
@@ -248,10 +249,10 @@ const fn is_counter(limit: Limit) -> bool {
     matches!(limit.algorithm(), Algorithm::SlidingWindowCounter)
 }
 
-/// Returns the code of a policy that needs no tags.
+/// Returns the code of a policy that needs no tags, or `None`.
 ///
-/// Its limits count units over named periods. They are all fixed windows that begin with the first
-/// request, or all sliding window counters.
+/// The limits of such a policy count units over named periods. They are all fixed windows that
+/// begin with the first request, or all sliding window counters.
 fn named_set(policy: &Policy) -> Option<u8> {
     let limits = || policy.limits().iter().map(|named| named.limit());
     let kind = match limits().all(is_window) {
@@ -265,7 +266,7 @@ fn named_set(policy: &Policy) -> Option<u8> {
     })
 }
 
-/// Appends the tag of the state that the limit counts in.
+/// Appends the tag of the state that the limit uses.
 fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
     let algorithm = match limit.algorithm() {
         Algorithm::FixedWindow { anchor: Anchor::FirstRequest } => 0x00,

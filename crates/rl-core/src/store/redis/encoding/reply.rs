@@ -1,4 +1,4 @@
-//! The reply of a deciding script for one subject, and the decisions that follow from it.
+//! The reply of a deciding script for one subject, and the decisions computed from it.
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::policy::{LimitSet, Policy};
 use crate::store::Mode;
 use crate::time::Timestamp;
 
-/// The relative time that stands for *now* in [`FinalState::Windows`]: the middle of the 48-bit
+/// The relative time that represents *now* in [`FinalState::Windows`]: the middle of the 48-bit
 /// range, so that both earlier and later times fit.
 const RELATIVE_NOW: u64 = 1 << 47;
 
@@ -22,17 +22,17 @@ pub(crate) struct CallArgs<'a> {
     pub(crate) cost: Cost,
 }
 
-/// The reply of a deciding script for one subject, whose calls were decided one after the other.
+/// The reply of a deciding script for one subject. Its calls were decided one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct ScriptReply {
-    /// The number of counters that had no expiry and were given one.
+    /// The number of counters whose missing expiry was restored.
     pub(crate) healed: u64,
     pub(crate) body: ReplyBody,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum ReplyBody {
-    /// The first `allowed` calls are allowed, and the last of them left the states in `last`.
+    /// The first `allowed` calls are allowed. The last of them left the states in `last`.
     Counted { allowed: u16, last: FinalState },
     /// The result of each call, up to the last that differs from the one before. There is at least
     /// one.
@@ -51,30 +51,30 @@ pub(crate) struct CallResult {
 /// The states of all limits after the last call.
 #[derive(Clone, Debug)]
 pub(crate) enum FinalState {
-    /// Up to six fixed windows, in the form in which decisions hold them. There, [`RELATIVE_NOW`]
-    /// is the time of the reply.
+    /// Up to six fixed windows, in the form in which decisions store them. Their times are relative
+    /// to the reply, whose time is [`RELATIVE_NOW`].
     Windows { now: Timestamp, states: PackedStates },
     /// Boxed, so that `Windows` is cheap to move.
     States(Box<States>),
 }
 
-/// The states of the limits, in the order of the policy, at a time.
+/// The states of the limits at one time, in the order of the policy.
 ///
-/// For a sliding log, the script replies a summary instead of the state.
+/// In place of a sliding log, it contains the summary that the script replies.
 #[derive(Clone, Debug)]
 pub(crate) struct States {
     pub(crate) now: Timestamp,
     pub(crate) states: SmallVec<[State; 6]>,
 }
 
-/// The difference between the states of a reply and the states that a decision describes.
+/// The difference between the states of a reply and those that a decision describes.
 #[derive(Clone, Copy, Debug)]
 struct Adjustment {
-    /// The number of calls that are charged in the states, and do not count for the decision.
+    /// The number of calls that the states include, but the decision does not.
     later_calls: u64,
     /// The cost of each of these calls.
     cost: u64,
-    /// How much later than the reply the decision is made, in µs.
+    /// The time from the reply to the decision, in µs.
     later_by: u64,
 }
 
@@ -83,7 +83,7 @@ impl Adjustment {
 }
 
 impl ScriptReply {
-    /// Returns the decision on a call. Calls are numbered from 0.
+    /// Returns the decision on the call with this number, from 0.
     pub(crate) fn decision(&self, call: u16, args: CallArgs<'_>) -> Decision {
         let CallArgs { policy, mode, cost } = args;
         match &self.body {
@@ -107,9 +107,9 @@ impl ScriptReply {
     /// Returns the decision on a call that was granted `granted` leased units, `later_by` µs after
     /// the reply.
     ///
-    /// `unspent` leased units are left; they do not count as used. The policy must consist of fixed
-    /// windows that begin with the first request. The decision carries the time of the charge,
-    /// which refunds refer to.
+    /// `unspent` leased units are left, and do not count as used. The policy must consist of fixed
+    /// windows that begin with the first request. The decision contains the time of the charge, by
+    /// which a refund finds it.
     #[inline(always)]
     pub(crate) fn leased_decision(
         &self,
@@ -124,7 +124,7 @@ impl ScriptReply {
         self.final_decision(policy, cost, granted, adjustment, required).with_origin(Origin::Leased)
     }
 
-    /// Returns how many of the calls are allowed. For fixed windows only.
+    /// Returns the number of allowed calls. Only fixed windows are supported.
     pub(crate) fn allowed_calls(&self) -> u16 {
         match &self.body {
             ReplyBody::Counted { allowed, .. } => *allowed,
@@ -135,7 +135,8 @@ impl ScriptReply {
         }
     }
 
-    /// Returns the remaining units of the strictest limit. For fixed windows only.
+    /// Returns the smallest number of units that remain under a limit. Only fixed windows are
+    /// supported.
     pub(crate) fn least_remaining(&self, policy: &Policy) -> u64 {
         let status = self.final_decision(policy, Cost::ZERO, 0, Adjustment::NONE, 0);
         status.limits().map(|limit| limit.remaining()).min().unwrap_or_default()
@@ -164,8 +165,8 @@ impl ScriptReply {
 }
 
 impl FinalState {
-    /// Creates the states of fixed windows, each from the time of its first request and its used
-    /// units. A window that is not open has the time 0.
+    /// Creates the states of fixed windows. Each window consists of the time of its first request
+    /// and its used units. The time is 0 if the window is not open.
     pub(crate) fn of_windows(policy: &Policy, now: u64, windows: &[[u64; 2]]) -> Self {
         let states = policy.compiled_windows().and_then(|_| packed(now, windows));
         let now = Timestamp::from_micros(now);
@@ -192,8 +193,7 @@ impl FinalState {
                 let states = states.less(adjustment.later_calls * adjustment.cost);
                 let decided_at = RELATIVE_NOW + adjustment.later_by;
                 if granted > 0 {
-                    // No limit denies a call that was granted, so the outcomes need not be
-                    // computed.
+                    // No limit denies a granted call, so the outcomes are not computed here.
                     let at = PackedTime { absolute: now.as_micros(), relative: decided_at };
                     Decision::from_windows(policy, cost, at, true, &states)
                 } else {
@@ -209,8 +209,8 @@ impl FinalState {
 }
 
 impl States {
-    /// Returns the decision of a call that needs `required` units of each limit. It carries the
-    /// time of the script's reply, which later refunds refer to.
+    /// Returns the decision of a call that needs `required` units of each limit. It contains the
+    /// time of the script's reply, by which a refund finds the charge.
     fn decision(
         &self,
         policy: &Policy,
@@ -230,7 +230,7 @@ impl States {
     }
 }
 
-/// Packs windows into the form in which decisions hold them; `None` if they do not fit.
+/// Packs windows into the form in which decisions store them. Returns `None` if they do not fit.
 fn packed(now: u64, windows: &[[u64; 2]]) -> Option<PackedStates> {
     let mut states = PackedStates::EMPTY;
     for (place, [since, used]) in windows.iter().enumerate() {

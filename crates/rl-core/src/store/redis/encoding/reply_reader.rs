@@ -9,7 +9,7 @@
 //!   states       a stored state, and for each log when its units will be available:7
 //! ```
 //!
-//! A stored state begins with its version, 4, so a reply of states needs no byte of its own.
+//! A stored state begins with its version, 4. A reply of states therefore needs no type byte.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -25,10 +25,10 @@ const PER_CALL: u8 = 0;
 const COUNTED: u8 = 1;
 const STATES: u8 = policy::VERSION;
 
-/// Stands in a reply for the number of allowed calls if the subject was not decided.
+/// The number of allowed calls in a reply if the subject was not decided.
 const UNDECIDED: u16 = u16::MAX;
 
-/// The rest of a reply.
+/// The part of a reply that is not read yet.
 struct Reader<'a> {
     bytes: &'a [u8],
     policy: &'a Policy,
@@ -37,7 +37,7 @@ struct Reader<'a> {
     calls: u16,
 }
 
-/// The reason why a reply is refused. `None` if its length is wrong.
+/// The reason why a reply is rejected, or `None` if its length is wrong.
 type Refusal = Option<&'static str>;
 
 impl<'a> Reader<'a> {
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
-    /// Reads the header of a stored state, and its time. Returns the width of counts and the time.
+    /// Reads the header of a stored state, and its time. Returns the width of counts, and the time.
     fn header(&mut self) -> Result<(u8, u64), Refusal> {
         let (header, rest) = self.bytes.split_at_checked(self.encoding.shape.len()).ok_or(None)?;
         let &[STATES, width @ 1..=7, ..] = header else { return Err(None) };
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         Ok((width, self.number()?))
     }
 
-    /// Reads the states after the last call. `has_waits` says whether a time follows for each log.
+    /// Reads the states after the last call. `has_waits` is whether a time follows for each log.
     fn final_state(&mut self, has_waits: bool) -> Result<FinalState, Refusal> {
         let mut limits = self.encoding.stored.iter();
         if limits.all(|limit| limit.kind == Kind::FixedWindow && !limit.counts_requests) {
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         Ok(FinalState::of_windows(self.policy, now, &windows[..order.len()]))
     }
 
-    /// Reads the beginning of a fixed window, 0 if none is open, and its used units.
+    /// Reads the beginning of a fixed window (0 if none is open), and its used units.
     fn window(&mut self, limit: &StoredLimit, width: u8, now: u64) -> Result<[u64; 2], Refusal> {
         let remaining = self.number_of(limit.time_bytes.into())?;
         let used = self.number_of(width.into())?;
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
         Ok([since.ok_or(Some("a window that begins in the future"))?, used])
     }
 
-    /// Reads the cells of each limit. `has_waits` says whether a time follows for each log.
+    /// Reads the cells of each limit. `has_waits` is whether a time follows for each log.
     fn stored_states(&mut self, has_waits: bool) -> Result<States, Refusal> {
         let (width, now) = self.header()?;
         let PolicyEncoding { order, stored, .. } = self.encoding;
@@ -223,9 +223,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the units of the buckets of a sliding window that count at `now`, newest first.
+/// Returns the sum of the buckets of a sliding window that count at `now`.
 ///
-/// The script decides on the total that it stores, and decisions are computed from the buckets.
+/// It must equal the total by which the script decides.
 fn counting_units(limit: &StoredLimit, newest: u64, buckets: &[u64], now: u64) -> u64 {
     let counts = |number: u64| {
         let ends = number.saturating_add(1).saturating_mul(limit.precision);
@@ -241,7 +241,8 @@ fn counting_units(limit: &StoredLimit, newest: u64, buckets: &[u64], now: u64) -
 /// Decodes the reply to a script call with `subjects` subjects, each with `calls` calls. Returns a
 /// reply for each subject, in their order.
 ///
-/// A subject without a reply was not decided, and has to be sent in a call of its own.
+/// The reply of a subject that was not decided is `None`. It must be sent again in a call of its
+/// own.
 pub(crate) fn read(
     bytes: &[u8],
     policy: &Policy,
@@ -265,8 +266,8 @@ pub(crate) fn read(
     })
 }
 
-/// Returns the error of a call for a single subject that was not decided. No script of this crate
-/// replies so.
+/// Returns the error for a call with a single subject that was not decided. No script of this crate
+/// sends such a reply.
 pub(crate) fn undecided() -> StoreError {
     StoreError::new(FailureKind::Protocol).with_detail("a script decided nothing")
 }
@@ -286,7 +287,7 @@ mod tests {
         replies.into_iter().flatten().next().ok_or_else(undecided)
     }
 
-    /// Generates policies whose replies differ in length.
+    /// Generates policies whose replies have different lengths.
     fn any_policy() -> impl Strategy<Value = Policy> {
         let limits = [
             "5/second",
@@ -307,8 +308,8 @@ mod tests {
         })
     }
 
-    /// Encodes a stored state. `numbers` are the time, and the first request and used units of each
-    /// window.
+    /// Encodes a stored state. `numbers` are the time, then the first request and the used units of
+    /// each window.
     fn stored(policy: &Policy, numbers: &[u64]) -> Vec<u8> {
         let PolicyEncoding { shape: mut bytes, order, stored, .. } = PolicyEncoding::new(policy);
         let width = bytes[1].into();
@@ -379,7 +380,7 @@ mod tests {
             }
         }
 
-        /// Any numbers in a reply of the right length make a decision, or are refused.
+        /// Checks that any numbers in a reply of the right length make a decision, or are rejected.
         #[test]
         fn any_numbers_of_a_reply_are_decided_or_refused(
             policy in any_policy(), head: [u8; 3], mode in 0..4_usize, cost: u64,

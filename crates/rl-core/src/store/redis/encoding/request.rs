@@ -1,4 +1,4 @@
-//! Makes the commands that carry out decisions and amendments, in each layout.
+//! Creates the commands for decisions and amendments, in each layout.
 
 use super::layout::Layout;
 use super::placement::Placement;
@@ -16,10 +16,10 @@ use crate::store::{
 };
 use std::time::Duration;
 
-/// One call of a deciding script: the same calls for each of its subjects.
+/// One call of a deciding script, with the same costs for each of its subjects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecideCall<'a> {
-    /// Several subjects need a policy with a fast path ([`has_fast_path`]), and a check.
+    /// More than one subject requires a check, and a policy with a fast path ([`has_fast_path`]).
     pub(crate) subjects: &'a [KeyedSubjectRef<'a>],
     pub(crate) policy: &'a Policy,
     pub(crate) mode: Mode,
@@ -27,9 +27,9 @@ pub(crate) struct DecideCall<'a> {
     pub(crate) reservations: Reservations,
 }
 
-/// The costs of the calls of each subject, which are decided one after the other.
+/// The costs of the calls of each subject. The calls are decided one after the other.
 ///
-/// More than one call needs the packed layout.
+/// More than one call requires the packed layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CallCosts<'a> {
     /// `calls` calls of one cost. If fewer than `least` of them would be allowed, none is.
@@ -54,15 +54,15 @@ impl<'a> DecideCall<'a> {
         }
     }
 
-    /// Returns what a decision on a call of `cost` needs to know.
+    /// Returns the arguments of a decision on a call of `cost`.
     pub(crate) const fn args(&self, cost: Cost) -> CallArgs<'a> {
         CallArgs { policy: self.policy, mode: self.mode, cost }
     }
 
-    /// Returns how long charged units are reserved.
+    /// Returns the time for which charged units are reserved.
     ///
-    /// A peek charges nothing, and [`Mode::Charge`] is for work that is done already, so neither
-    /// makes a reservation.
+    /// A peek and [`Mode::Charge`] make no reservation: a peek charges nothing, and `Charge` is for
+    /// work that is already done.
     pub(crate) fn lifetime(&self) -> Option<Duration> {
         match self.reservations {
             Reservations::Reserve(lifetime)
@@ -75,7 +75,7 @@ impl<'a> DecideCall<'a> {
     }
 }
 
-/// Makes commands for a layout and a prefix of keys.
+/// Creates commands for one layout and one prefix of keys.
 #[derive(Debug)]
 pub(crate) struct RequestEncoder {
     pub(crate) layout: Layout,
@@ -106,7 +106,7 @@ impl RequestEncoder {
         }
     }
 
-    /// Makes the command of a call of a deciding script.
+    /// Creates the command for a call of a deciding script.
     ///
     /// The readable layout makes no reservations.
     pub(crate) fn decide(
@@ -150,7 +150,8 @@ impl RequestEncoder {
         Ok(Command::Script { script: scripts::reserve(), keys, arguments })
     }
 
-    /// Returns the script with a fast path for the call. Without one, a call decides one subject.
+    /// Returns the script with a fast path for the call, if there is one. A call without it decides
+    /// a single subject.
     pub(crate) fn fast_script(
         &self,
         call: &DecideCall<'_>,
@@ -165,7 +166,7 @@ impl RequestEncoder {
         if is_fast { self.decide_scripts.get(&encoding.script_shape()) } else { None }
     }
 
-    /// Makes the command of an amendment.
+    /// Creates the command for an amendment.
     pub(crate) fn amend(&self, operation: &AmendOperation<'_>) -> Result<Command, StoreError> {
         match operation {
             AmendOperation::Refund(refund) => self.refund(refund),
@@ -196,9 +197,9 @@ impl RequestEncoder {
         Ok(Command::Script { script, keys, arguments })
     }
 
-    /// Makes the command that renews a permit.
+    /// Creates the command that renews a permit.
     ///
-    /// The readable layout refuses policies with permits when it makes their keys.
+    /// The readable layout returns an error for policies with permits when it creates their keys.
     fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
         let Renewal { namespace, subject, policy, .. } = *renewal;
         let encoding = PolicyEncoding::new(policy);
@@ -207,7 +208,7 @@ impl RequestEncoder {
         Ok(Command::Script { script: scripts::amend(self.layout), keys, arguments })
     }
 
-    /// Makes the command that renews or settles a reservation. Only in the packed layout.
+    /// Creates the command that renews or settles a reservation. It requires the packed layout.
     fn change_reservation(
         &self,
         reservation: &Reservation<'_>,
@@ -318,7 +319,7 @@ impl RequestEncoder {
     }
 }
 
-/// Returns the arguments that all scripts of the packed layout begin with.
+/// Returns the arguments with which all scripts of the packed layout begin.
 fn packed_arguments(encoding: &PolicyEncoding, plan: Vec<u8>) -> Vec<Vec<u8>> {
     vec![encoding.shape.clone(), plan, encoding.format.clone()]
 }

@@ -1,9 +1,11 @@
--- Gives units back, renews permits, or forgets one limit. (lib/forget.lua forgets all limits.)
+-- Refunds units, renews permits, or resets one limit. (lib/forget.lua resets all limits.)
 --
 -- KEYS      see lib/slots.lua
--- ARGV      see lib/arguments.lua. The plan: the operation (1 byte: 0 give back, 1 renew, 2 forget), the
---           time of the charge (7 bytes), the units of each limit (0 if the limit is left alone), and
---           the constants of each limit (7 bytes each)
+-- ARGV      see lib/arguments.lua. The plan:
+--             1 byte   operation: 0 refund, 1 renew, 2 reset
+--             7 bytes  the time of the charge
+--             7 bytes  for each limit, its units; 0 leaves the limit unchanged
+--             and for each limit its constants (7 bytes each)
 --
 -- Returns   for a renewal, the time from which the units count (7 bytes), or nothing if the permit
 --           is lost; otherwise nothing
@@ -12,7 +14,7 @@ local operation, charged = struct.unpack('>BI7', plan)
 read_constants(9 + 7 * #slots)
 for i, slot in ipairs(slots) do
   slot.units = struct.unpack('>I7', plan, 7 * i + 2)
-  -- Check all permits before one is changed: they are renewed together or not at all.
+  -- All permits are checked before one is changed: they are renewed together or not at all.
   if operation == 1 and slot.units > 0 then
     slot.units = slot.kind > 7 and sliding_log.held(slot, slot.units, charged) or 0
     if slot.units == 0 then return false end
@@ -29,8 +31,8 @@ for _, slot in ipairs(slots) do
     if operation == 1 then algorithm('charge', slot, slot.units) end
   end
 end
--- A refund of a charge in this microsecond must not find the new state, so the next charge is
--- later.
+-- A refund of a charge in this microsecond must not find the new state, so the next charge gets a
+-- later time.
 if operation == 2 and last == now then advance_to(now + 1, slots, foreign) end
 save()
 return operation == 1 and struct.pack('>I7', now)

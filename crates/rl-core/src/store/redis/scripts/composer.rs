@@ -1,10 +1,11 @@
 //! Composes scripts from the parts of the algorithms.
 //!
-//! Each file of `algorithms/` describes an algorithm once, in parts. From the parts follow
+//! Each file of `algorithms/` describes an algorithm once, in parts. The composer makes two things
+//! of the parts:
 //!
 //! * the *fast path* of a shape: `shape.lua`, written out for the limits of a policy, without a
-//!   loop, a table or a closure over them; and
-//! * the *table of algorithms*, with which the other scripts handle any policy.
+//!   loop, a table or a closure over them
+//! * the *table of algorithms*, with which the other scripts handle any policy
 //!
 //! ```text
 //! part        left_i = left_i - gone
@@ -30,7 +31,7 @@ const FAST_PATH: &str = include_str!("shape.lua");
 const READABLE_FAST_PATH: &str = include_str!("readable_shape.lua");
 const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
 
-/// The operations of an algorithm, and what they return.
+/// The operations of an algorithm, with the variable that each returns.
 const OPERATIONS: [(&str, &str); 6] = [
     ("valid", "is_ours"),
     ("advance", ""),
@@ -97,13 +98,13 @@ impl AlgorithmParts {
         self.parts.iter().find(|(part, _)| *part == name).map_or(&[], |(_, lines)| lines)
     }
 
-    /// Returns the functions that the parts call.
+    /// Returns the Lua functions that the parts call.
     fn helpers(&self) -> String {
         let month = if self.kind == Kind::MonthWindow { self.part("month") } else { &[] };
         [self.part("helpers"), month].concat().join("\n")
     }
 
-    /// Returns the algorithm as a function of an operation, for the table of algorithms.
+    /// Returns a Lua function of the algorithm for the table of algorithms. It takes an operation.
     fn function(&self) -> String {
         let with_suffix = |names: &[&str]| {
             names.iter().map(|name| format!("{name}_i")).collect::<Vec<_>>().join(", ")
@@ -134,7 +135,7 @@ impl AlgorithmParts {
     }
 }
 
-/// Returns the functions of all algorithms but logs, and the functions that they call.
+/// Returns the functions of all algorithms except logs, with the functions that they call.
 /// `sliding_log.lua` has those of logs.
 pub(super) fn table_of_algorithms() -> String {
     let kinds: Vec<_> = Kind::ALL.into_iter().filter(|kind| !kind.is_log()).collect();
@@ -142,7 +143,7 @@ pub(super) fn table_of_algorithms() -> String {
     helpers(&kinds) + &functions.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the functions that the parts of these algorithms call, each once.
+/// Returns the functions that the parts of these algorithms call, without repetitions.
 fn helpers(kinds: &[Kind]) -> String {
     let mut helpers: Vec<String> = Vec::new();
     for text in kinds.iter().map(|kind| AlgorithmParts::of(*kind).helpers()) {
@@ -168,7 +169,7 @@ fn with_helpers(template: &str, limits: &[LimitKind]) -> String {
     if limits.is_empty() { String::new() } else { helpers(&kinds) + &written_out(template, limits) }
 }
 
-/// Returns the fast path of the readable layout, with these lines to read the time.
+/// Returns the fast path of checks in the readable layout. `time` are the lines that read the time.
 pub(super) fn readable_fast_path(limits: &[LimitKind], time: &str) -> String {
     match limits {
         [] => String::new(),
@@ -201,7 +202,8 @@ fn written_out(template: &str, limits: &[LimitKind]) -> String {
     script
 }
 
-/// Appends the lines of a block for the limit of this number, and of this number among the logs.
+/// Appends the lines of a block for one limit. `number` counts all limits, and `log` counts logs
+/// only.
 fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usize, log: usize) {
     let (cost, text) = if limit.counts_requests { ("1", "'1'") } else { ("cost", "units") };
     let (index, log) = (number.to_string(), format!("first + {log}"));
@@ -218,9 +220,9 @@ fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usi
     }
 }
 
-/// Writes out the lists of a line. Between `<<` and `>>` are names that each limit has, or the words
-/// `cells` and `constants`, which stand for those of its algorithm. Behind `I7`, the names are formats
-/// of integers.
+/// Writes out the lists of a line. Between `<<` and `>>` are names that each limit has, or one of
+/// the words `cells` and `constants`, which stand for the names of its algorithm. After `I7`, the
+/// list becomes the same number of integer formats.
 fn with_lists(line: &str, limits: &[LimitKind]) -> String {
     let mut parts = line.split("<<");
     let mut written = parts.next().unwrap_or_default().to_owned();
@@ -266,7 +268,7 @@ fn with_number(line: &str, number: usize) -> String {
     numbered + rest
 }
 
-/// Returns whether a line is more than a comment.
+/// Returns whether a line contains code.
 pub(super) fn is_code(line: &str) -> bool {
     let line = line.trim();
     !line.is_empty() && !line.starts_with("--")

@@ -1,35 +1,37 @@
--- Decides a cost for all limits of one subject: charges all of them or none.
+-- Decides for all limits of one subject: charges all of them or none.
 --
 -- KEYS      see lib/slots.lua
 -- ARGV      see lib/arguments.lua. The plan:
 --             1 byte   mode: 0 check, 1 check up to, 2 peek, 3 charge
 --             2 bytes  the set of limits in shadow: the first limit is the lowest bit
 --             2 bytes  the set of limits that count requests
---             7 bytes  cost
---             2 bytes  the number of calls of this cost, which are decided one after the other; 0 if
---                      their costs differ
+--             7 bytes  the cost of each call
+--             2 bytes  the number of calls, which are decided one after the other; 0 if their
+--                      costs differ
 --             2 bytes  the least number of calls: if fewer would be allowed, none is
 --             2 bytes  the length of a stored state of this shape
---             and for each limit its constants, as its algorithm says (7 bytes each)
--- ARGV[4]   the cost of each call (7 bytes), if the number of calls is 0
+--             and for each limit its constants, in the order of its algorithm (7 bytes each)
+-- ARGV[4]   the cost of each call (7 bytes each), if the number of calls is 0
 --
 -- Returns   for several calls of one cost, if no limit is in shadow:
 --             1 byte   1
---             1 byte   healed: how many keys had lost their expiry
---             2 bytes  how many calls are allowed, which are the first ones
+--             1 byte   healed: the number of keys that had lost their expiry
+--             2 bytes  the number of allowed calls; these are the first ones
 --             and the states after the last call, as below
 --           otherwise:
 --             1 byte   0
 --             1 byte   healed
 --             and for each call, up to the last that differs from the one before:
---             2 bytes  the set of limits in shadow that would have denied the call, and are not charged
---             7 bytes  units granted
---             the states as they would be stored, and for each log when the units that the call lacks
---             will be available (7 bytes; 0 if they are now, or never will be)
+--             2 bytes  the set of limits in shadow that would have denied the call; they are not
+--                      charged
+--             7 bytes  the granted units
+--             the states as they would be stored
+--             7 bytes  for each log, the time at which the units that the call lacks will be
+--                      available; 0 if they are available now, or never will be
 --
--- Without logs the script runs at most three commands: TIME, GET, and SET, or PTTL on a denial. A
--- fourth, PEXPIRE, is for a key that has lost its expiry. After the fast path left the call to this script, a
--- second GET follows. A denial changes no state.
+-- Without logs, the script runs at most three commands: TIME, GET, and either SET or, for a denial,
+-- PTTL. PEXPIRE is the fourth if a key has lost its expiry. A second GET follows if the fast path
+-- could not decide the call. A denial changes no state.
 local mode, shadow, requests, cost, times, least, next_number = struct.unpack('>BI2I2I7I2I2', plan)
 local costs
 if times == 0 then
@@ -43,12 +45,12 @@ for i, slot in ipairs(slots) do
   slot.in_shadow, slot.counts_requests = has(shadow, i), has(requests, i)
 end
 
--- One division yields how many calls of one cost are allowed. Evaluating each call of a large lease would
--- block the server.
+-- The number of allowed calls of one cost is computed by one division. Evaluating each call of a
+-- large lease would block the server.
 local together = mode == 0 and cost > 0 and times > 1 and shadow == 0 and not costs
 local allowed = 0
 
--- Joined once, because the server hashes all bytes of a new string.
+-- The parts are joined once, because the server hashes all bytes of a new string.
 local replies, granted, any_granted = { '' }, nil, false
 for call = 1, together and 1 or times do
   if costs then cost = costs[call] end
@@ -56,7 +58,7 @@ for call = 1, together and 1 or times do
   for _, slot in ipairs(slots) do
     slot.available = max_of(0, algorithms[slot.kind]('available', slot))
     fitting = min(fitting, floor(slot.available / (slot.counts_requests and 1 or max_of(cost, 1))))
-    -- A request is one unit, whatever it costs.
+    -- For a limit that counts requests, a request of any cost is one unit.
     if slot.counts_requests and slot.available > 0 then slot.available = MAX_UNITS + 1 end
     if not slot.in_shadow then available = min(available, slot.available) end
   end
@@ -71,7 +73,7 @@ for call = 1, together and 1 or times do
     granted = available
   end
 
-  -- Refuse before anything is written. Forgetting a state instead would let a client reset its limits.
+  -- The error comes before any write. Dropping a state instead would let a client reset its limits.
   if granted > 0 and #foreign > 16 then
     return redis.error_reply('RLFULL states of other policies still count for this subject')
   end

@@ -1,6 +1,6 @@
 //! The scripts that run on the server: their composition, their texts and their hashes.
 //!
-//! A script is the concatenation of the files of this folder that it needs:
+//! A script is the concatenation of these files of this folder:
 //!
 //! | script | files, after the one that sets the time |
 //! |---|---|
@@ -14,10 +14,12 @@
 //! | `readable` | `readable_counters`, `readable`, `readable_reply` |
 //! | `readable_refund` | `readable_counters`, `readable_refund` |
 //!
-//! *Packed states* stands for the algorithms and `slots`, which reads and writes the key of a
-//! subject. The text of a script depends on no number: limits and costs are arguments. A script of
-//! a shape depends on the kinds of a policy's limits, so policies share it. Scripts are hashed once,
-//! and an operator can load them ahead of the service and grant `EVALSHA` alone.
+//! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject.
+//!
+//! No number is part of a script's text: limits and costs are arguments. A script of a shape
+//! depends on the kinds of a policy's limits, so policies share it. Scripts are hashed once. An
+//! operator can load them before the service starts, and grant it the permission for `EVALSHA`
+//! alone.
 
 mod composer;
 
@@ -28,10 +30,10 @@ use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
 use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, ScriptShape, script_name};
 
-/// The version of the scripts. Increased with every change of their behaviour.
+/// The version of the scripts. It increases with every change of their behaviour.
 const VERSION: u32 = 7;
 
-/// The most shapes whose scripts a store runs, unless it is set.
+/// The default of the largest number of shapes whose scripts a store runs.
 pub(super) const MAX_SHAPES: usize = 64;
 
 /// The purpose of a script that is composed for a shape.
@@ -46,7 +48,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the purposes that a layout has scripts of shapes for.
+    /// Returns the purposes for which a layout has scripts of shapes.
     pub(super) const fn of_layout(layout: Layout) -> &'static [Self] {
         match layout {
             Layout::Packed => &[Self::Decide, Self::Refund],
@@ -55,12 +57,12 @@ impl Purpose {
     }
 }
 
-/// Where a script takes the time from.
+/// The source of the time in a script.
 #[derive(Clone, Copy)]
 struct TimeSource {
-    /// Sets the variable `now`.
+    /// Lua code that sets the variable `now`.
     time: &'static str,
-    /// Defines when the keys of the readable layout expire.
+    /// Lua code that defines when the keys of the readable layout expire.
     windows: &'static str,
 }
 
@@ -70,7 +72,7 @@ const SERVER_TIME: TimeSource = TimeSource {
     windows: include_str!("lib/server_windows.lua"),
 };
 
-/// The last argument of the call, for tests with an invented time.
+/// The last argument of the call, for tests that invent the time.
 #[cfg(feature = "conformance")]
 const MANUAL_TIME: TimeSource = TimeSource {
     time: include_str!("lib/manual_time.lua"),
@@ -124,7 +126,7 @@ static READABLE: LazyLock<Script> =
     LazyLock::new(|| Script::of_shape(Purpose::DecideReadable, &[]));
 static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
     let refund = include_str!("readable_refund.lua");
-    // Reads the time first. Otherwise a window could seem newer than the charge that opened it.
+    // The time is read first. Otherwise a window could seem newer than the charge that opened it.
     Script::new("readable_refund", |source| {
         [source.windows, source.time, READABLE_COUNTERS, refund].join("\n")
     })
@@ -133,15 +135,15 @@ static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
 /// Returns the script with a fast path for limits of this shape.
 pub(super) fn of_shape(purpose: Purpose, shape: &ScriptShape) -> &'static Script {
     let mut scripts = SHAPES.lock().unwrap_or_else(PoisonError::into_inner);
-    // Leaked, because scripts live as long as the process. Each store bounds their number.
+    // Leaked, because scripts are used as long as the process runs. Each store bounds their number.
     let new = || -> &'static Script { Box::leak(Box::new(Script::of_shape(purpose, shape))) };
     scripts.entry((purpose, shape.clone())).or_insert_with(new)
 }
 
 /// The scripts of the shapes that a store has used for one purpose.
 ///
-/// A server keeps every script, so their number is bounded. Policies of further shapes are decided by
-/// the script for all policies.
+/// A server keeps every script, so their number is bounded. Policies of further shapes are decided
+/// by the script that accepts any policy.
 #[derive(Debug)]
 pub(super) struct ShapeScripts {
     purpose: Purpose,
@@ -154,7 +156,8 @@ impl ShapeScripts {
         Self { purpose, most, scripts: RwLock::default() }
     }
 
-    /// Returns the script with a fast path for limits of this shape, unless there are too many shapes.
+    /// Returns the script with a fast path for limits of this shape, or `None` if there are too
+    /// many shapes.
     pub(super) fn get(&self, shape: &ScriptShape) -> Option<&'static Script> {
         let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
         match scripts.get(shape) {
@@ -170,14 +173,14 @@ impl ShapeScripts {
     #[cold]
     fn add(&self, shape: &ScriptShape) -> Option<&'static Script> {
         let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have added the last one.
+        // Another thread may have added this script, or the last that is allowed, in the meantime.
         let has_room = scripts.len() < self.most || scripts.contains_key(shape);
         has_room
             .then(|| *scripts.entry(shape.clone()).or_insert_with(|| of_shape(self.purpose, shape)))
     }
 }
 
-/// Returns the script that decides any policy.
+/// Returns the script that decides under any policy.
 pub(super) fn decide(layout: Layout) -> &'static Script {
     match layout {
         Layout::Packed => &DECIDE,
@@ -203,7 +206,7 @@ pub(super) fn change_reservation() -> &'static Script {
     &RESERVATION
 }
 
-/// Returns the scripts of a layout that any policy may need.
+/// Returns the scripts of a layout that are not composed for a shape.
 pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
     let mut scripts = vec![decide(layout), amend(layout)];
     if layout == Layout::Packed {
@@ -223,13 +226,13 @@ pub struct Script {
 }
 
 impl Script {
-    /// Joins the parts of a script for each source of time.
+    /// Joins the parts of a script, once for each source of time.
     fn new(name: &str, parts: impl Fn(TimeSource) -> String) -> Self {
         let name = name.to_owned();
         let compose = |source| {
             let parts = parts(source);
             let lines = parts.lines().map(str::trim);
-            // Without comments, because the server keeps the text.
+            // Comments are removed, because the server keeps the text.
             let text: Vec<_> = lines.filter(|line| composer::is_code(line)).collect();
             let text = text.join("\n");
             let sha = redis::Script::new(&text).get_hash().to_owned();
@@ -250,7 +253,7 @@ impl Script {
         }
     }
 
-    /// Creates a script with a fast path for limits of this shape, or without one if it is empty.
+    /// Creates a script for limits of this shape. It has no fast path if the shape is empty.
     fn of_shape(purpose: Purpose, shape: &[LimitKind]) -> Self {
         match purpose {
             Purpose::Decide => {
@@ -270,8 +273,8 @@ impl Script {
             Purpose::DecideReadable => {
                 let (decide, reply) =
                     (include_str!("readable.lua"), include_str!("readable_reply.lua"));
-                // Reads the time last. Otherwise a charge could seem older than the window that it
-                // opened.
+                // The time is read last. Otherwise a charge could seem older than the window that
+                // it opened.
                 Self::new(&script_name("readable", shape), |source| {
                     let fast_path = composer::readable_fast_path(shape, source.time);
                     [source.windows, &fast_path, READABLE_COUNTERS, decide, source.time, reply]
@@ -281,13 +284,13 @@ impl Script {
         }
     }
 
-    /// Returns the name of the script: a word for what it does, and the shape that it is for.
+    /// Returns the name of the script: a word for its purpose, followed by its shape.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the version of its behaviour. Scripts of one version may run side by side.
+    /// Returns the version of the script's behaviour. Scripts of one version may run side by side.
     #[must_use]
     pub const fn version(&self) -> u32 {
         VERSION
@@ -305,7 +308,7 @@ impl Script {
         &self.sha
     }
 
-    /// Returns the same script with the time of the caller.
+    /// Returns the same script with the caller's time in place of the server's.
     #[cfg(feature = "conformance")]
     pub(super) fn with_manual_time(&self) -> &Self {
         self.manual.as_deref().unwrap_or(self)

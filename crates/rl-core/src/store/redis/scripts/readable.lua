@@ -1,9 +1,9 @@
--- Decides a cost for all limits of one subject in the readable layout: charges all of them or none.
+-- Decides for all limits of one subject in the readable layout: charges all of them or none.
 --
 -- KEYS, ARGV[1]  see lib/readable_counters.lua
--- ARGV[2]        packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), the set of
---                limits in shadow (2 bytes; the first limit is the lowest bit), the set of limits that
---                count requests (2 bytes), cost, and the max of each limit (7 bytes each)
+-- ARGV[2]        packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), the set
+--                of limits in shadow (2 bytes; the first limit is the lowest bit), the set of limits
+--                that count requests (2 bytes), the cost, and the max of each limit (7 bytes each)
 --
 -- Sets           granted, healed, uncharged, and used and ttl after the decision
 local plan = { struct.unpack('>BI2I2I7' .. string.rep('I7', count), ARGV[2]) }
@@ -14,7 +14,7 @@ local available_of, in_shadow, counts_requests, available = {}, {}, {}, MAX_UNIT
 for i = 1, count do
   available_of[i] = plan[i + 4] - used[i]
   in_shadow[i], counts_requests[i] = has(shadow, i), has(requests, i)
-  -- A request is one unit, whatever it costs.
+  -- For a limit that counts requests, a request of any cost is one unit.
   if counts_requests[i] and available_of[i] > 0 then available_of[i] = MAX_UNITS + 1 end
   if not in_shadow[i] then available = math.min(available, available_of[i]) end
 end

@@ -1,4 +1,4 @@
--- Gives units back in the readable layout, to windows that were open when the units were charged.
+-- Refunds units in the readable layout, to windows that were open when the units were charged.
 --
 -- KEYS, ARGV[1]  see lib/readable_counters.lua
 -- ARGV[2]        packed, big-endian: the time of the charge in µs, and the units of each limit

@@ -1,7 +1,8 @@
--- Replies the decision of readable.lua. It runs after everything else, and after the time is read:
--- a charge must not seem to be older than the window that it opened.
+-- Replies the decision of readable.lua. This part runs last, after the time is read: otherwise a
+-- charge could seem older than the window that it opened.
 --
--- ARGV[3]  shape, and ARGV[4] format: the form of the reply (see lib/slots.lua)
+-- ARGV[3]  shape
+-- ARGV[4]  format, the form of the reply (see lib/arguments.lua)
 --
 -- Returns  as decide.lua
 local cells = {}

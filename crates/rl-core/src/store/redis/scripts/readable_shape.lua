@@ -1,18 +1,19 @@
--- The fast path of the readable layout: a check under enforced limits, written out for their number
--- (see shape.lua). A counter whose expiry is wrong, and values that are no counts, are left to readable.lua.
+-- The fast path of the readable layout: a check under enforced limits, written out for each of them
+-- (see shape.lua). It leaves counters with a wrong expiry, and values that are not counts, to
+-- readable.lua.
 --
---   --@ time   reads the time. It follows the writes: a charge must not seem to be older than the window
+--   --@ time   reads the time, after the writes: otherwise a charge could seem older than the window
 --              that it opened
 --
 -- KEYS, ARGV  see lib/readable_counters.lua, readable.lua and readable_reply.lua
 --
--- Returns     how many calls are allowed, 0 or 1, as shape.lua
+-- Returns     the number of allowed calls, 0 or 1, in the form of shape.lua
 do
   local cost, <<max>> = struct.unpack('>I7<<I7 max>>', ARGV[2], 6)
   local <<period>> = struct.unpack('><<I7 period>>', ARGV[1])
   local found, fits, is_ours = redis.pcall('MGET', unpack(KEYS)), true, true
   --@ each
-  -- MGET returns nothing for a key that is not a string, or if the user may not run it.
+  -- MGET returns nothing for a key that is not a string, or if the user has no permission for it.
   local text_i, used_i, ttl_i = found[INDEX] or redis.call('GET', KEYS[INDEX]), 0, 0
   if not text_i then
     text_i = '0'
@@ -27,7 +28,7 @@ do
   if used_i + COST > max_i then fits = false end
   --@ end
   local texts = table.concat({ <<text>> }, ',')
-  -- A number with another character than a digit, or with a leading zero.
+  -- Matches a number with a character other than a digit, or with a leading zero.
   if is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, '%f[%d]0%d') then
     if fits then
       local units = string.format('%.0f', cost)

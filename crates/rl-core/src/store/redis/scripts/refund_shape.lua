@@ -1,7 +1,8 @@
--- The fast path of a refund: gives back units that were charged under the limits of one shape, if the state
--- is stored in the shape of the policy. Everything else is left to amend.lua.
+-- The fast path of a refund under the limits of one shape, if the state is stored in this shape.
+-- Everything else is left to amend.lua.
 --
--- This is a template, as shape.lua. LIMITS stands for the number of limits, INDEX for the number of one.
+-- This is a template, as shape.lua. LIMITS stands for the number of limits, INDEX for the index of
+-- the limit.
 --
 -- KEYS, ARGV  see amend.lua. The operation is 0
 do
@@ -39,6 +40,6 @@ do
       return false
     end
   end
-  -- The value of a key of another type is an error, which amend.lua replies.
+  -- A GET of a key of another type returns an error table. amend.lua reports that error.
   found = type(stored) == 'string' and stored
 end

@@ -1,12 +1,13 @@
--- Renews a reservation, or ends it before amend.lua gives its units back.
+-- Renews a reservation, or ends it before amend.lua refunds its units.
 --
 -- KEYS[last]  the reservations of the subject (see lib/expired.lua)
 -- ARGV[4]     the reservation, as a member of the set
 -- ARGV[5]     its lifetime from now on, in µs (7 bytes); 0 ends it
--- ARGV[6]     when it expires according to its holder, in µs (7 bytes)
+-- ARGV[6]     the time at which it expires according to its holder, in µs (7 bytes)
 --
--- Returns     if there is no such reservation, a byte: 1 if it has expired, 0 if it cannot have
---             expired; for a renewal, when the reservation expires (7 bytes); otherwise as amend.lua
+-- Returns     a byte if there is no such reservation: 1 if it has expired, 0 if it cannot have expired;
+--             for a renewal, the time at which the reservation expires (7 bytes);
+--             otherwise the reply of amend.lua
 local reserved_for = struct.unpack('>I7', ARGV[5])
 local is_there
 if reserved_for == 0 then

@@ -5,14 +5,15 @@
 local uncharged, granted = 0, 0
 if type(reply) == 'string' then uncharged, granted = struct.unpack('>I2I7', reply, 3) end
 if granted == 0 and is_settled then
-  -- Nothing was charged, so decide.lua has not stored the state.
+  -- decide.lua stores no state if nothing was charged.
   save()
 end
 if granted > 0 and reserved_for > 0 then
   local member = struct.pack('>I7I7I2', now, granted, uncharged) .. string.sub(shape, 3)
-  -- The lifetime begins with the time of the charge, which the holder knows. A renewal uses the clock.
+  -- The lifetime begins with the time of the charge, which the holder knows. A renewal begins with
+  -- the time of the clock.
   redis.call('ZADD', KEYS[#KEYS], string.format('%.0f', now + reserved_for), member)
-  -- The set has to live as long as there are units to give back.
+  -- The set must live as long as there are units to refund.
   local lasts = max_of(ceil(reserved_for / 1000) + linger, lifetime())
   if redis.call('PTTL', KEYS[#KEYS]) < lasts then redis.call('PEXPIRE', KEYS[#KEYS], lasts) end
 end

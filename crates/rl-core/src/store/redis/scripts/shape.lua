@@ -1,28 +1,33 @@
--- The fast path: checks of one cost under the limits of one shape, for one subject or for several whose
--- states are stored in the shape of the policy. Everything else is left to decide.lua.
+-- The fast path: checks of one cost under the limits of one shape, for one subject or several whose
+-- states are stored in this shape. Everything else is left to decide.lua.
 --
--- This is a template: `composer.rs` writes it out for the algorithms of a policy, without a loop, a table
--- or a closure over the limits. An algorithm is made of the parts of its file in algorithms/.
+-- This is a template. `composer.rs` writes it out for the algorithms of a policy, without a loop, a
+-- table or a closure over the limits. Each algorithm consists of the parts of its file in
+-- algorithms/.
 --
---   --@ each … --@ end   is repeated for each limit: the names that end in _i then end in _1, _2, …
---   --@ part NAME        the part of that name of the limit's algorithm
---   <<cells>>            the names of the cells of all limits; likewise <<constants>>. With I7 before it, as
---                        many formats of integers
---   COST                 cost, or 1 for a limit that counts requests
---   STRIDE               the number of keys of a subject
---   LOG                  the index in KEYS of the entries of a log
+--   --@ each … --@ end   is repeated for each limit; names that end in _i then end in _1, _2, …
+--   --@ part NAME        is replaced by the part of that name of the limit's algorithm
+--   <<cells>>            is replaced by the names of the cells of all limits; likewise <<constants>>.
+--                        After I7, it is replaced by the same number of integer formats
+--   COST                 stands for the cost, or 1 for a limit that counts requests
+--   STRIDE               stands for the number of keys of a subject
+--   LOG                  stands for the index in KEYS of the entries of a log
 --
--- Every subject has the same number of calls of one cost. The first calls that fit are allowed, or none if
--- fewer than the least number fit.
+-- Every subject has the same number of calls of one cost. The first calls that fit are allowed. If
+-- fewer than the least number fit, none is allowed.
 --
 -- KEYS     for each subject its state, and the entries of each log (see lib/slots.lua)
 -- ARGV     shape, plan and format (see decide.lua)
 --
--- Returns  if all calls of all subjects are allowed, the states that are stored, one after the other.
---          Otherwise a byte, 1, and for each subject: healed (1 byte), how many of its calls are allowed
---          (2 bytes), the state as it would be stored, and for each log when the units that a denied call
---          lacks will be available (7 bytes; 0 as in decide.lua). A subject that was not decided has
---          65535 and nothing more: nothing of it has changed, and the client sends it again in a call of
+-- Returns  if all calls of all subjects are allowed, the stored states, one after the other.
+--          Otherwise a byte, 1, and for each subject:
+--            1 byte   healed
+--            2 bytes  the number of its allowed calls; 65535, without anything more, if the subject
+--                     was not decided. Its state is unchanged, and the client sends it again in a
+--                     call of its own
+--            the state as it would be stored
+--            7 bytes  for each log, the time at which the units that a denied call lacks will be
+--                     available; 0 as in decide.lua
 --          its own.
 do
   local cost, times, least, size, <<constants>> = struct.unpack('>I7I2I2I2<<I7 constants>>', plan, 6)
@@ -31,7 +36,7 @@ do
   if subjects > 1 then all, replies = STRIDE == 1 and redis.pcall('MGET', unpack(KEYS)), {} end
   for n = 1, subjects do
     local first = (n - 1) * STRIDE + 1
-    -- MGET returns nothing for a key that is not a string, or if the user may not run it.
+    -- MGET returns nothing for a key that is not a string, or if the user has no permission for it.
     local stored = all and all[n] or redis.pcall('GET', KEYS[first])
       or shape .. string.rep('\0', size - #shape)
     local calls, healed, value, waits = 65535, 0, '', ''
@@ -104,7 +109,7 @@ do
     end
     if subjects == 1 then
       if calls < 65535 then return struct.pack('>BBI2', 1, healed, calls) .. value .. waits end
-      -- The value of a key of another type is an error, which decide.lua replies.
+      -- A GET of a key of another type returns an error table. decide.lua reports that error.
       found = type(stored) == 'string' and stored
     else
       is_complete = is_complete and calls == times

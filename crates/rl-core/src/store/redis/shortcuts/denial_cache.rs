@@ -2,14 +2,14 @@
 //! without a call to Redis.
 //!
 //! * **No false denial**: the lifetime of a cached denial begins when its request is sent, and is
-//!   shortened by a margin for clock drift. So it expires here before it does on the server. In the
-//!   meantime other instances can only use more units. `DESIGN.md` has the proof. Concurrency
-//!   limits may allow a request earlier, so their denials are not cached.
+//!   shortened by a margin for clock drift. It therefore expires here before it expires on the
+//!   server. In the meantime, other instances can only use more units. `DESIGN.md` has the proof.
+//!   Denials by concurrency limits are not cached, because such limits may allow a request earlier.
 //! * **Lower counts take effect**: a reset or a refund through this store invalidates the denial. A
 //!   reset or a refund by another instance takes effect after [`MAX_AGE`] at the latest. A denial
 //!   under another policy or cost is not repeated.
-//! * **Denials hold during an overload**: while the server cannot be asked, a denial is repeated
-//!   for the whole wait that the server returned.
+//! * **Denials during an overload**: while the server cannot be asked, a denial is repeated for the
+//!   whole wait that the server returned.
 //! * **Bounded**: at most [`MAX_DENIALS`] denials are cached. Requests of other subjects go to the
 //!   server, or are rejected during an overload.
 
@@ -53,12 +53,12 @@ pub(super) enum Lookup {
     Unknown(Option<RequestStamp>),
 }
 
-/// The state of the cache when a request was sent.
+/// The state of the cache at the time a request is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestStamp {
     generation: u64,
     sent: u64,
-    /// Whether a denial is cached, which must be removed if the request is allowed.
+    /// Whether a denial is cached. It must be removed if the server allows the request.
     has_denial: bool,
 }
 
@@ -68,7 +68,7 @@ impl<S: Layer> DenialCache<S> {
         Self { inner, denials: is_enabled.then(|| Arc::new(Denials::new())), clock }
     }
 
-    /// Looks up a denial for a check.
+    /// Looks up a cached denial of a check.
     pub(super) fn lookup(&self, request: PartRequest<'_>) -> Lookup {
         match &self.denials {
             Some(denials) => denials.lookup(request),
@@ -76,7 +76,7 @@ impl<S: Layer> DenialCache<S> {
         }
     }
 
-    /// Caches a denial of the server. If the server has allowed the request, removes an older
+    /// Caches a denial by the server. If the server has allowed the request, removes an older
     /// denial.
     pub(super) fn remember(
         &self,
@@ -92,8 +92,7 @@ impl<S: Layer> DenialCache<S> {
         }
     }
 
-    /// Repeats a denial whose wait has not ended, however old the denial is. Used during an
-    /// overload.
+    /// Repeats a denial whose wait has not ended, however old it is. Used during an overload.
     pub(super) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
         self.denials.as_ref()?.promised(request)
     }
@@ -139,8 +138,8 @@ impl<S: Layer> Layer for DenialCache<S> {
     }
 }
 
-/// Removes the denial of a subject when it is dropped, because the subject's counts may be lower
-/// now.
+/// Invalidates the denial of a subject when it is dropped, because the subject's counts may be
+/// lower then.
 struct InvalidateOnDrop {
     denials: Arc<Denials>,
     subject: SubjectKey,
@@ -158,8 +157,8 @@ struct Denials {
 }
 
 struct CacheShard {
-    /// Counts invalidations. If it has changed since a request was sent, the decision on that
-    /// request is not cached.
+    /// The number of invalidations. If it changes while a request is in flight, the decision on
+    /// that request is not cached.
     generation: AtomicU64,
     denials: Mutex<SubjectMap<CachedDenial>>,
 }
@@ -167,14 +166,14 @@ struct CacheShard {
 struct CachedDenial {
     decision: Decision,
     received_at: u64,
-    /// The time from which the server has to be asked again.
+    /// The time from which the server must be asked again.
     expires: u64,
     /// The end of the wait that the server returned.
     promised_until: u64,
 }
 
 impl CachedDenial {
-    /// Returns the denial as it is at `now`, if it was made under this policy and cost.
+    /// Returns the denial, updated to `now`, if it was made under this policy and cost.
     fn repeat(&self, policy: &Policy, cost: Cost, now: u64) -> Option<Decision> {
         let Self { decision, received_at, .. } = self;
         let is_same = decision.cost() == cost && decision.policy() == Some(policy);

@@ -1,5 +1,4 @@
-//! The layers that decide without the server, by cached denials and by units that were charged
-//! ahead.
+//! The layers that decide without the server, by cached denials or by leased units.
 
 mod denial_cache;
 mod leases;

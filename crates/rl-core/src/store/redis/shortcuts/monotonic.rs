@@ -1,4 +1,4 @@
-//! Measures on this machine for how long a result of the server holds.
+//! Measures time on this machine, to determine how long a reply of the server is valid.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,14 +6,14 @@ use tokio::time::Instant;
 
 use crate::time::{Clock, Counter, ManualClock};
 
-/// The possible clock drift, as a part of an interval: one thousandth.
+/// The largest clock drift: one in this number.
 const DRIFT: u64 = 1_000;
 
-/// The largest correction of the calibrated clock, in µs. At each end of an interval it is 20: 10
-/// for reading the system clock, and 10 for drift since the last calibration.
+/// The largest error of an interval on the calibrated clock, in µs. Each end of the interval has an
+/// error of 20: 10 from reading the system clock, and 10 from drift since the last calibration.
 const CLOCK_ERROR: u64 = 40;
 
-/// A clock that never steps back, in microseconds from an arbitrary start.
+/// A clock that never steps back. It returns microseconds since an arbitrary start.
 #[derive(Debug)]
 pub(crate) enum MonotonicClock {
     Running(Counter),
@@ -44,8 +44,8 @@ fn micros_since_start() -> u64 {
     u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the local time until which an interval on the server is certain to last. The interval
-/// has `micros` on the server's clock, and began no earlier than `sent`.
+/// Returns the local time until which an interval of `micros` on the server's clock certainly
+/// lasts. The interval began no earlier than `sent`.
 pub(crate) const fn safe_deadline(sent: u64, micros: u64) -> u64 {
     sent.saturating_add((micros - micros.div_ceil(DRIFT)).saturating_sub(CLOCK_ERROR))
 }

@@ -1,4 +1,4 @@
-//! Distinct counters have distinct keys, whatever ids clients choose.
+//! Tests that different counters have different keys, whatever ids clients choose.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ fn any_id() -> impl Strategy<Value = String> {
         1 => any::<char>().prop_map(String::from),
     ];
     let short = prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat());
-    // Lengths around those at which an id is replaced by its digest.
+    // These lengths surround those at which an id is replaced by its digest.
     let long = (short.clone(), 20..130_usize).prop_map(|(id, times)| id.repeat(times));
     prop_oneof![4 => short, 1 => long]
 }
@@ -48,7 +48,7 @@ fn any_namespace() -> impl Strategy<Value = Namespace> {
     prop_oneof![3 => Just(Namespace::default()), 2 => named]
 }
 
-/// Generates a limit that has entries of its own.
+/// Generates a limit with entries.
 fn any_log() -> impl Strategy<Value = Limit> {
     let period = prop_oneof![Just(10_000), Just(60_000), 1..100_u64, Just(3_153_600_000_000)];
     (period, any::<bool>(), any::<bool>()).prop_map(|(millis, is_concurrency, counts_requests)| {
@@ -83,8 +83,8 @@ fn readable_keys_of((namespace, subject): &Owner, is_tagged: bool) -> Vec<String
     both.map(|(period, counts_requests)| key(period, counts_requests).unwrap()).collect()
 }
 
-/// Returns the owner of readable counters. Consumers and addresses share one space of names, as in
-/// the format that other programs share.
+/// Returns the owner of a readable counter. Consumers and addresses share names, as in the format
+/// that other programs use.
 fn readable_owner(
     (namespace, subject): &Owner,
 ) -> (Namespace, Option<Realm>, crate::model::SubjectId) {
@@ -96,7 +96,8 @@ fn readable_owner(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// No key of one owner is a key of another, and each key of entries belongs to one log.
+    /// Checks that no key of one owner is a key of another, and that each key of entries belongs to
+    /// one log.
     #[test]
     fn packed_keys_and_rings_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
@@ -110,7 +111,7 @@ proptest! {
             && one_log.shares_state_with(other_log);
         prop_assert_eq!(one_ring == other_ring, is_one_log, "{}", one_ring);
         prop_assert!(one_ring != other_key && other_ring != key, "{}", one_ring);
-        // All keys of an owner are in one slot of a cluster, which the client cannot choose.
+        // All keys of an owner are in one slot of a cluster. The client cannot choose this slot.
         let tag = &key[key.find('{').unwrap()..];
         prop_assert_eq!(tag.find('}'), Some(tag.len() - 1));
         let mark = one_ring.strip_prefix(&*key).unwrap();
@@ -118,7 +119,7 @@ proptest! {
         prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN);
     }
 
-    /// The same holds for keys with the tag of a group, and none of them is a key without groups.
+    /// Checks the same for keys with the tag of a group. None of them is a key without groups.
     #[test]
     fn keys_of_groups_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
@@ -133,7 +134,7 @@ proptest! {
         let without_groups = packed_key(&other);
         prop_assert!(![&key, &one_ring, &reservations(&key)].contains(&&without_groups), "{}", key);
         prop_assert!(one_ring != other_key && reservations(&key) != other_key, "{}", one_ring);
-        // The only tag is the group's, whatever the id.
+        // The group's tag is the only one, whatever the id is.
         let tag = key.strip_prefix("rl:4:{").unwrap().split_once('}').unwrap().0;
         prop_assert!(!tag.is_empty() && tag.bytes().all(|b| b.is_ascii_digit()), "{}", key);
         prop_assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{}", key);
@@ -141,7 +142,8 @@ proptest! {
         prop_assert!(reservations(&key).len() <= MAX_KEY_LEN, "{}", key);
     }
 
-    /// No counter of one owner is a counter of another or a packed key, whatever the periods.
+    /// Checks that no counter of one owner is a packed key, or a counter of another owner, for any
+    /// periods.
     #[test]
     fn readable_keys_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
@@ -155,7 +157,7 @@ proptest! {
                 prop_assert_eq!(key == other_key, is_one && place == other_place, "{}", key);
             }
             prop_assert!(key.len() <= MAX_KEY_LEN && *key != packed_key(&other));
-            // The only tag is the one for a cluster, and it is not empty.
+            // The tag for a cluster is the only one, and it is not empty.
             let braces = (key.matches('{').count(), key.matches('}').count());
             prop_assert_eq!(braces, (is_tagged.into(), is_tagged.into()), "{}", key);
             let is_safe = !key.contains([':', ' ', '\n']) && !key.contains("{}");
@@ -163,7 +165,8 @@ proptest! {
         }
     }
 
-    /// An id that equals a part of another key, escaped or not, is not mistaken for it.
+    /// Checks that an id that equals a part of another key, escaped or not, does not make the same
+    /// key.
     #[test]
     fn no_id_imitates_the_key_of_another_subject(one in (any_namespace(), any_subject())) {
         let (namespace, subject) = &one;
@@ -186,7 +189,7 @@ proptest! {
         }
     }
 
-    /// The realm and the id of a key cannot be divided differently.
+    /// Checks that the realm and the id of a key cannot be divided in another way.
     #[test]
     fn parts_do_not_run_together(text in "[a|:~%{}]{0,12}", one in 0..=12_usize, two in 0..=12_usize) {
         let (one, two) = (one.min(text.len()), two.min(text.len()));

@@ -1,10 +1,10 @@
--- Window on the clock: the Lua twin of `algorithm/fixed_window/mod.rs`. Change both.
+-- Fixed window on the clock: the Lua twin of `algorithm/fixed_window/mod.rs`. Change both.
 --
--- WINDOW_END stands for the end of the window that contains now: at a multiple of the period since the
--- epoch, at a multiple since a Monday, or at the end of the calendar month.
+-- WINDOW_END stands for the end of the window that contains now: at a multiple of the period since
+-- the epoch, at a multiple since a Monday, or at the end of the calendar month.
 --
--- Cells: the time until the window ends, 0 if it is not in use, the used units, and the time of the first
--- charge in the window.
+-- Cells: the time until the window ends (0 if it is unused), the used units, and the time of the
+-- first charge in the window.
 --@ cells left used since
 --@ constants period max
 
@@ -35,7 +35,7 @@ local function month_end(time)
 end
 
 --@ valid
--- A month has at most a day more than its period.
+-- A month is at most a day longer than its period.
 if left_i > period_i + 86400000000 or since_i > last then is_ours = false end
 
 --@ advance

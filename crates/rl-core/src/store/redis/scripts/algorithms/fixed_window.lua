@@ -1,8 +1,8 @@
 -- Fixed window: the Lua twin of `algorithm/fixed_window/mod.rs`. Change both.
 --
--- Here a window begins with the first request. clock_window.lua has the others.
+-- These windows begin with the first request. clock_window.lua has the others.
 --
--- Cells: the time until the window ends, 0 if none is open, and the used units.
+-- Cells: the time until the window ends (0 if none is open), and the used units.
 --@ cells left used
 --@ constants period max
 
@@ -22,7 +22,7 @@ used_i = used_i + units
 if used_i > MAX_UNITS then used_i = MAX_UNITS end
 
 --@ refund
--- A charge before the window was made to one that has ended, was reset or was lost.
+-- A charge before the window began was made to one that has ended, was reset or was lost.
 if when >= now + left_i - period_i then used_i = max_of(0, used_i - units) end
 
 --@ lasts

@@ -1,15 +1,15 @@
 -- Generic cell rate algorithm: the Lua twin of `algorithm/gcra.rs`. Change both.
 --
--- A token bucket with greedy refill is counted by it, with its capacity as the burst.
+-- A token bucket with greedy refill is counted by GCRA, with its capacity as the burst.
 --
--- Cells: the theoretical arrival time in whole µs, its fraction in units of 1 / max µs, and the time since
--- which the limit has been in use without a pause.
+-- Cells: the theoretical arrival time in whole µs, its fraction in units of 1 / max µs, and the
+-- time since which the limit has been in use without a pause.
 --@ cells micros fraction since
 --@ constants period max burst
 
 --@ helpers
--- Returns the units that are available if the arrival time is `ahead` µs and a fraction from now, and
--- their product with max exceeds 2^53.
+-- Returns the available units if the arrival time is `ahead` µs and a fraction from now. It is
+-- called if `ahead` * max is at least 2^52.
 local function gcra_available(ahead, fraction, period, max, burst)
   local floor = math.floor
   -- Returns whether the time of `units` is at least `ahead` and the fraction.
@@ -18,7 +18,8 @@ local function gcra_available(ahead, fraction, period, max, burst)
     local whole, rest = units * floor(period / max) + floor(fractions / max), fractions % max
     return whole > ahead or (whole == ahead and rest >= fraction)
   end
-  -- Find the fewest units whose time covers `ahead`. They are near the quotient, which may be rounded.
+  -- Find the smallest number of units whose time covers `ahead`. It is near the quotient, which may
+  -- be rounded.
   local used = floor(ahead / period * max)
   if used > burst + 2 then return 0 end
   while used > 0 and covers(used - 1) do used = used - 1 end
@@ -52,7 +53,7 @@ if max_i > 0 then
 end
 
 --@ exact
--- More units would not be exact.
+-- A larger number of units would not be exact.
 if max_i > 0 then
   units = min(units, floor(MAX_UNITS / max_i), floor(4503599627370495 / (floor(period_i / max_i) + 1)))
 end
@@ -78,7 +79,8 @@ end
 --@ refund
 if max_i > 0 then
   if fraction_i >= max_i then fraction_i = max_i - 1 end
-  -- If the limit was idle after the charge, units that accrued since would be granted twice.
+  -- If the limit was idle after the charge, a refund would grant the units that accrued since
+  -- twice.
   if (micros_i > now or (micros_i == now and fraction_i > 0)) and when >= since_i then
     local over = period_i % max_i
     local rest = units * over % max_i

@@ -1,14 +1,14 @@
--- The fast path of a sliding log or a concurrency limit whose newest entries are all that a check needs. It does the
--- same as sliding_log.lua, which has the format and handles every log. Change both.
+-- The fast path of a sliding log or a concurrency limit, for checks that need only its newest
+-- entries. sliding_log.lua has the format, does the same, and handles every log. Change both.
 --
--- LOG stands for the index of the entries in KEYS. A check is left to sliding_log.lua if sealed blocks have to be
--- read, or a block has to be sealed.
+-- LOG stands for the index of the entries in KEYS. A check that has to read sealed blocks, or to
+-- seal a block, is left to sliding_log.lua.
 --@ cells total count oldest newest left sealed name
 --@ constants period max
 
 --@ helpers
--- Drops the expired entries of a log, those up to the time `expired`. Returns whether that is possible, and the
--- first cells.
+-- Drops the entries up to the time `expired`. Returns whether that is possible, and the first
+-- cells.
 local function drop_expired(tail, expired, total, count, oldest, newest, left, sealed)
   local entries = #tail / 14
   local is_ours = entries % 1 == 0 and entries < 32 and struct.unpack('>I7', tail, #tail - 13) == newest
@@ -22,7 +22,8 @@ local function drop_expired(tail, expired, total, count, oldest, newest, left, s
   end
 end
 
--- Returns the time of the entry with which `units` units have left, or nothing if that is none of these.
+-- Returns the time of the entry whose expiry frees `units` units, or nothing if it is not among
+-- these entries.
 local function leaves_with(tail, left, units)
   for at = left * 14 + 1, #tail, 14 do
     local time, held = struct.unpack('>I7I7', tail, at)
@@ -89,7 +90,7 @@ waits = waits .. struct.pack('>I7', waits_i)
 if sealed_i > 0 and struct.unpack('>I7', plan, 7 * INDEX + 2) > 0 then is_ours = false end
 
 --@ refund
--- An entry that has expired counts no more.
+-- An expired entry no longer counts.
 if count_i > 0 and when > now - period_i then
   for at = left_i * 14 + 1, #tail_i, 14 do
     local time, held = struct.unpack('>I7I7', tail_i, at)

@@ -13,18 +13,18 @@
 --
 --   oldest ─── block 7 ─── block 8 ─── block 9 ─── t ─── newest
 --
--- Cells: the units that count, the number of entries that count, a time not after the oldest of them,
--- the time of the newest, the number of expired entries in the oldest block (or in t), the number of
--- sealed blocks, and the last name.
+-- Cells: the units that count, the number of entries that count, a time not after the oldest of
+-- them, the time of the newest, the number of expired entries in the oldest block (or in t), the
+-- number of sealed blocks, and the name of the newest block.
 --
--- No operation reads more than t, the list and three blocks, however long the log is. Neighbouring
--- blocks that have 256 entries together are merged sooner or later.
+-- However long the log is, an operation reads at most t, the list and three blocks. Neighbouring
+-- blocks are merged sooner or later if they have at most 256 entries together.
 --
--- `open` runs before all other functions. From then on the cells describe the entries that count now.
--- Expired blocks stay at the front of the list until the next write. Each write deletes at most 16 of
--- them, so that a log whose entries expire together does not block the server.
+-- `open` runs before all other functions. From then on, the cells describe the entries that count
+-- now. Expired blocks stay at the front of the list until the next write. Each write deletes at
+-- most 16 of them, so that a log whose entries expire together does not block the server.
 --
--- One call of `struct` reads the units of many entries or items, which takes half the time.
+-- One call of `struct` reads the units of many entries or items, which halves the time.
 local ENTRY, TAIL, BLOCK, ITEM, MOST_DELETED = 14, 32, 256, 20, 16
 local ENTRY_FORMAT, ITEM_FORMAT = 'I7I7', 'I7I7I2I4'
 
@@ -34,8 +34,8 @@ local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, inde
 -- numbered from 0.
 local function log_item(log, index) return struct.unpack('>I7I7I2I4', log.list, index * ITEM + 1) end
 
--- Reads the list of sealed blocks. Returns whether it has the blocks that the cells describe. Blocks
--- before them had expired when the cells were last stored.
+-- Reads the list of sealed blocks. Returns whether it contains the blocks that the cells describe.
+-- Blocks before these had expired when the cells were last stored.
 local function log_read_list(slot, log)
   if log.list then return true end
   local list = redis.call('HGET', KEYS[slot.extra], 'b') or ''
@@ -61,7 +61,7 @@ local function log_splice(log, index, count, items)
     .. string.sub(log.list, (index + count) * ITEM + 1)
 end
 
--- Returns how many items of the list, or entries, have a time that is not after `latest`.
+-- Returns the number of list items, or entries, whose time is not after `latest`.
 local function log_count(bytes, size, latest)
   local low, high = 0, #bytes / size
   while low < high do
@@ -72,7 +72,7 @@ local function log_count(bytes, size, latest)
   return low
 end
 
--- Adds up the units of the entries from `first` to the one before `last`.
+-- Returns the sum of the units of the entries from `first` to the one before `last`.
 local function log_units(bytes, first, last)
   local units, count = 0, last - first
   if count <= 0 then return 0 end
@@ -81,8 +81,8 @@ local function log_units(bytes, first, last)
   return units
 end
 
--- Finds the expired entries from `from` on. Returns the index of the first entry that still counts, the
--- units of those before it, and its time.
+-- Finds the expired entries from `from` on. Returns the index of the first entry that still counts,
+-- the units of the expired ones, and the time of that first entry.
 local function log_left(bytes, from, period)
   local index = max_of(from, log_count(bytes, ENTRY, now - period))
   local units = log_units(bytes, from, index)
@@ -94,8 +94,8 @@ local function log_lifetime(slot)
   return max_of(1, ceil((slot[4] + slot.period - clock) / 1000)) + linger
 end
 
--- Writes the newest entries, the list if it has changed, and one more field and value if given. Deletes
--- the blocks that were merged or emptied, and some of the expired ones.
+-- Writes the newest entries, the list if it has changed, and one more field if given. Deletes the
+-- blocks that were merged or emptied, and some of the expired ones.
 local function log_write(slot, log, ...)
   local due = min(MOST_DELETED, #log.left / ITEM)
   for index = 0, due - 1 do
@@ -116,7 +116,8 @@ local function log_write(slot, log, ...)
   redis.call('PEXPIRE', KEYS[slot.extra], log_lifetime(slot))
 end
 
--- Seals the newest entries as a block, or adds them to the newest block. Returns its name and entries.
+-- Seals the newest entries as a block, or appends them to the newest block. Returns its name and
+-- entries.
 local function log_seal(slot, log)
   local units, count = log_units(log.tail, 0, #log.tail / ENTRY), #log.tail / ENTRY
   local last = slot[6] - 1
@@ -137,8 +138,9 @@ local function log_seal(slot, log)
   return name, log.tail
 end
 
--- Finds the entry with this time. Returns the index of its block (t has the index after the last), the
--- block's entries, the index of the entry in it and its units; or nil if there is none.
+-- Finds the entry with this time. Returns the index of its block (for t, the index after the last),
+-- the block's entries, the index of the entry in the block, and its units. Returns nil if there is
+-- no such entry.
 local function log_find(slot, when)
   local log = slot.log
   if slot[2] == 0 or when + slot.period <= now then return nil end
@@ -155,7 +157,7 @@ local function log_find(slot, when)
   if time == when then return block, bytes, index, held end
 end
 
--- Stores the newest entries after an entry was lowered or removed. Returns whether that was possible.
+-- Stores the newest entries after a refund from one of them. Returns whether that was possible.
 local function log_lower_tail(slot, log, bytes)
   if bytes ~= '' then
     log.tail = bytes
@@ -175,7 +177,8 @@ local function log_lower_tail(slot, log, bytes)
   return true
 end
 
--- Writes a sealed block after a refund, merged with a neighbour if both fit into one block.
+-- Writes a sealed block after a refund from it. Merges it with a neighbour if both fit into one
+-- block.
 local function log_lower_block(slot, log, index, bytes, units, is_shorter)
   local first, before, _, name = log_item(log, index)
   before = before - units
@@ -192,7 +195,7 @@ local function log_lower_block(slot, log, index, bytes, units, is_shorter)
     return log_write(slot, log)
   end
   local low, count = index, 1
-  -- Neighbours are checked only at every 16th size, because a short block stays short.
+  -- Neighbours are checked only at every 16th size, because a block that is short stays short.
   local is_due = is_shorter and #bytes % (16 * ENTRY) == 0
   for _, other in ipairs(is_due and { index + 1, index - 1 } or {}) do
     if other >= 0 and other < slot[6] and (other > 0 or slot[5] == 0) then
@@ -211,11 +214,11 @@ local function log_lower_block(slot, log, index, bytes, units, is_shorter)
   log_write(slot, log, name, bytes)
 end
 
--- Finds the entry from `from` on whose expiry frees `units` units in total. Returns its time, or nil and
--- the units that are still missing.
+-- Finds the entry, from `from` on, whose expiry frees `units` units in total. Returns its time, or
+-- nil and the units that are still missing.
 local function log_leave(bytes, from, units)
   local last = #bytes / ENTRY
-  -- Read in parts, because usually the first entries are enough.
+  -- The entries are read in portions, because the first ones are usually enough.
   for index = from, last - 1, 32 do
     local count = min(32, last - index)
     local read = { struct.unpack('>' .. string.rep(ENTRY_FORMAT, count), bytes, index * ENTRY + 1) }
@@ -236,7 +239,8 @@ local function log_leaves_with(slot, log, units)
   local bytes = log.oldest or log_block(slot, log, 0)
   if not bytes then return slot[4] end
   local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, sealed), log.list) }
-  -- Without units that have left, the list says whether all of the oldest block are too few.
+  -- If no entry of the oldest block has expired, the list shows whether the whole block is too
+  -- small.
   if slot[5] == 0 and items[2] < units then
     units = units - items[2]
   else
@@ -334,7 +338,7 @@ local sliding_log = {
     end
     slot[1], slot[4] = slot[1] + units, now
     local name, bytes
-    -- A limit of 0 is charged, too, if the work is done already.
+    -- A limit of 0 is charged as well, for units that were already used.
     if count == 0 or (newest < now and count < slot.max) then
       if #log.tail >= TAIL * ENTRY and log_read_list(slot, log) then
         name, bytes = log_seal(slot, log)
@@ -380,28 +384,28 @@ local sliding_log = {
 
   lasts = function(slot) return slot[2] == 0 and 0 or slot[4] + slot.period - now end,
 
-  -- Returns how many of `units` that were charged at `when` still count.
+  -- Returns the number of the `units` charged at `when` that still count.
   held = function(slot, units, when)
     local _, _, _, held = log_find(slot, when)
     return min(units, held or 0)
   end,
 
-  -- Returns when the units that a request requires will be available. It is 0 if they are available now, or
-  -- never will be.
+  -- Returns the time at which the required units will be available. It is 0 if they are available
+  -- now, or never will be.
   passes_at = function(slot)
     local used, required, max = slot[1], slot.required, slot.max
     if required > max or used + required <= max then return 0 end
     return log_leaves_with(slot, slot.log, used - (max - required)) + slot.period
   end,
 
-  -- Gives the entries an expiry if they have lost it. Returns whether they had lost it.
+  -- Sets the expiry of the entries if they have lost it. Returns whether they had lost it.
   heal = function(slot)
     if slot[2] == 0 or redis.call('PTTL', KEYS[slot.extra]) ~= -1 then return false end
     redis.call('PEXPIRE', KEYS[slot.extra], log_lifetime(slot))
     return true
   end,
 
-  -- Deletes the entries. An expiry of 0 needs no further permission, unlike DEL.
+  -- Deletes the entries. Unlike DEL, an expiry of 0 needs no further permission.
   forget = function(slot) redis.call('PEXPIRE', KEYS[slot.extra], 0) end,
 }
 for kind = 8, 9 do

@@ -3,13 +3,13 @@
 -- Cells: the number of the newest bucket, the time of the first charge since the state was empty, the
 -- units that count, the units of the newest bucket, and a string of the older buckets, newest first.
 --
--- A bucket of number n counts while now < (n + 1) * precision + period, so the first that counts is
--- floor((now - period) / precision).
+-- Bucket n counts while now < (n + 1) * precision + period. The first bucket that counts is
+-- therefore floor((now - period) / precision).
 --@ cells newest since total current older
 --@ constants period max precision
 
 --@ helpers
--- Returns the units of the buckets of these numbers, at most 2^53 - 1.
+-- Returns the units of the buckets from number `from` to `to`, at most 2^53 - 1.
 local function units_of_buckets(from, to, newest, current, older)
   local units = 0
   if to >= newest then units, to = current, newest - 1 end
@@ -34,7 +34,7 @@ if total_i > 0 then
     if total_i < MAX_UNITS then
       total_i = total_i - units_of_buckets(before, first - 1, newest_i, current_i, older_i)
     else
-      -- The total was cut off.
+      -- The total had been cut off at its maximum, so it is computed again.
       total_i = units_of_buckets(first, newest_i, newest_i, current_i, older_i)
     end
   end
@@ -75,7 +75,7 @@ if when >= since_i and number <= newest_i and place < #older_i then
   end
   local first = math.floor((now - period_i) / precision_i)
   if total_i == MAX_UNITS then
-    -- The total was cut off.
+    -- The total had been cut off at its maximum, so it is computed again.
     total_i = units_of_buckets(first, newest_i, newest_i, current_i, older_i)
   elseif number >= first then
     total_i = total_i - given

@@ -1,7 +1,8 @@
 -- Sliding window counter: the Lua twin of `algorithm/sliding_window_counter.rs`. Change both.
 --
--- Cells: the time from the beginning of the previous window to the first charge that may count, and 1, 0
--- if none counts; the units used in the current window; those used in the previous one.
+-- Cells: the time from the beginning of the previous window to the first charge that may count,
+-- plus 1 (0 if none counts), the units used in the current window, and those used in the previous
+-- one.
 --@ cells first current previous
 --@ constants period max
 

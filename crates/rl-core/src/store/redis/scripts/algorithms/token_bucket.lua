@@ -1,9 +1,9 @@
 -- Token bucket with interval refill: the Lua twin of `algorithm/token_bucket.rs`. Change both.
 --
--- With greedy refill a bucket is counted by gcra.lua.
+-- gcra.lua counts buckets with greedy refill.
 --
--- Cells: the beginning of the period, the missing tokens, the time at which none will be missing, and the
--- number of periods that have ended since the bucket was full.
+-- Cells: the beginning of the period, the number of missing tokens, the time at which the bucket is
+-- full, and the number of periods that have ended since it was last full.
 --@ cells since used full ended
 --@ constants period max capacity
 
@@ -20,7 +20,7 @@ available = 0
 if max_i > 0 then
   local age = now - since_i
   local used = used_i - (age - age % period_i) / period_i * max_i
-  -- A beginning in the future was not written by these scripts. No period has ended since.
+  -- These scripts do not write a beginning in the future. No period has ended since then.
   if age < 0 then used = used_i end
   available = used > 0 and capacity_i - used or capacity_i
 end
@@ -46,7 +46,7 @@ end
 if max_i > 0 then
   local age = max_of(0, now - since_i)
   local periods = (age - age % period_i) / period_i
-  -- The bucket was full after the charge: none of its tokens is missing.
+  -- The bucket was full after the charge, so none of the charged tokens is missing.
   if periods * max_i < used_i and when >= since_i - ended_i * period_i then
     since_i, used_i = since_i + periods * period_i, used_i - periods * max_i
     ended_i = ended_i + periods

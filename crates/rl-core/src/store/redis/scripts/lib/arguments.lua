@@ -4,7 +4,7 @@
 -- ARGV[2]   plan: what the script has to do
 -- ARGV[3]   format: how struct reads and writes a state of this shape. The shape is its first value
 --
--- Times and periods are in µs. Lua numbers are doubles: they hold integers exactly up to 2^53, and the
+-- Times and periods are in µs. Lua numbers are doubles, which hold integers exactly up to 2^53. The
 -- quotient of two such integers rounds down correctly.
 --
 -- Sets      found: the value under the key, if shape.lua has read it

@@ -1,23 +1,23 @@
--- Gives the units of expired reservations back, before a decision is made.
+-- Refunds the units of expired reservations, before a decision is made.
 --
--- KEYS[last]  the reservations of the subject: a sorted set by the time at which they expire, in µs. A
---             member is the time of the charge (7 bytes), the units (7 bytes), the set of limits that were
---             not charged (2 bytes), and the code of the policy (see slots.lua)
+-- KEYS[last]  the reservations of the subject: a sorted set by the time at which they expire, in µs.
+--             A member consists of the time of the charge (7 bytes), the units (7 bytes), the set of
+--             limits that were not charged (2 bytes), and the code of the policy (see slots.lua)
 -- ARGV[2]     plan (see decide.lua)
 -- ARGV[4]     the lifetime of the reservation of the units charged now, in µs (7 bytes), or 0
 --
 -- Sets        reserved_for: the number of ARGV[4]
---             is_settled: whether the state has changed and has to be stored
+--             is_settled: whether the state has changed and must be stored
 --
--- The number of reservations per call is bounded, so that the script does not block the server. It is
--- lower for more limits, and lowest for logs, whose refunds move entries. A peek must write nothing, so
--- it skips logs.
+-- The number of reservations that one call refunds is bounded, so that the script does not block
+-- the server. The bound is lower for more limits, and lowest for logs, whose refunds move entries.
+-- A peek must write nothing, so it skips logs.
 local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 64, 16
 local is_settled = false
 local reserved_for = struct.unpack('>I7', ARGV[4])
 local is_peek = string.byte(plan, 1) == 2
 
--- The time of a charge identifies its reservation, so no two charges may have the same time.
+-- The time of a charge identifies its reservation, so two charges must not have the same time.
 if reserved_for > 0 and stored and last == now then advance_to(now + 1, slots, foreign) end
 
 do
@@ -34,7 +34,7 @@ do
   local due = string.format('%.0f', clock)
   local expired = redis.call('ZRANGEBYSCORE', KEYS[#KEYS], '-inf', due, 'LIMIT', 0, most)
   local is_changed = false
-  -- Slots by code, false for a limit that the policy lacks. Most reservations share one code.
+  -- Slots by code; false for a limit that the policy lacks. Most reservations share one code.
   local slots_of = {}
   for _, member in ipairs(stored and expired or {}) do
     local when, units, uncharged, from = struct.unpack('>I7I7I2', member)

@@ -1,13 +1,15 @@
--- Forgets all limits of the subject, whatever is stored.
+-- Resets all limits of the subject, whatever is stored.
 --
--- KEYS, ARGV  see amend.lua; only the first byte of the plan is there: 3
+-- KEYS, ARGV  see amend.lua; the plan consists of its first byte: 3
 --
 -- A refund names a charge by its time. With a manual clock, a reset may come in the microsecond of
--- the last charge. In that case an empty state is stored for a moment. Its time of the last change
--- makes the next charge later, so that a refund of the last charge does not find it.
+-- the last charge. In this case an empty state is stored for a moment. It holds the time of the
+-- last change, so the next charge gets a later time, and a refund of the last charge does not find
+-- it.
 if string.byte(ARGV[2]) == 3 then
   local found = redis.pcall('GET', KEYS[1])
-  -- DEL instead of an expiry of 0, because only operators may have the permission to delete.
+  -- DEL is used in place of an expiry of 0, so that only users with the permission to delete can
+  -- reset.
   redis.call('DEL', unpack(KEYS))
   if type(found) ~= 'string' or string.byte(found, 1) ~= 4 then return false end
   local at, code = 4, string.byte(found, 3) or 0

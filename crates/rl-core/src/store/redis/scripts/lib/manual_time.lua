@@ -1,5 +1,5 @@
--- Time of tests: it comes with the call, so that tests can step scripts through invented timelines.
--- Keys live longer, because real time passes while the invented time stands still.
+-- The time in tests: the caller passes it, so that tests can invent timelines. Keys live longer,
+-- because real time passes while the invented time stands still.
 --
 -- ARGV[last]  now, in µs since the epoch
 -- Sets        now, and linger: the time in ms that a key lives beyond its last window

@@ -1,5 +1,5 @@
--- Windows of tests in the readable layout: they end by the time that comes with the call. Keys live
--- longer, because real time passes while the invented time stands still.
+-- The windows of the readable layout in tests: they end by the time that the caller passes. Keys
+-- live longer, because real time passes while the invented time stands still.
 --
 -- ARGV[last]  now, in µs since the epoch
 local TWO_HUNDRED_YEARS = 6311433600000

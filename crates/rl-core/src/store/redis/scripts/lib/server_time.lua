@@ -1,4 +1,5 @@
--- Time of production: the server's clock, in µs since the epoch. One reading serves all limits.
+-- The time in production: the server's clock, in µs since the epoch. It is read once for all
+-- limits.
 --
 -- Sets  now, and linger: the time in ms that a key lives beyond its last window
 local time = redis.call('TIME')

@@ -8,19 +8,20 @@
 --
 --   version  4
 --   width    the number of bytes of a count
---   code     which states follow, whatever their max. Below 128 it is a set of named periods, one bit
---            each from the second to the month, of fixed windows that begin with the first request;
---            with 64 added, of sliding window counters. Otherwise it is 128 and the number of tags
---   tags     one for each limit, if the code announces them
+--   code     the states that follow. Below 64, it is a set of named periods, one bit each from the
+--            second to the month: the states are fixed windows that begin with the first request.
+--            With 64 added, they are sliding window counters. Otherwise the code is 128 plus the
+--            number of tags
+--   tags     one for each limit, if the code is 128 or more
 --   last     the time of the last change, in µs
---   cells    the cells of each state, as the file of its algorithm says
+--   cells    the cells of each state, in the order of the file of its algorithm
 --
--- Numbers are big-endian. A tag begins with a byte: algorithm * 16 + period (1 for the second … 6 for
--- the month), and 8 more if the limit counts requests. For any other period, 128 is added and the
--- period in ms follows (6 bytes). For a sliding window the precision in ms follows (6 bytes). For
--- algorithm 7 a byte follows: 0 for a sliding log, 1 for concurrency.
+-- Numbers are big-endian. A tag begins with a byte: algorithm * 16 + period (1 for the second … 6
+-- for the month), plus 8 if the limit counts requests. For any other period, 128 is added, and the
+-- period in ms follows (6 bytes). For a sliding window, the precision in ms follows (6 bytes). For
+-- algorithm 7, a byte follows: 0 for a sliding log, 1 for concurrency.
 --
--- Cells have 7 bytes, except for these:
+-- Cells have 7 bytes, with these exceptions:
 --
 --   counts of fixed windows and of sliding window counters   `width` bytes
 --   times to the end of fixed windows                        as many bytes as hold the period
@@ -29,19 +30,21 @@
 --
 -- KEYS[1]   the subject's state
 -- KEYS[2…]  the entries of each log of the policy, in the order of the tags (see algorithms/sliding_log.lua)
--- ARGV      see lib/arguments.lua. The shape lists the limits in the order of their kinds, or of their
---           periods without tags. Its width is that of the largest max; in a stored state it may be larger
+-- ARGV      see lib/arguments.lua. The shape lists the limits in the order of their kinds, or of
+--           their periods if there are no tags. Its width is that of the largest max; a stored state
+--           may have a larger one
 --
 -- Expects  stored: the value under the key
 -- Sets     slots: one for each limit of the policy, { kind, period, extra, cells … }
---          foreign: states under other policies of the subject that still count. decide.lua refuses to
---          charge beside more than 16 of them, because none may be forgotten
---          clock: the time by which keys expire. `now` is never before the last change
+--          foreign: states of other policies of the subject that still count. decide.lua rejects a
+--          charge beside more than 16 of them, because none may be dropped
+--          clock: the time by which keys expire
+--          now: the time of the decision, never before the last change
 local NAMED = { 1000000, 60000000, 3600000000, 86400000000, 604800000000, 2592000000000 }
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 
--- Reads the code and the tags, if there are any. Returns slots and the position behind them, or nothing if
--- the bytes are not such a code.
+-- Reads the code, and the tags if there are any. Returns the slots and the position behind them, or
+-- nothing if the bytes are not a valid code.
 local function read_code(bytes)
   local code, at, read, keys = string.byte(bytes, 3) or 128, 4, {}, 1
   if code < 128 then
@@ -82,14 +85,15 @@ local function read_code(bytes)
   return read, at
 end
 
--- Returns how many bytes hold the number: at least `bytes`.
+-- Returns the number of bytes that hold the number, which is at least `bytes`.
 local function bytes_of(number, bytes)
   local most = 256 ^ bytes
   while number >= most do bytes, most = bytes + 1, most * 256 end
   return bytes
 end
 
--- Returns how struct reads and writes the cells of these slots, with counts of `width` bytes.
+-- Returns the format in which struct reads and writes the cells of these slots. Counts have `width`
+-- bytes.
 local function format_of(all, width)
   local formats = {}
   for i, slot in ipairs(all) do
@@ -109,9 +113,10 @@ local function format_of(all, width)
   return table.concat(formats)
 end
 
--- Reads the time and the cells of slots from a stored value. Returns the time, or nothing if the value is
--- damaged: these scripts store no larger time or count, and struct.pack would truncate it. Times from the
--- year 2112 on are refused, because a window that begins then would end at the largest time.
+-- Reads the time and the cells of slots from a stored value. Returns the time, or nothing if the
+-- value is damaged. These scripts store no larger time or count, and struct.pack would truncate it.
+-- Times from the year 2112 on are rejected, because a window that begins then would end at the
+-- largest time.
 local function read_cells(bytes, at, read, width)
   local cells = '>I7' .. format_of(read, width)
   if #bytes ~= at - 1 + struct.size(cells) then return nil end
@@ -149,7 +154,7 @@ local slots, foreign = read_code(shape), {}
 local function read_constants(at)
   for _, slot in ipairs(slots) do
     slot.max, at = struct.unpack('>I7', plan, at + 7)
-    -- A capacity is not part of the tag: it may change while the state goes on.
+    -- The capacity is not part of the tag: it may change while the state is kept.
     if slot.kind > 4 and slot.kind < 8 then slot.extra, at = struct.unpack('>I7', plan, at) end
   end
   return at
@@ -162,7 +167,7 @@ if stored then
   if string.sub(stored, 1, #shape) == shape then
     others, from = slots, #shape + 1
   elseif string.byte(stored, 1) == 4 and width and width >= 1 and width <= 7 then
-    -- The state is one of another policy, or has larger counts.
+    -- The state has the shape of another policy, or wider counts.
     others, from = read_code(stored)
   end
   is_ours = others and read_cells(stored, from, others, width)
@@ -185,8 +190,8 @@ if not is_ours then
   return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
 end
 
--- A clock that stepped back grants nothing: no decision is made at a time before the last change. Keys
--- still expire by the clock.
+-- No decision is made at a time before the last change, so a clock that stepped back grants
+-- nothing. Keys still expire by the clock.
 now = stored and last or now
 advance_to(max_of(clock, now), slots, foreign)
 for i = #foreign, 1, -1 do
@@ -200,7 +205,7 @@ for _, slot in ipairs(slots) do
   end
 end
 
--- Returns how long the key is needed, in ms.
+-- Returns the time in ms for which the key is needed.
 local function lifetime()
   local lasts = 0
   for _, all in ipairs({ slots, foreign }) do
@@ -209,7 +214,8 @@ local function lifetime()
   return max_of(1, ceil((now + lasts - clock) / 1000)) + linger
 end
 
--- Returns the value of the states of these slots. `code` is what their shape has behind the width.
+-- Returns the stored form of the states of these slots. `code` is the part of their shape after the
+-- width.
 local function pack(all, code)
   local width, values = string.byte(shape, 2), { now }
   for _, slot in ipairs(all) do
@@ -220,7 +226,8 @@ local function pack(all, code)
   return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(4, width), code, unpack(values))
 end
 
--- Returns the states of the policy for a reply, and for each log when the required units will be available.
+-- Returns the states of the policy for a reply, and for each log the time at which the required
+-- units will be available.
 local function reply_states()
   local reply = { pack(slots, string.sub(shape, 3)) }
   for _, slot in ipairs(slots) do

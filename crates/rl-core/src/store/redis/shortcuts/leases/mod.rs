@@ -1,20 +1,19 @@
 //! Leases: units that this instance has charged ahead, and spends without asking the server.
 //!
 //! * **The limits hold** for any number of instances. Each spent unit was charged before, in every
-//!   window of the policy, and is spent before the first of those windows ends. If an instance dies
+//!   window of the policy, and is spent before the first of these windows ends. If an instance dies
 //!   or a reply is lost, units stay unspent, but no unit is spent twice. `DESIGN.md` has the proof.
-//!   It also bounds the effect of a clock that jumps: one lease for each instance.
-//! * **Unspent units are returned**: when the first window ends, after an idle time, at the end of
-//!   the lease's lifetime, and when the store is closed. Until then other instances may be denied
-//!   these units: at most one lease for each instance.
+//!   If a clock jumps, at most one lease for each instance exceeds a limit.
+//! * **Unspent units are returned** when the first window ends, after an idle time, at the end of
+//!   the lease's lifetime, and when the store is closed. Until then, other instances may be denied
+//!   because of them: at most one lease for each instance.
 //! * **A denied request charges nothing**: the script leases units only if they suffice for the
 //!   request.
 //! * **One call can lease for many subjects**, if their leases have the same size and policy.
 //! * **A lease starts small**. Each lease is twice as large as the one before, up to the setting.
-//!   It is never more than a quarter of what the server had left.
+//!   It is never more than a quarter of the units that remained on the server.
 //! * Only checks under fixed windows that begin with the first request use leases. All other
 //!   requests are forwarded.
-//!
 //! ```text
 //!              enough unspent units
 //! check ─────────────────────────────────► spend ─────► decision
@@ -50,7 +49,7 @@ use crate::store::redis::layer::{
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Mode, Reservations, StoreFuture};
 
-/// The largest lease, because one script call cannot count more units.
+/// The largest size of a lease, because one script call cannot count more units.
 const MAX_LEASE: u16 = u16::MAX - 1;
 
 /// The maximum number of subjects that hold leases.
@@ -166,7 +165,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         slots.get_mut(&request.subject.key)?.spend(request.policy, request.cost, request.now)
     }
 
-    /// Returns whether a lease may serve this request, for which too few units are left.
+    /// Returns whether a lease could allow this request, for which too few units are left.
     fn can_lease(&self, request: PartRequest<'_>) -> bool {
         let is_too_dear = request.cost.units() > self.shared.max_units
             && self.shared.table.lock().get(&request.subject.key).is_none();
@@ -199,18 +198,17 @@ impl<S: Layer> Leases<DenialCache<S>> {
             return inner.decide(request).await;
         }
 
-        // The rest runs in a task of its own, so that no units are lost if the request is
-        // cancelled.
+        // The rest runs in a separate task, so that no units are lost if the request is cancelled.
         if cost.units() > *max_units {
             let returner = returner.clone();
             let emptied = runtime.spawn(async move { returner.empty(&guard).await }).await;
-            // Units that could not be returned stay charged.
+            // An error is ignored: units that were not returned stay charged.
             let _ = emptied.map_err(|_| runtime_has_ended())?;
             return inner.decide(request).await;
         }
         let refill = LeaseRefill { policy: policy.clone(), cost, stamp };
         let this = self.clone();
-        // The future is boxed, because a task is moved more than once before it starts.
+        // Boxed, because a task is moved more than once before it starts.
         let decided = Box::pin(async move { this.refill(guard, refill).await });
         runtime.spawn(decided).await.unwrap_or_else(|_| Err(runtime_has_ended()))
     }
@@ -224,7 +222,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let LeasesShared { inner, returner, .. } = &*self.shared;
         let mut refilled = self.lease_more(&mut guard, &refill, true).await?;
         if refilled.decision.is_none() {
-            // The unspent units have expired, or other requests have spent them. So the whole cost
+            // The unspent units have expired, or other requests have spent them, so the whole cost
             // is leased.
             let units = refilled.units;
             refilled = self.lease_more(&mut guard, &refill, false).await?;
@@ -243,8 +241,9 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
     /// Leases at least enough units to cover the cost, then decides.
     ///
-    /// If `counts_unspent`, the units that are already in the slot are not leased again. Resolves
-    /// to no decision if concurrent requests have spent those units and the server may have more.
+    /// If `counts_unspent`, only the units that are missing in the slot are leased. If concurrent
+    /// requests have spent the units in the slot, and the server may have more, the result has no
+    /// decision.
     async fn lease_more(
         &self,
         guard: &mut RefillGuard,
@@ -255,7 +254,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let LeaseRefill { policy, cost, .. } = refill;
         let now = clock.now();
         if guard.slot.with(|slot| slot.open(policy, now).is_none()) {
-            // Units that could not be returned stay charged.
+            // An error is ignored: units that were not returned stay charged.
             let _ = returner.empty(guard).await;
         }
         let (unspent, server_remaining) = guard.slot.with(|slot| match &slot.lease {
@@ -293,17 +292,16 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let is_exhausted = leased < units.into();
         let added = guard.slot.with(|slot| slot.add(lease, *cost, is_exhausted));
         if let Some(expired) = added.expired {
-            // Units that could not be returned stay charged.
+            // An error is ignored: units that were not returned stay charged.
             let _ = returner.give_back(&guard.slot.subject, ReturnedUnits::from(expired)).await;
         }
         Ok(Refilled { decision: added.decision, units: leased })
     }
 
     /// Drops the leased units of a subject. Until the returned guard is dropped, other tasks can
-    /// neither spend nor lease units of it.
+    /// neither spend nor lease units of the subject.
     async fn drop_lease(self, subject: KeyedSubject) -> Option<RefillGuard> {
-        // The table may exceed its bound here, because a reset must not fail when the table is
-        // full.
+        // The table may exceed its bound here, because a reset must not fail if the table is full.
         let guard = self.shared.table.enter(subject, usize::MAX)?.lock_refill().await;
         guard.slot.with(|slot| slot.lease = None);
         Some(guard)
@@ -348,7 +346,7 @@ impl<S: Layer> Layer for Leases<DenialCache<S>> {
     }
 }
 
-/// Returns `units` as the size of a lease.
+/// Converts a number of units to the size of a lease.
 fn lease_units(units: u64) -> u16 {
     u16::try_from(units).unwrap_or(MAX_LEASE).min(MAX_LEASE)
 }

@@ -1,5 +1,5 @@
-//! Returns leased units to the server: units of leases that have expired, are idle or are replaced.
-//! When the store is closed, returns the units of all leases.
+//! Returns leased units to the server, if their lease has expired, is idle or is replaced. Closing
+//! the store returns the units of all leases.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -76,9 +76,9 @@ impl<S: Layer> UnitReturner<S> {
         }
     }
 
-    /// Returns whether no more units may be leased.
+    /// Returns whether leasing has ended.
     ///
-    /// A task that leases units checks this while it has a slot. So either it leases nothing, or
+    /// A task that leases units checks this while it has a slot. Either it then leases nothing, or
     /// [`close`](Self::close) finds its slot in the table.
     pub(super) fn is_closed(&self) -> bool {
         self.shared.is_closed.load(Ordering::SeqCst)
@@ -106,16 +106,17 @@ impl<S: Layer> UnitReturner<S> {
         let (now, idle) = (self.shared.clock.now(), self.shared.idle_micros);
         let due = self.shared.table.sweep(now, idle, RETURNED_PER_SWEEP);
         let is_due = move |guard: &RefillGuard| {
-            // `LeaseSlot::is_unused` would be false here, because this task holds a guard of the
-            // slot.
+            // `LeaseSlot::is_unused` would return false here, because this task holds a guard of
+            // the slot.
             let is_over = |lease: &ActiveLease| lease.is_over(now, idle);
             guard.slot.with(|slot| slot.lease.as_ref().is_none_or(is_over))
         };
-        // Units that could not be returned stay charged.
+        // An error is ignored: units that were not returned stay charged.
         let _ = self.empty_all(due, is_due).await;
     }
 
-    /// Returns the units of these subjects, if they are still due once the refill lock is free.
+    /// Returns the units of these subjects, unless they are no longer due when the refill lock is
+    /// free.
     async fn empty_all(
         &self,
         subjects: Vec<KeyedSubject>,
@@ -145,14 +146,14 @@ impl<S: Layer> UnitReturner<S> {
     }
 
     /// Makes room for a slot in a table that has reached `max` slots. Returns the number of slots
-    /// that the table may have then.
+    /// that the table may have after that.
     pub(super) fn make_room(&self, max: usize) -> usize {
         match self.shared.table.make_room(self.shared.clock.now()) {
             FreedSlot::Made => max,
             FreedSlot::Replaced(guard) => {
                 let this = self.clone();
                 self.shared.runtime.spawn(async move {
-                    // Units that could not be returned stay charged.
+                    // An error is ignored: units that were not returned stay charged.
                     let _ = this.empty(&guard).await;
                 });
                 max + REPLACED_AT_ONCE
@@ -169,7 +170,7 @@ impl<S: Layer> UnitReturner<S> {
         }
     }
 
-    /// Returns units to the server. If the call fails, they stay charged.
+    /// Returns units to the server. If the call fails, the units stay charged.
     pub(super) async fn give_back(
         &self,
         subject: &KeyedSubject,
@@ -218,12 +219,12 @@ async fn sweep_until_closed<S: Layer>(shared: Weak<ReturnerShared<S>>, pause: Du
 struct ClockComparison(Option<(u64, u64)>);
 
 impl ClockComparison {
-    /// The smallest step of the wall clock that counts as a jump, in µs. A smaller one is a
+    /// The smallest step of the wall clock that counts as a jump, in µs. A smaller step is a
     /// correction.
     const CORRECTION: u64 = 1_000_000;
 
     /// Returns whether the wall clock has advanced further than the monotonic clock since the last
-    /// call. In that time windows may have ended on the server, while the leases on this machine
+    /// call. In that case windows may have ended on the server, while the leases on this machine
     /// did not age.
     fn wall_clock_jumped(&mut self, wall: u64, monotonic: u64) -> bool {
         let before = self.0.replace((wall, monotonic));

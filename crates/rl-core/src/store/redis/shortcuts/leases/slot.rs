@@ -15,8 +15,8 @@ use crate::time::Timestamp;
 pub(super) struct LeaseSlot {
     pub(super) subject: KeyedSubject,
     pub(super) lease: Option<ActiveLease>,
-    /// Locked by the task that refills or empties the slot. Spending does not need this lock, so no
-    /// request waits while enough units are left.
+    /// The lock of the task that refills or empties the slot. Spending does not take this lock, so
+    /// no request waits while enough units are left.
     pub(super) refill: Arc<AsyncMutex<RefillState>>,
     /// The number of tasks that hold the refill lock or wait for it.
     pub(super) guards: usize,
@@ -82,11 +82,10 @@ impl LeaseSlot {
 
     /// Adds the units of `new` to the unspent ones, and decides on `cost`.
     ///
-    /// `is_exhausted` means that the server granted fewer units than were requested, so it has no
-    /// more.
+    /// `is_exhausted` means that the server granted fewer units than requested, so it has no more.
     pub(super) fn add(&mut self, mut new: ActiveLease, cost: Cost, is_exhausted: bool) -> Added {
         let mut expired = None;
-        // If the older lease has not ended, the new lease is in the same windows.
+        // If the older lease has not expired, the new lease belongs to the same windows.
         match self.open(&new.policy, new.received_at) {
             Some(old) if old.unspent > 0 => {
                 new.expires = new.expires.min(old.expires);
@@ -96,7 +95,7 @@ impl LeaseSlot {
             None => expired = self.lease.take(),
         }
         let lease = self.lease.insert(new);
-        // The units are spent here, before other tasks can lock the table.
+        // The units are spent here, before another task can lock the table.
         let granted = if lease.unspent >= cost.units() { cost.units() } else { 0 };
         lease.unspent -= granted;
         let decision = (is_exhausted || granted == cost.units())
@@ -104,14 +103,14 @@ impl LeaseSlot {
         Added { decision, expired }
     }
 
-    /// Returns whether a refill cannot help: `cost` is more than the unspent units, and the server
-    /// has no units left.
+    /// Returns whether a refill cannot help: `cost` exceeds the unspent units, and the server has
+    /// none left.
     pub(super) fn is_hopeless(&mut self, policy: &Policy, cost: Cost, now: u64) -> bool {
         self.open(policy, now)
             .is_some_and(|lease| lease.server_remaining == 0 && cost.units() > lease.unspent)
     }
 
-    /// Removes up to `units` unspent units, which are to be returned to the server.
+    /// Removes up to `units` unspent units from the lease, to return them to the server.
     pub(super) fn take_back(&mut self, units: u64) -> Option<ReturnedUnits> {
         let lease = self.lease.as_mut()?;
         let units = units.min(lease.unspent);
@@ -133,8 +132,8 @@ impl LeaseSlot {
 }
 
 impl ActiveLease {
-    /// Returns the decision on a call that was granted `granted` units. Unspent units are not
-    /// counted as used.
+    /// Returns the decision on a call that was granted `granted` units. Unspent units do not count
+    /// as used.
     #[inline(always)]
     fn decision(&self, cost: Cost, granted: u64, now: u64) -> Decision {
         let later_by = now.saturating_sub(self.received_at);

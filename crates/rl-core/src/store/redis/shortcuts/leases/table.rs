@@ -1,4 +1,4 @@
-//! The leases of all subjects. For each subject, a lock lets only one task at a time refill the
+//! The leases of all subjects. Each subject has a lock, so that one task at a time refills its
 //! lease. No I/O.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,15 +26,15 @@ pub(super) struct LeaseTable {
     next: AtomicUsize,
 }
 
-/// Keeps the slot of a subject in the table. When the last guard of a slot is dropped, the slot is
-/// removed if it has no lease.
+/// Keeps the slot of a subject in the table. When the last guard is dropped, a slot without a lease
+/// is removed.
 pub(super) struct SlotGuard {
     pub(super) table: Arc<LeaseTable>,
     pub(super) subject: KeyedSubject,
     refill: Arc<AsyncMutex<RefillState>>,
 }
 
-/// The right to refill or empty a slot, which one task at a time holds.
+/// The permission to refill or empty a slot. One task at a time has it.
 pub(super) struct RefillGuard {
     // This field comes first, so that the lock is released before the slot.
     pub(super) state: OwnedMutexGuard<RefillState>,
@@ -45,7 +45,7 @@ pub(super) struct RefillGuard {
 pub(super) enum FreedSlot {
     /// A slot without unspent units was removed.
     Made,
-    /// This slot is to be replaced. The table removes it after its units have been returned.
+    /// This slot must be replaced. The table removes it after its units have been returned.
     Replaced(RefillGuard),
     /// All slots that were compared are in use.
     None,
@@ -74,8 +74,8 @@ impl LeaseTable {
         self.enter(subject, 0)
     }
 
-    /// Looks for a slot to replace: one without unspent units, or else the one that has been idle
-    /// for longest.
+    /// Makes room for a slot: removes one without unspent units, or else selects the one that has
+    /// been idle for longest.
     pub(super) fn make_room(self: &Arc<Self>, now: u64) -> FreedSlot {
         let mut slots = self.lock();
         let (count, from) = (slots.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
@@ -96,7 +96,7 @@ impl LeaseTable {
         }
         let found = idlest.and_then(|(index, _)| slots.get_index_mut(index));
         let Some((_, slot)) = found else { return FreedSlot::None };
-        // The lock is free, because no guard of the slot exists.
+        // The lock is free, because the slot has no guard.
         let Ok(state) = Arc::clone(&slot.refill).try_lock_owned() else { return FreedSlot::None };
         slot.guards += 1;
         let (subject, refill) = (slot.subject.clone(), Arc::clone(&slot.refill));
@@ -106,16 +106,16 @@ impl LeaseTable {
         })
     }
 
-    /// Removes unused slots without unspent units. Returns up to `max` subjects whose units are to
-    /// be returned.
+    /// Removes unused slots without unspent units. Returns up to `max` subjects whose units are due
+    /// to be returned.
     ///
-    /// Slots that are moved during the sweep are left to the next sweep.
+    /// A slot that is moved during the sweep is left to the next sweep.
     pub(super) fn sweep(&self, now: u64, idle: u64, max: usize) -> Vec<KeyedSubject> {
         let (mut due, mut from) = (Vec::new(), 0);
         loop {
             let mut slots = self.lock();
             let to = slots.len().min(from + VISITED_PER_LOCK);
-            // The loop runs backwards, because a removed slot is replaced by the last one.
+            // The loop runs backwards, because the last slot takes the index of a removed one.
             for index in (from..to).rev() {
                 match slots.get_index(index) {
                     Some((_, slot)) if !slot.is_unused(now, idle) => {}
