@@ -34,11 +34,11 @@ fn instructions_under(what: &str, limits: &[String]) -> u64 {
         .args(limits)
         .output()
         .expect("valgrind can be started: tests/run installs it");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    let count = told.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok());
-    let count: u64 = count.unwrap_or_else(|| panic!("expected a count: {told}"));
-    assert!(count > TIMES, "nothing was counted: {told}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let count = text.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok());
+    let count: u64 = count.unwrap_or_else(|| panic!("expected a count: {text}"));
+    assert!(count > TIMES, "nothing was counted: {text}");
     count / TIMES
 }
 
@@ -53,7 +53,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("too-much",       923, "more than any of six allows"),
         ("clock",          544, "windows on the clock, whose ends are computed and not stored"),
         ("one",            494, "one fixed window"),
-        ("newcomer",     1_440, "a newcomer to six of them, who takes another's place"),
+        ("newcomer",     1_440, "a new subject under six of them, which evicts another"),
         ("gcra",         2_046, "six of another algorithm that is kept compactly"),
         ("log",          908, "a sliding log"),
         ("http-allowed", 5_951, "a request through the layer, its response made and dropped"),

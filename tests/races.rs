@@ -129,7 +129,7 @@ fn a_place_that_is_settled_while_it_is_renewed_is_free() {
 struct SlowToAnswer {
     inside: MemoryStore,
     asked: Semaphore,
-    told: StdArc<Semaphore>,
+    replies: StdArc<Semaphore>,
 }
 
 impl Store for SlowToAnswer {
@@ -142,10 +142,10 @@ impl Store for SlowToAnswer {
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        let (renewed, told) = (self.inside.renew(renewal), StdArc::clone(&self.told));
+        let (renewed, replies) = (self.inside.renew(renewal), StdArc::clone(&self.replies));
         self.asked.add_permits(1);
         MaybeReady::later(async move {
-            told.acquire().await.unwrap().forget();
+            replies.acquire().await.unwrap().forget();
             renewed.await
         })
     }
@@ -158,9 +158,10 @@ impl Store for SlowToAnswer {
 /// The permit is dropped while the store has renewed its lease, but has not replied yet.
 #[tokio::test]
 async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
-    let told = StdArc::new(Semaphore::new(0));
+    let replies = StdArc::new(Semaphore::new(0));
     let inside = MemoryStore::new();
-    let store = StdArc::new(SlowToAnswer { inside, asked: Semaphore::new(0), told: told.clone() });
+    let store =
+        StdArc::new(SlowToAnswer { inside, asked: Semaphore::new(0), replies: replies.clone() });
     let limit: Limit = "1:concurrency:lease=6s".parse().unwrap();
     let limiter = RateLimiter::builder().limit(limit).store(store.clone()).build().unwrap();
     let alice = Subject::user("alice");
@@ -169,7 +170,7 @@ async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
         assert!(permit.decision().is_allowed());
         store.asked.acquire().await.unwrap().forget();
         drop(permit);
-        told.add_permits(1);
+        replies.add_permits(1);
         // This is long before the lease ends.
         let used = async || limiter.usage(&alice).await.unwrap().limits().next().unwrap().used();
         let free = eventually(async || used().await == 0);

@@ -208,7 +208,7 @@ impl Step {
 
 /// Returns the time until a decision would be allowed, or else until nothing counts any more. It is
 /// at most a year, so that after many steps the time is still exact in Lua.
-fn told_wait(decision: &Decision) -> i64 {
+fn wait_of(decision: &Decision) -> i64 {
     const YEAR: i64 = 365 * 86_400_000_000;
     let wait = match decision.retry_after() {
         RetryAfter::In(wait) => wait,
@@ -252,7 +252,7 @@ impl Twins {
                 assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"));
                 let policy = policy.clone();
                 let (charged, granted, uncharged) = (rust.at(), rust.granted(), rust.uncharged());
-                let wait = told_wait(&rust);
+                let wait = wait_of(&rust);
                 past.push(Past { policy, charged, granted, uncharged, wait });
             }
             Operation::Refund(back, units, of) => {
@@ -569,15 +569,15 @@ fn a_cached_denial_equals_the_decision_of_the_server() {
                             let request = DecideRequest::new(&namespace, &parts, mode);
                             let truth = memory.decide(request).await.unwrap();
                             let store = if remembers { &with } else { &without };
-                            let told = store.decide(request).await.unwrap();
+                            let answer = store.decide(request).await.unwrap();
                             assert_eq!(
                                 truth.is_allowed(),
-                                told.is_allowed(),
-                                "{truth:#?} {told:#?}"
+                                answer.is_allowed(),
+                                "{truth:#?} {answer:#?}"
                             );
-                            if told.origin() == rl_core::Origin::LocalDeny {
+                            if answer.origin() == rl_core::Origin::LocalDeny {
                                 local.set(local.get() + 1);
-                                assert!(told.retry_after() <= truth.retry_after());
+                                assert!(answer.retry_after() <= truth.retry_after());
                             }
                             past.push((subject.clone(), truth));
                         }

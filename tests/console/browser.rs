@@ -56,7 +56,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.press("form.sheet .main").await;
     browser.until_text(".problems", |text| text.contains("Calls per hour")).await;
     let focused = "return document.activeElement.className";
-    assert_eq!(browser.script(focused).await, "problems", "what is wrong is read first");
+    assert_eq!(browser.script(focused).await, "problems", "the problems are read first");
     browser.picture(&picture("invalid-light.png"), 1200, false).await;
     let typed = browser.client().find(Locator::Css("#per_hour_call_limit")).await.unwrap();
     assert_eq!(typed.prop("value").await.unwrap().as_deref(), Some("ten"));
@@ -193,9 +193,9 @@ async fn the_second_of_two_saves_conflicts() {
     theirs.limits = CallLimits::from_numbers([-1, 44, 100, -1, -1, -1]).unwrap();
     house.records.update(record.id, theirs, 1, "otto").await.unwrap();
     browser.press("form.sheet .main").await;
-    let told = browser.until_text(".conflict", |text| text.contains("otto")).await;
-    assert!(told.contains("Calls per minute 44 33"), "{told}");
-    assert!(told.contains("Bank – typed by olivia"), "{told}");
+    let conflict = browser.until_text(".conflict", |text| text.contains("otto")).await;
+    assert!(conflict.contains("Calls per minute 44 33"), "{conflict}");
+    assert!(conflict.contains("Bank – typed by olivia"), "{conflict}");
     browser.picture(&picture("conflict-light.png"), 1200, false).await;
     browser.picture(&picture("conflict-narrow.png"), 390, true).await;
     let there = house.records.read(record.id).await.unwrap().unwrap();

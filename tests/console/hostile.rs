@@ -152,7 +152,7 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
         }
     };
     let entries = tokio::time::timeout(GIVE_UP, written).await.expect("both are written");
-    let mut told: Vec<_> = entries
+    let mut refusals: Vec<_> = entries
         .into_iter()
         .map(|entry| match entry.event {
             AuditEvent::Refusal(refusal) => {
@@ -161,12 +161,12 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
             event => panic!("{event:?}"),
         })
         .collect();
-    told.sort_unstable();
+    refusals.sort_unstable();
     let entry = |by: &str, role: Role, method: &str, path: &str| {
         (by.to_owned(), role.to_string(), method.to_owned(), path.to_owned(), 1)
     };
     assert_eq!(
-        told,
+        refusals,
         [
             entry("guest", Role::CanReadCallLimits, "GET", "/console/consumer?id=abc"),
             entry("victor", Role::CanCreateRateLimits, "POST", "/console/record/new"),
@@ -329,7 +329,11 @@ async fn the_cookie_is_hidden_from_scripts_and_other_sites_and_a_login_changes_i
     let out = visitor.post("/console/logout", &[]).await;
     let gone = out.header("set-cookie").unwrap();
     assert!(gone.starts_with(&format!("{own}=; ")) && gone.ends_with("Max-Age=0"), "{gone}");
-    assert_eq!(visitor.get("/console").await.status, 303, "the server has forgotten it, too");
+    assert_eq!(
+        visitor.get("/console").await.status,
+        303,
+        "the session has ended on the server, too"
+    );
 
     let house = House::behind_tls().await;
     let line = house.post_form("/console/login", None, &[("token", OWNER)]).await;

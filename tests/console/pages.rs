@@ -108,7 +108,7 @@ async fn a_rejected_form_shows_the_error_at_its_field_and_keeps_the_input() {
         assert!(body.contains(&format!("<a href=\"#{field}\">")), "{field} {text}: {body}");
         assert!(body.contains(&format!("id=\"{field}-problem\"")), "{field} {text}");
         assert!(body.contains(expected), "{field} {text}");
-        assert_eq!(field_of(body, field), text, "what was typed is still there");
+        assert_eq!(field_of(body, field), text, "the typed text is still there");
     }
     assert!(house.records.list(&RecordQuery::default()).await.unwrap().records.is_empty());
 
@@ -275,7 +275,7 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
     let all = viewer.get("/console/changes").await;
     assert_eq!(all.status, 200);
     let rows: Vec<&str> = all.body.split("<tr>").skip(2).collect();
-    let told = [
+    let entries = [
         &["Record created", ">abc</a>", "olivia"][..],
         &[
             "Refused",
@@ -290,8 +290,8 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
         &["Put into the tier", "&lt;b&gt;gold&lt;/b&gt;", ">abc</a>"],
         &["Tier created", "&lt;b&gt;gold&lt;/b&gt;", "Calls per minute", "otto"],
     ];
-    assert_eq!(rows.len(), told.len(), "{}", all.body);
-    for (row, words) in rows.iter().zip(told) {
+    assert_eq!(rows.len(), entries.len(), "{}", all.body);
+    for (row, words) in rows.iter().zip(entries) {
         for word in words {
             assert!(row.contains(word), "{word}: {row}");
         }

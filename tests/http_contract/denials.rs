@@ -173,7 +173,10 @@ pub(super) async fn a_denial_reports_a_cost_that_is_never_granted<T: Target>() {
         HttpLimiter::new(limiter).cost(|_| Cost::new(20_000)).denial_body(DenialBody::text());
     let site = T::serve(vec![http]);
     let denied = site.get("/").fetch().await;
-    assert_eq!((denied.status, denied.told()), (429, vec!["x-rate-limit-limit: 10000".to_owned()]));
+    assert_eq!(
+        (denied.status, denied.limit_lines()),
+        (429, vec!["x-rate-limit-limit: 10000".to_owned()])
+    );
     let words = "Too Many Requests. This request asks for 20000 tokens, and we only allow 10000 at once for anonymous access.";
     assert_eq!(denied.body, words);
 }

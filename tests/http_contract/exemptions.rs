@@ -27,7 +27,7 @@ pub(super) async fn preflights_are_exempt_when_set<T: Target>() {
     let site = T::serve(vec![http().exempt_preflights()]);
     for _ in 0..5 {
         let answer = preflight(&site).fetch().await;
-        assert_eq!((answer.status, answer.told()), (200, vec![]));
+        assert_eq!((answer.status, answer.limit_lines()), (200, vec![]));
     }
     assert_eq!(site.get("/").fetch().await.standing(), "200 2-1-60");
 }
@@ -74,7 +74,7 @@ pub(super) async fn exempt_requests_have_no_headers_and_are_not_counted<T: Targe
         for exempt in [site.get("/health"), site.get("/").header("x-probe", "yes")] {
             let answer = exempt.fetch().await;
             assert_eq!((answer.status, answer.body.as_str()), (200, "no decision"));
-            assert_eq!(answer.told(), [""; 0]);
+            assert_eq!(answer.limit_lines(), [""; 0]);
         }
     }
     let counted = site.get("/").header("x-probe", "yes").header("x-probe", "yes");

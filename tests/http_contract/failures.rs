@@ -38,7 +38,7 @@ pub(super) async fn requests_pass_without_headers_when_the_store_is_down<T: Targ
     let site = T::serve(vec![HttpLimiter::new(limiter(&url, OnFailure::Allow).await)]);
     for _ in 0..3 {
         let answer = site.get("/").fetch().await;
-        assert_eq!((answer.status, answer.told()), (200, vec![]));
+        assert_eq!((answer.status, answer.limit_lines()), (200, vec![]));
         assert_eq!(answer.body, "failed_open");
     }
 }
@@ -47,7 +47,7 @@ pub(super) async fn requests_are_rejected_when_the_store_is_down_if_configured<T
     let (_nobody, url) = nobody();
     let site = T::serve(vec![HttpLimiter::new(limiter(&url, OnFailure::Reject).await)]);
     let answer = site.get("/").fetch().await;
-    assert_eq!((answer.status, answer.told()), (503, vec!["retry-after: 1".to_owned()]));
+    assert_eq!((answer.status, answer.limit_lines()), (503, vec!["retry-after: 1".to_owned()]));
     assert_eq!(
         answer.body,
         r#"{"code":503,"message":"Service Unavailable. The rate limiter cannot decide at the moment."}"#

@@ -84,16 +84,16 @@ pub(super) async fn each_family_has_its_own_fields<T: Target>() {
             &["x-ratelimit-limit: 100", "x-ratelimit-remaining: 73", "x-ratelimit-reset: 60000"],
         ),
     ];
-    for (family, told) in families {
+    for (family, expected) in families {
         let site = the_worked_example::<T>(Headers::new(family)).await;
-        assert_eq!(site.get("/").fetch().await.told(), told, "{family:?}");
+        assert_eq!(site.get("/").fetch().await.limit_lines(), expected, "{family:?}");
     }
 }
 
 pub(super) async fn several_families_are_sent_in_one_response<T: Target>() {
     let both = Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub);
     let site = the_worked_example::<T>(both).await;
-    let told = [
+    let expected = [
         r#"ratelimit: "minute";r=73;t=42"#,
         r#"ratelimit-policy: "minute";q=100;w=60"#,
         "x-rate-limit-limit: 100",
@@ -105,7 +105,7 @@ pub(super) async fn several_families_are_sent_in_one_response<T: Target>() {
         "x-ratelimit-resource: core",
         "x-ratelimit-used: 27",
     ];
-    assert_eq!(site.get("/").fetch().await.told(), told);
+    assert_eq!(site.get("/").fetch().await.limit_lines(), expected);
 }
 
 /// Scripts in browsers can read only the fields that a CORS layer exposes by name.
@@ -123,8 +123,8 @@ pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target
         let site = T::serve(vec![http]);
         site.get("/").fetch().await;
         let denied = site.get("/").fetch().await;
-        let told = denied.told();
-        let names: Vec<_> = told.iter().map(|line| line.split(':').next().unwrap()).collect();
+        let lines = denied.limit_lines();
+        let names: Vec<_> = lines.iter().map(|line| line.split(':').next().unwrap()).collect();
         assert_eq!((denied.status, names), (429, exposed.iter().map(String::as_str).collect()));
     }
 }
@@ -132,8 +132,8 @@ pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target
 pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
     let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"])).headers(Headers::none());
     let site = T::serve(vec![http]);
-    assert_eq!(site.get("/").fetch().await.told(), [""; 0]);
-    assert_eq!(site.get("/").fetch().await.told(), ["retry-after: 60"]);
+    assert_eq!(site.get("/").fetch().await.limit_lines(), [""; 0]);
+    assert_eq!(site.get("/").fetch().await.limit_lines(), ["retry-after: 60"]);
 }
 
 /// Returns a site with limits of 10 per second, 100 per minute and 1 000 per hour. The minute has
@@ -186,7 +186,10 @@ pub(super) async fn a_limiter_that_is_switched_off_leaves_no_trace<T: Target>() 
     let limiter = RateLimiter::builder().limit(Limit::per_day(0)).enabled(false).build().unwrap();
     let site = T::serve(vec![HttpLimiter::new(limiter)]);
     let answer = site.get("/").fetch().await;
-    assert_eq!((answer.status, answer.told(), answer.body.as_str()), (200, vec![], "disabled"));
+    assert_eq!(
+        (answer.status, answer.limit_lines(), answer.body.as_str()),
+        (200, vec![], "disabled")
+    );
 }
 
 pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
@@ -206,7 +209,7 @@ pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
 pub(super) async fn a_blocked_subject_gets_no_retry_after<T: Target>() {
     let http = HttpLimiter::new(limiter(&new_year(), &["0/minute"]));
     let site = T::serve(vec![http.headers(Headers::default().and(HeaderFamily::Ietf))]);
-    let told = [
+    let expected = [
         r#"ratelimit: "minute";r=0"#,
         r#"ratelimit-policy: "minute";q=0;w=60"#,
         "x-rate-limit-limit: 0",
@@ -214,7 +217,7 @@ pub(super) async fn a_blocked_subject_gets_no_retry_after<T: Target>() {
     ];
     let denied = site.get("/").fetch().await;
     assert_eq!(
-        (denied.status, denied.told(), site.handled()),
-        (429, told.map(String::from).to_vec(), 0)
+        (denied.status, denied.limit_lines(), site.handled()),
+        (429, expected.map(String::from).to_vec(), 0)
     );
 }

@@ -55,7 +55,7 @@ pub(super) async fn lists_of_nested_limiters_are_both_sent<T: Target>() {
     let ietf = || Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank);
     let limiters = ["5/minute", "9/hour"].map(|limit| HttpLimiter::new(of(limit)).headers(ietf()));
     let site = T::serve(limiters.to_vec());
-    let told = [
+    let expected = [
         r#"ratelimit: "hour";r=8;t=3600"#,
         r#"ratelimit: "minute";r=4;t=60"#,
         r#"ratelimit-policy: "hour";q=9;w=3600"#,
@@ -64,7 +64,7 @@ pub(super) async fn lists_of_nested_limiters_are_both_sent<T: Target>() {
         "x-rate-limit-remaining: 4",
         "x-rate-limit-reset: 60",
     ];
-    assert_eq!(site.get("/").fetch().await.told(), told);
+    assert_eq!(site.get("/").fetch().await.limit_lines(), expected);
 }
 
 pub(super) async fn each_limiter_charges_once<T: Target>() {

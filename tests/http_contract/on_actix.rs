@@ -116,7 +116,7 @@ async fn another_handler_answers_degraded_requests() {
 
 /// For actix-web, the messages of a web socket are the body of the response.
 #[tokio::test]
-async fn a_place_is_held_for_as_long_as_a_web_socket() {
+async fn a_web_socket_holds_its_permit_until_it_is_closed() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
     let limit = RateLimit::new(limiter.clone());
     let site = serve(move || {

@@ -151,7 +151,7 @@ async fn a_place_is_free_when_the_client_disconnects() {
 
 /// For hyper, the response to an upgrade ends immediately, so the handler has to hold the permit.
 #[tokio::test]
-async fn a_place_is_held_for_as_long_as_a_web_socket() {
+async fn a_web_socket_holds_its_permit_until_it_is_closed() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
     let chat = async |upgrade: WebSocketUpgrade, Extension(permit): Extension<Permit>| {
         upgrade.on_upgrade(async move |mut socket| {

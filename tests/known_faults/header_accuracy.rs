@@ -89,19 +89,19 @@ async fn t15_a_denial_reports_the_longest_wait_of_the_limits_that_deny() {
 #[tokio::test]
 async fn t16_a_client_that_waits_for_retry_after_is_served() {
     let (site, clock) = site(&["1/second", "3/4321ms"], GoverningLimit::default());
-    let mut told = BTreeSet::new();
+    let mut waits = BTreeSet::new();
     for n in 0..400_u64 {
         // The pauses are up to a second, and have no relation to the windows.
         clock.advance(Duration::from_micros(n * 7_919_017 % 1_000_003));
         let answer = site.get("/").fetch().await;
         if answer.status == 429 {
             let wait = answer.header("retry-after").unwrap().parse().unwrap();
-            told.insert(wait);
+            waits.insert(wait);
             clock.advance(Duration::from_secs(wait));
             assert_eq!(site.get("/").fetch().await.status, 200, "after {wait} s");
         }
     }
-    assert_eq!(told, BTreeSet::from([1, 2, 3]));
+    assert_eq!(waits, BTreeSet::from([1, 2, 3]));
 }
 
 /// Headers have been found with a constant, with used instead of remaining units, or with too many

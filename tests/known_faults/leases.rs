@@ -66,7 +66,7 @@ async fn restarted_nodes_grant_the_whole_limit_if_they_were_closed() {
             served += u64::from(limiter.check(subject, 1).await.is_allowed());
         }
         limiter.close().await.unwrap();
-        assert_eq!(used(&store, subject, &policy).await, served, "what was not spent is back");
+        assert_eq!(used(&store, subject, &policy).await, served, "unspent units are returned");
     }
     assert_eq!(served, 2_000);
 }
@@ -127,7 +127,7 @@ async fn idle_units_are_returned_after_the_idle_time_and_not_before() {
         clock.advance(Duration::from_secs(9));
         store.return_idle_leases().await;
     }
-    assert_eq!(used(&store, subject, &policy).await, 6, "2 and 4 were taken, 3 are held");
+    assert_eq!(used(&store, subject, &policy).await, 6, "2 and 4 were leased, 3 are unspent");
     clock.advance(Duration::from_secs(1));
     store.return_idle_leases().await;
     assert_eq!(used(&store, subject, &policy).await, 3);

@@ -107,7 +107,7 @@ async fn minus_one_switches_a_window_off_and_zero_blocks() {
     for _ in 0..20 {
         assert!(matches!(bank.check("192.0.2.7").await, Outcome::Skipped));
     }
-    assert!(bank.store.is_empty(), "the store was not asked");
+    assert!(bank.store.is_empty(), "the store was not called");
     let bank = signup(Mode::Enforce, [OFF, 0, OFF, OFF]);
     let window = bank.blocked("192.0.2.7").await;
     let message = "OBP-10060: Too Many Requests. The rate limit for signup is 0 per hour.";

@@ -38,7 +38,7 @@ fn used(decision: &Decision) -> u64 {
 }
 
 /// A multiplexed connection that was lost is not restored by itself. A pool that considers every
-/// connection as working hands out the dead one until it is too old, half an hour later.
+/// connection as working returns the dead one until it is too old, half an hour later.
 #[tokio::test]
 async fn t31_a_lost_connection_is_replaced_at_once() {
     let redis = RedisServer::start();

@@ -210,7 +210,7 @@ async fn a_reservation_that_expired_or_was_lost_or_reset_is_not_settled() {
     world.store.reset(forget).await.unwrap();
     assert!(world.check(bob, policy, 90).await.is_allowed());
     world.change(bob, &reset, expires(&reset), settle).await;
-    assert_eq!(world.used(bob, policy).await, [90], "what was reset does not come back");
+    assert_eq!(world.used(bob, policy).await, [90], "units that were reset are not refunded");
 
     let carol = &Subject::user("carol");
     let lost = world.reserve(carol, policy, 60).await;
@@ -258,7 +258,7 @@ async fn reservations_that_expire_together_are_refunded_in_bounded_steps() {
 /// The test uses the shortest of several decisions that refund the maximum number of reservations,
 /// because a busy machine interrupts the server.
 #[tokio::test]
-async fn giving_back_expired_reservations_takes_the_server_less_than_a_millisecond() {
+async fn refunding_expired_reservations_takes_the_server_less_than_a_millisecond() {
     let world = World::new().await;
     let windows = ["second", "minute", "hour", "day", "week", "month"];
     let mut mixed: Vec<String> =

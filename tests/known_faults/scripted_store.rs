@@ -64,7 +64,7 @@ impl ScriptedStore {
     }
 
     fn next(&self) -> Question {
-        self.questions().pop_front().expect("a question was asked")
+        self.questions().pop_front().expect("a request was expected")
     }
 
     fn questions(&self) -> MutexGuard<'_, VecDeque<Question>> {
@@ -79,13 +79,13 @@ impl Store for ScriptedStore {
             let (policy, now) = (part.policy.clone(), Timestamp::EPOCH);
             Decision::decided(policy, part.cost, taken, now, [outcome])
         };
-        let (answer, told) = oneshot::channel();
+        let (answer, receiver) = oneshot::channel();
         self.questions().push_back(Question {
             granted: decision(1, Outcome::granted(1, 60_000_000)),
             denied: decision(0, Outcome::denied(10, 60_000_000, 60_000_000)),
             answer,
         });
-        MaybeReady::later(async move { Ok(told.await.expect("the test answers")) })
+        MaybeReady::later(async move { Ok(receiver.await.expect("the test answers")) })
     }
 
     fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {

@@ -18,7 +18,7 @@ async fn entries(bank: &Bank, path: &str) -> Vec<Value> {
     entries
 }
 
-fn told(entry: &Value) -> (&str, &str, &str) {
+fn summary(entry: &Value) -> (&str, &str, &str) {
     let text = |field: &str| entry[field].as_str().unwrap_or("-");
     (text("about"), text("kind"), text("subject"))
 }
@@ -58,10 +58,10 @@ async fn tiers_their_members_and_resets_are_in_the_history() {
             ("tier_member", "deleted", abc),
             ("tier", "deleted", "-"),
         ];
-        assert_eq!(all.iter().map(told).collect::<Vec<_>>(), expected);
+        assert_eq!(all.iter().map(summary).collect::<Vec<_>>(), expected);
         assert!(all.iter().all(|entry| entry["by"] == "alice" && entry["at"] == super::NOW));
         let own: Vec<_> = expected.into_iter().filter(|(.., subject)| *subject == abc).collect();
-        assert_eq!(of_abc.iter().map(told).collect::<Vec<_>>(), own);
+        assert_eq!(of_abc.iter().map(summary).collect::<Vec<_>>(), own);
         assert_eq!(all[1]["before"]["per_minute_call_limit"], json!("5"));
         assert_eq!(all[1]["after"]["per_minute_call_limit"], json!("6"));
         assert_eq!((&all[2]["before"], &all[2]["after"]["tier"]), (&json!(null), &json!("gold")));
@@ -94,7 +94,7 @@ async fn refused_requests_are_sampled_in_the_history() {
         }
         until(async || written().await == 10).await;
         let first = entries(&bank, OF_ABC).await.remove(0);
-        assert_eq!(told(&first), ("request", "refused", "consumer/abc"));
+        assert_eq!(summary(&first), ("request", "refused", "consumer/abc"));
         assert_eq!(
             (&first["by"], &first["item"]),
             (&json!("CanReadCallLimits"), &json!("CanSetCallLimits"))

@@ -80,12 +80,12 @@ async fn every_field_of_a_record_is_checked() {
 /// input.
 fn refused(answer: &Answer, field: &str, value: &Value) {
     assert_eq!(answer.status, 400, "{field} {value}: {}", answer.body);
-    let told = parse(answer);
+    let body = parse(answer);
     // The two dates are compared with each other, so either may be the invalid one.
-    let named = told["field"].as_str().unwrap();
+    let named = body["field"].as_str().unwrap();
     let is_date = field.ends_with("_date") && named.ends_with("_date");
     assert!(named == field || is_date, "{field} {value}: {}", answer.body);
-    assert!(!told["expected"].as_str().unwrap().is_empty());
+    assert!(!body["expected"].as_str().unwrap().is_empty());
     assert!(!["script", "DROP", "UNION", "onerror"].iter().any(|word| answer.body.contains(word)));
     assert_eq!(answer.header("content-type"), Some("application/json"));
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
@@ -249,8 +249,8 @@ async fn all_missing_and_unknown_fields_are_named_at_once() {
         assert_eq!(parse(&answer)["missing"], json!(["from_date", "to_date"]));
         let answer =
             bank.manage("POST", "/management/resources", Some(json!({ "limits": 1 }))).await;
-        let told = "unknown field: limits; missing fields: name, apps, max_permits, rate";
-        assert_eq!(message(&answer), told);
+        let expected = "unknown field: limits; missing fields: name, apps, max_permits, rate";
+        assert_eq!(message(&answer), expected);
         let answer = bank.manage("GET", "/management/consumers/abc/explain?foo=1", None).await;
         assert_eq!(message(&answer), "unknown field: foo; expected cost");
         let resource = json!({ "name": "a", "apps": {}, "max_permits": -1, "rate": 1 });

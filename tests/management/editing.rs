@@ -28,8 +28,8 @@ async fn an_edit_of_a_changed_record_conflicts() {
         assert_eq!((two.status, two.header("etag")), (200, Some("\"2\"")));
         let three = put_if(&bank, Method::PUT, &path, &tag, record([3, -1, -1, -1, -1, -1])).await;
         assert_eq!((three.status, three.header("etag")), (412, Some("\"2\"")));
-        let told = message(&three);
-        assert!(told.contains("it is 2 and was written by \"alice\""), "{told}");
+        let text = message(&three);
+        assert!(text.contains("it is 2 and was written by \"alice\""), "{text}");
         let gone = put_if(&bank, Method::DELETE, &path, &tag, json!(null)).await;
         assert_eq!(gone.status, 412);
         assert_eq!(active_numbers(&bank.get(ACTIVE).await)[0], 2, "nothing of it was stored");
@@ -117,7 +117,7 @@ async fn the_history_names_each_change_and_its_actor() {
         let of_consumer = bank.get("/management/consumers/abc/history").await;
         assert_eq!(of_record, of_consumer);
         let changes = of_record["changes"].as_array().unwrap();
-        let told: Vec<_> = changes
+        let listed: Vec<_> = changes
             .iter()
             .map(|change| {
                 let calls = |side: &str| change[side]["per_second_call_limit"].as_str();
@@ -129,7 +129,7 @@ async fn the_history_names_each_change_and_its_actor() {
             ("updated", Some("1"), Some("2")),
             ("created", None, Some("1")),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(listed, expected);
         assert!(changes.iter().all(|change| change["by"] == "alice" && change["at"] == super::NOW));
 
         let first = bank.get("/management/history?limit=3").await;

@@ -116,12 +116,12 @@ async fn calls_of_every_path_count_together_and_once() {
             }
         }
         assert_eq!(statuses, [200, 200, 429]);
-        assert_eq!(bank.counted().await, [2; 6], "what was denied is not counted");
+        assert_eq!(bank.counted().await, [2; 6], "denied requests are not counted");
     })
     .await;
 }
 
-/// OT36 to OT45: nothing is limited, the headers report that, and calls are counted nevertheless.
+/// OT36 to OT45: nothing is limited, the headers report that, and calls are still counted.
 #[tokio::test]
 async fn unlimited_requests_are_counted() {
     in_both_worlds(async |bank: Bank| {
@@ -177,9 +177,9 @@ async fn setting_call_limits_where_there_are_several_records_is_refused() {
         let other = bank.add([2, -1, -1, -1, -1, -1]).await;
         let set = bank.as_who(ALICE, "PUT", CALL_LIMITS, Some(record([9; 6]))).await;
         assert_eq!(set.status, 409, "{}", set.body);
-        let told = message(&set);
-        assert!(told.contains(&one) && told.contains(&other), "it names them: {told}");
-        assert!(told.contains("change or delete one of them by its id"), "{told}");
+        let text = message(&set);
+        assert!(text.contains(&one) && text.contains(&other), "it names them: {text}");
+        assert!(text.contains("change or delete one of them by its id"), "{text}");
         assert_eq!(super::active_numbers(&bank.get(super::ACTIVE).await)[0], 3);
     })
     .await;

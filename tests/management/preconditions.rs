@@ -127,9 +127,9 @@ async fn an_unknown_tag_is_not_reported_as_a_change() {
         for tag in ["\"abc\"", "\"\"", "\"7\"", "W/\"1\""] {
             let answer = send(&bank, "PUT", &path, tag, record([2; 6])).await;
             assert_eq!((answer.status, answer.header("etag")), (412, Some("\"1\"")), "{tag}");
-            let told = message(&answer);
-            assert!(told.starts_with("If-Match does not name the current revision"), "{told}");
-            assert!(!told.contains("changed"), "{told}");
+            let text = message(&answer);
+            assert!(text.starts_with("If-Match does not name the current revision"), "{text}");
+            assert!(!text.contains("changed"), "{text}");
         }
     })
     .await;

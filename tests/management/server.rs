@@ -41,9 +41,9 @@ impl Process {
         self.log.lock().unwrap().clone()
     }
 
-    fn tell(&self, signal: &str) {
-        let told = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
-        assert!(told.unwrap().success());
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
     }
 
     async fn ended(&mut self) -> ExitStatus {
@@ -163,7 +163,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     slow.read_exact(&mut asked).await.unwrap();
     assert!(asked.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&asked));
     slow.write_all(half.as_bytes()).await.unwrap();
-    server.process.tell("TERM");
+    server.process.signal("TERM");
     until(async || TcpStream::connect(&server.place).await.is_err()).await;
     slow.write_all(rest.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -264,11 +264,11 @@ impl Member {
         let mut command = Command::new(env!("CARGO_BIN_EXE_member"));
         let mut process = Process::start(command.args([database, redis]).stdout(Stdio::piped()));
         let mut url = String::new();
-        let mut told = BufReader::new(process.child.stdout.take().unwrap());
-        told.read_line(&mut url).unwrap();
+        let mut output = BufReader::new(process.child.stdout.take().unwrap());
+        output.read_line(&mut url).unwrap();
         assert!(url.starts_with("http://"), "{}", process.log());
         // The rest of the output is read and discarded, so that the process never blocks.
-        std::thread::spawn(move || told.read_to_end(&mut Vec::new()));
+        std::thread::spawn(move || output.read_to_end(&mut Vec::new()));
         Self { _process: process, url: url.trim_end().to_owned(), client: client() }
     }
 

@@ -99,9 +99,9 @@ async fn periods_without_a_limit_are_shown_as_unlimited() {
     in_both_worlds(async |bank: Bank| {
         assert_eq!(bank.call().await.status, 200);
         for path in ["subjects/consumer/abc/usage", "subjects/consumer/abc/explain"] {
-            let told = bank.get(&format!("/management/{path}")).await;
-            assert_eq!(told["policy"], json!("unlimited"), "{path}");
-            for limit in told["limits"].as_array().unwrap() {
+            let explanation = bank.get(&format!("/management/{path}")).await;
+            assert_eq!(explanation["policy"], json!("unlimited"), "{path}");
+            for limit in explanation["limits"].as_array().unwrap() {
                 assert_eq!(limit["limit"], json!("unlimited"), "{limit}");
                 let numbers = (&limit["max"], &limit["remaining"], &limit["used"]);
                 assert_eq!(numbers, (&json!(null), &json!(null), &json!(1)), "{limit}");

@@ -257,7 +257,7 @@ async fn a_consumer_counted_by_route_has_the_records_of_the_consumer() {
     assert_eq!(is_allowed("abc", "/a").await, [false; 2]);
     assert_eq!(is_allowed("abc", "/b").await, [true; 2], "each route has its counters");
     let unlimited = "a".repeat(300);
-    assert_eq!(is_allowed(&unlimited, "/a").await, [true; 2], "no record has so long an id");
+    assert_eq!(is_allowed(&unlimited, "/a").await, [true; 2], "no record has an id of this length");
 }
 
 /// No record can contain a digest, so such a consumer would have no limit.

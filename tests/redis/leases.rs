@@ -316,7 +316,7 @@ async fn a_cost_above_the_lease_is_charged_whole_or_not_at_all() {
     assert!(decide(&store, subject, &policy, Mode::Check, 1).await.is_allowed());
     assert_eq!(used().await, 2, "one is held");
     assert!(!decide(&store, subject, &policy, Mode::Check, 10).await.is_allowed());
-    assert_eq!(used().await, 1, "what was held came back");
+    assert_eq!(used().await, 1, "the held unit was returned");
     assert!(decide(&store, subject, &policy, Mode::Check, 9).await.is_allowed());
     assert_eq!(used().await, 10);
 }

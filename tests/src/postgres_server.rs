@@ -162,8 +162,9 @@ impl PostgresServer {
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             // Killing the server would leave its child processes running. SIGQUIT ends all of them.
-            let told = Command::new("kill").args(["-s", "QUIT", &child.id().to_string()]).status();
-            if !told.is_ok_and(|status| status.success()) {
+            let signaled =
+                Command::new("kill").args(["-s", "QUIT", &child.id().to_string()]).status();
+            if !signaled.is_ok_and(|status| status.success()) {
                 let _ = child.kill();
             }
             let _ = child.wait();

@@ -155,7 +155,7 @@ impl RedisCluster {
     }
 
     /// Introduces the servers to each other. This is repeated, because a server that responds
-    /// slowly, as on a busy machine, is forgotten.
+    /// slowly, as on a busy machine, is dropped from the topology.
     async fn meet(&self, operators: &[Bystander]) {
         let know_all = async |operator: &Bystander| {
             let nodes: String = operator.clone().query("CLUSTER NODES").await;

@@ -193,12 +193,12 @@ mod tests {
         table.row::<Cell>(["one key".into(), "9".into(), ratio.into()]);
         report.table("memory-speed", table);
 
-        let told = serde_json::to_value(&report).unwrap();
-        assert_eq!(told["format"], 1);
-        let goal = &told["goals"][0];
+        let value = serde_json::to_value(&report).unwrap();
+        assert_eq!(value["format"], 1);
+        let goal = &value["goals"][0];
         assert_eq!((&goal["name"], &goal["verdict"]), (&json!("R12"), &json!("moon")));
         assert_eq!((&goal["measured"], &goal["interval"]), (&json!(0.0), &json!(null)));
-        let table = &told["tables"]["memory-speed"];
+        let table = &value["tables"]["memory-speed"];
         assert_eq!(table["columns"], json!(["case", "ns", "ratio"]));
         let ratio = json!({"median": 2.0, "low": 1.5, "high": 2.5});
         assert_eq!(table["rows"], json!([["one key", 9.0, ratio]]));

@@ -9,7 +9,7 @@ fuzz_target!(|text: &str| {
     match text.parse::<Limit>() {
         Ok(limit) => {
             let written = limit.to_string();
-            let again: Limit = written.parse().expect("what is written can be read");
+            let again: Limit = written.parse().expect("the written text can be parsed");
             assert_eq!(limit, again, "{written}");
             assert_eq!(again.to_string(), written);
             assert!(limit.max() <= MAX_UNITS && limit.capacity() <= MAX_UNITS);

@@ -185,7 +185,7 @@ async fn the_first_call_after_a_window_is_number_one_of_the_next() {
     }
 }
 
-/// Of several concurrent first calls, one opens the window, and the others do not change it.
+/// One of several concurrent first calls opens the window. The others do not change it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_first_calls_open_one_window() {
     let server = RedisServer::start();

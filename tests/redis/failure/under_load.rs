@@ -118,11 +118,11 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     let connected = connections_made(&mut operator).await - connections;
     let away = (back - before).as_secs_f64();
     let fault =
-        format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections in vain)");
+        format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections failed)");
     assert_outage(&service, &report, back, &fault).await;
     // The calls are the requests of three deadlines, and an occasional probe.
     let is_disturbed = report.is_disturbed();
-    assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls are in vain");
+    assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls have failed");
     assert!(connected <= 40, "{connected} connections");
     report.assert_limits(0);
     report.assert_charged_once(&service.charged().await);

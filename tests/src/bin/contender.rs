@@ -5,7 +5,7 @@
 //! lines `SUBJECT CALLS`. For each line, it makes this number of concurrent calls, and prints how
 //! many were allowed. It holds permits until it ends.
 
-#![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
+#![expect(clippy::print_stdout, reason = "prints its result")]
 
 use std::error::Error;
 use std::time::Duration;

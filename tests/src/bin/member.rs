@@ -2,7 +2,7 @@
 //!
 //! Prints its address once it accepts connections. It trusts the header `x-consumer`.
 
-#![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
+#![expect(clippy::print_stdout, reason = "prints its result")]
 
 use std::error::Error;
 use std::time::Duration;

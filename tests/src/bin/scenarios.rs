@@ -3,7 +3,7 @@
 //! Prints a line for each scenario and store, and the number of each result. Exits with status 1 if
 //! a scenario failed, and with status 2 if no scenario could be run.
 
-#![expect(clippy::print_stdout, reason = "what it prints is what it is run for")]
+#![expect(clippy::print_stdout, reason = "prints its result")]
 
 use std::path::Path;
 use std::process::ExitCode;

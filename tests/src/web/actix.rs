@@ -139,7 +139,7 @@ async fn fails(stage: web::Data<Stage>) -> HttpResponse {
 
 async fn panics(stage: web::Data<Stage>) -> HttpResponse {
     stage.enter();
-    panic!("as asked");
+    panic!("the request asked for a panic");
 }
 
 async fn waits(stage: web::Data<Stage>) -> HttpResponse {

@@ -102,7 +102,7 @@ async fn fails(State(stage): State<Arc<Stage>>) -> StatusCode {
 
 async fn panics(State(stage): State<Arc<Stage>>) {
     stage.enter();
-    panic!("as asked");
+    panic!("the request asked for a panic");
 }
 
 async fn waits(State(stage): State<Arc<Stage>>) {

@@ -89,7 +89,7 @@ impl Answer {
 
     /// Returns every header line that a limiter may write, as `name: value`, sorted by name.
     #[must_use]
-    pub fn told(&self) -> Vec<String> {
+    pub fn limit_lines(&self) -> Vec<String> {
         let ours = |name: &str| {
             name.contains("ratelimit") || name.contains("rate-limit") || name == "retry-after"
         };

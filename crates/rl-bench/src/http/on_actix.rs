@@ -135,17 +135,17 @@ fn start(
 ) -> Result<Running, Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         actix_web::rt::System::new().block_on(async move {
             match serve(listener) {
                 Ok(server) => {
-                    let _ = tell.send(Ok(server.handle()));
+                    let _ = sender.send(Ok(server.handle()));
                     let _ = server.await;
                 }
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => drop(sender.send(Err(error))),
             }
         });
     });
-    Ok(Running { address, handle: told.recv()?? })
+    Ok(Running { address, handle: receiver.recv()?? })
 }

@@ -199,7 +199,7 @@ pub(super) fn speed(
                 .copied()
                 .collect();
             let mut sides = sides(row, report.goals_only.then_some(&of_row[..]));
-            // A million subjects take long to fill in.
+            // To fill in a million subjects takes long, so this row has fewer sides.
             sides.retain(|side| visited != Visited::Million || side.is_allowed());
             if sides.len() > 1 {
                 let race = Race::run(&rows, keys, visited, &sides)?;

@@ -135,9 +135,9 @@ pub(super) fn instructions() -> Goal {
             .args(["--toggle-collect=rl_instructions::counted*", &program, "allowed", "3000"])
             .output()
             .ok()?;
-        let told = String::from_utf8(counted.stderr).ok()?;
+        let text = String::from_utf8(counted.stderr).ok()?;
         let count: f64 =
-            told.split("Collected :").nth(1)?.split_whitespace().next()?.parse().ok()?;
+            text.split("Collected :").nth(1)?.split_whitespace().next()?.parse().ok()?;
         Some(count / 3_000.0)
     };
     let lines = (500.0, 300.0, Unit::AtMost("instructions"));

@@ -19,7 +19,7 @@ const ROUNDS: usize = 15;
 type Operation<'a> = Box<dyn FnMut() + 'a>;
 
 /// Returns a table of the nanoseconds of each operation on one key.
-#[expect(clippy::disallowed_methods, reason = "what clocks cost is what is asked")]
+#[expect(clippy::disallowed_methods, reason = "measures the cost of clocks")]
 pub(super) fn measure(keys: &Keys) -> Table {
     let name = keys.names[0].as_str();
     let (sip, fast) = (std::hash::RandomState::new(), ahash::RandomState::new());

@@ -30,7 +30,7 @@ pub(super) fn measure(
     // be read from front to back.
     let numbers: Vec<u32> = (0..).take(MANY).collect();
     let mut table = Table::new(
-        "memory (bytes asked of the allocator by a million subjects)",
+        "memory (bytes allocated for a million subjects)",
         ["limiter", "bytes for each"],
     );
     let mut fill = |name: &str, limiter: &dyn Limiter| {
@@ -75,7 +75,7 @@ fn allocations(known: &Ours, keys: &Keys, goals: &mut Vec<Goal>) -> Result<Table
 /// Returns a table of the bytes for each subject.
 pub(super) fn by_algorithm(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     let mut table = Table::new(
-        "memory per subject by algorithm: bytes asked of the allocator by 100 000 subjects",
+        "memory per subject by algorithm: bytes allocated for 100 000 subjects",
         ["", "after 1 request", "after 10 000 requests"],
     );
     let (all, busy) = (&keys.order[..SUBJECTS], &keys.order[..BUSY]);

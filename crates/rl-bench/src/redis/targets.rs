@@ -323,7 +323,8 @@ pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>>
     report.chart(Chart {
         name: "limits-redis".to_owned(),
         title: "A decision on Redis, by the number of limits".to_owned(),
-        note: "Fixed windows, 64 in flight; what the server says the command takes.".to_owned(),
+        note: "Fixed windows, 64 in flight; the time of the command as the server reports it."
+            .to_owned(),
         plot: Plot::Lines(Lines {
             x: Axis::linear("limits in the policy"),
             y: Axis::linear("µs of the server for each decision"),

@@ -71,7 +71,7 @@ pub enum OverLimit {
 
 /// The subject that a request was counted under, in the extensions of the request.
 ///
-/// The adapters insert it if `expose_subject` is set. Of several nested limiters, the innermost one
+/// The adapters insert it if `expose_subject` is set. If limiters are nested, the innermost one
 /// sets the final value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountedSubject(pub Subject);

@@ -84,7 +84,7 @@ impl SlidingLog {
         log.find(charged).map_or(0, |(_, held)| held.min(units))
     }
 
-    /// Re-dates to `now` those of the `units` charged at `charged` that still count.
+    /// Changes to `now` the charge time of those of the `units` charged at `charged` that still count.
     pub(super) fn renew(self, log: &mut Log, now: Timestamp, charged: Timestamp, units: u64) {
         let held = self.held(log, now, charged, units);
         if held > 0 {

@@ -206,7 +206,7 @@ mod tests {
         let mut state = [0; 4];
         bucket.charge(&mut state, at(0), 5);
         bucket.refund(&mut state, at(1_000), at(0), 1);
-        assert_eq!(bucket.available(&state, at(1_000)), 3, "two were added, one is given back");
+        assert_eq!(bucket.available(&state, at(1_000)), 3, "two were added, one is refunded");
         bucket.refund(&mut state, at(1_000), at(0), 4);
         assert_eq!(bucket.available(&state, at(1_000)), 5, "never above the capacity");
         bucket.charge(&mut state, at(1_000), 5);

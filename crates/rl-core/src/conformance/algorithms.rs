@@ -49,7 +49,7 @@ async fn a_refund_and_a_reset_return_units(suite: &Suite, policy: &Policy) {
     // Without a manual clock, tokens are added between the steps, so exact counts are not checked.
     if suite.time.manual().is_some() {
         subject.refund(&decision, 3).await;
-        let what = format!("4 charged and 3 given back under {policy}");
+        let what = format!("4 charged and 3 refunded under {policy}");
         require_eq(Rule::Refund, subject.used(policy).await, vec![1], what);
         let is_allowed = subject.check(policy, 5).await.is_allowed();
         let what = format!("the 5 remaining units pass under {policy}");
@@ -68,7 +68,7 @@ async fn a_refund_after_a_reset_gives_nothing(suite: &Suite, policy: &Policy) {
     subject.check(policy, 6).await;
     subject.refund(&decision, 4).await;
     let is_allowed = subject.check(policy, 1).await.is_allowed();
-    let what = format!("a refund of what a reset has forgotten under {policy}");
+    let what = format!("a refund of units from before a reset, under {policy}");
     require_eq(Rule::Refund, is_allowed, false, what);
 }
 

@@ -59,8 +59,8 @@ async fn a_window_ends_to_the_microsecond(suite: &Suite, clock: &ManualClock) {
     subject.check(&policy, 1).await;
     clock.advance(Duration::from_micros(1_234_567));
     let wait = Duration::from_micros(60_000_000 - 1_234_567);
-    let told = subject.check(&policy, 1).await.retry_after();
-    require_eq(Rule::OneClock, told, RetryAfter::In(wait), "the wait of a denied request");
+    let answered = subject.check(&policy, 1).await.retry_after();
+    require_eq(Rule::OneClock, answered, RetryAfter::In(wait), "the wait of a denied request");
     clock.advance(wait - Duration::from_micros(1));
     let is_allowed = subject.check(&policy, 1).await.is_allowed();
     require(Rule::OneClock, !is_allowed, "a microsecond less than the wait is too early");

@@ -46,7 +46,11 @@ async fn exactly_max_units_pass(suite: &Suite) {
         require_eq(Exact, is_allowed, passes, format_args!("cost 3 with {used} of 5 used"));
     }
     let is_allowed = subject.check(&policy, 2).await.is_allowed();
-    require(Rule::DenialChangesNothing, is_allowed, "what a denied request left passes");
+    require(
+        Rule::DenialChangesNothing,
+        is_allowed,
+        "units that a denied request did not use are allowed",
+    );
 }
 
 async fn a_limit_that_counts_requests_takes_one_unit_of_each(suite: &Suite) {
@@ -126,7 +130,7 @@ async fn a_limit_in_shadow_denies_nothing(suite: &Suite) {
     require_eq(Shadow, used(&passed), vec![4, 2], "a limit in shadow counts what it would allow");
     subject.refund(&passed, 1).await;
     let counts = subject.used(&tried).await;
-    require_eq(Shadow, counts, vec![3, 2], "what was not charged is not given back");
+    require_eq(Shadow, counts, vec![3, 2], "units that were not charged are not refunded");
 
     let denied = subject.check(&tried, 3).await;
     let got = (denied.is_allowed(), over(&denied));
@@ -136,7 +140,12 @@ async fn a_limit_in_shadow_denies_nothing(suite: &Suite) {
     let is_allowed = subject.check(&enforced, 1).await.is_allowed();
     require(Shadow, !is_allowed, "the count goes on when the limit is enforced");
     let charged = subject.decide(&tried, Mode::Charge, 4).await;
-    require_eq(Shadow, used(&charged), vec![7, 6], "what was used already counts everywhere");
+    require_eq(
+        Shadow,
+        used(&charged),
+        vec![7, 6],
+        "units that were used already count in every limit",
+    );
 }
 
 async fn a_cost_above_the_limit_never_passes(suite: &Suite) {

@@ -52,14 +52,14 @@ async fn permits_are_given_back_apart_from_rates(suite: &Suite) {
     require_eq(Permit, got, (vec!["concurrency"], vec![2, 2]), "the third request");
 
     subject.refund_of(&first, 1, RefundOf::Permits).await;
-    require_eq(Permit, subject.used(&policy).await, vec![2, 1], "a permit is given back alone");
+    require_eq(Permit, subject.used(&policy).await, vec![2, 1], "only the permit is released");
     let third = subject.check(&policy, 1).await;
     let got = (third.is_allowed(), used(&third));
     require_eq(Permit, got, (true, vec![3, 2]), "a request in its place");
     subject.refund_of(&third, 1, RefundOf::Rates).await;
-    require_eq(Permit, subject.used(&policy).await, vec![2, 2], "the rates are given back alone");
+    require_eq(Permit, subject.used(&policy).await, vec![2, 2], "only the rates are refunded");
     subject.refund_of(&third, 1, RefundOf::All).await;
-    require_eq(Permit, subject.used(&policy).await, vec![1, 1], "both are given back");
+    require_eq(Permit, subject.used(&policy).await, vec![1, 1], "both are refunded");
 }
 
 async fn a_permit_ends_with_its_lease(suite: &Suite) {
@@ -112,7 +112,7 @@ async fn a_permit_that_is_lost_under_one_limit_is_not_renewed(suite: &Suite) {
     require_eq(Rule::Permit, renewed, None, "a renewal after one of two leases has ended");
     require_eq(Rule::Permit, subject.used(&policy).await, vec![0, 1], "it changes nothing");
     subject.refund_of(&held, 1, RefundOf::Permits).await;
-    let what = "what is still held can be given back";
+    let what = "units that are still held can be released";
     require_eq(Rule::Permit, subject.used(&policy).await, vec![0, 0], what);
 }
 

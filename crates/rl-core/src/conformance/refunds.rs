@@ -22,14 +22,14 @@ async fn a_refund_stays_in_its_window(suite: &Suite) {
     let decision = subject.check(&policy, 3).await;
     let hour = async || subject.used(&policy).await.get(1).copied();
     subject.refund(&decision, 2).await;
-    require_eq(Refund, hour().await, Some(1), "3 charged and 2 given back");
+    require_eq(Refund, hour().await, Some(1), "3 charged and 2 refunded");
     subject.refund(&decision, 9).await;
-    require_eq(Refund, hour().await, Some(0), "given back more than was charged");
+    require_eq(Refund, hour().await, Some(0), "more refunded than was charged");
 
     suite.time.pass(Duration::from_secs(1)).await;
     subject.check(&policy, 4).await;
     subject.refund(&decision, 2).await;
-    require_eq(Refund, hour().await, Some(2), "4 more charged, and 2 given back in the same hour");
+    require_eq(Refund, hour().await, Some(2), "4 more charged, and 2 refunded in the same hour");
     let denied = subject.check(&policy, 2).await;
     let is_over = denied.limits().next().map(|second| second.is_over());
     require_eq(
@@ -55,7 +55,7 @@ async fn a_refund_of_the_whole_cost_returns_the_request(suite: &Suite) {
     let decision = subject.check(&policy, 30).await;
     subject.refund(&decision, 30).await;
     let counts = subject.used(&policy).await;
-    require_eq(Rule::Refund, counts, vec![0, 0], "a request of cost 30 is given back");
+    require_eq(Rule::Refund, counts, vec![0, 0], "a request of cost 30 is refunded");
 }
 
 async fn a_refund_after_a_reset_gives_nothing(suite: &Suite) {
@@ -66,5 +66,5 @@ async fn a_refund_after_a_reset_gives_nothing(suite: &Suite) {
     subject.check(&policy, 100).await;
     subject.refund(&decision, 80).await;
     let counts = subject.used(&policy).await;
-    require_eq(Rule::Refund, counts, vec![100], "a refund of what a reset has forgotten");
+    require_eq(Rule::Refund, counts, vec![100], "a refund of units from before a reset");
 }

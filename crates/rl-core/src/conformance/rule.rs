@@ -33,7 +33,7 @@ impl Rule {
             }
             Self::Apart => "subjects and namespaces never share state",
             Self::Answer => "a denial is an answer, and an error means that no decision was made",
-            Self::Permit => "a permit ends when it is given back or when its lease has passed",
+            Self::Permit => "a permit ends when it is released or when its lease has ended",
             Self::Shadow => "a limit in shadow denies nothing",
             Self::Unsupported => "a store refuses a limit that it cannot hold as unsupported",
         }

@@ -278,7 +278,7 @@ async fn a_store_that_breaks_a_rule_fails_with_its_number_and_words() {
         ),
         (
             Fault::RenewsWhatHasEnded,
-            "rule 11: a permit ends when it is given back or when its lease has passed: ",
+            "rule 11: a permit ends when it is released or when its lease has ended: ",
         ),
         (Fault::EnforcesShadow, "rule 12: a limit in shadow denies nothing: "),
         (Fault::CountsConcurrencyByFixedWindows, "rule 11: "),

@@ -265,7 +265,7 @@ fn grpc_clients_are_answered_in_headers() {
 }
 
 #[test]
-fn grpc_pushback_is_rounded_up_and_held_to_31_bits() {
+fn grpc_pushback_is_rounded_up_and_limited_to_31_bits() {
     let pushback = |outcome| {
         let denial = deny_grpc(&DenialBody::default(), &decide(&[("9/month", outcome)]));
         header(&denial, "grpc-retry-pushback-ms").unwrap().to_owned()

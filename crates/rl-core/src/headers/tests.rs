@@ -434,9 +434,9 @@ proptest! {
     fn retry_after_is_never_early_and_at_most_a_second_late(micros in 1..u64::MAX) {
         let outcome = Outcome::denied(1, micros, micros);
         let decision = decide(&[("minute", Limit::per_minute(1), outcome)]);
-        let told = value(&Headers::none(), &decision, "retry-after").unwrap().parse().unwrap();
-        let (told, wait) = (Duration::from_secs(told), Duration::from_micros(micros));
-        prop_assert!(told >= wait && told < wait + Duration::from_secs(1));
+        let seconds = value(&Headers::none(), &decision, "retry-after").unwrap().parse().unwrap();
+        let (retry_after, wait) = (Duration::from_secs(seconds), Duration::from_micros(micros));
+        prop_assert!(retry_after >= wait && retry_after < wait + Duration::from_secs(1));
     }
 }
 

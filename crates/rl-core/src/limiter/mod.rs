@@ -237,7 +237,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the store fails. The units may have been refunded nevertheless.
+    /// Resolves to an error if the store fails. The units may have been refunded even so.
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
         let units = units.min(decision.charged());
         self.pipeline.stores.refund(decision, subject, RefundOf::All, decision.at(), units)

@@ -242,7 +242,7 @@ async fn by_default_outages_allow_requests_and_misconfigurations_reject_them() {
 async fn an_outage_of_the_policy_source_is_logged_twice_and_does_not_block_the_store() {
     use crate::observe::capture::Capture;
 
-    let (capture, told) = (Capture::start(), Arc::new(Told::default()));
+    let (capture, recorder) = (Capture::start(), Arc::new(Recorder::default()));
     let is_down = Arc::new(Mutex::new(false));
     let source = {
         let is_down = Arc::clone(&is_down);
@@ -253,14 +253,14 @@ async fn an_outage_of_the_policy_source_is_logged_twice_and_does_not_block_the_s
             Slow::new(1, answer).policy(subject)
         }
     };
-    let builder = RateLimiter::builder().policies(From(source)).observer(told.clone());
+    let builder = RateLimiter::builder().policies(From(source)).observer(recorder.clone());
     let limiter = builder.build().unwrap();
     *is_down.lock().unwrap() = true;
     for _ in 0..10 {
         let origin = limiter.check(&alice(), 1).await.origin();
         assert_eq!(origin, Origin::FailedOpen(FailureKind::Unavailable));
     }
-    assert_eq!(told.take().iter().filter(|told| *told == "no policy: unavailable").count(), 10);
+    assert_eq!(recorder.take().iter().filter(|line| *line == "no policy: unavailable").count(), 10);
     assert_eq!(limiter.check(&Subject::consumer("bob"), 1).await.origin(), Origin::Store);
     *is_down.lock().unwrap() = false;
     assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::Store);
@@ -369,9 +369,9 @@ impl<F: Fn(&Subject) -> PolicyFuture + Send + Sync + 'static> PolicySource for F
 }
 
 #[derive(Debug, Default)]
-struct Told(Mutex<Vec<String>>);
+struct Recorder(Mutex<Vec<String>>);
 
-impl Told {
+impl Recorder {
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
@@ -381,7 +381,7 @@ impl Told {
     }
 }
 
-impl Observer for Told {
+impl Observer for Recorder {
     fn decided(&self, subject: &Subject, decision: &Decision) {
         let verdict = if decision.is_allowed() { "allowed" } else { "denied" };
         self.push(format!("{} {verdict} by {}", subject.id(), decision.origin().as_str()));
@@ -406,13 +406,13 @@ impl Observer for Told {
 
 #[tokio::test(start_paused = true)]
 async fn the_observer_gets_every_decision_and_failure_and_one_recovery() {
-    let (store, told) = (Arc::new(Faulty::default()), Arc::new(Told::default()));
-    let limiter = three().store(store.clone()).observer(told.clone()).build().unwrap();
+    let (store, recorder) = (Arc::new(Faulty::default()), Arc::new(Recorder::default()));
+    let limiter = three().store(store.clone()).observer(recorder.clone()).build().unwrap();
     let ask = async |times| {
         for _ in 0..times {
             limiter.check(&alice(), 2).await;
         }
-        told.take()
+        recorder.take()
     };
     assert_eq!(ask(2).await, ["alice allowed by store", "alice denied by store"]);
 
@@ -430,7 +430,7 @@ async fn the_observer_gets_every_decision_and_failure_and_one_recovery() {
 
     limiter.peek(&alice(), 1).await;
     limiter.check_with_policy(&Policy::new([Limit::per_day(9)]).unwrap(), &alice(), 1).await;
-    assert_eq!(told.take(), ["alice allowed by store", "alice allowed by store"]);
+    assert_eq!(recorder.take(), ["alice allowed by store", "alice allowed by store"]);
 }
 
 #[cfg(feature = "tracing")]
@@ -475,10 +475,10 @@ async fn an_outage_is_one_log_line_when_it_begins_and_one_when_it_ends() {
 async fn in_shadow_every_request_is_allowed_and_reported_once_per_window() {
     use crate::observe::capture::Capture;
 
-    let (capture, told, clock) =
-        (Capture::start(), Arc::<Told>::default(), Arc::new(ManualClock::default()));
+    let (capture, recorder, clock) =
+        (Capture::start(), Arc::<Recorder>::default(), Arc::new(ManualClock::default()));
     let store = MemoryStore::builder().clock(clock.clone()).build();
-    let limiter = three().store(store).shadow(true).observer(told.clone()).build().unwrap();
+    let limiter = three().store(store).shadow(true).observer(recorder.clone()).build().unwrap();
     for count in [3, 4] {
         for _ in 0..count {
             let decision = limiter.check(&alice(), 1).await;
@@ -496,7 +496,7 @@ async fn in_shadow_every_request_is_allowed_and_reported_once_per_window() {
         }
         clock.advance(Duration::from_secs(3_600));
     }
-    let would_deny = told.take().into_iter().filter(|told| told.contains("would")).count();
+    let would_deny = recorder.take().into_iter().filter(|line| line.contains("would")).count();
     assert_eq!(would_deny, 5);
     let lines = capture.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
@@ -613,7 +613,7 @@ async fn a_refund_returns_at_most_the_granted_units() {
     limiter.refund(&alice(), &granted, 0).await.unwrap();
     let undecided = Decision::undecided(Cost::ONE, Origin::FailedOpen(FailureKind::TimedOut));
     limiter.refund(&alice(), &undecided, 1).await.unwrap();
-    assert_eq!(store.asked(), before, "there is nothing to give back");
+    assert_eq!(store.asked(), before, "there is nothing to refund");
 
     limiter.refund(&alice(), &granted, 1).await.unwrap();
     assert_eq!(used(&limiter).await, 1);

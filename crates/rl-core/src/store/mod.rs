@@ -155,7 +155,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Resolves to `None`, and changes nothing, if the permit is lost. This is the case if its
     /// lease has ended under one of the limits, or if it was refunded or reset.
-    /// ended, or it was given back or reset.
+    /// ended, or it was refunded or reset.
     ///
     /// # Errors
     ///

@@ -90,7 +90,7 @@ async fn places(table: &mut Table) -> Done {
         let renewal = bench.refund_of(0, &charged.swap_remove(place), RefundOf::All);
         bench.advance(1_000);
         bench.forget_calls().await?;
-        renewal.renew().await?.ok_or("the place is held")?;
+        renewal.renew().await?.ok_or("the permit was lost")?;
         bench.note().await?;
     }
     bench.show(table, "renewal");

@@ -200,7 +200,7 @@ fn refusals_do_not_open_it_and_are_logged_once() {
     let refuse = |now| circuit.misconfigured(admit(&circuit, now).unwrap(), now);
     assert!(refuse(0));
     assert!((1..100).all(|now| !refuse(now)));
-    assert!(admit(&circuit, 100).is_ok(), "it is asked on");
+    assert!(admit(&circuit, 100).is_ok(), "the store is still called");
     // A failure between two refusals belongs to the same outage.
     assert!(!circuit.failed(circuit.snapshot(), DOWN, 101, 0));
     assert!(!circuit.succeeded(circuit.snapshot(), || 98 + RECOVERY_PERIOD));

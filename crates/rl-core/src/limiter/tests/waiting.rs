@@ -191,9 +191,9 @@ async fn a_burst_is_served_as_units_come_in() {
 }
 
 #[derive(Debug, Default)]
-struct Told(Mutex<Vec<bool>>);
+struct Recorder(Mutex<Vec<bool>>);
 
-impl Observer for Told {
+impl Observer for Recorder {
     fn decided(&self, _: &Subject, decision: &Decision) {
         self.0.lock().unwrap().push(decision.is_allowed());
     }
@@ -202,14 +202,14 @@ impl Observer for Told {
 /// Repeated checks of one waiting request are reported as one denial.
 #[tokio::test(start_paused = true)]
 async fn the_observer_is_notified_when_a_wait_begins_and_when_it_succeeds() {
-    let (told, limit) = (Arc::<Told>::default(), Limit::concurrency(1).unwrap());
+    let (recorder, limit) = (Arc::<Recorder>::default(), Limit::concurrency(1).unwrap());
     let store = MemoryStore::builder().clock(TokioClock::new()).build();
-    let limiter = RateLimiter::builder().limit(limit).store(store).observer(told.clone());
+    let limiter = RateLimiter::builder().limit(limit).store(store).observer(recorder.clone());
     let limiter = limiter.build().unwrap();
     let held = limiter.acquire(&alice(), 1).await;
     let waiting = tokio::spawn(limiter.check_waiting(&alice(), 1, LONG, 1));
     timeout(Duration::from_secs(5), pending::<()>()).await.unwrap_err();
     drop(held);
     assert!(waiting.await.unwrap().is_allowed());
-    assert_eq!(*told.0.lock().unwrap(), [true, false, true]);
+    assert_eq!(*recorder.0.lock().unwrap(), [true, false, true]);
 }

@@ -144,8 +144,7 @@ impl PackedEntry {
 
     /// Decides under fixed windows if one comparison suffices.
     ///
-    /// Returns `None` and changes nothing if [`decide_windows`](Self::decide_windows) has to
-    /// decide.
+    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
     pub(super) fn try_decide_fast(
         &mut self,

@@ -69,7 +69,7 @@ fn a_store_holds_no_more_subjects_than_its_capacity() {
 
 /// A client must not get rid of a denial by inventing subjects.
 #[test]
-fn a_denied_subject_is_not_evicted_by_newcomers() {
+fn a_denied_subject_is_not_evicted_by_new_subjects() {
     let (store, clock) = store(64);
     let policy = two();
     let denied = Subject::user("denied");
@@ -125,7 +125,7 @@ fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
 
 /// New subjects must neither evict a denied subject nor be uncounted.
 #[test]
-fn newcomers_share_an_entry_when_all_subjects_are_denied() {
+fn new_subjects_share_an_entry_when_all_others_are_denied() {
     let (store, clock) = store(64);
     let policy = Policy::new([Limit::per_hour(1)]).unwrap();
     // One subject in each of 64 shards, and one shared entry in each shard.
@@ -139,7 +139,7 @@ fn newcomers_share_an_entry_when_all_subjects_are_denied() {
 }
 
 #[test]
-fn newcomers_drop_expired_subjects() {
+fn new_subjects_drop_expired_ones() {
     let (store, clock) = store(1_000_000);
     let policy = two();
     for n in 0..20_000 {
@@ -245,7 +245,7 @@ fn decisions_on_known_subjects_do_not_allocate() {
     // New windows replace the old ones.
     clock.advance(HOUR * 24 * 40);
     assert_eq!(allocated(&alice, Mode::Check, 1), 0);
-    // A denied newcomer gets no entry.
+    // A new subject that is denied gets no entry.
     assert_eq!(allocated(&Subject::user("newcomer"), Mode::Check, 2_000), 0);
 }
 

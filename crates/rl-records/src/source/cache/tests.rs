@@ -241,7 +241,7 @@ async fn the_capacity_is_kept_and_idle_entries_are_evicted() {
         assert!(cache.len() <= 100);
     }
     assert_eq!(cache.len(), 100);
-    // Of each sample, the oldest entry is evicted. In practice no sample consists only of "busy".
+    // The oldest entry of each sample is evicted. In practice no sample consists only of "busy".
     assert_eq!((database.reads(), lost), (1_001, 0));
 }
 

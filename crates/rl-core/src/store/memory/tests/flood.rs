@@ -33,8 +33,8 @@ fn flood_size() -> usize {
     if std::env::var_os("RL_SOAK").is_some() { 10_000_000 } else { 40_000 }
 }
 
-/// Each algorithm has a denied subject. Newcomers make one request, which leaves units or uses up their
-/// limit.
+/// Tests a denied subject of each algorithm. Each new subject makes one request, which leaves units
+/// or uses up its limit.
 #[test]
 fn a_denied_subject_stays_denied_under_a_flood() {
     for newcomers in ["9/hour", "1/hour", "1:concurrency:lease=1h", "1/hour:sliding-log"] {
@@ -57,7 +57,7 @@ fn a_denied_subject_stays_denied_under_a_flood() {
             assert!(!is_allowed(&store, policy, subject), "{limit}");
             assert_eq!(used(&store, policy, subject), [6], "{limit}");
         }
-        // 64 shards of 30 subjects, and in each the entry that newcomers share.
+        // 64 shards of 30 subjects, and one shared entry in each shard.
         assert!(store.len() <= 64 * 31, "{}", store.len());
     }
 }
@@ -153,7 +153,7 @@ fn large_consumers_are_not_evicted_for_small_ones() {
 
 /// New subjects without room are counted together, so inventing more subjects gains nothing.
 #[test]
-fn newcomers_without_room_share_the_limit_of_one_subject() {
+fn new_subjects_without_room_share_the_limit_of_one_subject() {
     for limit in LIMITS {
         let (store, _) = store(64);
         let policy = policy(&[limit]);

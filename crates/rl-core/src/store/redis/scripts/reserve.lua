@@ -1,7 +1,7 @@
 -- Stores the charge of decide.lua as a reservation, and returns the reply of decide.lua.
 --
--- Expects  reply: that of decide.lua for a single call
---          reserved_for and is_settled (see lib/expired.lua)
+-- Expects  reply: the reply of decide.lua for a single call
+--          reserved_for, is_settled: see lib/expired.lua
 local uncharged, granted = 0, 0
 if type(reply) == 'string' then uncharged, granted = struct.unpack('>I2I7', reply, 3) end
 if granted == 0 and is_settled then
