@@ -10,7 +10,7 @@ use crate::failure::{Dependency, DependencyFailure};
 use crate::wire::all_periods;
 
 /// The time without a failure after which an outage is considered over.
-const CALM: Duration = Duration::from_secs(10);
+const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 
 /// The interval between probes during an outage.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,8 +29,8 @@ pub(crate) struct OutageLog {
 
 impl OutageLog {
     pub(crate) fn new(records: Records, limiter: RateLimiter) -> Arc<Self> {
-        let database = Transition::new(CALM);
-        let counters = Transition::new(CALM);
+        let database = Transition::new(RECOVERY_PERIOD);
+        let counters = Transition::new(RECOVERY_PERIOD);
         Arc::new(Self { records, limiter, database, counters })
     }
 
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_outage_ends_after_the_calm_time_without_a_failure() {
+    async fn an_outage_ends_after_the_recovery_period_without_a_failure() {
         let records = Records::connect("sqlite::memory:").await.unwrap();
         let source = RecordSource::start(&records);
         let limiter = RateLimiter::builder().policies(source).build().unwrap();
@@ -124,10 +124,10 @@ mod tests {
         log.note(&failure);
         log.note(&failure);
         assert!(log.counters.is_on() && !log.database.is_on());
-        tokio::time::advance(CALM / 2).await;
-        tokio::time::timeout(CALM / 4, std::future::pending::<()>()).await.unwrap_err();
-        assert!(log.counters.is_on(), "the outage is not over before the calm time");
-        tokio::time::timeout(CALM, std::future::pending::<()>()).await.unwrap_err();
+        tokio::time::advance(RECOVERY_PERIOD / 2).await;
+        tokio::time::timeout(RECOVERY_PERIOD / 4, std::future::pending::<()>()).await.unwrap_err();
+        assert!(log.counters.is_on(), "the outage is not over before the recovery period");
+        tokio::time::timeout(RECOVERY_PERIOD, std::future::pending::<()>()).await.unwrap_err();
         assert!(!log.counters.is_on());
     }
 }

@@ -1,4 +1,4 @@
-//! Logs and semaphores that are full, short and long: both stores are measured on them.
+//! Full logs and semaphores, short and long, on which both stores are measured.
 
 use rl_core::store::RefundOf;
 
@@ -15,7 +15,7 @@ pub(crate) struct LogKind {
     name: &'static str,
     /// The text form of a limit of one unit, from its period on.
     rest: &'static str,
-    /// The entries of a long one: the most that a limit accepts.
+    /// The number of entries of a long log: the maximum that a limit accepts.
     pub(crate) long: usize,
     pub(crate) refund_of: RefundOf,
     operations: [&'static str; OPERATIONS],

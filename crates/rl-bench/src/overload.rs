@@ -36,7 +36,8 @@ const DENIED_PAUSE: Duration = Duration::from_millis(5);
 
 const SECONDS: u64 = 5;
 
-/// The minimum share of decided requests with the most clients, relative to that with the fewest.
+/// The smallest acceptable rate of decisions with the most clients, as a share of the rate with the
+/// fewest.
 const LEAST: f64 = 0.8;
 
 /// The number of requests over which the cost of one is averaged.

@@ -27,7 +27,7 @@ impl Mix {
         }
     }
 
-    /// Marks a random share of the visits, which must be denied.
+    /// Selects random visits that must be denied, and marks them.
     pub(crate) fn of(self, visits: &[u32]) -> Vec<u32> {
         let mut rng = Rng::with_seed(4);
         let used_up = |rng: &mut Rng| match self {

@@ -1,4 +1,4 @@
-//! A service on axum, called as behind a server. The layer around it is ours, an empty one, or one
+//! A service on axum, called directly, without a server. The layer around it is ours, an empty one, or one
 //! that adds three header lines.
 
 use std::convert::Infallible;

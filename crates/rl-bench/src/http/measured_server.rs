@@ -1,4 +1,4 @@
-//! A server and its clients, which take their turn among others.
+//! A server and its clients. The servers of a measurement take turns.
 
 use std::error::Error;
 use std::net::SocketAddr;

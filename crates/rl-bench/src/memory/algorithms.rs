@@ -1,5 +1,5 @@
-//! Each algorithm in this process, beside fixed windows and beside limiters that others wrote for
-//! it alone: time for a decision, and requests beyond the limits.
+//! Compares each algorithm in memory with fixed windows, and with other crates that implement only
+//! this algorithm. Measures the time of a decision, and counts requests beyond the limits.
 
 use std::error::Error;
 
@@ -17,7 +17,7 @@ use crate::table::{Cell, Table};
 /// The goals that are measured here.
 pub(super) const GOALS: [&str; 5] = ["E1", "E2", "E3", "E4", "E5"];
 
-/// The limiters of others, each with the algorithm that it is written for.
+/// The limiters of other crates, each with the row of its algorithm.
 const PEERS: [(&str, Peer); 9] = [
     (ONE_WINDOW, Peer::ActixExtensible),
     ("GCRA", Peer::Governor),
@@ -33,7 +33,7 @@ const PEERS: [(&str, Peer); 9] = [
 /// How a goal compares our time with that of the other side.
 #[derive(Clone, Copy, Debug)]
 enum Reading {
-    /// How many times as fast ours is.
+    /// The factor by which ours is faster.
     Faster,
     /// Our time as a multiple of the other.
     Multiple,

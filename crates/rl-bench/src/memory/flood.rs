@@ -1,5 +1,5 @@
-//! A flood of ten million invented subjects into a store with a capacity of one million. Measured
-//! are its cost, its memory, and whether a denied subject is evicted.
+//! Floods a store with a capacity of one million by ten million invented subjects. Measures the cost
+//! and the memory, and checks that a denied subject is not evicted.
 
 use std::error::Error;
 

@@ -17,7 +17,7 @@ use crate::workload::{Mix, ZIPF, count_to_allow, uniform, zipf};
 
 /// The maximum number of visits in a block, for each thread.
 const BLOCK: usize = 50_000;
-/// The number of different sequences of keys, if there are more keys than visits.
+/// The number of sequences of keys, if a block has fewer visits than there are keys.
 const SLICES: usize = 8;
 const ROUNDS: usize = 11;
 /// The number of subjects from which on one limiter evicts the others from the caches. Untimed

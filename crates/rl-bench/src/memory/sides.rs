@@ -11,17 +11,19 @@ use crate::workload::uniform;
 /// A limit that no block reaches, and a number of permits that no block holds at once.
 const OPEN: u32 = 20_000;
 const OPEN_PERMITS: u32 = 1_000;
-/// Visits of one subject in a block, and those before it.
+/// The number of visits of one subject in a block, and of untimed visits before it.
 const ALONE: usize = 10_000;
 const ALONE_BEFORE: usize = 1_000;
-/// Visits of each of a thousand subjects in a block, and those before it.
+/// The number of visits of each of a thousand subjects in a block, and of untimed visits before it.
 const EACH: usize = 16;
 const EACH_BEFORE: usize = 2;
-/// Visits of a million subjects in a block, those before it, and the number of sequences.
+/// The number of visits of a million subjects in a block, of untimed visits before it, and of
+/// sequences of visits.
 const AT_RANDOM: usize = 40_000;
 pub(super) const AT_RANDOM_BEFORE: usize = 25_000;
 const SLICES: usize = 8;
-/// In the measurement of exactness: the limit, the subjects, and the tries of each of two threads.
+/// The limit, the number of subjects, and the number of requests of each of two threads, in the
+/// measurement of exactness.
 pub(super) const PRESSED: u32 = 50;
 pub(super) const PRESSED_SUBJECTS: usize = 100;
 pub(super) const TRIES: usize = 100;
@@ -93,7 +95,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// Creates the limiter. If `releases`, a request gives its permit back when it ends.
+    /// Creates the limiter. If `releases`, a request releases its permit when it ends.
     fn limiter(
         self,
         rows: &[Row],

@@ -34,10 +34,10 @@ mod tests {
         assert_eq!(passed("240/hour:gcra:burst=20").unwrap(), [20, 4]);
     }
 
-    /// At 7:01 a sixtieth of the previous hour has left the sliding window, and 4 of the 200
-    /// requests with it.
+    /// At 7:01 a sixtieth of the previous hour, with 4 of its 200 requests, is outside of the
+    /// sliding window.
     #[test]
-    fn the_counter_forgets_evenly() {
+    fn units_of_the_counter_expire_evenly() {
         let counted = SimulatedLimiter::under("240/hour:sliding-window-counter").unwrap();
         counted.set((START - 60) * 1_000);
         assert_eq!((0..200).filter(|_| counted.passes()).count(), 200);

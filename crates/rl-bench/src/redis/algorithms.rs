@@ -1,5 +1,5 @@
-//! Each algorithm on a server, beside the scripts that are usually written for it alone: processor
-//! time for a decision, requests beyond the limits, and the gain by coalescing.
+//! Compares each algorithm on a server with the script that is usually written for it. Measures the
+//! processor time of a decision and the gain by coalescing, and counts requests beyond the limits.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::table::{Cell, Table};
 /// The goals about the server's time.
 pub(super) const GOALS: [&str; 3] = ["E6", "E7", "E8"];
 
-/// Together with the round that creates the keys, each subject is visited 12 times.
+/// The number of rounds. With the round that creates the keys, each subject is visited 12 times.
 const ROUNDS: usize = 5;
 /// The load and the rounds with and without coalescing.
 const COALESCED: Load = Load::on_all(256, 6_400);
@@ -43,7 +43,7 @@ struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerSide {
     Ours,
-    /// Ours after the limits are used up.
+    /// Our store after the limits are used up.
     Denied,
     /// The script for the algorithm alone, or the script of six keys.
     Script,
@@ -93,7 +93,7 @@ struct ServerRace {
 }
 
 impl ServerRace {
-    /// Runs the sides of the rows, as far as they are `wanted`.
+    /// Runs those sides of the rows that are `wanted`.
     async fn run(
         server: &Server,
         all: &[Measured],

@@ -21,7 +21,7 @@ use super::fixtures::{self, SUBJECTS, id, limits, subjects};
 use super::other_limiters::OtherLimiter;
 use super::server::Server;
 
-/// A way to decide that is measured, or a command as a lower bound.
+/// A measured way to decide, or a plain command as a lower bound.
 pub(super) struct Candidate {
     pub(super) name: &'static str,
     /// The names of its commands in the server's statistics.

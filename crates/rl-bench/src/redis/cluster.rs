@@ -54,8 +54,8 @@ struct Deployment {
 /// decision.
 type Samples = (Vec<f64>, Vec<f64>);
 
-/// Measures the decisions per second on one server and on three. The goal compares what they carry
-/// if each server has a core of its own.
+/// Measures the decisions per second on one server and on three. The goal compares the rates that
+/// they would reach if each server had a core of its own.
 pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>> {
     let mut settings = vec![one("one server", true).await?];
     settings.push(one("one, subjects alone", false).await?);

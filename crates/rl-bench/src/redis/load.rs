@@ -12,9 +12,9 @@ use crate::measure::{median, time_async};
 /// The requests of one block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Concurrent requests.
+    /// The number of concurrent requests.
     pub(super) in_flight: usize,
-    /// Requests in all.
+    /// The total number of requests.
     pub(super) decisions: usize,
     /// The number of subjects, which are visited in turn.
     pub(super) subjects: usize,
@@ -39,7 +39,7 @@ pub(super) struct Block {
     pub(super) seconds: f64,
     /// The µs that the server spent in the commands themselves, by the server's own statistics.
     pub(super) command: f64,
-    /// Calls of these commands.
+    /// The number of calls of these commands.
     pub(super) calls: f64,
     /// The processor time of the server in µs.
     pub(super) server: f64,
@@ -131,8 +131,8 @@ pub(super) fn typical(rounds: &[Round], candidate: usize, of: impl Fn(&Block) ->
     median(&rounds.iter().flat_map(|round| &round[candidate]).map(of).collect::<Vec<_>>())
 }
 
-/// For the measurement of exactness: the limit, the number of subjects, and the requests of each
-/// subject.
+/// The limit, the number of subjects, and the number of requests of each subject, in the measurement
+/// of exactness.
 pub(super) const PRESSED: u32 = 20;
 
 pub(super) const PRESSED_LOAD: Load = Load { in_flight: 64, decisions: 10_000, subjects: 100 };

@@ -1,5 +1,5 @@
-//! The server's cost of each operation on a long log and on a semaphore of many permits, beside
-//! short ones.
+//! Compares the server's cost of each operation on a long log, or on a semaphore of many permits,
+//! with the cost on a short one.
 
 use std::error::Error;
 
@@ -21,7 +21,7 @@ use crate::table::Table;
 const SHORT_LOGS: usize = 20;
 /// Requests in flight while the logs are filled.
 const IN_FLIGHT: usize = 64;
-/// Operations in a block: half of the entries of all short logs.
+/// The number of operations in a block: half of the entries of all short logs.
 const CALLS: usize = 100;
 const ROUNDS: usize = 11;
 

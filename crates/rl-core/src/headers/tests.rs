@@ -497,7 +497,7 @@ fn lists_describe_bursts_by_what_refills_them() {
         lines_of("10/second:gcra:burst=20", 5, SECOND / 2),
         ["ratelimit-policy: \"b\";q=20;w=2", "ratelimit: \"b\";r=15;t=1"]
     );
-    // One per hour, with a burst of four, of which three are used: the next unit comes while two
+    // One unit per hour is added to a burst of four. Three are used, so the next unit is added while two
     // are missing.
     assert_eq!(
         lines_of("1/hour:token-bucket:capacity=4", 3, 2 * 3_600 * SECOND + 90 * SECOND),

@@ -1,12 +1,13 @@
 //! Operations of administrators, which read or reset counters. The failure policy does not apply to
 //! them.
 
+use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
 use tokio::time::timeout;
 
 use super::pipeline::Pipeline;
-use super::reset_error::ResetError;
 use super::stores::timed_out;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{StoreError, Subject};
@@ -53,5 +54,39 @@ pub(super) fn reset_named(
             reset.map(|reset| reset.map_err(ResetError::Store))
         }
         Err(name) => MaybeReady::ready(Err(ResetError::UnknownLimit(name.to_owned()))),
+    }
+}
+
+/// The error of a reset.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ResetError {
+    /// The policy has no limit of this name.
+    UnknownLimit(String),
+    /// The store, or the source of policies, failed.
+    Store(StoreError),
+}
+
+impl From<StoreError> for ResetError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl fmt::Display for ResetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownLimit(name) => write!(f, "no limit is called {name:?}"),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for ResetError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::UnknownLimit(_) => None,
+            Self::Store(error) => error.source(),
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::observe::{Ended, Transition};
 
 /// The time without an occurrence after which a condition is considered over, if no success shows
 /// its end.
-pub(super) const LONG_CALM: Duration = Duration::from_secs(60);
+pub(super) const LONG_RECOVERY_PERIOD: Duration = Duration::from_secs(60);
 
 /// The most subjects with log lines of their own. Further ones are counted together.
 const MAX_SUBJECTS: usize = 64;
@@ -38,7 +38,7 @@ struct DamagedState {
 
 impl Default for DamagedState {
     fn default() -> Self {
-        let (subjects, others) = (HashMap::new(), Transition::new(LONG_CALM));
+        let (subjects, others) = (HashMap::new(), Transition::new(LONG_RECOVERY_PERIOD));
         Self { subjects, others, swept_at: Instant::now() }
     }
 }
@@ -69,7 +69,7 @@ impl DamagedSubjects {
                 DamageReport::None
             }
             None if has_room => {
-                let known = Transition::new(LONG_CALM);
+                let known = Transition::new(LONG_RECOVERY_PERIOD);
                 known.occurred();
                 state.subjects.insert(subject, known);
                 self.count.store(count + 1, Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl DamagedSubjects {
         let subject = subject.redacted();
         let mut state = self.state();
         let mut recovered = Vec::new();
-        let is_sweep = state.swept_at.elapsed() >= LONG_CALM / 4;
+        let is_sweep = state.swept_at.elapsed() >= LONG_RECOVERY_PERIOD / 4;
         if is_sweep {
             state.swept_at = Instant::now();
         }
@@ -138,7 +138,7 @@ mod tests {
         );
         assert_eq!(damaged.recover(&alice), []);
 
-        advance(LONG_CALM).await;
+        advance(LONG_RECOVERY_PERIOD).await;
         let over = damaged.recover(&carol);
         assert!(matches!(over[..], [(subject, _)] if subject == bob.redacted()), "{over:?}");
         assert_eq!(damaged.count.load(Ordering::Relaxed), 0);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::damaged_subjects::{DamageReport, DamagedSubjects, LONG_CALM};
+use super::damaged_subjects::{DamageReport, DamagedSubjects, LONG_RECOVERY_PERIOD};
 use super::failure_policy::{FailurePolicy, OnFailure};
 use super::in_flight::InFlight;
 use super::shadow::ShadowLog;
@@ -14,7 +14,7 @@ use crate::observe::{self, EventLocation, Observer, Transition};
 
 /// The time without an occurrence after which a condition is considered over. A condition that
 /// comes and goes within this time is logged once.
-const CALM: Duration = Duration::from_secs(1);
+const RECOVERY_PERIOD: Duration = Duration::from_secs(1);
 
 /// Reports the events of a limiter to its observer and the log.
 pub(super) struct Events {
@@ -60,13 +60,13 @@ impl Events {
             store: store.to_owned(),
             shadow_log: ShadowLog::default(),
             outage: Transition::new(Duration::ZERO),
-            overload: Transition::new(CALM),
-            unsupported: Transition::new(LONG_CALM),
-            fallback_outage: Transition::new(CALM),
-            lapses: Transition::new(LONG_CALM),
+            overload: Transition::new(RECOVERY_PERIOD),
+            unsupported: Transition::new(LONG_RECOVERY_PERIOD),
+            fallback_outage: Transition::new(RECOVERY_PERIOD),
+            lapses: Transition::new(LONG_RECOVERY_PERIOD),
             damaged: DamagedSubjects::default(),
-            source_outage: Transition::new(CALM),
-            source_overload: Transition::new(CALM),
+            source_outage: Transition::new(RECOVERY_PERIOD),
+            source_overload: Transition::new(RECOVERY_PERIOD),
             unreadable: DamagedSubjects::default(),
         }
     }

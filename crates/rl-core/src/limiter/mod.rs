@@ -16,7 +16,6 @@ mod policies;
 mod policy_denial;
 mod renewals;
 mod reply_progress;
-mod reset_error;
 mod settlements;
 mod shadow;
 mod stores;
@@ -29,13 +28,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use administration::ResetError;
 use administration::{reset_named, with_policy};
 pub use build_error::BuildError;
 pub use builder::RateLimiterBuilder;
 pub use failure_policy::{OnFailure, Share};
 pub use permit::Permit;
 use pipeline::Pipeline;
-pub use reset_error::ResetError;
 pub(crate) use waiting::Wait;
 
 use crate::decision::{Decision, Origin};

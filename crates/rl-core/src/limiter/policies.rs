@@ -25,7 +25,7 @@ pub(super) enum Policies {
 }
 
 impl Policies {
-    /// Creates policies that `source` finds.
+    /// Uses the policies that `source` returns.
     pub(super) fn from_source(source: impl PolicySource) -> Self {
         Self::Source { source: Arc::new(source), replies: ReplyProgress::default() }
     }

@@ -106,7 +106,7 @@ impl Renewals {
             held.age += 1;
             if held.age == TICKS {
                 held.age = 0;
-                // Dropped after the lock, because the last clone of a permit ends its renewal.
+                // The clone is dropped after the lock, because dropping the last clone ends the renewal.
                 due.extend(held.permit.upgrade());
             }
         }

@@ -264,7 +264,7 @@ async fn an_outage_of_the_policy_source_is_logged_twice_and_does_not_block_the_s
     assert_eq!(limiter.check(&Subject::consumer("bob"), 1).await.origin(), Origin::Store);
     *is_down.lock().unwrap() = false;
     assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::Store);
-    assert_eq!(capture.lines().len(), 1, "within the calm time");
+    assert_eq!(capture.lines().len(), 1, "within the recovery period");
     advance(Duration::from_secs(1)).await;
     assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::Store);
     let lines = capture.lines();

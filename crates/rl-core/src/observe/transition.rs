@@ -8,9 +8,11 @@ use tokio::time::Instant;
 /// Samples the log lines of a condition that affects many requests, such as an overload.
 ///
 /// The first occurrence begins the condition. The condition is over when it has not occurred for
-/// the calm time, so a condition that comes and goes counts as one. No background task runs: code
+/// the recovery period, so a condition that comes and goes counts as one. No background task runs: code
 /// that observes a success calls [`Transition::ended`]. The clock is tokio's, which tests can
 /// pause.
+///
+/// The limiter logs with it. Stores and sources of policies in other crates can do the same.
 ///
 /// # Examples
 ///
@@ -21,13 +23,13 @@ use tokio::time::Instant;
 /// let late = Transition::new(Duration::ZERO);
 /// let lines = (0..1_000).filter(|_| late.occurred()).count();
 /// assert_eq!(lines, 1, "only the first occurrence is logged");
-/// let ended = late.ended().expect("the calm time is zero");
+/// let ended = late.ended().expect("the recovery period is zero");
 /// assert_eq!(ended.count, 1_000);
 /// assert!(late.ended().is_none(), "the end is logged once as well");
 /// ```
 #[derive(Debug)]
 pub struct Transition {
-    calm: Duration,
+    recovery_period: Duration,
     origin: Instant,
     // Microseconds from `origin` to the first occurrence, plus one; 0 while the condition does not hold.
     begun: AtomicU64,
@@ -47,12 +49,12 @@ pub struct Ended {
 }
 
 impl Transition {
-    /// Creates a condition that has not begun. It is over after the time `calm` without an
+    /// Creates a condition that has not begun. It is over after `recovery_period` without an
     /// occurrence.
     #[must_use]
-    pub fn new(calm: Duration) -> Self {
+    pub fn new(recovery_period: Duration) -> Self {
         let (begun, last, count) = Default::default();
-        Self { calm, origin: Instant::now(), begun, last, count }
+        Self { recovery_period, origin: Instant::now(), begun, last, count }
     }
 
     /// Records an occurrence. Returns true if the condition begins with it, so that the caller logs
@@ -83,21 +85,21 @@ impl Transition {
         self.begun.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the condition if it has not occurred for the calm time. If several threads call this,
+    /// Ends the condition if it has not occurred for the recovery period. If several threads call this,
     /// only one of them gets a result.
     ///
     /// Costs one relaxed load if the condition has not begun.
     pub fn ended(&self) -> Option<Ended> {
-        if self.is_on() { self.ended_if_calm() } else { None }
+        if self.is_on() { self.ended_if_recovered() } else { None }
     }
 
     #[cold]
-    fn ended_if_calm(&self) -> Option<Ended> {
+    fn ended_if_recovered(&self) -> Option<Ended> {
         let since = self.now().saturating_sub(self.last.load(Ordering::Relaxed));
-        if u128::from(since) < self.calm.as_micros() { None } else { self.end() }
+        if u128::from(since) < self.recovery_period.as_micros() { None } else { self.end() }
     }
 
-    /// Ends the condition without waiting for the calm time.
+    /// Ends the condition without waiting for the recovery period.
     pub fn end(&self) -> Option<Ended> {
         let begun = self.begun.swap(0, Ordering::Relaxed).checked_sub(1)?;
         let micros = self.last.load(Ordering::Relaxed).saturating_sub(begun);
@@ -126,7 +128,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_condition_that_flickers_begins_once_and_ends_once_after_the_calm_time() {
+    async fn a_condition_that_flickers_begins_once_and_ends_once_after_the_recovery_period() {
         let overload = Transition::new(Duration::from_secs(1));
         let mut lines = Vec::new();
         for second in 0..30 {

@@ -113,7 +113,7 @@ impl fmt::Debug for NamedLimit {
 }
 
 impl Policy {
-    /// The most limits a policy may have.
+    /// The largest number of limits of a policy.
     pub const MAX_LIMITS: usize = limit_set::MAX_LIMITS;
 
     fn of(limits: Box<[NamedLimit]>) -> Self {

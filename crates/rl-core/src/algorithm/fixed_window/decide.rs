@@ -142,7 +142,7 @@ fn try_deny(
     is_denied.then_some(until)
 }
 
-/// Returns whether a relative time fits 48 bits and is not 0, which stands for no time.
+/// Returns whether a relative time fits 48 bits and is not 0, which means no time.
 const fn fits(relative: u64) -> bool {
     0 < relative && relative >> 48 == 0
 }

@@ -400,7 +400,7 @@ async fn a_failing_store_is_probed_a_few_times_a_second_and_decides_soon_after_i
             asking.spawn(async move {
                 let asked = Instant::now();
                 limiter.check(&Subject::user("alice"), 1).await;
-                // The recovery is noticed at most one step of this test's clock late.
+                // The recovery is found at most one step of the test's clock later.
                 let took = asked.elapsed();
                 assert!(took <= Duration::from_millis(101), "{took:?}");
             });

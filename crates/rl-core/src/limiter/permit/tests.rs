@@ -394,7 +394,7 @@ async fn a_renewal_whose_reply_is_lost_does_not_lose_the_place() {
         after(Duration::from_secs(1)).await;
         let [places, hour] = both(&limiter).await;
         assert!((1..=2).contains(&places), "{places} places after {seconds} s");
-        // The lease whose renewal got no reply has expired, one lease after that renewal.
+        // The renewal without a reply has made a second lease. By now this one has expired.
         assert!(seconds < 15 || places == 1, "{places} places after {seconds} s");
         assert_eq!(hour, 1);
     }

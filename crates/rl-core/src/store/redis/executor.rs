@@ -23,7 +23,7 @@ use crate::store::{Mode, Reservations, StoreFuture};
 use crate::time::{Clock, ManualClock};
 
 /// The time after which counters without expiry are considered gone, if no more are found.
-const HEALING_CALM: Duration = Duration::from_secs(10);
+const HEALING_RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 
 /// Runs calls of the scripts that decide.
 pub(crate) trait Execute: Layer {
@@ -73,7 +73,7 @@ impl ScriptExecutor {
                 response_timeout,
                 label,
                 healed: AtomicU64::new(0),
-                healing: Transition::new(HEALING_CALM),
+                healing: Transition::new(HEALING_RECOVERY_PERIOD),
                 #[cfg(feature = "conformance")]
                 clock,
             }),

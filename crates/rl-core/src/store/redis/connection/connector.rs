@@ -68,8 +68,8 @@ impl Connector {
         let weak_liveness = Arc::downgrade(&liveness);
         tokio::spawn(async move {
             driver.await;
-            // A server or a proxy may close a connection that is idle. The pool replaces it then, before a
-            // decision is sent to it. Without a handle, this process has closed it.
+            // A server or a proxy may close an idle connection. The pool then replaces it before a
+            // decision is sent to it. If no handle is left, this process has closed the connection.
             if let Some(liveness) = weak_liveness.upgrade() {
                 liveness.fail();
             }

@@ -20,7 +20,7 @@ pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Opens a TCP connection that sends small commands without delay.
 pub(super) async fn connect_tcp(host: &str, port: u16) -> RedisResult<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
-    // Without the option, connections only are slower.
+    // An error is ignored: without the option, the connection works, but is slower.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }

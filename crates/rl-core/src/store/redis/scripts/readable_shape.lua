@@ -28,7 +28,7 @@ do
   if used_i + COST > max_i then fits = false end
   --@ end
   local texts = table.concat({ <<text>> }, ',')
-  -- Matches a number with a character other than a digit, or with a leading zero.
+  -- Rejects numbers that contain another character than a digit, or a leading zero.
   if is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, '%f[%d]0%d') then
     if fits then
       local units = string.format('%.0f', cost)

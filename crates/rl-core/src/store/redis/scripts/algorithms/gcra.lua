@@ -79,8 +79,7 @@ end
 --@ refund
 if max_i > 0 then
   if fraction_i >= max_i then fraction_i = max_i - 1 end
-  -- If the limit was idle after the charge, a refund would grant the units that accrued since
-  -- twice.
+  -- If the limit was idle after the charge, a refund would grant accrued units twice.
   if (micros_i > now or (micros_i == now and fraction_i > 0)) and when >= since_i then
     local over = period_i % max_i
     local rest = units * over % max_i

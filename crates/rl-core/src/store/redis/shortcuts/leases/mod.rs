@@ -202,7 +202,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if cost.units() > *max_units {
             let returner = returner.clone();
             let emptied = runtime.spawn(async move { returner.empty(&guard).await }).await;
-            // An error is ignored: units that were not returned stay charged.
+            // If the return fails, the units stay charged, and the error is ignored.
             let _ = emptied.map_err(|_| runtime_has_ended())?;
             return inner.decide(request).await;
         }
@@ -254,7 +254,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let LeaseRefill { policy, cost, .. } = refill;
         let now = clock.now();
         if guard.slot.with(|slot| slot.open(policy, now).is_none()) {
-            // An error is ignored: units that were not returned stay charged.
+            // If the return fails, the units stay charged, and the error is ignored.
             let _ = returner.empty(guard).await;
         }
         let (unspent, server_remaining) = guard.slot.with(|slot| match &slot.lease {
@@ -292,7 +292,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let is_exhausted = leased < units.into();
         let added = guard.slot.with(|slot| slot.add(lease, *cost, is_exhausted));
         if let Some(expired) = added.expired {
-            // An error is ignored: units that were not returned stay charged.
+            // If the return fails, the units stay charged, and the error is ignored.
             let _ = returner.give_back(&guard.slot.subject, ReturnedUnits::from(expired)).await;
         }
         Ok(Refilled { decision: added.decision, units: leased })
