@@ -211,8 +211,7 @@ impl<W: AtomicState> BreakerState<W> {
         let now = now();
         let made = self.transition(|state| match state.phase {
             Phase::HalfOpen if state.is_probed_by(call) => Some(state.next(Phase::Closed)),
-            // Replies may arrive after a store has failed, to calls that were sent before the
-            // failure.
+            // After a store has failed, replies may arrive to calls that were sent before the failure.
             Phase::Failing | Phase::Misconfigured if state.round == call.round => {
                 if state.has_recovered(now) {
                     Some(state.next(Phase::Closed))

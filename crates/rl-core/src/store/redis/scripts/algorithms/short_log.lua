@@ -7,8 +7,8 @@
 --@ constants period max
 
 --@ helpers
--- Drops the entries up to the time `expired`. Returns whether that is possible, and the first
--- cells.
+-- Drops the entries up to the time `expired`. Returns whether that is possible, and then `total`,
+-- `count`, `oldest` and `left` without these entries.
 local function drop_expired(tail, expired, total, count, oldest, newest, left, sealed)
   local entries = #tail / 14
   local is_ours = entries % 1 == 0 and entries < 32 and struct.unpack('>I7', tail, #tail - 13) == newest

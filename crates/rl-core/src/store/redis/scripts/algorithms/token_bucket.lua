@@ -20,7 +20,7 @@ available = 0
 if max_i > 0 then
   local age = now - since_i
   local used = used_i - (age - age % period_i) / period_i * max_i
-  -- These scripts do not write a beginning in the future. No period has ended since then.
+  -- Only a damaged state begins in the future. In that case no period has ended since.
   if age < 0 then used = used_i end
   available = used > 0 and capacity_i - used or capacity_i
 end
