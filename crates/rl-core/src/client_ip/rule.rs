@@ -155,7 +155,6 @@ impl ClientIp {
     }
 
     /// Returns the client's address when no header is trusted.
-    #[inline]
     pub(crate) fn peer_alone(&self, peer: Option<IpAddr>) -> Option<ResolvedIp> {
         peer.map(|peer| ResolvedIp {
             address: self.canonical(peer),
@@ -165,7 +164,6 @@ impl ClientIp {
     }
 
     /// Returns the canonical form of an address. For a translated address it is the IPv4 address.
-    #[inline]
     fn canonical(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(_) => address,

@@ -151,7 +151,6 @@ impl Decision {
     }
 
     /// Creates a decision that a store completes with [`finish`](Self::finish).
-    #[inline]
     pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
         Self::empty(LimitStatuses::new(policy, Outcomes::None, Timestamp::EPOCH), cost)
     }
@@ -177,7 +176,6 @@ impl Decision {
     }
 
     /// Completes a pending decision: `charged` units were charged at the time `at`.
-    #[inline]
     pub(crate) fn finish(&mut self, charged: u64, at: Timestamp, is_allowed: bool) {
         self.charged = charged;
         self.statuses.decided_at = at;
@@ -339,7 +337,6 @@ impl Decision {
     }
 
     /// Returns whether the limiter or one of the limits is in shadow.
-    #[inline]
     pub(crate) fn has_shadow(&self) -> bool {
         self.origin == Origin::Shadow || self.policy().is_some_and(Policy::has_shadow)
     }

@@ -15,6 +15,14 @@ thread_local! {
 ///
 /// Every decision holds a handle, and most processes have few policies. Without recycling, all threads
 /// would contend for the reference counts of these policies.
+///
+/// ```text
+/// drop    handle ─► RECYCLED, whose content ─► RECYCLED_FOR_CLONE, whose content is dropped
+/// new     a handle of the same policy from RECYCLED, or else a clone of the policy
+/// clone   a handle of the same policy from RECYCLED_FOR_CLONE, or else a clone of the policy
+/// ```
+///
+/// With a reference count for each decision, one thread takes 91 ns for a decision in memory in place of 82.
 #[derive(Debug)]
 pub(super) struct PolicyHandle(Option<Policy>);
 

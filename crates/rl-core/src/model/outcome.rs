@@ -39,7 +39,6 @@ impl Outcome {
 
     /// Creates the outcome of a window of `max` units that ends in `reset_micros`, for a request that
     /// requires `required` of them.
-    #[inline]
     pub(crate) const fn of_window(max: u64, used: u64, reset_micros: u64, required: u64) -> Self {
         if required <= max.saturating_sub(used) {
             Self::granted(used, reset_micros)

@@ -188,7 +188,6 @@ impl Policy {
 
     /// Returns whether the policy alone may deny a request that needs `needed` units: its limits never
     /// grant them, or there is a block, which may have ended.
-    #[inline]
     pub(crate) fn may_deny_alone(&self, needed: u64) -> bool {
         needed >= self.inner.denied_from
     }
@@ -232,13 +231,11 @@ impl Policy {
     }
 
     /// Returns whether one of the limits is in shadow.
-    #[inline]
     pub(crate) fn has_shadow(&self) -> bool {
         self.inner.has_shadow
     }
 
     /// Returns the position of the first enforced limit with the shortest period.
-    #[inline]
     pub(crate) fn shortest(&self) -> Option<usize> {
         self.inner.shortest
     }
@@ -261,7 +258,6 @@ impl Policy {
     }
 
     /// Returns whether one of the limits is a concurrency limit.
-    #[inline]
     pub(crate) fn has_permits(&self) -> bool {
         self.inner.has_permits
     }

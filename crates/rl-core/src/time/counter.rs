@@ -12,7 +12,10 @@ const MAX_READ_TIME: u64 = 10;
 ///
 /// The counter is calibrated with the system clock at most every ten milliseconds. In between, a
 /// read takes 9 ns instead of 22 ns. After a step of the system clock, the next calibration adopts
-/// it.
+/// it. The clock of `quanta` does not follow such a step.
+///
+/// With `SystemTime` instead, a decision in memory takes 93 ns in place of 82, and one on a leased unit takes
+/// 1.5 times as long.
 #[derive(Debug)]
 pub(crate) struct Counter {
     ticks: quanta::Clock,

@@ -41,7 +41,8 @@
 //!   second half is delivered. Otherwise the halves would merge, and client and server would take
 //!   turns.
 //! * If many callers share one subject, the first quarter of them is woken first. Their next
-//!   requests are sent before the others are woken.
+//!   requests are sent before the others are woken. If all were woken at once, 256 tasks of one
+//!   subject would make 15 % fewer decisions.
 
 mod batch;
 mod fan_out;
