@@ -354,21 +354,21 @@ where
             let extensions = request.extensions();
             self.limiter.admit(&ActixRequest::new(&request), extensions.get())
         };
-        match admission {
-            Admission::Exempt => ResponseFuture::exempt(self.service.call(request)),
+        let context = match admission {
+            Admission::Exempt => return ResponseFuture::exempt(self.service.call(request)),
             Admission::Rejected(denial) => {
                 let response = response::from_denial(denial);
-                ResponseFuture::rejected(request.into_response(response))
+                return ResponseFuture::rejected(request.into_response(response));
             }
-            Admission::Counted { counted, context } if counted.decision().is_some() => {
-                ResponseFuture::decided(&*self.service, request, &self.limiter, counted, &context)
-            }
-            Admission::Counted { counted, context } => {
-                let service = Rc::clone(&self.service);
-                let limiter = self.limiter.clone();
-                ResponseFuture::pending(service, request, limiter, counted, context)
-            }
+            Admission::Counted(context) => context,
+        };
+        let counted = self.limiter.decide(&ActixRequest::new(&request), &context);
+        if counted.decision().is_some() {
+            let (service, limiter) = (&*self.service, &self.limiter);
+            return ResponseFuture::decided(service, request, limiter, counted, &context);
         }
+        let service = Rc::clone(&self.service);
+        ResponseFuture::pending(service, request, self.limiter.clone(), counted, context)
     }
 }
 

@@ -11,9 +11,9 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::web::Bytes;
 use pin_project_lite::pin_project;
-use rl_core::adapter::{Extensions, FIELD_NAMES, ResponseHead, static_value};
+use rl_core::adapter::{Extensions, ResponseHead};
 use rl_core::denial::Denial;
-use rl_core::headers::HeaderLine;
+use rl_core::headers::{FieldName, FieldValue, HeaderLine};
 use rl_core::{Permit, ResponseInfo};
 
 use crate::request::ActixExtensions;
@@ -87,14 +87,9 @@ pub(crate) fn status_of(denial: &Denial) -> StatusCode {
     StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// The names of the limiter's fields. A look-up in this table is cheaper than validating a name.
-static NAMES: LazyLock<[HeaderName; FIELD_NAMES.len()]> =
-    LazyLock::new(|| FIELD_NAMES.map(HeaderName::from_static));
-
-fn field_name(name: &'static str) -> HeaderName {
-    let known = NAMES.iter().find(|known| known.as_str() == name);
-    known.cloned().unwrap_or_else(|| HeaderName::from_static(name))
-}
+/// The names of the fields of a limiter. A look-up in this table is cheaper than validating a name.
+static NAMES: LazyLock<[HeaderName; FieldName::ALL.len()]> =
+    LazyLock::new(|| FieldName::ALL.map(HeaderName::from_static));
 
 /// The view of a response for the limiter.
 pub(crate) struct ActixResponse<'a, B>(pub(crate) &'a mut HttpResponse<B>);
@@ -111,10 +106,12 @@ impl<B> ResponseInfo for ActixResponse<'_, B> {
 
 impl<B> ResponseHead for ActixResponse<'_, B> {
     fn add_header(&mut self, line: HeaderLine<'_>) {
-        let name = field_name(line.name);
-        let value = match static_value(line.value) {
-            Some(value) => HeaderValue::from_static(value),
-            None => HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces"),
+        let name = NAMES[line.name.index()].clone();
+        let value = match line.value {
+            FieldValue::Static(value) => HeaderValue::from_static(value),
+            FieldValue::Written(value) => {
+                HeaderValue::from_str(value).expect("values are visible ASCII and spaces")
+            }
         };
         if line.is_list {
             self.0.headers_mut().append(name, value);

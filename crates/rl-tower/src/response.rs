@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use rl_core::adapter::{Extensions, FIELD_NAMES, ResponseHead, static_value};
+use rl_core::adapter::{Extensions, ResponseHead};
 use rl_core::denial::Denial;
-use rl_core::headers::HeaderLine;
+use rl_core::headers::{FieldName, FieldValue, HeaderLine};
 use rl_core::{Permit, ResponseInfo};
 
 use crate::request::HttpExtensions;
@@ -110,14 +110,9 @@ pub(crate) fn with_body<B>(
     response
 }
 
-/// The names of the limiter's fields. A look-up in this table is cheaper than validating a name.
-static NAMES: LazyLock<[HeaderName; FIELD_NAMES.len()]> =
-    LazyLock::new(|| FIELD_NAMES.map(HeaderName::from_static));
-
-fn field_name(name: &'static str) -> HeaderName {
-    let known = NAMES.iter().find(|known| known.as_str() == name);
-    known.cloned().unwrap_or_else(|| HeaderName::from_static(name))
-}
+/// The names of the fields of a limiter. A look-up in this table is cheaper than validating a name.
+static NAMES: LazyLock<[HeaderName; FieldName::ALL.len()]> =
+    LazyLock::new(|| FieldName::ALL.map(HeaderName::from_static));
 
 /// The view of a response for the limiter.
 pub(crate) struct HttpResponse<'a, B>(pub(crate) &'a mut Response<B>);
@@ -134,10 +129,12 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
 
 impl<B> ResponseHead for HttpResponse<'_, B> {
     fn add_header(&mut self, line: HeaderLine<'_>) {
-        let name = field_name(line.name);
-        let value = match static_value(line.value) {
-            Some(value) => HeaderValue::from_static(value),
-            None => HeaderValue::from_str(line.value).expect("lines are visible ASCII and spaces"),
+        let name = NAMES[line.name.index()].clone();
+        let value = match line.value {
+            FieldValue::Static(value) => HeaderValue::from_static(value),
+            FieldValue::Written(value) => {
+                HeaderValue::from_str(value).expect("values are visible ASCII and spaces")
+            }
         };
         if line.is_list {
             self.0.headers_mut().append(name, value);

@@ -51,28 +51,27 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        match self.limiter.admit(&HttpRequest(&request), request.extensions().get()) {
-            Admission::Exempt => ResponseFuture::exempt(self.inner.call(request)),
+        let context = match self.limiter.admit(&HttpRequest(&request), request.extensions().get()) {
+            Admission::Exempt => return ResponseFuture::exempt(self.inner.call(request)),
             Admission::Rejected(denial) => {
                 release_readiness(&mut self.inner);
-                ResponseFuture::rejected(response::from_denial(denial))
+                return ResponseFuture::rejected(response::from_denial(denial));
             }
-            Admission::Counted { counted, context } => {
-                if let Some(decision) = counted.decision() {
-                    if !decision.is_forwarded() {
-                        release_readiness(&mut self.inner);
-                    }
-                    let (inner, limiter) = (&mut self.inner, &self.limiter);
-                    return ResponseFuture::decided(inner, request, limiter, counted, &context);
-                }
-                // This instance is ready, its clone may not be:
-                // https://docs.rs/tower-service/latest/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
-                let clone = self.inner.clone();
-                let inner = std::mem::replace(&mut self.inner, clone);
-                let limiter = self.limiter.clone();
-                ResponseFuture::pending(inner, request, limiter, counted, context)
+            Admission::Counted(context) => context,
+        };
+        let counted = self.limiter.decide(&HttpRequest(&request), &context);
+        if let Some(decision) = counted.decision() {
+            if !decision.is_forwarded() {
+                release_readiness(&mut self.inner);
             }
+            let (inner, limiter) = (&mut self.inner, &self.limiter);
+            return ResponseFuture::decided(inner, request, limiter, counted, &context);
         }
+        // This instance is ready, its clone may not be:
+        // https://docs.rs/tower-service/latest/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        ResponseFuture::pending(inner, request, self.limiter.clone(), counted, context)
     }
 }
 

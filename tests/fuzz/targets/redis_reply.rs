@@ -47,7 +47,7 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
     let headers =
         Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank).and(HeaderFamily::GitHub);
     headers.write(&decision, &mut |line| {
-        assert!(line.value.bytes().all(|b| (b' '..=b'~').contains(&b)))
+        assert!(line.value.as_str().bytes().all(|b| (b' '..=b'~').contains(&b)))
     });
     let subject = Subject::ip([192, 0, 2, 7]);
     for protocol in [Protocol::Http, Protocol::Grpc] {

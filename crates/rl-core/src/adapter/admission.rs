@@ -1,8 +1,7 @@
-//! The result of examining a request before its response exists.
+//! The result of examining a request before it is decided.
 
 use std::sync::LazyLock;
 
-use super::response::CountedRequest;
 use crate::denial::{Denial, Protocol};
 use crate::key::RequestInfo;
 use crate::model::Subject;
@@ -13,19 +12,14 @@ static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
 /// The next step of an adapter for a request.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "boxing the common case would allocate")]
 pub enum Admission {
     /// Call the service, because the request is not counted.
     Exempt,
     /// Respond with this denial, because the key of the request is missing or ambiguous.
     Rejected(Denial),
-    /// [Apply](super::HttpLimiter::apply) the decision when it is ready.
-    Counted {
-        /// The request with its decision, which the adapter holds until the response is complete.
-        counted: CountedRequest,
-        /// The properties of the request that its decision is applied with.
-        context: RequestContext,
-    },
+    /// [Decide](super::HttpLimiter::decide) the request, and [apply](super::HttpLimiter::apply) the decision when
+    /// it is ready.
+    Counted(RequestContext),
 }
 
 /// The properties of a request that the limiter needs until the decision is applied.

@@ -154,7 +154,7 @@ impl HttpLimiter {
         self
     }
 
-    /// Examines a request: finds its subject and starts the decision.
+    /// Examines a request, and finds its subject.
     ///
     /// `outer` is the [`Decision`] that an outer limiter has left in the request's extensions.
     pub fn admit(&self, request: &dyn RequestInfo, outer: Option<&Decision>) -> Admission {
@@ -175,9 +175,13 @@ impl HttpLimiter {
         if outer.is_some_and(|outer| outer.was_made_by(limiter, context.subject_hash)) {
             return Admission::Exempt;
         }
-        let decision = self.decide(request, &context.subject);
-        let counted = CountedRequest::new(decision, self.settings.response.clone());
-        Admission::Counted { counted, context }
+        Admission::Counted(context)
+    }
+
+    /// Decides a request that is counted. The decision of a remote store is not ready yet.
+    pub fn decide(&self, request: &dyn RequestInfo, context: &RequestContext) -> CountedRequest {
+        let decision = self.start_decision(request, &context.subject);
+        CountedRequest::new(decision, self.settings.response.clone())
     }
 
     /// Applies the decision of a request, which is ready, to the request.
@@ -189,7 +193,6 @@ impl HttpLimiter {
     /// # Panics
     ///
     /// Panics if the decision is not ready.
-    #[inline]
     pub fn apply(
         &self,
         counted: &mut CountedRequest,
@@ -230,7 +233,7 @@ impl HttpLimiter {
             || settings.exempts_preflights && is_preflight(request)
     }
 
-    fn decide(&self, request: &dyn RequestInfo, subject: &Subject) -> MaybeReady<Decision> {
+    fn start_decision(&self, request: &dyn RequestInfo, subject: &Subject) -> MaybeReady<Decision> {
         let settings = &*self.settings;
         let limiter = &settings.limiter;
         let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));

@@ -42,10 +42,10 @@
 //! # An adapter
 //!
 //! ```text
-//! request ─► admit ─┬─ Exempt ────────────────► service ───────────────────────────► response
-//!                   ├─ Rejected(denial) ─────────────────────────────────────────────► response
-//!                   └─ Counted ─► apply ─┬─ no denial ─► service ─► finish ─────► response
-//!                                        └─ denial ───────────────► finish ─────► response
+//! request ─► admit ─┬─ Exempt ─────────────────────────────► service ─────────────► response
+//!                   ├─ Rejected(denial) ──────────────────────────────────────────► response
+//!                   └─ Counted ─► decide ─► apply ─┬─ no denial ─► service ─► finish ─► response
+//!                                                  └─ denial ───────────────► finish ─► response
 //! ```
 //!
 //! The adapter implements [`RequestInfo`](crate::key::RequestInfo) for the requests of its
@@ -54,18 +54,14 @@
 
 mod admission;
 mod denied;
-mod field_names;
 mod http_limiter;
 mod preflight;
 pub(crate) mod response;
 pub(crate) mod settings;
-mod static_value;
 #[cfg(test)]
 mod tests;
 
 pub use admission::{Admission, RequestContext};
 pub use denied::Denied;
-pub use field_names::FIELD_NAMES;
 pub use http_limiter::HttpLimiter;
 pub use response::{CountedRequest, Extensions, ResponseHead};
-pub use static_value::static_value;

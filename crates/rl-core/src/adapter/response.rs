@@ -67,7 +67,7 @@ pub(super) struct ResponseSettings {
 
 /// A counted request whose response is not complete yet.
 ///
-/// [`HttpLimiter::admit`](super::HttpLimiter::admit) returns it. The adapter
+/// [`HttpLimiter::decide`](super::HttpLimiter::decide) returns it. The adapter
 /// [applies](super::HttpLimiter::apply) its decision, and calls [`finish`](Self::finish) when it has the head
 /// of the response.
 ///
@@ -123,7 +123,6 @@ impl CountedRequest {
     /// # Panics
     ///
     /// Panics if the decision is not ready, or the response is complete.
-    #[inline]
     pub fn finish<R: ResponseHead>(&mut self, response: &mut R) -> Option<Permit> {
         if let (Some(permit), Some(cost)) = (&self.permit, &self.settings.cost)
             && let Some(cost) = cost(response)

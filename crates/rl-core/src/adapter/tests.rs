@@ -35,8 +35,13 @@ fn preflight() -> FakeRequest {
     options.header("access-control-request-method", b"PUT")
 }
 
+/// Returns whether `http` exempts the request. A request that is not exempt is decided.
 fn is_exempt(http: &HttpLimiter, request: &FakeRequest) -> bool {
-    matches!(http.admit(request, None), Admission::Exempt)
+    let admission = http.admit(request, None);
+    if let Admission::Counted(context) = &admission {
+        assert!(http.decide(request, context).decision().is_some(), "memory is ready at once");
+    }
+    matches!(admission, Admission::Exempt)
 }
 
 /// Returns whether `http` exempts the request after an outer limiter has made a decision.
@@ -56,7 +61,7 @@ fn admit(
     outer: Option<&Decision>,
 ) -> (CountedRequest, RequestContext) {
     match http.admit(request, outer) {
-        Admission::Counted { counted, context } => (counted, context),
+        Admission::Counted(context) => (http.decide(request, &context), context),
         other => panic!("{other:?}"),
     }
 }

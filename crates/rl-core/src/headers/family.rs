@@ -1,4 +1,5 @@
 use super::field::Field;
+use super::field_name::FieldName;
 
 /// A family of header fields, with fixed names *and* units.
 ///
@@ -62,6 +63,20 @@ pub enum HeaderFamily {
 }
 
 impl HeaderFamily {
+    /// All families.
+    pub const ALL: &'static [Self] = &[
+        Self::OpenBank,
+        Self::GitHub,
+        Self::Ietf,
+        Self::IetfDraft07,
+        Self::IetfDraft06,
+        Self::IetfDraft03,
+        Self::Envoy,
+        Self::Legacy,
+        Self::Twitter,
+        Self::Zuul,
+    ];
+
     /// The maximum number of families in one response. Families share no name, and each needs at
     /// least one of four: `x-rate-limit-limit`, `x-ratelimit-limit`, `ratelimit-policy` and
     /// `ratelimit-limit`.
@@ -69,59 +84,59 @@ impl HeaderFamily {
 
     /// Returns the names and fields, in the order in which they are written.
     #[rustfmt::skip]
-    pub(super) const fn fields(self) -> &'static [(&'static str, Field)] {
+    pub(super) const fn fields(self) -> &'static [(FieldName, Field)] {
         match self {
-            Self::OpenBank => &[
-                ("x-rate-limit-limit", Field::Max),
-                ("x-rate-limit-remaining", Field::Remaining),
-                ("x-rate-limit-reset", Field::ResetAfter),
-            ],
-            Self::GitHub => &[
-                ("x-ratelimit-limit", Field::Max),
-                ("x-ratelimit-remaining", Field::Remaining),
-                ("x-ratelimit-used", Field::Used),
-                ("x-ratelimit-reset", Field::ResetAt),
-                ("x-ratelimit-resource", Field::Fixed("core")),
-            ],
-            Self::Ietf => &[
-                ("ratelimit-policy", Field::NamedQuotas),
-                ("ratelimit", Field::Statuses),
-            ],
-            Self::IetfDraft07 => &[
-                ("ratelimit-policy", Field::Quotas),
-                ("ratelimit", Field::Dictionary),
-            ],
-            Self::IetfDraft06 => &[
-                ("ratelimit-policy", Field::Quotas),
-                ("ratelimit-limit", Field::Max),
-                ("ratelimit-remaining", Field::Remaining),
-                ("ratelimit-reset", Field::ResetAfter),
-            ],
-            Self::IetfDraft03 => &[
-                ("ratelimit-limit", Field::MaxThenQuotas),
-                ("ratelimit-remaining", Field::Remaining),
-                ("ratelimit-reset", Field::ResetAfter),
-            ],
-            Self::Envoy => &[
-                ("x-ratelimit-limit", Field::MaxThenCommentedQuotas),
-                ("x-ratelimit-remaining", Field::Remaining),
-                ("x-ratelimit-reset", Field::ResetAfter),
-            ],
-            Self::Legacy => &[
-                ("x-ratelimit-limit", Field::Max),
-                ("x-ratelimit-remaining", Field::Remaining),
-                ("x-ratelimit-reset", Field::ResetAt),
-            ],
-            Self::Twitter => &[
-                ("x-rate-limit-limit", Field::Max),
-                ("x-rate-limit-remaining", Field::Remaining),
-                ("x-rate-limit-reset", Field::ResetAt),
-            ],
-            Self::Zuul => &[
-                ("x-ratelimit-limit", Field::Max),
-                ("x-ratelimit-remaining", Field::Remaining),
-                ("x-ratelimit-reset", Field::IntervalMillis),
-            ],
+            Self::OpenBank => const { &[
+                named("x-rate-limit-limit", Field::Max),
+                named("x-rate-limit-remaining", Field::Remaining),
+                named("x-rate-limit-reset", Field::ResetAfter),
+            ] },
+            Self::GitHub => const { &[
+                named("x-ratelimit-limit", Field::Max),
+                named("x-ratelimit-remaining", Field::Remaining),
+                named("x-ratelimit-used", Field::Used),
+                named("x-ratelimit-reset", Field::ResetAt),
+                named("x-ratelimit-resource", Field::Fixed("core")),
+            ] },
+            Self::Ietf => const { &[
+                named("ratelimit-policy", Field::NamedQuotas),
+                named("ratelimit", Field::Statuses),
+            ] },
+            Self::IetfDraft07 => const { &[
+                named("ratelimit-policy", Field::Quotas),
+                named("ratelimit", Field::Dictionary),
+            ] },
+            Self::IetfDraft06 => const { &[
+                named("ratelimit-policy", Field::Quotas),
+                named("ratelimit-limit", Field::Max),
+                named("ratelimit-remaining", Field::Remaining),
+                named("ratelimit-reset", Field::ResetAfter),
+            ] },
+            Self::IetfDraft03 => const { &[
+                named("ratelimit-limit", Field::MaxThenQuotas),
+                named("ratelimit-remaining", Field::Remaining),
+                named("ratelimit-reset", Field::ResetAfter),
+            ] },
+            Self::Envoy => const { &[
+                named("x-ratelimit-limit", Field::MaxThenCommentedQuotas),
+                named("x-ratelimit-remaining", Field::Remaining),
+                named("x-ratelimit-reset", Field::ResetAfter),
+            ] },
+            Self::Legacy => const { &[
+                named("x-ratelimit-limit", Field::Max),
+                named("x-ratelimit-remaining", Field::Remaining),
+                named("x-ratelimit-reset", Field::ResetAt),
+            ] },
+            Self::Twitter => const { &[
+                named("x-rate-limit-limit", Field::Max),
+                named("x-rate-limit-remaining", Field::Remaining),
+                named("x-rate-limit-reset", Field::ResetAt),
+            ] },
+            Self::Zuul => const { &[
+                named("x-ratelimit-limit", Field::Max),
+                named("x-ratelimit-remaining", Field::Remaining),
+                named("x-ratelimit-reset", Field::IntervalMillis),
+            ] },
         }
     }
 
@@ -143,4 +158,8 @@ impl HeaderFamily {
             .iter()
             .any(|(name, _)| other.fields().iter().any(|(other_name, _)| name == other_name))
     }
+}
+
+const fn named(name: &str, field: Field) -> (FieldName, Field) {
+    (FieldName::new(name), field)
 }

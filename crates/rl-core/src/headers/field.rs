@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::value::{Value, seconds_ceil};
+use super::value::{FieldValue, ValueBuffer, seconds_ceil};
 use crate::decision::{Decision, LimitStatus, Origin, RetryAfter};
 use crate::model::{Algorithm, Refill};
 
@@ -58,17 +58,21 @@ impl Field {
         }
     }
 
-    /// Writes the value of the field.
-    pub(super) fn write(self, input: &FieldInput<'_>, value: &mut Value) {
+    /// Returns the value of the field. Text that depends on the decision is written to `value`.
+    pub(super) fn value<'v>(
+        self,
+        input: &FieldInput<'_>,
+        value: &'v mut ValueBuffer,
+    ) -> FieldValue<'v> {
         let limit = input.governing;
         match self {
-            Self::Max => value.push_number(limit.max()),
-            Self::Remaining => value.push_number(limit.remaining()),
-            Self::Used => value.push_number(limit.used()),
-            Self::ResetAfter => value.push_number(input.reset_after()),
-            Self::ResetAt => value.push_number(input.reset_at()),
-            Self::IntervalMillis => value.push_number(limit.limit().period().as_millis()),
-            Self::Fixed(text) => value.push(text),
+            Self::Max => return value.number(limit.max()),
+            Self::Remaining => return value.number(limit.remaining()),
+            Self::Used => return value.number(limit.used()),
+            Self::ResetAfter => return value.number(input.reset_after()),
+            Self::ResetAt => return value.number(input.reset_at()),
+            Self::IntervalMillis => return value.number(limit.limit().period().as_millis()),
+            Self::Fixed(text) => return FieldValue::Static(text),
             Self::Dictionary => {
                 value.push("limit=");
                 value.push_number(limit.max());
@@ -91,6 +95,7 @@ impl Field {
                 join(input.listed(), commented_quota, value);
             }
         }
+        value.written()
     }
 }
 
@@ -155,8 +160,8 @@ impl<'a> FieldInput<'a> {
 /// Writes an `item` for each of `limits`, separated by commas.
 fn join<'a>(
     limits: impl Iterator<Item = LimitStatus<'a>>,
-    item: fn(LimitStatus<'_>, &mut Value),
-    value: &mut Value,
+    item: fn(LimitStatus<'_>, &mut ValueBuffer),
+    value: &mut ValueBuffer,
 ) {
     for (i, limit) in limits.enumerate() {
         if i != 0 {
@@ -167,13 +172,13 @@ fn join<'a>(
 }
 
 /// Writes `100;w=60`.
-fn quota(limit: LimitStatus<'_>, value: &mut Value) {
+fn quota(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     value.push_number(limit.max());
     window(limit, value);
 }
 
 /// Writes `100;w=60;name="default"`.
-fn commented_quota(limit: LimitStatus<'_>, value: &mut Value) {
+fn commented_quota(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     quota(limit, value);
     value.push(";name=");
     name(limit, value);
@@ -182,7 +187,7 @@ fn commented_quota(limit: LimitStatus<'_>, value: &mut Value) {
 /// Writes `"default";q=100;w=60`, or `"concurrency";q=20;qu="concurrent-requests"`.
 ///
 /// For a limit that does not count requests, its unit is added, such as `qu="tokens"`.
-fn named_quota(limit: LimitStatus<'_>, value: &mut Value) {
+fn named_quota(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     name(limit, value);
     value.push(";q=");
     quota(limit, value);
@@ -197,7 +202,7 @@ fn named_quota(limit: LimitStatus<'_>, value: &mut Value) {
 }
 
 /// Writes `"default";r=73;t=42`.
-fn status(limit: LimitStatus<'_>, value: &mut Value) {
+fn status(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     name(limit, value);
     value.push(";r=");
     value.push_number(limit.remaining());
@@ -208,7 +213,7 @@ fn status(limit: LimitStatus<'_>, value: &mut Value) {
 }
 
 /// Writes the name of a limit in quotes.
-fn name(limit: LimitStatus<'_>, value: &mut Value) {
+fn name(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     value.push("\"");
     value.push(limit.name());
     value.push("\"");
@@ -222,7 +227,7 @@ fn is_concurrency_limit(limit: LimitStatus<'_>) -> bool {
 /// Writes `;w=60`, or nothing if the drafts cannot express the period.
 ///
 /// If a limit allows a burst, the burst is the quota, and the window is the time that refills it.
-fn window(limit: LimitStatus<'_>, value: &mut Value) {
+fn window(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     let quota = limit.max();
     let max = limit.limit().max();
     let millis = limit.limit().period().as_millis();

@@ -48,8 +48,10 @@
 //! # Ok::<(), rl_core::InvalidPolicy>(())
 //! ```
 
+mod digits;
 mod family;
 mod field;
+mod field_name;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -58,20 +60,22 @@ use arrayvec::ArrayVec;
 
 pub use family::HeaderFamily;
 use field::FieldInput;
-use value::{Value, seconds_ceil};
+pub use field_name::FieldName;
+pub use value::FieldValue;
+use value::{ValueBuffer, seconds_ceil};
 
 use crate::decision::{Decision, GoverningLimit, Origin, RetryAfter};
 
-const RETRY_AFTER: &str = "retry-after";
-const WARNING: &str = "x-rate-limit-warning";
+const RETRY_AFTER: FieldName = FieldName::new("retry-after");
+const WARNING: FieldName = FieldName::new("x-rate-limit-warning");
 
 /// A header line to add to a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderLine<'a> {
-    /// The name, in lower case as HTTP/2 requires.
-    pub name: &'static str,
-    /// The value: visible ASCII and spaces.
-    pub value: &'a str,
+    /// The name.
+    pub name: FieldName,
+    /// The value.
+    pub value: FieldValue<'a>,
     /// Whether the field is a list, to which nested limiters add lines. Any other field has only
     /// one line, from the stricter limiter.
     pub is_list: bool,
@@ -162,15 +166,15 @@ impl Headers {
     ///
     /// It does not allocate.
     pub fn write(&self, decision: &Decision, each: &mut dyn FnMut(HeaderLine<'_>)) {
-        let mut value = Value::new();
+        let mut value = ValueBuffer::new();
         if let Some(governing) = decision.governing(self.governing_limit) {
             let input = FieldInput::new(decision, governing, self.lists_governing_limit_only);
             for family in &self.families {
                 let fields = family.fields().iter().filter(|(_, field)| field.is_known(&input));
                 for (name, field) in fields {
                     value.restart(family.largest_number());
-                    field.write(&input, &mut value);
-                    each(HeaderLine { name, value: value.as_str(), is_list: field.is_list() });
+                    let value = field.value(&input, &mut value);
+                    each(HeaderLine { name: *name, value, is_list: field.is_list() });
                 }
             }
         } else if self.shows_unlimited
@@ -178,7 +182,8 @@ impl Headers {
         {
             let families = self.families.iter().filter(|family| **family == HeaderFamily::OpenBank);
             for (name, field) in families.flat_map(|family| family.fields()) {
-                each(HeaderLine { name, value: "-1", is_list: field.is_list() });
+                let value = FieldValue::Static("-1");
+                each(HeaderLine { name: *name, value, is_list: field.is_list() });
             }
         }
         if self.has_warning {
@@ -186,8 +191,7 @@ impl Headers {
         }
         if let Some(seconds) = retry_after_seconds(decision) {
             value.restart(u64::MAX);
-            value.push_number(seconds);
-            each(HeaderLine { name: RETRY_AFTER, value: value.as_str(), is_list: false });
+            each(HeaderLine { name: RETRY_AFTER, value: value.number(seconds), is_list: false });
         }
     }
 
@@ -195,7 +199,7 @@ impl Headers {
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let fields = self.families.iter().flat_map(|family| family.fields());
         let warning = self.has_warning.then_some(WARNING);
-        fields.map(|(name, _)| *name).chain(warning).chain([RETRY_AFTER])
+        fields.map(|(name, _)| *name).chain(warning).chain([RETRY_AFTER]).map(FieldName::as_str)
     }
 
     /// Returns the value for `Access-Control-Expose-Headers`. Without that header, scripts in
@@ -226,7 +230,11 @@ impl Default for Headers {
 }
 
 /// Writes the names and quotas of the limits in shadow that would have denied the request.
-fn write_warning(decision: &Decision, value: &mut Value, each: &mut dyn FnMut(HeaderLine<'_>)) {
+fn write_warning(
+    decision: &Decision,
+    value: &mut ValueBuffer,
+    each: &mut dyn FnMut(HeaderLine<'_>),
+) {
     if !decision.has_shadow() {
         return;
     }
@@ -239,8 +247,8 @@ fn write_warning(decision: &Decision, value: &mut Value, each: &mut dyn FnMut(He
         value.push_number(limit.max());
         separator = ", ";
     }
-    if !value.as_str().is_empty() {
-        each(HeaderLine { name: WARNING, value: value.as_str(), is_list: true });
+    if !value.is_empty() {
+        each(HeaderLine { name: WARNING, value: value.written(), is_list: true });
     }
 }
 

@@ -220,6 +220,7 @@ impl Pipeline {
 
     /// Returns the denial of a request that its policy alone denies. It precedes the breaker, the
     /// store and the failure policy, so it holds even when none of them can decide.
+    #[inline]
     fn deny_by_policy(&self, policy: &Policy, operation: Operation) -> Option<Decision> {
         // A limiter in shadow denies nothing, and a charge is for work that has been done.
         let is_enforced = !self.failure_policy.is_shadow && operation.mode != Mode::Charge;
