@@ -9,11 +9,12 @@ pub(super) trait Counting {
     /// Returns the units that can be granted at `now`.
     fn available(&self, cells: &[u64], now: Timestamp) -> u64;
 
-    /// Charges `units` at `now`, even if fewer are available. Returns the status of the limit after it.
+    /// Charges `units` at `now`, even if fewer are available. Returns the limit's status
+    /// afterwards.
     fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome;
 
-    /// Charges `units` at `now` if they can be granted, and returns the status of the limit after
-    /// it. Otherwise returns `None` and changes nothing.
+    /// Charges `units` at `now` if they can be granted, and returns the limit's status afterwards.
+    /// Otherwise returns `None` and changes nothing.
     #[inline]
     fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
         (units <= self.available(cells, now)).then(|| self.charge(cells, now, units))
@@ -21,11 +22,12 @@ pub(super) trait Counting {
 
     /// Refunds those of the `units` charged at `charged_at` that still count at `now`.
     ///
-    /// `charged_at` is not after `now`. If the state was reset or lost since then, nothing is
+    /// `charged_at` is not after `now`. If the state was reset or lost after the charge, nothing is
     /// refunded.
     fn refund(&self, cells: &mut [u64], now: Timestamp, charged_at: Timestamp, units: u64);
 
-    /// Returns the time from which the state is as if never used, so that it can be removed.
+    /// Returns the time from which the state equals that of an unused limit, so that it can be
+    /// removed.
     fn expires(&self, cells: &[u64]) -> Timestamp;
 
     /// Returns the status of the limit at `now` for a request that requires `required` units.

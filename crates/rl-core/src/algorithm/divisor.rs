@@ -1,9 +1,9 @@
-/// A divisor of at most 2^63 that is known before the numbers that it divides.
+/// A divisor of at most 2^63, prepared once so that many numbers can be divided by it quickly.
 ///
-/// A division takes as long as a dozen other instructions. This type multiplies by the reciprocal,
-/// rounded up, instead. With `2^(bits - 1) < divisor <= 2^bits`, the quotient of a number below
-/// 2^63 is `number × (⌊2^(63 + bits) / divisor⌋ + 1) / 2^(63 + bits)`, rounded down (Granlund and
-/// Montgomery, *Division by invariant integers using multiplication*, 1994).
+/// A division takes as long as a dozen other instructions. This type instead multiplies by the
+/// reciprocal of the divisor, rounded up. With `2^(bits - 1) < divisor <= 2^bits`, the quotient of
+/// a number below 2^63 is `number × (⌊2^(63 + bits) / divisor⌋ + 1) / 2^(63 + bits)`, rounded down
+/// (Granlund and Montgomery, *Division by invariant integers using multiplication*, 1994).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Divisor {
     divisor: u64,

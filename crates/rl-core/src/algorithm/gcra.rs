@@ -11,12 +11,13 @@
 //!   has been in use without a pause since the charge. During that time no accrued unit was lost,
 //!   so the whole charge still counts. Once the limit has been idle, no earlier charge counts, and
 //!   nothing is refunded.
-//! * **Why a refund never grants more**: let the limit be in use since *s*, when the TAT was *s*. From there
-//!   on only charges move the TAT on and only refunds of these charges move it back, so at every time
-//!   TAT >= *s* + T × (charged − refunded). A request is allowed only if TAT − now <= burst × T
-//!   afterwards: charged − refunded <= burst + rate × (now − *s*). In every span of time *t*, the units
-//!   granted in it, less those refunded in it, are at most burst + rate × *t*. The argument is the same
-//!   from the TAT at the beginning of the span, which is not before that time.
+//! * **Why a refund never grants more**: let the limit have been in use without a pause since *s*.
+//!   At *s*, the TAT was *s*. Since then, only charges have moved the TAT on, and only refunds of
+//!   these charges have moved it back. At every time, TAT >= *s* + T × (charged − refunded)
+//!   therefore holds. A request is allowed only if TAT − now <= burst × T afterwards, so charged −
+//!   refunded <= burst + rate × (now − *s*). The same argument applies to every span of time *t*,
+//!   from the TAT at its beginning: the units granted in the span, less those refunded in it, are
+//!   at most burst + rate × *t*.
 //! * **State**: three integers: the TAT, its fraction, and the time since which the limit has been
 //!   in use. When `max` changes, the time until the limit is idle stays the same, so the used share
 //!   of the burst stays the same.
@@ -74,8 +75,8 @@ impl Gcra {
 
     /// Returns the time that `units` take: units × period / max.
     ///
-    /// No product exceeds 2^53, which would be inexact in Lua: only the remainder of the period after
-    /// whole microseconds per unit is multiplied, and it is below `max`.
+    /// The whole microseconds and the fraction of the interval are multiplied separately, so that
+    /// no product exceeds 2^53. The twin in Lua cannot represent larger numbers exactly.
     const fn time_of(self, units: u64) -> Exact {
         let fractions = units * self.interval.fraction;
         let carry = self.by_max.quotient(fractions);
@@ -105,8 +106,8 @@ impl Gcra {
 }
 
 impl Gcra {
-    /// Returns the TAT after a charge of `units`, and the time since which the limit is in use
-    /// after it.
+    /// Computes a charge of `units` without storing it. Returns the new TAT, and the time since
+    /// which the limit has been in use: `now` if it was idle before.
     #[inline(always)]
     fn charged(self, cells: &[u64], now: Timestamp, units: u64) -> (Exact, u64) {
         let idle = Exact { micros: now.as_micros(), fraction: 0 };
@@ -146,8 +147,9 @@ impl Counting for Gcra {
         Outcome::granted(self.used(tat, now), tat.ceil() - now.as_micros())
     }
 
-    /// Compares the used units after the charge, so that the TAT is computed once. A charge raises
-    /// the used units by exactly `units`.
+    /// Computes the charge before it compares the used units with the burst, so that the TAT is
+    /// computed only once. The result is exact, because a charge raises the used units by exactly
+    /// `units`.
     #[inline]
     fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
         if units > self.burst {
@@ -166,7 +168,8 @@ impl Counting for Gcra {
         let (Some(tat), Some([_, _, since])) = (self.ahead(cells, now), used_cells(cells)) else {
             return;
         };
-        // The limit was idle after the charge, so a refund would grant the accrued units twice.
+        // If `since` is later than the charge, the limit was idle in between. The charged units
+        // have accrued again by then, so a refund would grant them twice.
         if self.max == 0 || charged.as_micros() < since {
             return;
         }
@@ -198,7 +201,7 @@ impl Counting for Gcra {
         let Some(tat) = ahead.filter(|_| needed > 0) else {
             return Outcome::granted(used, reset);
         };
-        // The request is allowed once the TAT is no further ahead than the rest of the burst.
+        // The request is allowed as soon as the TAT is at most `rest` after the current time.
         let rest = self.time_of(self.burst - needed);
         let is_late = tat.fraction > rest.fraction;
         let passes_at = (tat.micros + u64::from(is_late)).saturating_sub(rest.micros);
@@ -257,7 +260,8 @@ mod tests {
         assert_eq!(fast.available(&state, Timestamp::from_micros(at(0).as_micros() + 1)), 1);
     }
 
-    /// Regression: a refund of a charge that no longer counted granted a later burst twice.
+    /// Fault: units were refunded although the limit had been idle since their charge, when all
+    /// units had accrued again. The refund allowed the next burst twice.
     #[test]
     fn a_refund_after_the_limit_was_idle_has_no_effect() {
         let limit = gcra("10/second:gcra");
@@ -281,8 +285,8 @@ mod tests {
         let mut state = [0; 3];
         limit.charge(&mut state, at(0), 1_000);
         limit.charge(&mut state, at(900), 900);
-        // Only 100 units of the first charge would still count by themselves, but no accrued unit
-        // was lost.
+        // In 900 ms, 900 units have accrued, and all of them were charged again. A refund of the
+        // first charge is therefore complete.
         assert_eq!(limit.available(&state, at(900)), 0);
         limit.refund(&mut state, at(900), at(0), 800);
         assert_eq!(limit.available(&state, at(900)), 800);

@@ -39,8 +39,8 @@ const COMPARED: usize = 8;
 /// ```
 ///
 /// No entry moves when another one is refunded or expires. The levels of sums answer two questions
-/// in a few steps of 16 additions: which entry must expire to free a number of units, and how many
-/// units expire at once.
+/// in a few steps of 16 additions: which entry must expire before a given number of units is free,
+/// and how many units have expired at a given time.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     slots: Box<[LogEntry]>,
@@ -169,7 +169,8 @@ impl Log {
         self.give_back_slots();
     }
 
-    /// Returns the time of the entry whose expiry frees `units` of the units later than `until`.
+    /// Returns the time of the entry whose expiry frees `units` units. Only entries later than
+    /// `until` are considered, oldest first.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
         let (_, expiring) = self.expiring(until);
         let units = units + expiring;
@@ -184,8 +185,8 @@ impl Log {
         Some(self.slots[self.slot_with(sought)].time)
     }
 
-    /// Returns the number and the units of the stored entries that are not later than `until`. The
-    /// number includes refunded entries.
+    /// Returns the number and the units of the entries that expire because they are not later than
+    /// `until`. Entries that have already expired are not included; refunded entries are.
     #[inline(always)]
     fn expiring(&self, until: Option<u64>) -> (usize, u64) {
         match until {
@@ -226,7 +227,7 @@ impl Log {
 
     /// Returns the position of the first entry at `time` or later.
     ///
-    /// The first guesses interpolate, because times are often evenly spread.
+    /// The first steps of the search interpolate, because times are often evenly spread.
     fn first_from(&self, time: u64) -> usize {
         let (mut low, mut high) = (self.expired, self.stored);
         let mut guesses = 3;
@@ -299,8 +300,9 @@ impl Log {
         units
     }
 
-    /// Returns the first slot at which the units, added from the first slot on, reach `units`. The
-    /// slots must hold at least `units`.
+    /// Returns the first slot whose running total reaches `units`. The running total of a slot is
+    /// the sum of its units and those of all slots before it. The total of the last slot must be at
+    /// least `units`.
     fn slot_with(&self, mut units: u64) -> usize {
         let mut index = 0;
         for level in self.levels.iter().rev() {
@@ -355,7 +357,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     impl Log {
-        /// Panics if a sum is wrong, or if a slot without an entry is not empty.
+        /// Panics if a sum is wrong, or if a slot without an entry has units.
         fn assert_sound(&self) {
             let units = |range: std::ops::Range<usize>| -> u64 {
                 range.map(|position| self.entry(position).units).sum()
@@ -436,7 +438,8 @@ mod tests {
         }
     }
 
-    /// Without this, a log of a few long-lived permits would keep the memory of its largest size.
+    /// If logs did not shrink, a log of a few long-lived permits would keep the memory of its
+    /// largest size.
     #[test]
     fn a_log_of_few_entries_takes_few_slots() {
         let mut log = Log::default();

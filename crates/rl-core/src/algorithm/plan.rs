@@ -129,7 +129,8 @@ impl Plan {
         Judgement { at, charged, is_full: charged >= granted, uncharged: 0 }
     }
 
-    /// Computes the charge of a request if some limits are in shadow or count requests.
+    /// Computes the charge of a request for a policy in which some limits are in shadow or count
+    /// requests.
     #[inline(never)]
     fn judge_apart(
         &self,
@@ -232,7 +233,8 @@ impl Plan {
         self.steps.iter().map(|step| step.expires(states)).max().unwrap_or_default()
     }
 
-    /// Returns the used fraction of the fullest enforced limit at `now`, scaled to 0–255 and rounded down.
+    /// Returns the used fraction of the fullest enforced limit at `now`, scaled to 0–255 and
+    /// rounded down.
     ///
     /// Eviction compares fractions, because units of different limits are not comparable.
     pub(crate) fn used_fraction(&self, states: SubjectStates<'_>, now: Timestamp) -> u8 {

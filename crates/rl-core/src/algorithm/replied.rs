@@ -1,4 +1,4 @@
-//! The states of limits as scripts reply them.
+//! The states of limits as the scripts on Redis return them.
 
 use smallvec::SmallVec;
 
@@ -7,7 +7,7 @@ use super::step::LimitCounter;
 use crate::model::{Limit, Outcome};
 use crate::time::Timestamp;
 
-/// The cells of one limit in the reply of a script, or the summary of a log.
+/// The state of one limit in the reply of a script: its cells, or the summary of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State(SmallVec<[u64; 4]>);
 
@@ -35,7 +35,7 @@ impl State {
                 return state;
             }
             LimitCounter::Window(_) | LimitCounter::TwoWindows(_) => 1,
-            // The newest bucket.
+            // The units of the newest bucket.
             LimitCounter::Buckets(_) => 2,
             LimitCounter::Log(_) => 0,
         };

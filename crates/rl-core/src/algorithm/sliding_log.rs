@@ -6,12 +6,12 @@
 //! * **Invariant**: a request of cost `c` is allowed if and only if the units charged in
 //!   (now − period, now] + `c` <= max.
 //! * **Entries** hold a time and the number of units charged at that time. Units of one microsecond
-//!   share an entry. Entries stand in a ring, with sums of their units. A few sums and entries are
-//!   enough to count the units that expire, and to find the entry that must expire before a request
-//!   is allowed, however long the log is.
-//! * **Beyond the limit** (a charge of units that were already used, or a lowered `max`), a full
-//!   log gets no further entry. The units are added to the newest entry, whose time becomes now.
-//!   Its units then count longer, never shorter.
+//!   share an entry. The entries form a ring, with sums of their units. However long the log is, a
+//!   few sums and entries are enough to count the units that expire, and to find the entry that
+//!   must expire before a request is allowed.
+//! * **Charges beyond the limit** occur for units that were used before they are charged, and after
+//!   `max` was lowered. They add no entry to a full log. Their units are added to the newest entry,
+//!   whose time becomes now. The units of that entry then count longer, never shorter.
 //! * **Refunds** remove units from the entry of the time at which they were charged, if it still
 //!   exists. No other entry moves.
 //! * **Rounding**: none.
@@ -64,7 +64,7 @@ impl SlidingLog {
         time.saturating_add(self.period)
     }
 
-    /// Returns the time up to which entries have expired at `now`.
+    /// Returns the latest time of charge whose units have expired at `now`.
     const fn left_until(self, now: Timestamp) -> Option<u64> {
         now.as_micros().checked_sub(self.period)
     }
@@ -84,7 +84,8 @@ impl SlidingLog {
         log.find(charged).map_or(0, |(_, held)| held.min(units))
     }
 
-    /// Changes to `now` the charge time of those of the `units` charged at `charged` that still count.
+    /// Renews the lease of the `units` charged at `charged`, as far as they still count. Their time
+    /// of charge becomes `now`.
     pub(super) fn renew(self, log: &mut Log, now: Timestamp, charged: Timestamp, units: u64) {
         let held = self.held(log, now, charged, units);
         if held > 0 {
@@ -99,7 +100,8 @@ impl SlidingLog {
         self.max.saturating_sub(self.used(log, now))
     }
 
-    /// Charges `units` at `now`, even if fewer are available. Returns the status of the limit after it.
+    /// Charges `units` at `now`, even if fewer are available. Returns the limit's status
+    /// afterwards.
     #[inline]
     pub(super) fn charge(self, log: &mut Log, now: Timestamp, units: u64) -> Outcome {
         log.drop_until(self.left_until(now));
@@ -119,8 +121,8 @@ impl SlidingLog {
         Outcome::granted(used, if used == 0 { 0 } else { until(self.leaves(newest), now) })
     }
 
-    /// Charges `units` at `now` if they can be granted, and returns the status of the limit after
-    /// it. Otherwise returns `None` and changes nothing.
+    /// Charges `units` at `now` if they can be granted, and returns the limit's status afterwards.
+    /// Otherwise returns `None` and changes nothing.
     #[inline]
     pub(super) fn try_charge(self, log: &mut Log, now: Timestamp, units: u64) -> Option<Outcome> {
         (units <= self.available(log, now)).then(|| self.charge(log, now, units))
@@ -134,7 +136,7 @@ impl SlidingLog {
         }
     }
 
-    /// Returns the time from which the log is as if never used.
+    /// Returns the time from which the log equals that of an unused limit.
     pub(super) fn expires(self, log: &Log) -> Timestamp {
         Timestamp::from_micros(log.newest().map_or(0, |newest| self.leaves(newest)))
     }
@@ -190,7 +192,7 @@ mod tests {
         SlidingLog::new(text.parse().unwrap())
     }
 
-    /// Returns the time this number of seconds after twelve.
+    /// Returns the time `secs` seconds after 12:00.
     fn at(secs: u64) -> Timestamp {
         Timestamp::from_secs(1_749_988_800 + secs)
     }
@@ -201,7 +203,8 @@ mod tests {
         log.len()
     }
 
-    /// Five requests per minute are allowed at 12:33:35, 33:37, 34:14, 34:26 and 34:28.
+    /// The limit of five requests is used up at 12:33:35, 12:33:37, 12:34:14, 12:34:26 and
+    /// 12:34:28.
     #[test]
     fn a_request_is_allowed_when_the_oldest_unit_expires() {
         let limit = log("5/minute:sliding-log");
@@ -243,7 +246,8 @@ mod tests {
         }
         assert_eq!(entries(&state), 3);
         assert_eq!(limit.outcome(&state, at(9), 1), Outcome::denied(10, 60 * SECOND, 60 * SECOND));
-        // The units of 0 s and 1 s have expired. The other eight count from the time of the newest.
+        // The units of 0 s and 1 s have expired. The other eight share an entry, which counts from
+        // 9 s.
         assert_eq!(limit.outcome(&state, at(68), 1), Outcome::denied(8, SECOND, SECOND));
         assert_eq!(limit.available(&state, at(69)), 3);
     }
@@ -263,7 +267,8 @@ mod tests {
         limit.charge(&mut state, at(0), MAX_UNITS - 5);
         limit.charge(&mut state, at(30), MAX_UNITS + 1);
         assert_eq!(limit.outcome(&state, at(30), 0), Outcome::granted(MAX_UNITS, 60 * SECOND));
-        // The first entry has expired. The units that were cut off are not counted later.
+        // The first entry has expired. The units of the second charge that were cut off do not
+        // count in its place.
         limit.charge(&mut state, at(60), 100);
         assert_eq!(limit.outcome(&state, at(60), 0), Outcome::granted(105, 60 * SECOND));
         assert_eq!(limit.available(&state, at(90)), 0);

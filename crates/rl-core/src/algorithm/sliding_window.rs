@@ -1,12 +1,12 @@
 //! Sliding window: counts units in buckets of `precision` that are aligned to the clock. The
 //! buckets expire one by one as a window of one period, ending now, slides over them.
 //!
-//! * **Guarantee**: at most `max` units in *every* span of one period, and at least the units that an
-//!   exact log over period + precision would grant. A bucket counts until its last possible unit has
-//!   expired.
+//! * **Guarantee**: at most `max` units in *every* span of one period, and at least the units that
+//!   an exact log over period + precision would grant. A bucket counts until its last possible unit
+//!   has expired.
 //! * **Invariant**: bucket `i` holds what was charged in [i × precision, (i + 1) × precision), and
-//!   counts while now < (i + 1) × precision + period. A request of cost `c` is allowed if and only if
-//!   the sum of the buckets that count + `c` <= max.
+//!   counts while now < (i + 1) × precision + period. A request of cost `c` is allowed if and only
+//!   if the sum of the buckets that count + `c` <= max.
 //! * **Rounding**: none.
 //! * **Refunds** lower the bucket in which the units were charged. Nothing is refunded if the state
 //!   was created after the charge.
@@ -19,13 +19,13 @@ use super::divisor::Divisor;
 use crate::model::{Limit, MAX_UNITS, Outcome, Period};
 use crate::time::Timestamp;
 
-/// The number of cells before the buckets: the number of the newest bucket, the time of the first
-/// charge since the state was empty, the sum of all buckets, and the time until which this sum is
-/// valid. At that time a bucket expires, or a new one begins.
+/// The number of cells before the buckets. They contain the number of the newest bucket, the time
+/// of the first charge since the state was empty, the sum of all buckets, and the time until which
+/// this sum is valid. At that time a bucket expires, or a new one begins.
 const HEAD: usize = 4;
 
-/// A sliding window. Its cells are those of the head, then the buckets, newest first. Redis does
-/// not store the sum and its time.
+/// A sliding window. Its cells are the `HEAD` cells, then the buckets, newest first. Redis does not
+/// store the sum, nor the time until which it is valid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindow {
     max: u64,
@@ -133,8 +133,8 @@ impl SlidingWindow {
         if needed <= self.max.saturating_sub(used) {
             return Outcome::granted(used, reset);
         }
-        // Add up the newest buckets until the request no longer fits beside them. The bucket that
-        // exceeds must expire before the request is allowed.
+        // Add up the buckets from the newest on, until the request no longer fits beside their sum.
+        // The bucket that was added last must expire before the request is allowed.
         let room = self.max - needed;
         let mut kept = 0_u64;
         let must_leave = self.counting(buckets, now).find(|(_, units)| {

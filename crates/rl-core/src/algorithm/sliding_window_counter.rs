@@ -4,9 +4,9 @@
 //! * **Invariant**: a request of cost `c` is allowed if and only if
 //!   ⌊previous × (period − elapsed) / period⌋ + current + `c` <= max, where *elapsed* is the time
 //!   since the current window began.
-//! * **Error**: the units of the previous window are assumed to be spread evenly. If they came at its
-//!   end, up to 2 × max units may be granted within one period. If they came at its start, up to max
-//!   units fewer than allowed are granted. For steady traffic the error is the rounding.
+//! * **Error**: the units of the previous window are assumed to be spread evenly. If they came at
+//!   its end, up to 2 × max units may be granted within one period. If they came at its start, up
+//!   to max units fewer than allowed are granted. For steady traffic the error is the rounding.
 //! * **Rounding**: the weighted part is rounded down to whole units; waits are rounded up to whole
 //!   microseconds.
 //! * **Refunds** lower the count of the window in which the units were charged, the current or the
@@ -16,7 +16,8 @@
 //! The idea is described in Cloudflare, *How we built rate limiting capable of scaling to millions
 //! of domains* (2017).
 //!
-//! `store/redis/scripts/algorithms/sliding_window_counter.lua` is the same function in Lua; change both.
+//! `store/redis/scripts/algorithms/sliding_window_counter.lua` is the same function in Lua; change
+//! both.
 
 use super::counting::{Counting, set_cells, until, used_cells};
 use super::divisor::Divisor;
@@ -37,8 +38,8 @@ pub(super) struct SlidingWindowCounter {
 struct Windows {
     since: u64,
     current: u64,
-    /// The time of the first charge since the state was empty, or the beginning of the window
-    /// before, whichever is later.
+    /// The time of the first charge since the state was empty, or the beginning of the previous
+    /// window, whichever is later.
     first: u64,
     previous: u64,
 }

@@ -110,7 +110,7 @@ macro_rules! counting {
 
 impl PlanStep {
     /// Creates the step of `limit`. Assigns the next cells or the next log to it, and advances
-    /// their counter.
+    /// `cells` or `logs` past them.
     pub(super) fn new(limit: Limit, cells: &mut usize, logs: &mut usize) -> Self {
         let counter = LimitCounter::new(limit);
         let (next, count) = match counter {
@@ -143,7 +143,8 @@ impl PlanStep {
         counting!(self, states, available(now))
     }
 
-    /// Charges `units` at `now`, even if fewer are available. Returns the status of the limit after it.
+    /// Charges `units` at `now`, even if fewer are available. Returns the limit's status
+    /// afterwards.
     #[inline(always)]
     pub(super) fn charge(
         &self,
@@ -155,8 +156,8 @@ impl PlanStep {
         counting!(self, mut states, charge(now, units))
     }
 
-    /// Charges `units` at `now` if they can be granted, and returns the status of the limit after
-    /// it. Otherwise returns `None` and changes nothing.
+    /// Charges `units` at `now` if they can be granted, and returns the limit's status afterwards.
+    /// Otherwise returns `None` and changes nothing.
     #[inline(always)]
     pub(crate) fn try_charge(
         &self,
@@ -229,8 +230,8 @@ impl PlanStep {
         }
     }
 
-    /// Moves to `now` the charge time of those of the `units` charged at `charged` that a
-    /// concurrency limit still counts. Other limits have no lease to renew.
+    /// Renews the lease of the `units` charged at `charged`, as far as a concurrency limit still
+    /// counts them. Their time of charge becomes `now`. Other limits have no lease to renew.
     pub(crate) fn renew(
         &self,
         states: &mut SubjectStatesMut<'_>,

@@ -1,15 +1,15 @@
-//! Token bucket: `max` tokens are added in each period, up to `capacity`; a request takes as many as
-//! it costs, and a new bucket is full.
+//! Token bucket: `max` tokens are added in each period, up to `capacity`; a request takes as many
+//! as it costs, and a new bucket is full.
 //!
-//! * **Guarantee**: with greedy refill, at most capacity + rate × *t* units are granted in every span of
-//!   time *t*. With interval refill, at most capacity, and `max` more for each period that ends in the
-//!   span. After a pause of any length, at most `capacity` units are granted at once.
+//! * **Guarantee**: with greedy refill, at most capacity + rate × *t* units are granted in every
+//!   span of time *t*. With interval refill, at most capacity, and `max` more for each period that
+//!   ends in the span. After a pause of any length, at most `capacity` units are granted at once.
 //! * **Greedy refill** adds tokens evenly. A bucket with capacity `b` that lacks `n` tokens equals
 //!   a [GCRA](super::gcra) limit of burst `b` that would be idle in `n` intervals. GCRA therefore
 //!   counts it: decisions are the same, and no part of an accrued token is lost.
-//! * **Interval refill** adds `max` tokens at once at the end of each period, counted from the first
-//!   use of the full bucket. Invariant: `used` tokens are missing since the period that began at
-//!   `since`.
+//! * **Interval refill** adds `max` tokens at once at the end of each period, counted from the
+//!   first use of the full bucket. Invariant: `used` tokens are missing since the period that began
+//!   at `since`.
 //! * **Refunds** return the whole cost if the bucket has not been full since the charge. In that
 //!   time no added token was lost. Once the bucket has been full, it lacks no token of an earlier
 //!   charge, so nothing is refunded. With interval refill, the tokens granted in a span, less those
@@ -17,8 +17,8 @@
 //!   reason is that a refund lowers `used` by no more than the charge raised it, and never below
 //!   zero.
 //! * **Rounding**: none; reported waits are rounded up to whole microseconds.
-//! * **State**: three integers for greedy refill; four for interval refill. The third is the time at
-//!   which the bucket is full, for readers that do not know `max`; the fourth is the number of
+//! * **State**: three integers for greedy refill; four for interval refill. The third is the time
+//!   at which the bucket is full, for readers that do not know `max`; the fourth is the number of
 //!   periods that have ended since the bucket was last full.
 //!
 //! J. S. Turner, *New directions in communications*, IEEE Communications Magazine 24(10), 1986.
@@ -95,7 +95,7 @@ impl IntervalBucket {
         self.by_max.quotient_up(used.saturating_sub(allowed))
     }
 
-    /// Returns the time at which a bucket that has lacked `used` tokens since `since` is full.
+    /// Returns the time at which a bucket will be full that lacked `used` tokens at `since`.
     const fn full_at(self, since: u64, used: u64) -> u64 {
         let refilling = self.periods(used, 0).saturating_mul(self.period.get());
         let full_at = since.saturating_add(refilling);
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(bucket.available(&state, at(9_000)), 0, "the bucket was full meanwhile");
     }
 
-    /// Regression: after ten minutes with one request every five seconds, a bucket of 10 tokens
-    /// that gains one per second let 488 requests pass at once.
+    /// Fault: a bucket of 10 tokens gained one per second, and one request came every five seconds.
+    /// After ten minutes, it allowed 488 requests at once.
     #[test]
     fn idleness_never_grants_more_than_the_capacity() {
         for text in [

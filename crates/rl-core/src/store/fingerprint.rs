@@ -11,7 +11,8 @@ use crate::store::Namespace;
 ///
 /// # Why two subjects never share a fingerprint
 ///
-/// A fingerprint consists of two *lanes*. Each lane is a *multilinear hash* (Carter and Wegman, 1979):
+/// A fingerprint consists of two *lanes*. Each lane is a *multilinear hash* (Carter and Wegman,
+/// 1979):
 ///
 /// ```text
 /// lane = k0 + k1 × m1 + k2 × m2 + …   modulo p = 2^61 − 1
@@ -83,8 +84,8 @@ const PRIME: u64 = (1 << 61) - 1;
 /// The number of text bytes that one number contains.
 const NUMBER_BYTES: usize = 7;
 
-/// The maximum number of numbers for the name of a custom realm, and for an id. A longer id is
-/// stored as a digest.
+/// The largest number of keys that the name of a custom realm needs, and that an id needs. A longer
+/// id is replaced by its digest.
 const REALM_NUMBERS: usize = 32_usize.div_ceil(NUMBER_BYTES) + 1;
 const ID_NUMBERS: usize = Subject::MAX_ID_LEN.div_ceil(NUMBER_BYTES) + 1;
 
@@ -105,7 +106,7 @@ struct Keys {
     realm: [Key; REALM_NUMBERS],
 }
 
-/// The sums of a namespace, which are computed only once.
+/// The part of the sums that belongs to a namespace. It is computed in advance.
 #[derive(Clone, Copy)]
 struct NamespaceSums {
     digest: [u64; 2],
@@ -196,7 +197,8 @@ impl SubjectHasher {
     }
 }
 
-/// The sum of each lane. A sum stays below 2^124, because fewer than 64 products below 2^118 are added.
+/// The sum of each lane. A sum stays below 2^124, because fewer than 64 products below 2^118 are
+/// added.
 #[derive(Clone, Copy)]
 struct LaneSums([u128; 2]);
 
@@ -325,8 +327,8 @@ mod tests {
         assert!(!fingerprints.contains(&Fingerprint::OVERFLOW.lanes));
     }
 
-    /// Regression: without the mixing step, consecutive ids left two thirds of the slots empty
-    /// under some keys.
+    /// Fault: without the mixing step, consecutive ids left two thirds of the slots empty under
+    /// some keys.
     #[test]
     fn consecutive_ids_are_distributed_evenly_under_all_keys() {
         const BUCKETS: usize = 64;

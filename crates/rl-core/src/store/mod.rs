@@ -104,9 +104,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// `otherwise()`, and changes nothing.
     ///
     /// This is the synchronous fast path, for requests that need no deadline, failure policy or
-    /// events. `otherwise` runs the other steps of the limiter, which call [`decide`](Self::decide).
-    /// The limiter returns the result without inspecting it, because the compiler copies a decision
-    /// that its caller inspects.
+    /// events. `otherwise` runs the other steps of the limiter, which call
+    /// [`decide`](Self::decide). The limiter returns the result without inspecting it, because the
+    /// compiler copies a decision that its caller inspects.
     ///
     /// The default returns `otherwise()`.
     fn try_decide(
@@ -121,8 +121,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Decides `request` with the state of this process, without a call to a server: by a cached
     /// denial, or with leased units.
     ///
-    /// The limiter calls it instead of [`decide`](Self::decide) while the servers are overloaded. Returns
-    /// `None` if only a server can decide. The default returns `None`.
+    /// The limiter calls it instead of [`decide`](Self::decide) while the servers are overloaded.
+    /// Returns `None` if only a server can decide. The default returns `None`.
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
         let _ = request;
         None
@@ -155,7 +155,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Resolves to `None`, and changes nothing, if the permit is lost. This is the case if its
     /// lease has ended under one of the limits, or if it was refunded or reset.
-    /// ended, or it was refunded or reset.
     ///
     /// # Errors
     ///

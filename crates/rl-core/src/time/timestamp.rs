@@ -2,8 +2,9 @@ use std::time::Duration;
 
 /// An instant: whole microseconds since 1970-01-01T00:00Z.
 ///
-/// A Lua number is a double, which holds integers exactly up to 2^53. That suffices for
-/// microseconds until the year 2255, but not for nanoseconds. All arithmetic saturates.
+/// The unit suits the scripts on Redis. A number in Lua is a double, which holds integers exactly
+/// up to 2^53. That suffices for microseconds until the year 2255, but not for nanoseconds. All
+/// arithmetic saturates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -29,8 +30,8 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns the seconds since the epoch, rounded up, so that a client that waits until this second is
-    /// never too early.
+    /// Returns the seconds since the epoch, rounded up, so that a client that waits until this
+    /// second is never too early.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)

@@ -5,9 +5,9 @@ use crate::model::{Algorithm, Limit};
 
 /// The limits of a policy of fixed windows, compiled to one array for each property.
 ///
-/// Only enforced limits that count units are compiled. A window that begins with its first charge, at
-/// `since`, is open while `now < since + duration`. For an aligned window, `since` is the first charge
-/// too, and the end follows from it.
+/// Only enforced limits that count units are compiled. A window that begins with its first charge,
+/// at `since`, is open while `now < since + duration`. For an aligned window, `since` is the first
+/// charge too, and the end of the window is computed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompiledWindows {
     pub(super) count: usize,
@@ -16,7 +16,7 @@ pub(crate) struct CompiledWindows {
     /// `i32::MAX - (max - 1)` in each lane. The sum of this and a count sets the lane's top bit if
     /// and only if the count exceeds `max - 1`. Unused lanes hold 0 and never overflow.
     pub(super) overflow_bias: Lanes,
-    /// All bits of the lanes in use.
+    /// A mask in which all bits of the lanes in use are set.
     pub(super) lane_mask: Lanes,
     /// The length of the period in µs. A calendar month may be longer or shorter.
     pub(super) duration: [Divisor; LANES],

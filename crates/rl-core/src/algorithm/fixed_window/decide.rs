@@ -3,12 +3,12 @@
 //! Three functions decide, from the most special to the most general:
 //!
 //! 1. [`try_open_fast`] grants the first request of a subject.
-//! 2. [`try_decide_fast`] grants a request if all windows are open and have enough left, or denies it
-//!    if an open window has too little. It returns `None` if neither is certain.
+//! 2. [`try_decide_fast`] grants a request if all windows are open and have enough left, or denies
+//!    it if an open window has too little. It returns `None` if neither is certain.
 //! 3. The [plan](crate::algorithm::Plan) of the policy handles every other case, limit by limit.
 //!
-//! Every charge opens all windows that were closed. Until the first of them ends, a decision
-//! therefore needs one comparison of times and one of counts.
+//! Every charge opens all windows that were closed. All windows then stay open until the first one
+//! ends. Until that time, a decision needs only one comparison of times and one of counts.
 
 use super::alignment::Alignment;
 use super::compiled::CompiledWindows;
@@ -16,15 +16,15 @@ use super::lanes::{LANES, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
 
-/// The number in place of a lane that is not known.
+/// The value that represents an unknown lane.
 pub(crate) const NO_LANE: u8 = u8::MAX;
 
-/// The decision of [`try_decide_fast`]: the whole cost was granted, or nothing.
+/// The decision of [`try_decide_fast`]: the whole cost was granted, or none of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastWindowsDecision {
     pub(crate) is_allowed: bool,
-    /// The time until which requests of this cost are denied, or all requests if nothing remains.
-    /// It is 0 if none are denied.
+    /// The time until which requests of this cost are denied. If nothing remains, it is the time
+    /// until which all requests are denied. It is 0 if none are denied.
     pub(crate) denied_until: u64,
 }
 
@@ -86,7 +86,8 @@ pub(crate) fn try_decide_fast(
 #[inline(always)]
 fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     let units = if mode == Mode::Peek { 0 } else { cost.units() };
-    // A single comparison excludes 0 as well, which wraps around.
+    // The subtraction wraps 0 around to the largest number, so one comparison excludes both 0 and
+    // numbers that do not fit.
     (units.wrapping_sub(1) < i32::MAX as u64).then_some(units as u32)
 }
 
@@ -120,7 +121,8 @@ fn try_deny(
     let units = cost.units();
     let mut is_denied = false;
     let mut available = units;
-    // The latest end of the full windows, and of the windows with too little left for the cost.
+    // The latest end of the full windows, and that of all windows with too little left for the
+    // cost.
     let mut until_one = 0;
     let mut until_all = 0;
     for lane in windows.add(states, units as u32).exceeding() {
@@ -142,12 +144,12 @@ fn try_deny(
     is_denied.then_some(until)
 }
 
-/// Returns whether a relative time fits 48 bits and is not 0, which means no time.
+/// Returns whether a relative time fits into 48 bits and is not 0, the value for "no time".
 const fn fits(relative: u64) -> bool {
     0 < relative && relative >> 48 == 0
 }
 
-/// Returns whether there is a window in `lane` and it is open.
+/// Returns whether `lane` contains a window that is open.
 #[inline(always)]
 const fn is_open(
     windows: &CompiledWindows,

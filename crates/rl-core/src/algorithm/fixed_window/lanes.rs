@@ -12,8 +12,8 @@ const TOP_BITS: u64 = 1 << 63 | 1 << 31;
 pub(crate) struct PackedTime {
     /// Microseconds since the epoch.
     pub(crate) absolute: u64,
-    /// The same time in the form in which [`PackedStates`] holds times: microseconds after the base of
-    /// the store, plus one.
+    /// The same time as [`PackedStates`] stores it: microseconds after the base of the store, plus
+    /// one.
     pub(crate) relative: u64,
 }
 
@@ -39,7 +39,7 @@ impl Lanes {
     }
 
     /// Returns the last lane whose number exceeds the limit that `bias` encodes. Returns `None` if
-    /// a number does not fit into 31 bits.
+    /// there is no such lane, or if a number does not fit into 31 bits.
     #[inline(always)]
     pub(super) fn last_exceeding(self, bias: Self) -> Option<usize> {
         if self.union() & TOP_BITS != 0 {
@@ -167,7 +167,7 @@ impl PackedStates {
         self.numbers = numbers.numbers();
     }
 
-    /// Returns the same states with `units` less in each lane, but never below 0.
+    /// Returns the states with every number lowered by `units`, but not below 0.
     #[cfg(feature = "redis")]
     pub(crate) fn less(mut self, units: u64) -> Self {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
@@ -177,8 +177,8 @@ impl PackedStates {
         self
     }
 
-    /// Sets the time and the number of a lane, truncated to their bits. Returns the bits that do
-    /// not fit, or 0.
+    /// Sets the time and the number of a lane, truncated to their bits. Returns the bits that were
+    /// cut off, which are 0 if both values fit.
     #[inline]
     pub(crate) const fn set(&mut self, lane: usize, time: u64, number: u64) -> u64 {
         self.times_low[lane] = time as u32;

@@ -1,7 +1,7 @@
 //! Fixed window: counts the units used in a window, and starts again from 0 when the window ends.
 //!
-//! * **Guarantee**: at most `max` units in each window. Across the edge of two windows up to
-//!   2 × `max` units may be granted within one period; the sliding algorithms do not have this edge.
+//! * **Guarantee**: at most `max` units in each window. Across the edge of two windows up to 2 ×
+//!   `max` units may be granted within one period; the sliding algorithms do not have this edge.
 //! * **Invariant**: `used` is the number of units charged since `since`. A request of cost `c` is
 //!   allowed if and only if `used + c <= max`.
 //! * **Windows** are half-open. With [`Anchor::FirstRequest`] a window begins with
@@ -20,10 +20,10 @@
 //!
 //! This file decides one window. Most policies consist of fixed windows only, so the other files of
 //! this folder decide up to six of them together: the limits are compiled once into arrays
-//! ([`CompiledWindows`]), and the counts stand side by side in three machine words ([`PackedStates`]).
-//! One comparison of times and one of counts then decides a request under six limits, in about 35 ns,
-//! and the states of a subject take 60 bytes. A property test in `decide.rs` holds the packed form to
-//! this file.
+//! ([`CompiledWindows`]), and the counts stand side by side in three machine words
+//! ([`PackedStates`]). One comparison of times and one of counts then decides a request under six
+//! limits, in about 35 ns, and the states of a subject take 60 bytes. A property test in
+//! `decide.rs` checks that the packed form decides as this file does.
 //!
 //! ```text
 //! PackedStates          lane 0     lane 1     lane 2     lane 3     lane 4     lane 5
@@ -132,7 +132,8 @@ impl Counting for FixedWindow {
 
     fn refund(&self, cells: &mut [u64], _: Timestamp, charged_at: Timestamp, units: u64) {
         let Some([since, used]) = used_cells(cells) else { return };
-        // A charge before `since` was made to a window that has ended, was reset or was lost.
+        // A charge before `since` belongs to an earlier window, or to a state that was reset or
+        // lost.
         if (since..self.end(since)).contains(&charged_at.as_micros()) {
             set_cells(cells, [since, used.saturating_sub(units)]);
         }

@@ -242,8 +242,8 @@ impl Entry {
         }
     }
 
-    /// Returns the used fraction of the fullest limit, scaled to 0–255. Eviction prefers entries with a
-    /// low fraction.
+    /// Returns the used fraction of the fullest limit, scaled to 0–255. Eviction prefers entries
+    /// with a low fraction.
     pub(super) fn used_fraction(&self, context: &ShardContext) -> u8 {
         match self {
             Self::Packed(packed) => {

@@ -1,7 +1,7 @@
 //! The mapping from the states of a policy to the lanes of a packed entry.
 //!
-//! A packed entry has six *lanes*, each with a time of 48 bits and a number of 32 bits. A lane holds two cells
-//! of the policy's [plan](crate::algorithm::Plan), in the order of the plan:
+//! A packed entry has six *lanes*, each with a time of 48 bits and a number of 32 bits. A lane
+//! holds two cells of the policy's [plan](crate::algorithm::Plan), in the order of the plan:
 //!
 //! ```text
 //! policy    10/second      100/minute:gcra                1000/hour:sliding-window-counter
@@ -125,7 +125,8 @@ pub(super) struct LayoutRegistry(Vec<StateLayout>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayoutMatch {
     pub(super) id: LayoutId,
-    /// Whether the limits are the same, and not just their states.
+    /// Whether the layout's policy has the same limits as the policy that was looked up. If not,
+    /// the limits use the same states, but differ in other properties such as `max`.
     has_same_limits: bool,
 }
 
@@ -138,13 +139,14 @@ impl LayoutRegistry {
         &self.0[id.index()]
     }
 
-    /// Returns whether the ids that are left are reserved for policies with new states.
+    /// Returns whether all unused ids are reserved for policies whose states no layout has.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.0.len() >= Self::MAX_LAYOUTS / 2
     }
 
-    /// Returns the registered layout of the same limits, or else one of the same states.
+    /// Returns the registered layout of a policy with equal limits, or else a layout of the same
+    /// states.
     pub(super) fn find(&self, policy: &Policy) -> Option<LayoutMatch> {
         if !policy.plan().fits_lanes() {
             return None;

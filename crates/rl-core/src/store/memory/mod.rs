@@ -45,17 +45,17 @@ const SHARDS: usize = 64;
 
 /// A store that keeps the counters in this process. It is the default, and needs no server.
 ///
-/// * **One lock, one look-up and one reading of the clock for each decision**, for all limits of the
-///   policy. A decision on a known subject allocates nothing.
+/// * **One lock, one look-up and one reading of the clock for each decision**, for all limits of
+///   the policy. A decision on a known subject allocates nothing.
 /// * **Bounded**: the store holds at most [`capacity`](MemoryStoreBuilder::capacity) subjects, by
 ///   default one million. Each new subject drops expired ones, so no background thread is needed.
 ///   When the store is full, a new subject evicts the one among a few that has used the smallest
 ///   fraction of its limits. A denied subject is never evicted. If all inspected subjects are
 ///   denied, new subjects share one counter until there is room again.
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
-///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two). Other
-///   policies take some 200 bytes more. A sliding log and a concurrency limit add 16 to 32 bytes for
-///   each entry, a sliding window adds 8 for each bucket.
+///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two).
+///   Other policies take some 200 bytes more. A sliding log and a concurrency limit add 16 to 32
+///   bytes for each entry, a sliding window adds 8 for each bucket.
 /// * Counters are local to the process, and are lost when it ends. `RedisStore` (feature `redis`)
 ///   has shared counters.
 ///
@@ -107,8 +107,8 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Returns the number of subjects that the store holds. It includes expired subjects that are not
-    /// dropped yet.
+    /// Returns the number of subjects that the store holds. It includes expired subjects that are
+    /// not dropped yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
@@ -125,7 +125,8 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// Locks a shard. A poisoned lock is ignored, because a panic under the lock leaves entries whole.
+/// Locks a shard. A poisoned lock is ignored, because a panic under the lock leaves no entry
+/// half-changed.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,10 +10,14 @@
 //!     1  layout               a `LayoutId`
 //! ```
 //!
-//! Times count from the shard's [`TimeBase`], a year before the store was created; 0 is no time. No
-//! number that a decision depends on is rounded. A subject is stored as an [`UnpackedEntry`] if it
-//! has one of these: a number above 2^32, a time outside of nearly nine years, more than twelve
-//! cells, buckets, a log, or states of another policy.
+//! Times count from the shard's [`TimeBase`], a year before the store was created; 0 means that
+//! there is no time. Only the end of the denial is rounded. No decision depends on it alone: it
+//! protects the subject from eviction, and selects a faster check of the windows.
+//!
+//! A *cell* is one of the integers that form the state of a limit. A subject is stored as an
+//! [`UnpackedEntry`] if its states do not fit: if they have more than twelve cells, a number above
+//! 2^32, a time outside the range of nearly nine years, a log or the buckets of a sliding window.
+//! The same applies if it has states of another policy.
 //!
 //! The packed form saves memory: with its fingerprint and its slot in the index, a subject takes
 //! two cache lines.
@@ -34,8 +38,8 @@ const TICK: u64 = 1 << 16;
 
 /// The time from which a shard counts its relative times.
 ///
-/// A relative time is the number of microseconds since then, plus one. It takes 48 bits from one year
-/// before the store was created to almost eight years after that.
+/// A relative time is the number of microseconds since the base, plus one. It takes 48 bits from
+/// one year before the store was created to almost eight years after that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimeBase(u64);
 
@@ -62,7 +66,8 @@ impl TimeBase {
         time.wrapping_sub(self.0).wrapping_add(1)
     }
 
-    /// Returns the time in µs since the epoch; 0 for 0.
+    /// Converts a relative time to µs since the epoch. Returns 0 for 0, which means that there is
+    /// no time.
     #[inline]
     const fn absolute(self, relative: u64) -> u64 {
         if relative == 0 { 0 } else { (relative - 1).wrapping_add(self.0) }
@@ -154,7 +159,8 @@ impl PackedEntry {
     ) -> Option<FastDecision<'_>> {
         let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
-        // While a recorded denial applies, one full window is enough to deny.
+        // While a recorded denial applies, one full window suffices to deny, and its end is not
+        // needed.
         let is_denied = at.relative < self.denied_until()
             && fixed_window::has_full_window(windows, &self.states, at, mode, cost);
         let decided = if is_denied {
@@ -251,8 +257,8 @@ impl PackedEntry {
         None
     }
 
-    /// Sets the earliest time of the next decision, unless the last change was later. A time that does not fit
-    /// is ignored.
+    /// Sets the earliest time of the next decision, unless the last change was later. A time that
+    /// does not fit is ignored.
     pub(super) fn delay_until(&mut self, earliest: Timestamp, base: TimeBase) {
         let earliest = base.relative(earliest.as_micros());
         if fits(earliest) {
@@ -324,8 +330,8 @@ impl PackedEntry {
         cells
     }
 
-    /// Replaces the cells, after a change at `at`. Returns `false` and changes nothing if a time or a number
-    /// does not fit.
+    /// Replaces the cells, after a change at `at`. Returns `false` and changes nothing if a time or
+    /// a number does not fit.
     #[inline]
     fn set_cells(&mut self, policy: &Policy, cells: &[u64], at: Timestamp, base: TimeBase) -> bool {
         let at = base.moment(at);

@@ -40,11 +40,11 @@ pub(super) fn earliest_after_reset(last_change: Timestamp, now: Timestamp) -> Ti
     if last_change < now { now } else { last_change.plus_micros(1) }
 }
 
-/// Returns whether the time of [`earliest_after_reset`] must be stored when the whole entry is
-/// removed.
+/// Returns whether the result of [`earliest_after_reset`] must be stored when the whole entry is
+/// removed. This is the case if the last change was at `now`, or less than a millisecond later
+/// because the clock has stepped back.
 ///
-/// If the clock has stepped back by a millisecond or more, the next decision may use the time of
-/// the clock.
+/// After a larger step back, the next decision may use the time of the clock.
 pub(super) fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
     const STEP_BACK_MICROS: u64 = 1_000;
 

@@ -220,8 +220,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Decides again, in the shared entry, for a new subject for which there is no room. `entry`
-    /// becomes the shared entry if there is none yet.
+    /// Repeats a decision in the shared entry, because the shard has no room for a new subject.
+    /// `entry` becomes the shared entry if there is none yet.
     fn decide_shared(
         &mut self,
         args: DecideArgs<'_>,

@@ -12,9 +12,10 @@
 //!          +--------+--------+--------+--------+
 //! ```
 //!
-//! The index is a Robin Hood hash table. It is written by hand because it takes 5 to 8 bytes for each
-//! record at every size. `hashbrown::HashTable<u32>` over the same chunks takes 6 to 12, because it
-//! doubles: 99.5 bytes for a subject of a million, where the goal is 96.
+//! The index is a Robin Hood hash table. It is written by hand because it takes 5 to 8 bytes for
+//! each record at every size. `hashbrown::HashTable<u32>` over the same chunks takes 6 to 12,
+//! because it doubles its size when it grows. With it, each of a million subjects would take 99.5
+//! bytes, and the goal is 96.
 
 use crate::store::fingerprint::Fingerprint;
 
@@ -24,7 +25,7 @@ const CHUNK: usize = 32;
 const POSITION_BITS: u32 = 20;
 const TAG_BITS: u32 = 6;
 const DISTANCE_SHIFT: u32 = POSITION_BITS + TAG_BITS;
-/// The increment of a slot for one unit of distance.
+/// The number to add to a slot if its distance grows by one.
 const ONE_FURTHER: u32 = 1 << DISTANCE_SHIFT;
 const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
 /// The largest distance of a record from its home.
@@ -35,8 +36,8 @@ pub(super) const MAX_RECORDS: usize = 1 << POSITION_BITS;
 
 /// Records by fingerprint.
 ///
-/// Records also have positions, from 0 to `len() - 1`. When a record is removed, the last one moves to
-/// its position.
+/// Records also have positions, from 0 to `len() - 1`. When a record is removed, the last one moves
+/// to its position.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     index: Index,
@@ -133,7 +134,8 @@ impl<T> Table<T> {
         &self.chunks[position / CHUNK][position % CHUNK]
     }
 
-    /// Builds an index with 1.5 times as many homes, or more if a record would be too far from its home.
+    /// Builds an index with 1.5 times as many homes, or more if a record would be too far from its
+    /// home.
     fn rebuild_index(&mut self) {
         let mut homes = self.index.homes;
         loop {
@@ -172,7 +174,8 @@ impl Index {
         len > self.homes / 5 * 4
     }
 
-    /// Returns the home of `subject`, and the slot of a record there whose position is 0.
+    /// Returns the home of `subject`, and the value of a slot there that refers to `subject` at
+    /// position 0.
     #[inline]
     fn home(&self, subject: Fingerprint) -> (usize, u32) {
         // A product, not a remainder, so that the number of homes need not be a power of two.
@@ -238,7 +241,8 @@ impl Index {
 
     fn remove(&mut self, subject: Fingerprint, position: usize) {
         let mut at = self.slot_of(subject, position);
-        // The following slots move one closer, until one that is free or at its home.
+        // The following records move one slot closer to their homes. The loop ends at a slot that
+        // is free, or whose record is at its home.
         while let Some(&next) = self.slots.get(at + 1)
             && next >= 2 * ONE_FURTHER
         {

@@ -97,7 +97,7 @@ fn eviction_prefers_the_least_used_of_the_inspected_subjects() {
     let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 9
     });
-    // A shard that gets eight of them by chance has to evict one.
+    // A shard that gets eight of these subjects by chance has to evict one of them.
     assert!(remaining.count() >= 60);
 }
 
@@ -123,7 +123,7 @@ fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     assert!(remaining.count() >= 60);
 }
 
-/// New subjects must neither evict a denied subject nor be uncounted.
+/// New subjects must not evict a denied subject, and must be counted although there is no room.
 #[test]
 fn new_subjects_share_an_entry_when_all_others_are_denied() {
     let (store, clock) = store(64);
@@ -272,8 +272,8 @@ fn a_refunded_subject_can_be_evicted_again() {
     assert_eq!(store.len(), 64);
 }
 
-/// Regression: a denial was lost when another limit was reset, when another policy was charged, and when
-/// some units remained, but too few.
+/// Fault: a denied subject was evicted after another of its limits was reset, after another policy
+/// was charged, or if some units remained, but too few for the request.
 #[test]
 fn a_denied_subject_is_not_evicted_whatever_limit_denies_it() {
     let (store, _) = store(64);

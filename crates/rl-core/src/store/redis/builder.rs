@@ -134,8 +134,8 @@ impl RedisStoreBuilder {
     }
 
     /// Divides the subjects of a cluster into this many groups, from 1 to 16 384. All keys of a
-    /// group are in one slot, so the checks of its subjects share calls. Defaults to no groups: each
-    /// subject has a slot of its own, and only checks of one subject share a call.
+    /// group are in one slot, so the checks of its subjects share calls. Defaults to no groups:
+    /// each subject has a slot of its own, and only checks of one subject share a call.
     ///
     /// Four to eight groups for each primary are a good number: the fewer the groups, the more
     /// subjects share a call. The slots of the groups are spread evenly over all slots. A cluster

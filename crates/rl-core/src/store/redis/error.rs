@@ -131,7 +131,8 @@ pub(super) fn classify(error: RedisError) -> StoreError {
     StoreError::new(kind(&error, code.as_deref())).with_detail(detail(&error, code.as_deref()))
 }
 
-/// Returns the code of an error reply. For a pipeline, it is the code of the first command that failed.
+/// Returns the code of an error reply. For a pipeline, it is the code of the first command that
+/// failed.
 fn code(error: &RedisError) -> Option<String> {
     if let Some(code) = error.code() {
         return Some(code.to_owned());

@@ -158,8 +158,8 @@ impl RedisStore {
         RedisStoreBuilder::new(Servers::Cluster(urls))
     }
 
-    /// Returns the scripts of a layout that decide these policies, for operators who load them ahead
-    /// of the service.
+    /// Returns the scripts of a layout that decide these policies, for operators who load them
+    /// ahead of the service.
     ///
     /// Policies whose limits are of the same kinds share scripts. A store runs the scripts of the
     /// first 64 combinations of kinds that it decides. Others, and all operations but checks and

@@ -62,7 +62,7 @@ fn a_denied_subject_stays_denied_under_a_flood() {
     }
 }
 
-/// Permits may be held for long. A flood in the meantime must neither release nor lose them.
+/// A flood must neither release nor lose permits, even if they are held for a long time.
 #[test]
 fn permits_survive_a_flood_and_are_released_one_by_one() {
     let (store, clock) = store(64 * 4);
@@ -133,8 +133,8 @@ fn permits_in_the_shared_entry_are_renewed_and_released_there() {
     assert_eq!(used(&store, policy, subject), [0]);
 }
 
-/// Regression: eviction compared remaining units. A subject that had used four fifths of a large
-/// limit had more units left than a small limit ever grants. It was evicted first.
+/// Fault: eviction compared remaining units. A subject that had used four fifths of a large limit
+/// was evicted first, because it had more units left than a small limit ever grants.
 #[test]
 fn large_consumers_are_not_evicted_for_small_ones() {
     let (store, _) = store(64 * 16);

@@ -13,7 +13,8 @@ use crate::store::redis::scripts::Script;
 /// A handle to a multiplexed connection. Clones share the connection.
 #[derive(Clone)]
 pub(crate) struct Connection {
-    // Dropped before `connection`, so that a connection that this process closes does not count as failed.
+    // Dropped before `connection`, so that a connection that this process closes does not count as
+    // failed.
     liveness: Arc<Liveness>,
     connection: MultiplexedConnection,
     /// Whether an `ASKING` precedes each command.

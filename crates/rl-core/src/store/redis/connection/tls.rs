@@ -68,8 +68,8 @@ impl Tls {
 
     /// Presents a client certificate to servers (mutual TLS).
     ///
-    /// `certificate` is the certificate, followed by the intermediate certificates if there are any. `key`
-    /// is its private key. Both are PEM text.
+    /// `certificate` is the certificate, followed by the intermediate certificates if there are
+    /// any. `key` is its private key. Both are PEM text.
     pub fn client_certificate(
         mut self,
         certificate: impl Into<Vec<u8>>,
@@ -79,8 +79,8 @@ impl Tls {
         self
     }
 
-    /// Reads the [`client_certificate`](Self::client_certificate) and its key from files, once, when the
-    /// store connects.
+    /// Reads the [`client_certificate`](Self::client_certificate) and its key from files, once,
+    /// when the store connects.
     pub fn client_certificate_files(
         mut self,
         certificate: impl Into<PathBuf>,

@@ -119,7 +119,8 @@ proptest! {
         prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN);
     }
 
-    /// Checks that no key with the tag of a group is a key of another owner, or a key without groups.
+    /// Checks that no key with the tag of a group is a key of another owner, or a key without
+    /// groups.
     #[test]
     fn keys_of_groups_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),

@@ -9,8 +9,8 @@
 --@ constants period max
 
 --@ month
--- Returns the end of the calendar month that contains the time. Years begin in March here, so that the
--- leap day comes last.
+-- Returns the end of the calendar month that contains the time. Years begin in March here, so that
+-- the leap day comes last.
 local function month_end(time)
   local floor, day_length = math.floor, 86400000000
   local day = floor(time / day_length)

@@ -30,8 +30,8 @@ local ENTRY_FORMAT, ITEM_FORMAT = 'I7I7', 'I7I7I2I4'
 
 local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
 
--- Returns the first time, the units, the number of entries and the name of a sealed block. Blocks are
--- numbered from 0.
+-- Returns the first time, the units, the number of entries and the name of a sealed block. Blocks
+-- are numbered from 0.
 local function log_item(log, index) return struct.unpack('>I7I7I2I4', log.list, index * ITEM + 1) end
 
 -- Reads the list of sealed blocks. Returns whether it contains the blocks that the cells describe.
@@ -302,7 +302,8 @@ local function log_advance(slot, log)
 end
 
 local sliding_log = {
-  -- Drops the entries that no longer count. Returns false if the entries do not agree with the cells.
+  -- Drops the entries that no longer count. Returns false if the entries do not agree with the
+  -- cells.
   open = function(slot)
     local total, count, oldest, newest, left, sealed = unpack(slot, 1, 6)
     local log = { tail = '', left = '', gone = {} }
