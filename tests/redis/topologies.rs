@@ -6,6 +6,7 @@ mod cluster;
 mod load;
 mod memory;
 mod sentinel;
+mod slot_groups;
 mod tls;
 
 use std::time::Duration;

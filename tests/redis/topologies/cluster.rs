@@ -17,7 +17,7 @@ use crate::store_conformance::{ServerTime, manual_clock};
 const ON_A_CLUSTER: &str = "+cluster|slots +asking";
 
 /// Starts a cluster whose servers all have the user of REDIS.md.
-async fn start() -> RedisCluster {
+pub(super) async fn start() -> RedisCluster {
     let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     assert!(page.contains(ON_A_CLUSTER));
     let cluster = RedisCluster::start().await;
@@ -28,14 +28,14 @@ async fn start() -> RedisCluster {
 }
 
 /// Creates a store with one URL. It finds the other servers through that server.
-fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
+pub(super) fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
     let builder = RedisStore::cluster(&cluster.urls()[4..5]).user("rl").password("secret");
     // There is no denial cache, so that every decision needs a server.
     builder.local_denial(false)
 }
 
 /// The number of slot groups of the tests: three on each primary.
-const GROUPS: u32 = 9;
+pub(super) const GROUPS: u32 = 9;
 
 /// Creates a store with the permissions of an administrator.
 fn store_of_administrator(cluster: &RedisCluster) -> RedisStoreBuilder {
@@ -305,7 +305,7 @@ async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
 }
 
 /// Returns the time at which the replica of the first primary reports itself as a primary.
-async fn promotion(cluster: &RedisCluster) -> Timestamp {
+pub(super) async fn promotion(cluster: &RedisCluster) -> Timestamp {
     let mut replica = Bystander::new(&cluster.servers[3]).await;
     let mut ticks = tokio::time::interval(Duration::from_millis(2));
     let promoted = async {

@@ -1,0 +1,58 @@
+//! Slot groups of a cluster: a fail-over, and instances that disagree on their number.
+
+use rl_core::time::{Clock, SystemClock};
+use rl_core::{Limit, Origin, RateLimiter, Subject};
+
+use super::cluster::{GROUPS, promotion, start, store};
+use super::load::{Load, first_decision};
+use super::{PATIENCE, patient};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_with_slot_groups_that_dies_under_load_is_replaced_within_a_second() {
+    let mut cluster = start().await;
+    let grouped = store(&cluster).slot_groups(GROUPS).connect().await.unwrap();
+    let mut load = Load::start(RateLimiter::builder(), grouped).await;
+    load.run_for(1.3).await;
+    cluster.servers[0].stop();
+    let failed = SystemClock.now();
+    let promoted = promotion(&cluster).await;
+    let asked = first_decision(&cluster.servers[3]).await;
+    load.run_for(3.0).await;
+    load.stop()
+        .await
+        .figures(failed, failed, promoted, asked)
+        .assert_bounds("primary of a cluster with slot groups killed");
+}
+
+/// The number is part of the keys, so each number has counters of its own. REDIS.md says so: for
+/// the time of a change, each number grants the whole limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_with_different_numbers_of_slot_groups_count_apart() {
+    const LIMIT: u32 = 5;
+    let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
+    assert!(page.contains("a change each number grants the whole limit"));
+    let cluster = start().await;
+    let subject = Subject::user("alice");
+    for groups in [Some(GROUPS), Some(GROUPS + 1), None] {
+        let mut allowed = 0;
+        // Two instances with one number share the counters.
+        for _ in 0..2 {
+            let mut store = store(&cluster);
+            if let Some(groups) = groups {
+                store = store.slot_groups(groups);
+            }
+            let limiter = RateLimiter::builder()
+                .limit(Limit::per_day(LIMIT))
+                .store(patient(store).await)
+                .deadline(PATIENCE)
+                .build()
+                .unwrap();
+            for _ in 0..2 * LIMIT {
+                let decision = limiter.check(&subject, 1).await;
+                assert_eq!(decision.origin(), Origin::Store);
+                allowed += u32::from(decision.is_allowed());
+            }
+        }
+        assert_eq!(allowed, LIMIT, "{groups:?}");
+    }
+}
