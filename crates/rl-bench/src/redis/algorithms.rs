@@ -47,6 +47,16 @@ enum ServerSide {
     Denied,
     /// The script for the algorithm alone, or the script of six keys.
     Script,
+    /// The script of six keys, which also returns the time. For the readable layout only.
+    TimedScript,
+}
+
+impl ServerSide {
+    const ALL: [Self; 4] = [Self::Ours, Self::Denied, Self::Script, Self::TimedScript];
+
+    const fn is_script(self) -> bool {
+        matches!(self, Self::Script | Self::TimedScript)
+    }
 }
 
 impl Measured {
@@ -80,7 +90,10 @@ impl Measured {
             (ServerSide::Script, None) if self.row.name == SIX_WINDOWS => {
                 Some(Candidate::six_keys(server, database, u32::try_from(max)?).await?)
             }
-            (ServerSide::Script, None) => None,
+            (ServerSide::TimedScript, _) if self.name == READABLE => {
+                Some(Candidate::six_keys_timed(server, database, u32::try_from(max)?).await?)
+            }
+            (ServerSide::Script | ServerSide::TimedScript, _) => None,
         })
     }
 }
@@ -101,7 +114,7 @@ impl ServerRace {
     ) -> Result<Self, Box<dyn Error>> {
         let (mut entered, mut candidates) = (Vec::new(), Vec::new());
         for measured in all {
-            for side in [ServerSide::Ours, ServerSide::Denied, ServerSide::Script] {
+            for side in ServerSide::ALL {
                 if !wanted(measured, side) {
                     continue;
                 }
@@ -164,11 +177,11 @@ pub(super) async fn speed(
     let head = ["", "thousand/s", "command", "all", "denied", "beside script", "too many"];
     let (mut table, mut bars) = (Table::new(&title, head), Vec::new());
     for measured in &all {
-        for side in [ServerSide::Ours, ServerSide::Script] {
+        for side in [ServerSide::Ours, ServerSide::Script, ServerSide::TimedScript] {
             let Some(place) = race.place(measured.name, side) else { continue };
-            let name = match side {
-                ServerSide::Script => format!("{}: {}", measured.name, race.candidates[place].name),
-                ServerSide::Ours | ServerSide::Denied => measured.name.to_owned(),
+            let name = match side.is_script() {
+                true => format!("{}: {}", measured.name, race.candidates[place].name),
+                false => measured.name.to_owned(),
             };
             let show = |value: Option<f64>| value.map_or("".into(), |v| format!("{v:.2}").into());
             let ours = race.multiple(measured.name, measured.name, ServerSide::Script);
@@ -198,25 +211,27 @@ pub(super) async fn speed(
     if !report.goals_only {
         report.chart(chart(bars));
     }
-    goals.extend(all.iter().filter_map(|measured| goal(&race, measured)));
+    for measured in &all {
+        goals.extend(goal(&race, measured, ServerSide::Script));
+        goals.extend(goal(&race, measured, ServerSide::TimedScript));
+    }
     Ok(())
 }
 
-/// Returns the goal about a row.
-fn goal(race: &ServerRace, measured: &Measured) -> Option<Goal> {
+/// Returns the goal about a row beside a script.
+fn goal(race: &ServerRace, measured: &Measured, script: ServerSide) -> Option<Goal> {
     let name = measured.name;
-    let (goal, beside, side, floor, moon) = match name {
-        SIX_WINDOWS => return None,
-        SIX_KINDS => ("E7", SIX_WINDOWS, ServerSide::Ours, 2.0, 1.5),
-        READABLE => ("E8", READABLE, ServerSide::Script, 1.0, 0.7),
-        _ => ("E6", name, ServerSide::Script, 1.0, 0.5),
+    let (goal, beside, side, floor, moon) = match (name, script) {
+        (SIX_WINDOWS, _) => return None,
+        (READABLE, script) => ("E8", READABLE, script, 1.0, 0.7),
+        (_, ServerSide::TimedScript) => return None,
+        (SIX_KINDS, _) => ("E7", SIX_WINDOWS, ServerSide::Ours, 2.0, 1.5),
+        _ => ("E6", name, script, 1.0, 0.5),
     };
     let multiple = race.multiple(name, beside, side)?;
     let script = race.candidates[race.place(beside, side)?].name;
-    let what = match side {
-        ServerSide::Script => format!("{name}: server time beside {script}"),
-        ServerSide::Ours | ServerSide::Denied => format!("{name}: server time beside {beside}"),
-    };
+    let beside = if side.is_script() { script } else { beside };
+    let what = format!("{name}: server time beside {beside}");
     Some(Goal::measured(goal, &what, (floor, moon, Unit::AtMost("x")), multiple))
 }
 

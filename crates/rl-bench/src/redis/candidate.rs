@@ -129,6 +129,18 @@ impl Candidate {
         Self::key_per_limit(server, database, max, &Period::NAMED.map(Period::as_millis)).await
     }
 
+    /// Creates the usual script for six periods, which also returns the time of the server.
+    pub(super) async fn six_keys_timed(
+        server: &Server,
+        database: usize,
+        max: u32,
+    ) -> Result<Self, Box<dyn Error>> {
+        let periods = Period::NAMED.map(Period::as_millis);
+        let text = include_str!("six_keys_timed.lua");
+        let script = Self::script_of_keys(server, database, text, max, &periods).await?;
+        Ok(Self { name: "six-key script with the time", ..script })
+    }
+
     /// Creates the usual script for any periods, in ms.
     pub(super) async fn key_per_limit(
         server: &Server,
@@ -137,6 +149,17 @@ impl Candidate {
         periods: &[u64],
     ) -> Result<Self, Box<dyn Error>> {
         let text = include_str!("six_keys.lua");
+        Self::script_of_keys(server, database, text, max, periods).await
+    }
+
+    /// Creates a script with a key for each period, in ms.
+    async fn script_of_keys(
+        server: &Server,
+        database: usize,
+        text: &str,
+        max: u32,
+        periods: &[u64],
+    ) -> Result<Self, Box<dyn Error>> {
         let suffixes: Vec<String> = (0..periods.len()).map(|n| format!(":limit-{n}")).collect();
         let keys = keys(&suffixes.iter().map(String::as_str).collect::<Vec<_>>(), SUBJECTS);
         let tail = [&vec![max.into(); periods.len()], periods].concat();
