@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rl_core::store::Layout;
-use rl_core::{Limit, Origin, Subject};
+use rl_core::{Limit, Origin, Policy, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, six_limits, store_of, used};
@@ -132,6 +132,43 @@ async fn usage_and_peeks_write_nothing() {
         let (contents_after, expiries_after) = super::denials::snapshot(&mut operator).await;
         assert_eq!(contents_after, contents, "{layout:?}");
         assert!(expiries_after <= expiries, "{layout:?}");
+    }
+}
+
+/// Lua limits the variables of a function. Policies beyond that are decided by the script for any
+/// policy.
+#[tokio::test]
+async fn the_longest_policies_are_decided_and_their_scripts_can_be_loaded() {
+    let server = RedisServer::start();
+    let store = store_of(&server, Layout::Packed).await;
+    let mut operator = Bystander::new(&server).await;
+    let window = |hours: usize| format!("3/{hours}h:sliding-window:precision={}m", 6 * hours);
+    let policies: [Vec<String>; 4] = [
+        (1..=16).map(window).collect(),
+        (1..=14).map(window).collect(),
+        (1..=6).map(|hours| format!("3/{hours}h:sliding-log")).chain((1..=6).map(window)).collect(),
+        (1..=6).map(|hours| format!("3:concurrency:lease={hours}h")).collect(),
+    ];
+    for (number, limits) in policies.iter().enumerate() {
+        let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        let policy = Policy::new(limits.clone()).unwrap();
+        for script in RedisStore::scripts(Layout::Packed, [&policy]) {
+            let mut load = redis::cmd("SCRIPT");
+            let sha: String = operator.send(load.arg("LOAD").arg(script.text())).await;
+            assert_eq!(sha, script.sha(), "{}", script.name());
+        }
+        let limiter = limiter(&store, &limits);
+        let subjects = [1, 2].map(|n| Subject::user(&format!("user-{number}-{n}")));
+        let mut allowed = 0;
+        for _ in 0..4 {
+            // Both are in flight at the same time.
+            let (one, two) = (check(&limiter, &subjects[0]), check(&limiter, &subjects[1]));
+            for decision in <[_; 2]>::from(tokio::join!(one, two)) {
+                assert_eq!(decision.origin(), Origin::Store, "policy {number}");
+                allowed += u32::from(decision.is_allowed());
+            }
+        }
+        assert_eq!(allowed, 6, "policy {number}");
     }
 }
 

@@ -127,7 +127,7 @@ impl RedisStoreBuilder {
     /// their own. Defaults to 64.
     ///
     /// Further combinations, and with 0 all of them, are decided by one script for any policy, which
-    /// takes the server several times as long. A server keeps about 100 kB for each script.
+    /// takes the server several times as long. A server keeps about 200 kB for each script.
     pub fn script_shapes(mut self, most: usize) -> Self {
         self.script_shapes = most;
         self

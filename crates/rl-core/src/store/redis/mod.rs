@@ -172,8 +172,9 @@ impl RedisStore {
         for policy in policies {
             let shape = PolicyEncoding::new(policy).script_shape();
             for purpose in Purpose::of_layout(layout) {
-                let script = scripts::of_shape(*purpose, &shape);
-                if !scripts.iter().any(|listed| listed.sha() == script.sha()) {
+                if let Some(script) = scripts::of_shape(*purpose, &shape)
+                    && !scripts.iter().any(|listed| listed.sha() == script.sha())
+                {
                     scripts.push(script);
                 }
             }

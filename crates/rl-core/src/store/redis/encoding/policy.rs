@@ -202,7 +202,7 @@ fn format_of(limits: &[StoredLimit], header: usize, width: u8) -> (Vec<u8>, u16)
             len += usize::from(size);
         }
         if limit.kind == Kind::SlidingWindow {
-            let buckets = 7 * usize::from(limit.older);
+            let buckets = usize::from(width) * usize::from(limit.older);
             format.extend(format!("c{buckets}").into_bytes());
             len += buckets;
         }
@@ -229,7 +229,12 @@ fn shape(policy: &Policy, order: &[usize]) -> Vec<u8> {
 /// Returns the number of bytes of a count: enough for the largest count that the policy allows.
 fn width(policy: &Policy) -> u8 {
     let is_short = |limit: &Limit| {
-        matches!(limit.algorithm(), Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter)
+        matches!(
+            limit.algorithm(),
+            Algorithm::FixedWindow { .. }
+                | Algorithm::SlidingWindowCounter
+                | Algorithm::SlidingWindow { .. }
+        )
     };
     let limits = policy.limits().iter().map(|named| named.limit()).filter(is_short);
     bytes_of(limits.map(Limit::max).max().unwrap_or_default())

@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
                 let mut cells = Vec::with_capacity(3 + usize::from(limit.older));
                 cells.extend([newest, since, current]);
                 for _ in 0..limit.older {
-                    cells.push(self.number()?);
+                    cells.push(self.number_of(width.into())?);
                 }
                 if total != counting_units(limit, newest, &cells[2..], now) {
                     return Err(Some("a total that is not that of its buckets"));

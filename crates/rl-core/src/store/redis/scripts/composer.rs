@@ -31,6 +31,10 @@ const FAST_PATH: &str = include_str!("shape.lua");
 const READABLE_FAST_PATH: &str = include_str!("readable_shape.lua");
 const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
 
+/// The most registers of a fast path for cells and constants. A function in Lua has 250, of which 200
+/// may hold local variables. The rest of a fast path needs about 45.
+const MAX_REGISTERS: usize = 190;
+
 /// The operations of an algorithm, with the variable that each returns.
 const OPERATIONS: [(&str, &str); 6] = [
     ("valid", "is_ours"),
@@ -154,6 +158,17 @@ fn helpers(kinds: &[Kind]) -> String {
     helpers.iter().map(|text| format!("{text}\n")).collect()
 }
 
+/// Returns whether Lua can compile a fast path for limits of these kinds.
+pub(super) fn can_compose(limits: &[LimitKind]) -> bool {
+    let registers = |limit: &LimitKind| {
+        let AlgorithmParts { cells, constants, .. } = AlgorithmParts::of(limit.kind);
+        let of_entries = if limit.kind.is_log() { 2 } else { 0 };
+        // A cell is a variable, and an argument of `struct.pack`.
+        2 * cells.len() + constants.len() + of_entries
+    };
+    limits.iter().map(registers).sum::<usize>() <= MAX_REGISTERS
+}
+
 /// Returns the fast path of checks for limits of these kinds. It is empty if there are none.
 pub(super) fn fast_path(limits: &[LimitKind]) -> String {
     with_helpers(FAST_PATH, limits)
@@ -195,6 +210,7 @@ fn written_out(template: &str, limits: &[LimitKind]) -> String {
         } else {
             let line = line.replace("STRIDE", &(1 + logs).to_string());
             let line = line.replace("LIMITS", &limits.len().to_string());
+            let line = line.replace("LOGS", &logs.to_string());
             script.push_str(&with_lists(&line, limits));
             script.push('\n');
         }

@@ -31,7 +31,7 @@ use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, ScriptShape, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// The default of the largest number of shapes whose scripts a store runs.
 pub(super) const MAX_SHAPES: usize = 64;
@@ -132,12 +132,15 @@ static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
     })
 });
 
-/// Returns the script with a fast path for limits of this shape.
-pub(super) fn of_shape(purpose: Purpose, shape: &ScriptShape) -> &'static Script {
+/// Returns the script with a fast path for limits of this shape, unless it would be too long.
+pub(super) fn of_shape(purpose: Purpose, shape: &ScriptShape) -> Option<&'static Script> {
+    if !composer::can_compose(shape) {
+        return None;
+    }
     let mut scripts = SHAPES.lock().unwrap_or_else(PoisonError::into_inner);
     // Leaked, because scripts are used as long as the process runs. Each store bounds their number.
     let new = || -> &'static Script { Box::leak(Box::new(Script::of_shape(purpose, shape))) };
-    scripts.entry((purpose, shape.clone())).or_insert_with(new)
+    Some(scripts.entry((purpose, shape.clone())).or_insert_with(new))
 }
 
 /// The scripts of the shapes that a store has used for one purpose.
@@ -148,7 +151,8 @@ pub(super) fn of_shape(purpose: Purpose, shape: &ScriptShape) -> &'static Script
 pub(super) struct ShapeScripts {
     purpose: Purpose,
     most: usize,
-    scripts: RwLock<HashMap<ScriptShape, &'static Script>>,
+    /// `None` if the script would be too long.
+    scripts: RwLock<HashMap<ScriptShape, Option<&'static Script>>>,
 }
 
 impl ShapeScripts {
@@ -156,12 +160,12 @@ impl ShapeScripts {
         Self { purpose, most, scripts: RwLock::default() }
     }
 
-    /// Returns the script with a fast path for limits of this shape, or `None` if there are too
-    /// many shapes.
+    /// Returns the script with a fast path for limits of this shape. `None` if it would be too long,
+    /// or if there are too many shapes.
     pub(super) fn get(&self, shape: &ScriptShape) -> Option<&'static Script> {
         let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
         match scripts.get(shape) {
-            Some(script) => Some(script),
+            Some(script) => *script,
             None if scripts.len() >= self.most => None,
             None => {
                 drop(scripts);
@@ -175,8 +179,8 @@ impl ShapeScripts {
         let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have added this script, or the last that is allowed, in the meantime.
         let has_room = scripts.len() < self.most || scripts.contains_key(shape);
-        has_room
-            .then(|| *scripts.entry(shape.clone()).or_insert_with(|| of_shape(self.purpose, shape)))
+        let new = || of_shape(self.purpose, shape);
+        if has_room { *scripts.entry(shape.clone()).or_insert_with(new) } else { None }
     }
 }
 
@@ -336,7 +340,10 @@ mod tests {
         let [one, two] = [Some("decide 1*gcra"), Some("decide 2*gcra")];
         assert_eq!(names, [one, two, None, one]);
         assert!(ShapeScripts::new(Purpose::Decide, 0).get(&shape(1)).is_none());
-        let text = of_shape(Purpose::Decide, &shape(2)).text();
+        let text = of_shape(Purpose::Decide, &shape(2)).unwrap().text();
         assert!(text.contains("micros_2") && !text.contains("--"), "{text}");
+        let windows = LimitKind { kind: Kind::SlidingWindow, counts_requests: false };
+        let has_script = |limits| of_shape(Purpose::Decide, &smallvec::smallvec![windows; limits]);
+        assert!(has_script(14).is_some() && has_script(15).is_none());
     }
 }

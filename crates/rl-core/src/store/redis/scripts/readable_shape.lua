@@ -27,11 +27,11 @@ do
   end
   if used_i + COST > max_i then fits = false end
   --@ end
-  local texts = table.concat({ <<text>> }, ',')
+  local texts = table.concat({ '', <<text>> }, ',')
   -- Rejects numbers that contain another character than a digit, or a leading zero.
-  if is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, '%f[%d]0%d') then
+  if is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, ',0%d') then
     if fits then
-      local units = string.format('%.0f', cost)
+      local units = string.format('%d', cost)
       --@ each
       if ttl_i > 0 then
         used_i = redis.call('INCRBY', KEYS[INDEX], TEXT)
@@ -46,6 +46,6 @@ do
     --@ each
     ttl_i = ttl_i > 0 and ttl_i * 1000 - part or 0
     --@ end
-    return struct.pack('>BBI2', 1, 0, fits and 1 or 0) .. struct.pack(ARGV[4], ARGV[3], now, <<ttl, used>>)
+    return (fits and '\1\0\0\1' or '\1\0\0\0') .. struct.pack(ARGV[4], ARGV[3], now, <<ttl, used>>)
   end
 end

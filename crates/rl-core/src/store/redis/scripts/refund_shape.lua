@@ -9,6 +9,7 @@ do
   local when = struct.unpack('>I7', plan, 2)
   local <<constants>> = struct.unpack('><<I7 constants>>', plan, 7 * LIMITS + 9)
   local floor, ceil, min, max_of = math.floor, math.ceil, math.min, math.max
+  local bucket_size = string.byte(shape, 2)
   local stored, first = redis.pcall('GET', KEYS[1]), 1
   if not stored then return false end
   if #stored == struct.size(format) then
@@ -36,7 +37,8 @@ do
       end
       --@ end
       local value = struct.pack(format, shape, now, <<cells>>)
-      redis.call('SET', KEYS[1], value, 'PX', max_of(1, ceil((now + longest - clock) / 1000)) + linger)
+      local lifetime = max_of(1, ceil((now + longest - clock) / 1000)) + linger
+      redis.call('SET', KEYS[1], value, 'PX', string.format('%d', lifetime))
       return false
     end
   end

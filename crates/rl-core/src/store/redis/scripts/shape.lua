@@ -11,6 +11,7 @@
 --                        After I7, it is replaced by the same number of integer formats
 --   COST                 stands for the cost, or 1 for a limit that counts requests
 --   STRIDE               stands for the number of keys of a subject
+--   LOGS                 stands for the number of logs
 --   LOG                  stands for the index in KEYS of the entries of a log
 --
 -- Every subject has the same number of calls of one cost. The first calls that fit are allowed. If
@@ -28,16 +29,16 @@
 --            the state as it would be stored
 --            7 bytes  for each log, the time at which the units that a denied call lacks will be
 --                     available; 0 as in decide.lua
---          its own.
 do
   local cost, times, least, size, <<constants>> = struct.unpack('>I7I2I2I2<<I7 constants>>', plan, 6)
-  local subjects, is_complete = #KEYS / STRIDE, true
-  local all, replies
-  if subjects > 1 then all, replies = STRIDE == 1 and redis.pcall('MGET', unpack(KEYS)), {} end
+  local subjects, bucket_size = #KEYS / STRIDE, string.byte(shape, 2)
+  -- The values under the keys, the parts of the reply, and the subjects of which a call is not allowed.
+  local all, replies, partly
+  if subjects > 1 then all, replies = redis.pcall('MGET', unpack(KEYS)), {} end
   for n = 1, subjects do
     local first = (n - 1) * STRIDE + 1
-    -- MGET returns nothing for a key that is not a string, or if the user has no permission for it.
-    local stored = all and all[n] or redis.pcall('GET', KEYS[first])
+    -- MGET returns nothing for a key that is not a string, such as a log, or if the user has no permission.
+    local stored = all and all[first] or redis.pcall('GET', KEYS[first])
       or shape .. string.rep('\0', size - #shape)
     local calls, healed, value, waits = 65535, 0, '', ''
     if #stored == size then
@@ -89,8 +90,8 @@ do
           local lifetime = now + longest - clock + 999
           lifetime = (lifetime - lifetime % 1000) / 1000 + linger
           if calls > 0 then
-            redis.call('SET', KEYS[first], value, 'PX', lifetime)
-            if calls == times and subjects == 1 then return value end
+            -- The server converts a number more slowly.
+            redis.call('SET', KEYS[first], value, 'PX', string.format('%d', lifetime))
           else
             if redis.call('PTTL', KEYS[first]) == -1 then
               -- Another client removed the expiry. Without one the key would stay for ever.
@@ -101,26 +102,31 @@ do
             --@ part heal
             --@ end
           end
-          --@ each
-          --@ part wait
-          --@ end
+          if calls < times then
+            --@ each
+            --@ part wait
+            --@ end
+          end
         end
       end
     end
     if subjects == 1 then
+      if calls == times then return value end
       if calls < 65535 then return struct.pack('>BBI2', 1, healed, calls) .. value .. waits end
       -- A GET of a key of another type returns an error table. decide.lua reports that error.
       found = type(stored) == 'string' and stored
+    elseif calls == times then
+      replies[n] = value
     else
-      is_complete = is_complete and calls == times
-      local at = 3 * n
-      replies[at - 2], replies[at - 1], replies[at] = struct.pack('>BI2', healed, calls), value, waits
+      partly = partly or {}
+      partly[n], replies[n] = true, struct.pack('>BI2', healed, calls) .. value .. waits
     end
   end
   if subjects > 1 then
-    if is_complete then
-      for n = 1, subjects do replies[3 * n - 2], replies[3 * n] = '', '' end
-      return table.concat(replies)
+    if not partly then return table.concat(replies) end
+    local head, waits = struct.pack('>BI2', 0, times), string.rep('\0', 7 * LOGS)
+    for n = 1, subjects do
+      if not partly[n] then replies[n] = head .. replies[n] .. waits end
     end
     return '\1' .. table.concat(replies)
   end

@@ -72,7 +72,7 @@ else
 end
 total_i, newest_i = total_i + units, now
 redis.call('HSET', KEYS[LOG], 't', tail_i)
-redis.call('PEXPIRE', KEYS[LOG], math.ceil((now + period_i - clock) / 1000) + linger)
+redis.call('PEXPIRE', KEYS[LOG], string.format('%d', math.ceil((now + period_i - clock) / 1000) + linger))
 
 --@ heal
 if redis.call('PTTL', KEYS[LOG]) == -1 then
@@ -111,7 +111,8 @@ if count_i > 0 and when > now - period_i then
       else
         newest_i = struct.unpack('>I7', tail_i, #tail_i - 13)
         redis.call('HSET', KEYS[LOG], 't', tail_i)
-        redis.call('PEXPIRE', KEYS[LOG], max_of(1, ceil((newest_i + period_i - clock) / 1000)) + linger)
+        local lives = max_of(1, ceil((newest_i + period_i - clock) / 1000)) + linger
+        redis.call('PEXPIRE', KEYS[LOG], string.format('%d', lives))
       end
       break
     end

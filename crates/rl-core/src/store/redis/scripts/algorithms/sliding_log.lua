@@ -238,22 +238,27 @@ local function log_leaves_with(slot, log, units)
   if not log_read_list(slot, log) then return slot[4] end
   local bytes = log.oldest or log_block(slot, log, 0)
   if not bytes then return slot[4] end
-  local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, sealed), log.list) }
   -- If no entry of the oldest block has expired, the list shows whether the whole block is too
   -- small.
-  if slot[5] == 0 and items[2] < units then
-    units = units - items[2]
+  local _, of_oldest = log_item(log, 0)
+  if slot[5] == 0 and of_oldest < units then
+    units = units - of_oldest
   else
     time, units = log_leave(bytes, slot[5], units)
     if time then return time end
   end
-  for index = 1, sealed - 1 do
-    local its_units = items[4 * index + 2]
-    if its_units >= units then
-      bytes = log_block(slot, log, index)
-      return bytes and log_leave(bytes, 0, units) or slot[4]
+  -- Read in parts, because usually the first blocks are enough.
+  for first = 1, sealed - 1, 32 do
+    local count = min(32, sealed - first)
+    local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, count), log.list, first * ITEM + 1) }
+    for i = 0, count - 1 do
+      local its_units = items[4 * i + 2]
+      if its_units >= units then
+        bytes = log_block(slot, log, first + i)
+        return bytes and log_leave(bytes, 0, units) or slot[4]
+      end
+      units = units - its_units
     end
-    units = units - its_units
   end
   return log_leave(log.tail, 0, units) or slot[4]
 end

@@ -19,3 +19,5 @@
 local floor, ceil, min, max_of = math.floor, math.ceil, math.min, math.max
 local algorithms, cell_counts = {}, {}
 local last, gone = 0, 0
+-- Buckets of sliding windows have any size here, and are converted when states are read and written.
+local bucket_size = 7

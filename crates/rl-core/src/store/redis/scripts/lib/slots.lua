@@ -26,7 +26,7 @@
 --   counts of fixed windows and of sliding window counters   `width` bytes
 --   times to the end of fixed windows                        as many bytes as hold the period
 --   the time in a sliding window counter                     as many bytes as hold two periods
---   the older buckets of a sliding window                    7 bytes each
+--   the older buckets of a sliding window                    `width` bytes each
 --
 -- KEYS[1]   the subject's state
 -- KEYS[2…]  the entries of each log of the policy, in the order of the tags (see algorithms/sliding_log.lua)
@@ -105,12 +105,25 @@ local function format_of(all, width)
     elseif kind == 4 then
       formats[i] = 'I' .. bytes_of(2 * period, 1) .. 'I' .. width .. 'I' .. width
     elseif kind == 5 then
-      formats[i] = 'I7I7I7I7c' .. 7 * ceil(period / slot.extra)
+      formats[i] = 'I7I7I7I7c' .. width * ceil(period / slot.extra)
     else
       formats[i] = string.rep('I7', cell_counts[kind])
     end
   end
   return table.concat(formats)
+end
+
+-- Returns the numbers of a string of older buckets of one size.
+local function bucket_units(older, size)
+  local count = #older / size
+  local units = { struct.unpack('>' .. string.rep('I' .. size, count), older) }
+  units[count + 1] = nil
+  return units
+end
+
+-- Returns a string of older buckets of these units.
+local function bucket_string(units, size)
+  return struct.pack('>' .. string.rep('I' .. size, #units), unpack(units))
 end
 
 -- Reads the time and the cells of slots from a stored value. Returns the time, or nothing if the
@@ -129,6 +142,7 @@ local function read_cells(bytes, at, read, width)
       slot[cell], next_value = value, next_value + 1
       is_ours = is_ours and (type(value) == 'string' or value <= MAX_UNITS)
     end
+    if slot.kind == 5 then slot[5] = bucket_string(bucket_units(slot[5], width), bucket_size) end
     is_ours = is_ours and algorithms[slot.kind]('valid', slot)
   end
   return is_ours and last or nil
@@ -217,11 +231,19 @@ end
 -- Returns the stored form of the states of these slots. `code` is the part of their shape after the
 -- width.
 local function pack(all, code)
-  local width, values = string.byte(shape, 2), { now }
-  for _, slot in ipairs(all) do
-    for cell = 1, cell_counts[slot.kind] do values[#values + 1] = slot[cell] end
+  local width, values, windows = string.byte(shape, 2), { now }, {}
+  for i, slot in ipairs(all) do
     if slot.kind < 5 then width = bytes_of(slot[2], width) end
     if slot.kind == 4 then width = bytes_of(slot[3], width) end
+    if slot.kind == 5 then
+      windows[i] = bucket_units(slot[5], bucket_size)
+      -- The current bucket becomes an older one.
+      width = bytes_of(max_of(slot[4], unpack(windows[i])), width)
+    end
+  end
+  for i, slot in ipairs(all) do
+    for cell = 1, cell_counts[slot.kind] do values[#values + 1] = slot[cell] end
+    if windows[i] then values[#values] = bucket_string(windows[i], width) end
   end
   return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(4, width), code, unpack(values))
 end
