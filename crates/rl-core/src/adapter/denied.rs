@@ -5,7 +5,7 @@ use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
 use crate::headers::Headers;
 use crate::model::Subject;
 
-/// A denied decision that a handler returns, with all parts of its response.
+/// A denial that a handler returns as its response, with the decision behind it.
 ///
 /// The adapters convert it into a response of their framework.
 #[derive(Clone)]

@@ -30,8 +30,8 @@ pub struct HttpLimiter {
 impl HttpLimiter {
     /// Creates a limiter that counts by the address of the peer and exempts nothing.
     ///
-    /// It sends the headers of [`HeaderFamily::OpenBank`](crate::headers::HeaderFamily::OpenBank) and rejects
-    /// in JSON.
+    /// It sends the headers of [`HeaderFamily::OpenBank`](crate::headers::HeaderFamily::OpenBank)
+    /// and denials in JSON.
     #[must_use]
     pub fn new(limiter: RateLimiter) -> Self {
         Self { settings: Arc::new(Settings::new(limiter)) }

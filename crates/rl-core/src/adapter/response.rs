@@ -56,8 +56,8 @@ pub(super) type ResponseCost = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + S
 
 /// The settings that apply to the response.
 ///
-/// Each request in flight holds a clone of these settings, not of the whole limiter. Threads would
-/// contend for the reference count of the limiter.
+/// Each request in flight holds a clone of these settings, and not of the whole limiter. Otherwise
+/// all threads would contend for the limiter's reference count.
 #[derive(Clone, Default)]
 pub(super) struct ResponseSettings {
     pub(super) headers: Headers,
@@ -71,7 +71,7 @@ pub(super) struct ResponseSettings {
 /// [applies](super::HttpLimiter::apply) its decision, and calls [`finish`](Self::finish) when it has the head
 /// of the response.
 ///
-/// The decision stays in its place, and the steps change it there: moving it would copy more than 200 bytes.
+/// The steps change the decision in place, because moving it would copy more than 200 bytes.
 #[must_use]
 pub struct CountedRequest {
     decision: MaybeReady<Decision>,
@@ -115,10 +115,10 @@ impl CountedRequest {
 
     /// Completes the head of the response, and returns the permit of the request.
     ///
-    /// Reads the final cost from the response, and adds the rate limit headers. Of nested limiters,
-    /// the stricter decision is left in the extensions of the response for outer layers.
+    /// Reads the final cost from the response, and adds the rate limit headers. If limiters are
+    /// nested, it leaves the stricter decision in the extensions of the response for outer layers.
     ///
-    /// Returns the permit of the request. The adapter holds it until the body of the response has ended.
+    /// The adapter holds the permit until the body of the response has ended.
     ///
     /// # Panics
     ///
@@ -134,7 +134,7 @@ impl CountedRequest {
             panic!("the decision is not ready")
         };
         let decision = slot.as_mut().expect("the response is not complete");
-        // An outer limiter of ours needs the decision in any case, to merge the headers.
+        // An outer `HttpLimiter` needs the decision to merge the headers, even if it is hidden.
         let leaves_decision = !settings.hides_decision || decision.outer().is_some();
         let headers = &settings.headers;
         let inner = response.extensions().remove::<Decision>();

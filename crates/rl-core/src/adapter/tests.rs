@@ -44,7 +44,8 @@ fn is_exempt(http: &HttpLimiter, request: &FakeRequest) -> bool {
     matches!(admission, Admission::Exempt)
 }
 
-/// Returns whether `http` exempts the request after an outer limiter has made a decision.
+/// Returns whether `http` exempts a request on which an outer limiter has made the decision
+/// `outer`.
 fn is_exempt_after(http: &HttpLimiter, outer: &Decision) -> bool {
     matches!(http.admit(&request(), Some(outer)), Admission::Exempt)
 }
@@ -120,9 +121,10 @@ impl ResponseHead for FakeResponse {
     }
 }
 
-/// Applies a decision of `http`, which is nested in `outer`.
+/// Decides a request with `http` after an outer limiter has made the decision `outer`, and applies
+/// the new decision.
 ///
-/// Returns the decision in the extensions of the request, and the request.
+/// Returns the decision in the extensions of the request, and the counted request.
 fn apply(http: &HttpLimiter, outer: Option<&Decision>) -> (Decision, CountedRequest) {
     let (mut counted, context) = admit(http, &request(), outer);
     let mut values = Values::new();
@@ -336,8 +338,8 @@ fn decision(limit: Limit, outcome: Outcome) -> Decision {
     Decision::decided(policy, Cost::ONE, 1, Default::default(), [outcome])
 }
 
-/// Returns the header lines for the decision of an outer limiter around an inner one that decided
-/// `inner`. Also returns the decision that is left in the response.
+/// Finishes a response of nested limiters that made the decisions `outer` and `inner`. Returns the
+/// header lines, and the decision that is left in the extensions of the response.
 fn finish(outer: &Decision, inner: Option<&Decision>) -> (Vec<String>, Decision) {
     let headers = Headers::new(HeaderFamily::OpenBank).and(HeaderFamily::Ietf);
     let settings = ResponseSettings { headers, ..ResponseSettings::default() };
@@ -396,7 +398,7 @@ fn single_valued_fields_describe_the_stricter_of_nested_limiters() {
     assert_eq!(lines, of_lenient);
     assert_eq!(left.policy(), strict.policy());
 
-    // If both are equally strict, the values of the inner one stay.
+    // If both decisions are equally strict, the header values of the inner one stay.
     let (lines, left) = finish(&strict, Some(&strict));
     assert_eq!(lines, of_strict);
     assert_eq!(left.policy(), strict.policy());

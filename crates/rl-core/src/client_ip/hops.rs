@@ -16,7 +16,7 @@ pub(super) struct Entries<'a> {
     lines: std::slice::Iter<'a, &'a [u8]>,
     /// The unread part of a line.
     rest: Option<&'a [u8]>,
-    /// Whether commas in quotes do not separate entries, as in `Forwarded`.
+    /// Whether a comma in quotes is part of an entry, as in `Forwarded`.
     is_quoted: bool,
     budget: usize,
 }
@@ -35,8 +35,7 @@ impl<'a> Iterator for Entries<'a> {
             Some(rest) => rest,
             None => self.lines.next_back()?,
         };
-        // The limit is one byte more than the budget, because the comma before an entry does not
-        // count.
+        // Searches one byte more than the budget, because the comma before an entry does not count.
         let unread = line.len().saturating_sub(self.budget + 1);
         let comma = last_comma(&line[unread..], self.is_quoted).map(|comma| unread + comma);
         let entry = &line[comma.map_or(0, |comma| comma + 1)..];

@@ -8,9 +8,10 @@
 //! 2. Otherwise the hops are read from the right, over all lines of the header. The first hop that
 //!    is not a trusted proxy is the client. The client may have invented the hops to the left of
 //!    it, so they are ignored.
-//! 3. No hop is skipped. If a hop cannot be read (`unknown`, `_hidden`, garbage), or if all hops are
-//!    trusted, the result is the nearest proxy that was found. At most [`ClientIp::MAX_HOPS`] hops and
-//!    [`ClientIp::MAX_LEN`] bytes are read, from the right, so a long header cannot hide the client.
+//! 3. No hop is skipped. If a hop cannot be read (`unknown`, `_hidden`, garbage), or if all hops
+//!    are trusted, the result is the last proxy that was found. At most [`ClientIp::MAX_HOPS`] hops
+//!    and [`ClientIp::MAX_LEN`] bytes are read, from the right, so a long header cannot hide the
+//!    client.
 //! 4. A client has one address in all notations. An IPv4-mapped address (`::ffff:192.0.2.1`) counts
 //!    as the IPv4 address, also when it is compared with trusted proxies. So does an address
 //!    [behind NAT64](ClientIp::nat64) (`64:ff9b::192.0.2.1`). Zones (`%eth0`) and ports are

@@ -112,9 +112,10 @@ impl ClientIp {
     /// A site translates addresses with such a prefix, for example `2001:db8:64::/96`. Each call adds a
     /// prefix.
     ///
-    /// IPv4-mapped addresses, those of stateless translators (`::ffff:0:192.0.2.1`) and the well-known
-    /// prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are IPv4 addresses without this setting.
-    /// Otherwise all IPv4 clients behind a translator would share the bucket of one IPv6 network.
+    /// IPv4-mapped addresses, those of stateless translators (`::ffff:0:192.0.2.1`) and the
+    /// well-known prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are IPv4 addresses without
+    /// this setting. Counted as IPv6, all IPv4 clients behind a translator would share the bucket
+    /// of one IPv6 network.
     ///
     /// # Errors
     ///
@@ -219,7 +220,7 @@ impl ClientIp {
 /// The end of the walk from the peer to the client.
 enum Walk {
     Client(IpAddr),
-    /// The nearest proxy, if no client was found.
+    /// The last proxy that was found, if no client was found.
     StoppedAt(Option<IpAddr>),
 }
 

@@ -1,5 +1,5 @@
-//! Rules 2 and 13: a store counts under every algorithm as the algorithm is defined, or rejects it
-//! as unsupported.
+//! Rules 2 and 13: for each algorithm, a store either counts as the algorithm is defined or rejects
+//! its limits as unsupported.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ async fn unsupported_limits_are_refused(suite: &Suite, policy: &Policy) {
     require_eq(Rule::Unsupported, kind, Some(FailureKind::Unsupported), what);
 }
 
-/// A request: the milliseconds since the request before, its cost, and the expected answer.
+/// A request: the milliseconds since the previous request, its cost, and the expected answer.
 type Step = (u64, u64, Answer);
 
 #[derive(Clone, Copy, Debug)]

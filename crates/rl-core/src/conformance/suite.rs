@@ -1,4 +1,4 @@
-//! A store under test, and the time on which it decides.
+//! A store under test, and its time.
 
 use std::fmt;
 use std::future::Future;
@@ -11,13 +11,13 @@ use crate::model::{Algorithm, Anchor, Limit, Refill};
 use crate::store::Store;
 use crate::time::ManualClock;
 
-/// The time by which a store decides, which a test can move forward.
+/// The time of a store under test, which a test can advance.
 pub trait Time: fmt::Debug + Send + Sync + 'static {
-    /// Lets this time pass for the store, and only a little more.
+    /// Lets `time` pass for the store, or slightly more.
     fn pass(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
-    /// Returns the clock if it moves only when a test moves it. The suite then also checks single
-    /// microseconds.
+    /// Returns the clock of the store if only tests advance it. The suite then checks times to the
+    /// microsecond.
     fn manual(&self) -> Option<&ManualClock>;
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Stored {
 }
 
 impl Suite {
-    /// Creates a suite for an empty store, and for the time by which it decides.
+    /// Creates a suite for an empty store that decides by `time`.
     #[must_use]
     pub fn new(store: impl Store, time: impl Time) -> Self {
         Self {

@@ -112,7 +112,7 @@ impl Faulty {
             let text = change(limit.limit().to_string());
             changed.named(limit.name(), text.parse().unwrap())
         });
-        // After the change two limits may share a state, which is not a valid policy.
+        // The change may give two limits the same state, which makes the policy invalid.
         changed.build().unwrap_or_else(|_| Policy::new([Limit::per_hour(5)]).unwrap())
     }
 

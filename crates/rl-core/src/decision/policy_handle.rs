@@ -6,8 +6,8 @@ use crate::policy::Policy;
 thread_local! {
     /// The handle of the decision that this thread dropped last.
     static RECYCLED: Cell<Option<Policy>> = const { Cell::new(None) };
-    /// The handle that was dropped before that one, for clones: a request that passes a layer holds
-    /// two decisions.
+    /// The handle that was dropped before `RECYCLED`. Clones use it: a request that passes a layer
+    /// holds two decisions.
     static RECYCLED_FOR_CLONE: Cell<Option<Policy>> = const { Cell::new(None) };
 }
 
@@ -57,7 +57,7 @@ impl Drop for PolicyHandle {
     #[inline]
     fn drop(&mut self) {
         if self.0.is_some() {
-            // While the thread ends, the slot no longer exists.
+            // The slot no longer exists while the thread ends.
             if let Ok(Some(before)) = RECYCLED.try_with(|slot| slot.replace(self.0.take())) {
                 keep_for_clone(before);
             }
@@ -65,8 +65,8 @@ impl Drop for PolicyHandle {
     }
 }
 
-/// Stores the handle that a newer one replaces. Not inlined, so that the usual drop saves no
-/// registers.
+/// Stores the handle that a newer one replaces. If this were inlined, every drop would save
+/// registers for this call.
 #[inline(never)]
 fn keep_for_clone(before: Policy) {
     let _ = RECYCLED_FOR_CLONE.try_with(|slot| slot.set(Some(before)));

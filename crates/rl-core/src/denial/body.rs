@@ -31,7 +31,8 @@ impl DenialBody {
     /// The default base of [problem types](DenialBody::problem_types): `quota-exceeded` and
     /// `temporary-reduced-capacity` of the IETF draft on rate limit fields.
     ///
-    /// The types are provisional. The draft is not published, and the registry does not list them yet.
+    /// The types are provisional. The draft is not an RFC yet, and the registry does not list them
+    /// yet.
     pub const PROVISIONAL_TYPES: &'static str = "https://iana.org/assignments/http-problem-types#";
 
     /// Creates the JSON form of the Open Bank Project: `{"code":429,"message":"Too Many Requests. …"}`.

@@ -25,7 +25,7 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// Creates a response with this status, without body and headers. Its fields can be set.
+    /// Creates a response with this status and no body or headers. Its fields can be set.
     #[must_use]
     pub const fn new(status: u16) -> Self {
         Self { status, content_type: None, body: Cow::Borrowed(""), headers: Vec::new() }
@@ -60,7 +60,8 @@ impl Denial {
         Self { content_type, body: body.into(), ..Self::new(status) }
     }
 
-    /// Adds a header. The name must be in lower case, and the value consist of visible ASCII and spaces.
+    /// Adds a header. The name must be in lower case, and the value must consist of visible ASCII
+    /// and spaces.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         self.headers.push((name, value.into()));

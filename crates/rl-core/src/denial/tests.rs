@@ -28,7 +28,7 @@ fn undecided() -> Decision {
     Decision::undecided(Cost::ONE, Origin::FailedClosed(FailureKind::Unavailable))
 }
 
-/// Returns the denial of a request of `subject` on which `decision` was made.
+/// Returns the denial of a request of `subject` that `decision` denies.
 fn deny_to(body: &DenialBody, decision: &Decision, subject: &Subject) -> Denial {
     body.denial(
         DenialReason::Decision { decision, subject },
@@ -54,7 +54,7 @@ fn without_decision(body: &DenialBody, reason: DenialReason<'_>) -> Denial {
     body.denial(reason, GoverningLimit::default(), Protocol::Http)
 }
 
-/// Returns the denial of a request of `cost` that needs no counter.
+/// Returns the decision on a request of `cost` that `limits` can never grant.
 fn by_policy(limits: &[&str], cost: u64) -> Decision {
     let policy = Policy::new(limits.iter().map(|limit| limit.parse::<Limit>().unwrap())).unwrap();
     Decision::never_granted(&policy, Cost::new(cost), cost)

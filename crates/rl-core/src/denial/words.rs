@@ -89,8 +89,8 @@ impl<'a> Reason<'a> {
 
     /// Appends a sentence for people.
     ///
-    /// `id` writes the id of a consumer, which may need escaping. Without it, the text does not
-    /// name consumers.
+    /// `id` writes the id of a consumer, which may need escaping. If it is `None`, the text does
+    /// not name consumers.
     pub(super) fn push_to(self, text: &mut String, id: Option<PushId>) {
         text.push_str(self.phrase());
         match self {

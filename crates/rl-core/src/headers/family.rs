@@ -77,9 +77,9 @@ impl HeaderFamily {
         Self::Zuul,
     ];
 
-    /// The maximum number of families in one response. Families share no name, and each needs at
-    /// least one of four: `x-rate-limit-limit`, `x-ratelimit-limit`, `ratelimit-policy` and
-    /// `ratelimit-limit`.
+    /// The maximum number of families in one response. Combined families share no name, and each
+    /// has at least one of these four: `x-rate-limit-limit`, `x-ratelimit-limit`,
+    /// `ratelimit-policy` and `ratelimit-limit`.
     pub(super) const MAX_COMBINED: usize = 4;
 
     /// Returns the names and fields, in the order in which they are written.

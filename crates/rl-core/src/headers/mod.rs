@@ -95,7 +95,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Creates the header fields of `family`.
+    /// Creates a configuration with the header fields of `family`.
     pub fn new(family: HeaderFamily) -> Self {
         Self::none().and(family)
     }

@@ -482,19 +482,20 @@ fn lists_describe_bursts_by_what_refills_them() {
         let limit: Limit = limit.parse().unwrap();
         lines(&headers, &decide(&[("b", limit, Outcome::granted(used, reset))]))
     };
-    // Ten per second, with a burst of twenty: two seconds fill the burst, and a tenth of one brings
-    // the next unit.
+    // Ten units per second, with a burst of twenty: the burst is full after two seconds, and the
+    // next unit comes after a tenth of a second.
     assert_eq!(
         lines_of("10/second:gcra:burst=20", 5, SECOND / 2),
         ["ratelimit-policy: \"b\";q=20;w=2", "ratelimit: \"b\";r=15;t=1"]
     );
-    // One unit per hour is added to a burst of four. Three are used, so the next unit is added while two
-    // are missing.
+    // The bucket of four gets one unit per hour. Three units are missing, and the bucket is full in
+    // 2 hours and 90 seconds, so the next unit comes in 90 seconds.
     assert_eq!(
         lines_of("1/hour:token-bucket:capacity=4", 3, 2 * 3_600 * SECOND + 90 * SECOND),
         ["ratelimit-policy: \"b\";q=4;w=14400", "ratelimit: \"b\";r=1;t=90"]
     );
-    // Two per minute at a time, five of nine used: the third minute brings the last unit.
+    // The bucket of nine gets two units at the end of each minute. Five units are missing, so the
+    // third refill fills it, in 130 seconds. The first one comes two minutes earlier.
     assert_eq!(
         lines_of("2/minute:token-bucket:capacity=9:refill=interval", 5, 130 * SECOND),
         ["ratelimit-policy: \"b\";q=9;w=270", "ratelimit: \"b\";r=4;t=10"]

@@ -21,8 +21,8 @@ use crate::model::{Realm, Subject};
 /// Keys are not verified: see the [module](super#security). [`known`](super::KeyExtractor::known)
 /// is for services that can recognize their keys.
 ///
-/// A service may accept keys in two places of a request. The extractors of
-/// [`or`](super::KeyExtractor::or) must then have the order in which the service itself reads them.
+/// A service may accept keys in two places of a request. Then chain the extractors with
+/// [`or`](super::KeyExtractor::or) in the order in which the service itself reads the keys.
 /// Otherwise a client can add an invented key in the place that the limiter reads first, and is
 /// counted under that key.
 ///

@@ -243,8 +243,8 @@ impl RateLimiterBuilder {
     /// the permit has been neither settled nor renewed for this time. Defaults to never: the
     /// estimate stays charged until its windows end.
     ///
-    /// A task of the permit renews the reservation after each third of this time, so some seconds
-    /// are enough even for long requests. The setting applies to charges of
+    /// A task renews the reservation of a permit after each third of this time, so some seconds are
+    /// enough even for long requests. The setting applies to charges of
     /// [`acquire`](RateLimiter::acquire) and of metered adapters, on Redis in the packed layout.
     /// (In memory, the counts are lost with their process.) The next decision on the subject
     /// refunds expired units, as if the permit had been settled at 0. If the machine of a request

@@ -8,9 +8,9 @@
 //! bound = replies per second * 3/4 of the deadline
 //! ```
 //!
-//! When a decision is late, the bound is lowered to that value; when one is refused, it is raised
-//! to that value. Otherwise the only cost is to count replies. Latency alone does not change the
-//! bound, because a process without CPU time is slow under any bound.
+//! Only two events change the bound: a late decision lowers it to that value, and a refused
+//! decision raises it. All other decisions only count their replies. Latency alone does not change
+//! the bound, because a process without CPU time is slow under any bound.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,12 +36,13 @@ const WINDOW: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 struct ReplyWindow {
     from: Instant,
-    // The number of calls that had been answered at that time.
+    // The number of calls that had been answered at `from`.
     answered: u64,
     // Calls that were sent before this time say nothing about the current bound, because the store
     // was still working on calls that had timed out.
     shows_from: Instant,
-    // The bound at the start of the window.
+    // The bound that applies from `shows_from` on. A lower one may apply before, so that the store
+    // can finish the calls that timed out.
     then: usize,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct InFlight {
     replies: ReplyProgress,
 }
 
-/// A decision in flight. Dropping the slot frees it.
+/// The slot of a decision in flight. It is free again when this value is dropped.
 #[derive(Debug)]
 pub(super) struct InFlightSlot {
     in_flight: Arc<InFlight>,
@@ -83,7 +84,7 @@ impl InFlight {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns the number that may be in flight now.
+    /// Returns the number of decisions that may be in flight now.
     pub(super) fn bound(&self) -> usize {
         self.bound.load(Ordering::Relaxed)
     }
@@ -122,17 +123,18 @@ impl InFlight {
     }
 
     /// Records that a decision was refused because too many are in flight. Raises the bound if the
-    /// store answers more than that in time.
+    /// store answers more decisions in time than the bound allows.
     pub(super) fn refused(&self) {
         let Some(now) = self.replies.refused() else { return };
         let bound = self.bound();
         if bound == self.most {
             return;
         }
-        // Another thread holds the lock and does the same.
+        // If another thread holds the lock, that thread adjusts the bound.
         let Ok(mut window) = self.window.try_lock() else { return };
         if bound < window.then {
-            // A reply to a call sent since then shows that the store has finished the older calls.
+            // The bound rises again when the store has finished the calls that timed out. A reply
+            // to a call that was sent after `from` shows this early.
             if now >= window.shows_from || self.replies.newest_is_after(window.from) {
                 self.bound.store(window.then, Ordering::Relaxed);
                 window.shows_from = now;
@@ -152,24 +154,24 @@ impl InFlight {
         (window.from, window.answered) = (now, answered);
     }
 
-    /// Lowers the bound if the store answers fewer calls in time. Called for a decision that is
-    /// late.
+    /// Lowers the bound if the store answers fewer decisions in time than are in flight. Called for
+    /// a decision that is late.
     fn shrink(&self, sent: SentCall, now: Instant) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let (answered, waiting) = (self.replies.answered_count(), self.waiting());
         let (replies, elapsed) = (answered.wrapping_sub(sent.answered), now - sent.at);
-        // Without replies the store may be working on calls that timed out, which says nothing
-        // about the bound.
+        // Calls that timed out may have kept the store busy. If no reply arrived, or the call was
+        // sent before `shows_from`, it says nothing about the bound.
         if replies == 0 || sent.at < window.shows_from {
             return;
         }
-        // A pause in this process delays all replies for a while. So the longer time is used too,
-        // and the bound is at most halved.
+        // A pause in this process delays all replies for a while. So the replies of the whole
+        // window are used too, and the bound is at least half of the decisions that wait.
         let over_window = self.borne(answered.wrapping_sub(window.answered), now - window.from);
         let borne = self.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
         if borne < waiting && borne < self.bound() {
-            // The store still works on calls that timed out, so calls that are sent meanwhile will
-            // be late as well.
+            // The store still works on calls that timed out, so calls that are sent now would be
+            // late as well. Until it has finished, the bound is a quarter.
             self.bound.store((borne / 4).max(FLOOR.min(borne)), Ordering::Relaxed);
             let drains_for = elapsed.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
             let shows_from = now + drains_for;
@@ -179,7 +181,8 @@ impl InFlight {
         }
     }
 
-    /// Returns how many decisions the store answers in three quarters of the deadline.
+    /// Returns the number of decisions that the store answers in three quarters of the deadline, if
+    /// it sends `replies` in `elapsed`.
     fn borne(&self, replies: u64, elapsed: Duration) -> usize {
         let elapsed = elapsed.max(Duration::from_millis(1));
         (replies as f64 * self.deadline.as_secs_f64() * 0.75 / elapsed.as_secs_f64()) as usize
@@ -197,8 +200,8 @@ impl InFlightSlot {
         self.in_flight.replies.answered(self.sent);
     }
 
-    /// Records that the store has not decided in time. Returns whether an overload of the store is
-    /// the reason.
+    /// Records that the store has not decided in time. Returns false if an outage is the reason,
+    /// and true if the store or this process is overloaded.
     pub(super) fn timed_out(self, patience: Duration) -> bool {
         let now = Instant::now();
         let late = self.in_flight.replies.judge(self.sent, patience, now);
@@ -243,7 +246,8 @@ mod tests {
             Self { in_flight, each_deadline, queue, sent, in_time, late }
         }
 
-        /// Lets `clients` clients send requests for `millis` milliseconds, each again after its reply.
+        /// Simulates `clients` clients for `millis` milliseconds. Each of them sends a request
+        /// again when its last one was answered or has timed out.
         async fn flood(&mut self, clients: usize, millis: usize) {
             (self.in_time, self.late) = (0, 0);
             for _ in 0..millis {

@@ -36,7 +36,7 @@ pub(super) struct ReplyProgress {
     answered_by_refusal: AtomicU64,
 }
 
-/// The clock is read for one reply in this number, to save time on the path of every reply.
+/// Only one of this number of replies reads the clock, to save time on the path of every reply.
 const TIMED: u64 = 8;
 
 /// The time for which a server may be busy with calls that have timed out. Their replies are
@@ -103,8 +103,7 @@ impl ReplyProgress {
     }
 
     /// Records that a call is refused because too many are in flight. If the server has answered
-    /// any call since the last refusal, this shows that it is behind. Returns the time in that
-    /// case.
+    /// any call since the last refusal, it is behind, and the current time is returned.
     pub(super) fn refused(&self) -> Option<Instant> {
         let answered = self.answered_count();
         if self.answered_by_refusal.load(Ordering::Relaxed) == answered {
@@ -116,7 +115,7 @@ impl ReplyProgress {
         Some(now)
     }
 
-    /// Returns why a call is late that times out now, after `patience`.
+    /// Returns why the call has timed out at `now`, after a wait of `patience`.
     pub(super) fn judge(&self, sent: SentCall, patience: Duration, now: Instant) -> Lateness {
         let half = self.micros(sent.at + patience / 2);
         let (replied, behind) = (&self.replied, &self.behind);
@@ -171,7 +170,7 @@ mod tests {
         assert_eq!(judge(&progress, late, PATIENCE), Lateness::Behind, "older calls are answered");
 
         let silent = later(0, &progress).await;
-        // Refusals alone prove nothing: in an outage nothing is answered either.
+        // Refusals without replies do not show an overload: they occur in an outage too.
         progress.refused();
         progress.refused();
         advance(DRAINING - Duration::from_millis(1)).await;

@@ -80,7 +80,7 @@ impl Mode {
         }
     }
 
-    /// Returns the units to charge if every limit has at least `available` remaining.
+    /// Returns the units to charge if every limit has at least `available` units remaining.
     pub(crate) const fn charged(self, cost: Cost, available: u64) -> u64 {
         let cost = cost.units();
         match self {
@@ -92,9 +92,9 @@ impl Mode {
         }
     }
 
-    /// Returns the units for which a limit's outcome is computed, after `charged` units were
-    /// charged to the other limits. A limit in shadow that would have denied the request is not
-    /// charged itself.
+    /// Returns the units that a limit must have left to count as granting the request, after the
+    /// decision charged `charged` units. `is_uncharged` says that the limit itself was not charged,
+    /// because it is in shadow and would have denied the request.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn required_after(self, cost: Cost, charged: u64, is_uncharged: bool) -> u64 {
         match charged {

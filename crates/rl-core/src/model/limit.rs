@@ -161,7 +161,7 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the limit is not valid with the algorithm. Not valid are:
+    /// Returns an error if the limit is not valid with the algorithm. These are not valid:
     ///
     /// * a burst or capacity of 0, or one that cannot be counted exactly (burst × max above
     ///   [`MAX_UNITS`], or more than 50 years to fill);
@@ -361,8 +361,8 @@ impl Limit {
             whole => whole,
         };
         let part = Self { max: self.max / parts, ..self };
-        // This fails if the part has no capacity, or if its rounded rate would take too long to
-        // fill it.
+        // This fails if the part has no capacity, or if filling it at the rounded rate would take
+        // too long.
         part.with_algorithm(algorithm).unwrap_or(Self { max: 0, ..self })
     }
 

@@ -103,8 +103,8 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Receives a failure of a store. It is called for each failure, while the log gets one line
-    /// per outage. Requests that do not reach the store cause no call: the circuit breaker is open,
-    /// or too many requests are in flight.
+    /// per outage. It is not called for requests that never reach the store, because the circuit
+    /// breaker is open or too many requests are in flight.
     fn store_failed(&self, error: &StoreError) {
         let _ = error;
     }

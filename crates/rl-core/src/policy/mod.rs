@@ -53,7 +53,7 @@ pub struct Policy {
 
 struct PolicyInner {
     limits: Box<[NamedLimit]>,
-    // Derived from the limits, and the block.
+    // All fields below except `block` are derived from the limits and the block.
     plan: Plan,
     has_permits: bool,
     has_shadow: bool,
@@ -61,7 +61,8 @@ struct PolicyInner {
     // The smallest cost that is denied whatever the counters hold: one more than the enforced limits
     // grant at once, and 0 under a block.
     denied_from: u64,
-    // As `denied_from`, and 0 with a limit in shadow.
+    // The smallest cost that the store must not decide alone: `denied_from`, or 0 if a limit is in
+    // shadow.
     more_than_store_from: u64,
     block: Option<Block>,
 }
@@ -145,7 +146,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// As [`PolicyBuilder::build`].
+    /// Returns the errors of [`PolicyBuilder::build`].
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, InvalidPolicy> {
         limits.into_iter().fold(Self::builder(), PolicyBuilder::limit).build()
     }
@@ -192,8 +193,8 @@ impl Policy {
         needed >= self.inner.denied_from
     }
 
-    /// Returns whether the store alone decides a request that needs `needed` units: the policy denies nothing
-    /// alone, and has no limit in shadow to report.
+    /// Returns whether the store alone decides a request that needs `needed` units: the policy
+    /// alone denies nothing, and no limit is in shadow.
     #[inline]
     pub(crate) fn needs_only_store(&self, needed: u64) -> bool {
         needed < self.inner.more_than_store_from
@@ -246,7 +247,8 @@ impl Policy {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns whether the limits count in the same states as those of `other`, in the same order.
+    /// Returns whether the limits of this policy and of `other` count in the same states, one by
+    /// one and in the same order.
     pub(crate) fn has_states_of(&self, other: &Self) -> bool {
         let states = other.limits().iter().map(NamedLimit::state_id);
         self.limits().iter().map(NamedLimit::state_id).eq(states)
@@ -276,7 +278,7 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with one of `parts` equal parts of each limit, rounded down. It counts in the
+    /// Returns the policy with each limit divided by `parts` and rounded down. It counts in the
     /// same states.
     pub(crate) fn divided_by(&self, parts: u64) -> Self {
         let part = |limit: &NamedLimit| {
@@ -334,7 +336,7 @@ impl Block {
 fn smallest_denied(limits: &[NamedLimit]) -> u64 {
     let enforced = limits.iter().map(|named| named.limit).filter(|limit| !limit.is_shadow());
     let denied = enforced.map(|limit| match limit.capacity() {
-        // Every request uses one unit, which the limit grants.
+        // A request is one unit under this limit, whatever its cost, so no cost is too high.
         1.. if limit.counts_requests() => u64::MAX,
         capacity => capacity + 1,
     });

@@ -1,9 +1,9 @@
 use crate::model::{Algorithm, Limit};
 
-/// The maximum weight of all limits of a policy. It admits two logs of 100 000 units, six of 10
-/// 000, or two sliding windows of 200 buckets. A decision under such a policy takes a Redis server
-/// about half a millisecond. It takes less than one in the worst case, even beside sixteen windows
-/// of other policies.
+/// The maximum weight of all limits of a policy. It admits two logs of 100 000 units, six logs of
+/// 10 000 units, or two sliding windows of 200 buckets. A decision under such a policy takes a
+/// Redis server about half a millisecond. In the worst case it takes less than one millisecond,
+/// even with sixteen windows of other policies.
 pub(crate) const MOST_WEIGHT: u64 = 900;
 
 /// The weight of a bucket of a sliding window, which is read, added up, moved and written.
@@ -12,7 +12,7 @@ pub(crate) const WEIGHT_OF_BUCKET: u64 = 2;
 /// The number of units of a log or a concurrency limit that have a weight of 1.
 pub(crate) const UNITS_OF_WEIGHT: u64 = 500;
 
-/// The weight of a log without units, because its newest and its oldest block are always read.
+/// The weight of an empty log, because its newest and its oldest block are always read.
 pub(crate) const WEIGHT_OF_BLOCKS: u64 = 130;
 
 /// Returns the weight of a limit: roughly the number of values that a decision reads for it in the

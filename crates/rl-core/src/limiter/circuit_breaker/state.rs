@@ -35,7 +35,7 @@ pub(super) const FIRST_WAIT: u64 = 100;
 pub(super) const LONGEST_WAIT: u64 = 200;
 
 /// The time without a failure that closes the breaker, in milliseconds. If one part of a cluster is
-/// down, calls succeed and fail in turns; the whole time is one outage.
+/// down, some calls fail and others succeed, so one success does not end the outage.
 pub(super) const RECOVERY_PERIOD: u64 = 500;
 
 /// The time after which a probe without a result is presumed lost, in milliseconds. The task of a
@@ -113,8 +113,7 @@ impl Fields {
         Self { phase, count: 0, round: (self.round + 1) & 0xffff, ..self }
     }
 
-    /// Returns whether `call` is the current probe. It may be an earlier probe that was presumed
-    /// lost.
+    /// Returns whether `call` is the current probe, and not an earlier one that was presumed lost.
     fn is_probed_by(self, call: CallSnapshot) -> bool {
         call.is_probe && call.round == self.round
     }
@@ -129,8 +128,8 @@ impl Fields {
     }
 }
 
-/// Returns the wait before a probe: a random time between half and all of the longest wait at this
-/// step. The step is the first wait, doubled `doubled` times. Without randomness, all instances of
+/// Returns the wait before a probe in milliseconds, after the first wait was doubled `doubled`
+/// times. The wait is a random time between half and all of the result. Otherwise all instances of
 /// a service would probe at the same time.
 pub(super) fn wait(doubled: u64, random: u64) -> u64 {
     let whole = LONGEST_WAIT.min(FIRST_WAIT << doubled.min(Fields::MAX_DOUBLED));
@@ -172,7 +171,8 @@ impl<W: AtomicState> Default for BreakerState<W> {
 }
 
 impl<W: AtomicState> BreakerState<W> {
-    /// Returns the state for a call, which may become the probe.
+    /// Permits a call, and returns the state of the breaker for it. If the breaker is open and the
+    /// wait is over, the call becomes the probe.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl<W: AtomicState> BreakerState<W> {
         }
     }
 
-    /// Returns the state for a call that is made in every state.
+    /// Returns the state of the breaker for a call that is sent even while the breaker is open.
     pub(super) fn snapshot(&self) -> CallSnapshot {
         CallSnapshot::new(Fields::unpack(self.0.load()))
     }
@@ -211,7 +211,8 @@ impl<W: AtomicState> BreakerState<W> {
         let now = now();
         let made = self.transition(|state| match state.phase {
             Phase::HalfOpen if state.is_probed_by(call) => Some(state.next(Phase::Closed)),
-            // After a store has failed, replies may arrive to calls that were sent before the failure.
+            // Only replies to calls that were sent after the last failure count. Replies to earlier
+            // calls may still arrive although the store has failed since.
             Phase::Failing | Phase::Misconfigured if state.round == call.round => {
                 if state.has_recovered(now) {
                     Some(state.next(Phase::Closed))
@@ -240,7 +241,7 @@ impl<W: AtomicState> BreakerState<W> {
                 Phase::HalfOpen if state.is_probed_by(call) => {
                     Some(failed.open(state.count + 1, now, random))
                 }
-                // Only the probe counts.
+                // Other calls were sent before the breaker opened, so only the probe counts.
                 Phase::Open | Phase::HalfOpen => None,
                 Phase::Closed if counts => Some(Fields { count: 1, ..failed.next(Phase::Failing) }),
                 Phase::Misconfigured if counts && state.has_recovered(now) => {

@@ -159,7 +159,7 @@ fn a_probe_that_fails_opens_it_for_longer_up_to_the_longest_wait() {
             }
         };
         waits.push(now - begun);
-        // The largest jitter.
+        // This random number results in the longest wait.
         assert!(!circuit.failed(probe, LATE, now, LONGEST_WAIT / 2), "it has been logged");
         assert_eq!(admit(&circuit, now).unwrap_err(), LATE);
     }
@@ -400,7 +400,7 @@ async fn a_failing_store_is_probed_a_few_times_a_second_and_decides_soon_after_i
             asking.spawn(async move {
                 let asked = Instant::now();
                 limiter.check(&Subject::user("alice"), 1).await;
-                // The recovery is found at most one step of the test's clock later.
+                // The deadline of 100 ms is noticed at most one step of the test's clock later.
                 let took = asked.elapsed();
                 assert!(took <= Duration::from_millis(101), "{took:?}");
             });

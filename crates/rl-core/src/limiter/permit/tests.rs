@@ -109,7 +109,7 @@ fn two_at_once(store: impl Store) -> RateLimiter {
     limits.limit(Limit::per_hour(10)).store(store).build().unwrap()
 }
 
-/// Returns the units used of the concurrency limit and of the hour.
+/// Returns the units used under the concurrency limit and under the hourly limit.
 async fn both(limiter: &RateLimiter) -> [u64; 2] {
     let usage = limiter.usage(&alice()).await.unwrap();
     let used: Vec<_> = usage.limits().map(|limit| limit.used()).collect();
@@ -394,7 +394,8 @@ async fn a_renewal_whose_reply_is_lost_does_not_lose_the_place() {
         after(Duration::from_secs(1)).await;
         let [places, hour] = both(&limiter).await;
         assert!((1..=2).contains(&places), "{places} places after {seconds} s");
-        // The renewal without a reply has made a second lease. By now this one has expired.
+        // The renewal whose reply was lost left a lease that no permit renews. By now that lease
+        // has expired.
         assert!(seconds < 15 || places == 1, "{places} places after {seconds} s");
         assert_eq!(hour, 1);
     }
@@ -430,7 +431,8 @@ async fn a_cancelled_settlement_is_completed_in_the_background() {
     }
 }
 
-/// Otherwise, with long leases, tasks of finished requests would fill the memory. One task renews all permits.
+/// One task renews all permits. With a task for each, tasks of finished requests would stay in
+/// memory until their leases end.
 #[tokio::test]
 async fn nothing_is_left_of_a_request_that_has_ended() {
     let limits = RateLimiter::builder().limit("5:concurrency:lease=1hour".parse().unwrap());
@@ -508,7 +510,7 @@ async fn a_place_whose_lease_lapsed_waits_for_a_free_place_and_is_reported_once(
     assert_eq!(both(&limiter).await, [0, 3]);
 }
 
-/// If the request freed a unit, it would be the unit of another request.
+/// The unit that the request held belongs to another request by now.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_continues_uncounted_frees_no_place() {
     let (limiter, clock, lapsed) = jumping();

@@ -43,7 +43,7 @@ async fn four_instances_allow_four_shares_during_an_outage() {
     assert_eq!(admitted, 4 * 25);
 }
 
-/// If the fallback went on after the outage, instances would never share limits again.
+/// If the fallback continued to decide after the outage, instances would never share limits again.
 #[tokio::test(start_paused = true)]
 async fn the_store_decides_again_when_it_answers_again() {
     let store = Arc::new(Faulty::default());

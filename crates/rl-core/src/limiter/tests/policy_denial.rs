@@ -169,7 +169,7 @@ async fn a_blocked_request_does_not_wait_and_is_not_degraded() {
     assert!(!denied.degraded_if_denied().is_degraded());
 }
 
-/// Such a denial must neither hide an outage nor end it.
+/// A denial that needed no store must neither hide an outage nor end it.
 #[tokio::test]
 async fn a_denial_by_the_policy_says_nothing_about_the_store() {
     let (builder, store) = open(policy(&["5/minute"]));

@@ -65,7 +65,7 @@ async fn requests_do_not_overtake_those_that_wait() {
     assert!(limiter.check(&alice(), 3).await.is_allowed());
     let mut large = limiter.check_waiting(&alice(), 4, LONG, 10);
     begin(&mut large).await;
-    // The units suffice for this request, but not for both.
+    // The remaining units suffice for this request, but the earlier one must be served first.
     let mut small = limiter.check_waiting(&alice(), 2, LONG, 10);
     begin(&mut small).await;
     // Other subjects have queues of their own.
@@ -111,7 +111,7 @@ async fn a_wait_that_is_too_long_is_refused_or_ends_in_time() {
     assert!(!limiter.check_waiting(&alice(), 1, short, 10).await.is_allowed());
     assert!(!limiter.check_waiting(&alice(), 2, LONG, 10).await.is_allowed());
     assert_eq!(began.elapsed(), Duration::ZERO);
-    // A request behind others cannot know how long it will wait.
+    // A request behind others does not know how long it will wait, so it waits for `short`.
     let mut first = limiter.check_waiting(&alice(), 1, LONG, 10);
     begin(&mut first).await;
     let behind = limiter.check_waiting(&alice(), 1, short, 10).await;
