@@ -207,8 +207,8 @@ impl InMemory {
 }
 
 proptest! {
-    /// An exact log allows each request that a sliding window allows. A log that is longer by one
-    /// bucket denies each request that the window denies.
+    /// A sliding window allows only requests that an exact log of the same period allows. It denies
+    /// only requests that a log with a period longer by one bucket denies.
     #[test]
     fn a_sliding_window_is_a_log_but_for_one_bucket(
         max in 1..30_u64, period in 1..60_u64, precision in 1..60_u64,
@@ -231,8 +231,8 @@ proptest! {
         }
     }
 
-    /// An exact log with twice the limit allows each request that a counter allows. A log of two
-    /// periods denies each request that the counter denies.
+    /// A counter allows only requests that an exact log with twice the limit allows. It denies only
+    /// requests that an exact log of two periods denies.
     #[test]
     fn a_sliding_window_counter_stays_within_its_error(
         max in 1..30_u64, period in 1..60_u64,

@@ -184,8 +184,8 @@ fn seconds_now() -> i64 {
     i64::try_from(SystemClock.now().as_micros() / 1_000_000).unwrap()
 }
 
-/// The server's clock decides. If the clock of a client far ahead decided, every round would find
-/// the buckets full again and the windows over.
+/// The server's clock decides. If clients used their own clocks, a client that is far ahead would
+/// find full buckets and ended windows in each round.
 #[test]
 fn clients_with_different_clocks_share_the_clock_of_the_server() {
     let server = RedisServer::start();

@@ -85,7 +85,8 @@ impl House {
         let tokens = tokens.with("guest", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), limiter.clone());
         let admin = admin.authorize(tokens).backend(backend).clock(clock);
-        // This limit is switched off here, because the known faults contain its tests.
+        // The tests of this limit are in `known_faults`. Here it is switched off, so that it
+        // affects no other test.
         let admin = admin.failed_attempts(FailedAttempts::per_minute(u32::MAX)).build();
         let consumer = Header::new("x-consumer", Realm::Consumer).unwrap();
         let http = HttpLimiter::new(limiter.clone()).key(consumer);

@@ -76,7 +76,8 @@ struct Account {
     is_settled: bool,
 }
 
-/// A model of a store with one place. It contains the time since which the place is occupied.
+/// A model of a store with one place for a permit. While the place is occupied, it contains the
+/// time at which the lease began or was last renewed.
 type Place = Mutex<Option<u64>>;
 
 fn free(place: &Place, leased: u64) {
@@ -171,7 +172,7 @@ async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
         store.asked.acquire().await.unwrap().forget();
         drop(permit);
         replies.add_permits(1);
-        // This is long before the lease ends.
+        // The place must be free after four seconds, long before the lease ends.
         let used = async || limiter.usage(&alice).await.unwrap().limits().next().unwrap().used();
         let free = eventually(async || used().await == 0);
         timeout(Duration::from_secs(4), free).await.expect("the place is free");

@@ -206,8 +206,9 @@ impl Step {
     }
 }
 
-/// Returns the time until a decision would be allowed, or else until nothing counts any more. It is
-/// at most a year, so that after many steps the time is still exact in Lua.
+/// Returns the time until the request would be allowed. If no wait is known, returns the shortest
+/// time until a limit is fully reset. The result is at most a year, so that it is still exact in
+/// Lua after many steps.
 fn wait_of(decision: &Decision) -> i64 {
     const YEAR: i64 = 365 * 86_400_000_000;
     let wait = match decision.retry_after() {
@@ -437,7 +438,7 @@ fn long_logs_are_decided_alike() {
 
 /// Generates concurrent calls of a few subjects: the subject, the policy and the cost of each.
 fn crowd() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
-    // There is no cost of 0, because such a call need not wait for others.
+    // A cost of 0 is left out, because a call without a cost need not wait for the calls before it.
     let cost = prop_oneof![6 => Just(1_u64), 2 => 1..4_u64, 1 => 1..=u64::MAX];
     let subject = prop_oneof![3 => Just(0_usize), 2 => 0..6_usize];
     let policy = prop_oneof![6 => Just(0_usize), 1 => 1..3_usize];
@@ -467,8 +468,8 @@ fn calls_of_one_batch_are_decided_one_after_the_other() {
             number.set(number.get() + 1);
             let who = |n: &usize| Subject::consumer(&format!("crowd-{}-{n}", number.get()));
             clock.set(Timestamp::from_micros(start));
-            // A server that does not know a script is sent it first, which may change the order of
-            // arrival.
+            // These calls load the scripts. A call whose script is not loaded yet is sent twice,
+            // which may change the order of arrival.
             let first = Subject::global();
             for policy in &policies {
                 let parts = [Part::new(&first, policy, Cost::ONE)];

@@ -36,7 +36,7 @@ fn guarantee(limit: Limit, micros: u64) -> u64 {
         Algorithm::TokenBucket { capacity, refill: rl_core::Refill::Greedy } => capacity + accrued,
         Algorithm::TokenBucket { capacity, .. } => capacity + max,
         Algorithm::Gcra { burst } => burst + accrued,
-        // The maximum of a window, and that of the next one.
+        // A span may contain the maximum of one window and the maximum of the next.
         _ => 2 * max,
     }
 }

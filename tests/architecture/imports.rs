@@ -172,8 +172,8 @@ impl Crate {
     }
 }
 
-/// Returns the files that can be reached from `file`. It includes `file` itself if `file` is in a
-/// circle.
+/// Returns the files that can be reached from `file`. The result includes `file` itself if `file`
+/// is part of a circle.
 fn reachable<'a>(
     file: &'a str,
     arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>,

@@ -174,8 +174,8 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
     );
 }
 
-/// A ticked box in the form of a record blocks a consumer just as a block does, and so do its
-/// dates.
+/// The form of a record can block a consumer as well: by its box for blocks, or by the dates of a
+/// record that blocks.
 #[tokio::test]
 async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     let house = House::new().await;
@@ -224,8 +224,8 @@ async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     assert_eq!(after, Some(block), "nothing of it was changed");
 }
 
-/// A browser sends a form from another site without the cookie. This one has the cookie, and even a
-/// token.
+/// A browser omits the cookie from a form that another site sends. The forms of this test contain
+/// the cookie, and even a valid form token.
 #[tokio::test]
 async fn a_form_from_elsewhere_is_refused() {
     let house = House::new().await;
@@ -277,7 +277,7 @@ async fn a_form_without_the_token_of_its_session_is_refused() {
         }
     }
     assert_eq!(owner.get("/console").await.status, 200);
-    // A token in the address does not count.
+    // A form token in the query string is not accepted.
     let path = format!("/console/logout?form_token={}", owner.form_token);
     assert_eq!(house.post_form(&path, Some(&owner.cookie), &[]).await.status, 403);
 }

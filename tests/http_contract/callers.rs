@@ -213,7 +213,7 @@ pub(super) async fn consumers_are_whom_the_authentication_names<T: Target>() {
     assert_eq!(standing(of("alice")).await, "200 3-2-60");
     assert_eq!(standing(of("alice")).await, "200 3-1-60");
     assert_eq!(standing(of("bob")).await, "200 3-2-60");
-    // A consumer whose id is the address of an anonymous client is another subject than that
+    // A consumer whose id is the address of an anonymous client is a different subject from that
     // client.
     assert_eq!(standing(of("127.0.0.1")).await, "200 3-2-60");
     assert_eq!(standing(site.get("/")).await, "200 3-2-60");

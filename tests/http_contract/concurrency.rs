@@ -73,7 +73,7 @@ pub(super) async fn a_waiting_request_gets_the_permit_that_is_released<T: Target
     }
 }
 
-/// Instances that share a store also share the places under its concurrency limits.
+/// Instances that share a store also share the permits of its concurrency limits.
 pub(super) async fn places_are_shared_by_all_instances<T: Target>() {
     let redis = RedisServer::start();
     let mut sites = Vec::new();

@@ -233,9 +233,9 @@ pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
     }
 }
 
-/// The server has to limit how long a client may take to read. As long as it does not, the place
-/// stays occupied, because its lease is renewed. The place is free when the body has ended or
-/// cannot be written.
+/// The server has to limit how long a client may take to read. Until the server closes the
+/// connection, the permit stays in use, because its lease is renewed. The permit is released when
+/// the body has ended or cannot be written.
 pub(super) async fn a_client_that_stops_reading_holds_its_place_until_the_body_ends<T: Target>() {
     let lease = Duration::from_millis(300);
     let clock = new_year();

@@ -25,7 +25,8 @@ fn policy_of(subject: &Subject) -> Policy {
 /// Returns a limiter that fails open when Redis is down.
 async fn limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::connect(&server.url()).await.unwrap();
-    // A process that gets too little time takes an outage for an overload, and the machine may be busy.
+    // On a busy machine, the process may get too little CPU time, and take an outage for an
+    // overload.
     let builder = RateLimiter::builder().on_overload(OnFailure::Allow).store(store);
     builder.policies(|subject: &Subject| Some(policy_of(subject))).build().unwrap()
 }

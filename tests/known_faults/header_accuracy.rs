@@ -61,8 +61,9 @@ async fn t14_the_fields_describe_one_limit() {
     }
 }
 
-/// If "the fewest units left" decides, a second nearly always wins against a month. And if the wait
-/// is that of the first limit that denies, the client's retry is denied again.
+/// If the limit with the fewest remaining units is reported, a limit per second nearly always hides
+/// a limit per month. If the wait of the first limit that denies is reported, the client's retry is
+/// denied again.
 #[tokio::test]
 async fn t15_a_denial_reports_the_longest_wait_of_the_limits_that_deny() {
     for (follow, denied) in [
@@ -74,7 +75,7 @@ async fn t15_a_denial_reports_the_longest_wait_of_the_limits_that_deny() {
         clock.advance(Duration::from_secs(1));
         site.get("/").fetch().await;
         site.get("/").fetch().await;
-        // The second and the month are used up, but the day is not.
+        // The limits per second and per month are used up, but the limit per day is not.
         let answer = site.get("/").fetch().await;
         assert_eq!(answer.standing(), denied, "{follow:?}");
         clock.advance(Duration::from_secs(2_591_998));
@@ -104,8 +105,8 @@ async fn t16_a_client_that_waits_for_retry_after_is_served() {
     assert_eq!(waits, BTreeSet::from([1, 2, 3]));
 }
 
-/// Headers have been found with a constant, with used instead of remaining units, or with too many
-/// remaining units. No test compared them with the count.
+/// Other limiters reported a constant, the used units instead of the remaining ones, or too many
+/// remaining units. No test compared their headers with the count.
 #[tokio::test]
 async fn t17_the_reported_remaining_units_are_those_that_are_granted() {
     let clock = new_year();

@@ -50,7 +50,8 @@ async fn t01_the_service_that_is_ready_is_called() {
     }
 }
 
-/// `Buffer` and `ConcurrencyLimit` are the services that such middlewares broke.
+/// A middleware that calls a clone of the ready service breaks `Buffer` and `ConcurrencyLimit`,
+/// whose clones have not reserved a slot or a permit.
 #[tokio::test]
 async fn t01_buffers_and_concurrency_limits_stand_inside() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -66,8 +67,8 @@ async fn t01_buffers_and_concurrency_limits_stand_inside() {
     }
 }
 
-/// A `Buffer` sends the request in `call`, before its future is polled. So a layer that calls the
-/// inner service before it asks the store has the request served before the decision.
+/// A `Buffer` sends the request in `call`, before its future is polled. If a layer calls the inner
+/// service before the store, the request is therefore served before the decision.
 #[tokio::test]
 async fn t02_nothing_is_called_before_the_verdict() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -138,7 +139,8 @@ async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
     assert!(is_ready(&mut other));
 }
 
-/// If a client disconnects while the store decides, its place is freed, and it is not served.
+/// If a client disconnects while the store decides, its request is not served, and releases the
+/// inner service.
 #[tokio::test]
 async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());

@@ -137,7 +137,8 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     let redis = RedisServer::start();
     let way = Way::to(&redis).await;
     let store = RedisStore::connect(&way.url).await.unwrap();
-    // A process that gets too little time takes an outage for an overload, and the machine may be busy.
+    // On a busy machine, the process may get too little CPU time, and take an outage for an
+    // overload.
     let limit = RateLimiter::builder().limit(Limit::per_day(10_000)).on_overload(OnFailure::Allow);
     let limiter = limit.store(store).build().unwrap();
     let answered = async || while check(&limiter).await.origin() != Origin::Store {};

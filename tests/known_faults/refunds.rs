@@ -96,8 +96,9 @@ impl Tested {
             Loss::ResetOfTheLimit => self.store.reset(reset(Some(0))).await.unwrap(),
             Loss::Eviction => {
                 for invented in 0.. {
-                    // Each invented subject uses more than the tested one, but less than the limit,
-                    // because denied subjects are not evicted.
+                    // The store evicts the subject that has used the smallest part of its limit,
+                    // and never a denied one. So each invented subject uses more than the 80 units
+                    // of the tested one, but less than the limit.
                     self.decide_for(&Subject::user(&invented.to_string()), Mode::Check, 90).await;
                     if self.used().await == 0 {
                         break;
@@ -109,7 +110,7 @@ impl Tested {
     }
 
     /// 80 of 100 units are charged and lost. Then 100 units are charged, and the first 80 are
-    /// refunded.
+    /// refunded. The refund must return nothing.
     async fn assert_nothing_comes_back(
         &self,
         loss: Loss,
@@ -134,7 +135,8 @@ async fn a_refund_after_a_reset_returns_nothing_under_any_algorithm() {
     let server = RedisServer::start();
     for (place, limit) in LIMITS.into_iter().enumerate() {
         for loss in [Loss::ResetOfAll, Loss::ResetOfTheLimit] {
-            // The refund follows within one microsecond, or later.
+            // Between the charge, the loss and the next charge, no time passes, or one microsecond,
+            // or a second.
             for micros in [0, 1, 1_000_000] {
                 let subject = format!("{place}-{loss:?}-{micros}");
                 let on_redis = Tested::on_redis(&server, limit, &subject).await;

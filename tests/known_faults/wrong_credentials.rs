@@ -167,8 +167,8 @@ async fn wrong_tokens_are_counted_while_another_source_of_tokens_is_unavailable(
     assert_eq!((statuses[0], statuses[19], statuses[20]), (401, 401, 429));
 }
 
-/// Fault: with only a peek before the look-up and a charge after it, all of these guesses were
-/// answered.
+/// Fault: the limiter peeked before the look-up and charged after it, so all of these concurrent
+/// guesses were answered.
 #[tokio::test]
 async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
     let cues = Arc::new(Semaphore::new(0));

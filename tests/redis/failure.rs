@@ -59,7 +59,7 @@ fn without_denial_cache(url: &str) -> RedisStoreBuilder {
 }
 
 /// Returns the builder of a limiter for three requests per hour that also allows requests during an
-/// overload. On a busy machine, a process that gets too little CPU time takes an outage for an
+/// overload. On a busy machine, the process may get too little CPU time, and take an outage for an
 /// overload.
 fn three_per_hour(store: RedisStore) -> RateLimiterBuilder {
     RateLimiter::builder().limit(Limit::per_hour(3)).on_overload(OnFailure::Allow).store(store)
@@ -274,8 +274,8 @@ async fn requests_to_a_frozen_server_end_at_the_deadline() {
     log.assert_lines(&[ALLOWING, RECOVERED]);
 }
 
-/// A server may be running but unable to decide. That ends without intervention, so it counts as an
-/// outage. In a configuration failure, requests would be rejected.
+/// A server may be running but unable to decide. This state ends without intervention, so it counts
+/// as an outage. If it counted as a configuration failure, requests would be rejected.
 #[tokio::test]
 async fn a_server_that_cannot_write_is_an_outage() {
     let (log, _guard) = Log::capture();

@@ -77,10 +77,10 @@
 //! A request is settled when the body of its response has ended. actix-web detects that a client
 //! has disconnected only when it writes to the connection.
 //!
-//! actix-web runs the middleware first that was wrapped last. Authentication belongs in a `.wrap`
-//! *after* a limiter that counts by consumer, and CORS after all others. If CORS is inside the
-//! limiter, browsers report a denial as a network error. Preflights are then counted like any other
-//! request, unless [`exempt_preflights`](RateLimit::exempt_preflights) is set.
+//! In actix-web, the middleware that was wrapped last runs first. Authentication belongs in a
+//! `.wrap` *after* a limiter that counts by consumer, and CORS after all others. If CORS is inside
+//! the limiter, browsers report a denial as a network error. Preflights are then counted like any
+//! other request, unless [`exempt_preflights`](RateLimit::exempt_preflights) is set.
 //!
 //! # Features
 //!

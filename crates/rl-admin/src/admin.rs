@@ -117,7 +117,7 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets where the counters are stored, as the API reports it. Defaults to [`Backend::Memory`].
+    /// Sets the place of the counters that the API reports. Defaults to [`Backend::Memory`].
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
@@ -132,12 +132,12 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets the rule by which the service finds the addresses of its clients. It is the rule of the
+    /// Sets the rule by which the service finds the addresses of its clients. Pass the rule of the
     /// service's [`ClientAddress`](rl_core::key::ClientAddress).
     ///
-    /// Requests may contain an address in any notation. The rule maps the address to the network
-    /// under which it is counted. Defaults to [`ClientIp::peer`], which counts IPv6 by networks of
-    /// 64 bits.
+    /// A request to the API may name an address in any notation. The rule maps the address to the
+    /// network under which it is counted. Defaults to [`ClientIp::peer`], which counts IPv6 by
+    /// networks of 64 bits.
     pub fn client_ip(mut self, rule: ClientIp) -> Self {
         self.client_ip = rule;
         self

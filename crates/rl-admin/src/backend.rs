@@ -1,4 +1,4 @@
-/// Where the limiter's counters are stored, as the API reports it.
+/// The place where the limiter stores its counters, which the API reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {

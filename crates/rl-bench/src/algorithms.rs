@@ -12,7 +12,8 @@ pub(crate) struct Algorithm {
     pub(crate) limit: &'static str,
     /// Whether it is one of the six algorithms that are also measured together in one policy.
     mixed: bool,
-    /// Whether a request holds its unit until it ends. Such a limit has no window, and so no edge.
+    /// Whether a request holds its unit until the request ends. Such a limit has no window, and so
+    /// no window edge.
     pub(crate) is_held: bool,
 }
 
@@ -62,10 +63,11 @@ pub(crate) fn with_max(limit: &str, max: u64) -> String {
     format!("{max}{rest}")
 }
 
-/// The rows with which others are compared: one limit with the first, several with the second.
+/// The rows with which other rows are compared: `ONE_WINDOW` for one limit, `SIX_WINDOWS` for
+/// several.
 pub(crate) const ONE_WINDOW: &str = "fixed window";
 pub(crate) const SIX_WINDOWS: &str = "six fixed windows";
-/// The row of six algorithms.
+/// The row of six limits, each under a different algorithm.
 pub(crate) const SIX_KINDS: &str = "six of different kinds";
 
 /// The rows of more than six fixed windows.
@@ -76,7 +78,7 @@ const MANY_WINDOWS: [(&str, usize); 4] = [
     ("16 fixed windows", 16),
 ];
 
-/// Limits that are decided together, which make a row of a table.
+/// A row of a table: limits that one decision checks together.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -121,7 +123,8 @@ impl Row {
         self.policy(str::parse)
     }
 
-    /// Returns a policy whose limits have another `max`. Its lease lasts while requests are denied.
+    /// Returns a policy whose limits have another `max`. The lease of a concurrency limit is so
+    /// long that it does not end while requests are denied.
     pub(crate) fn of(&self, max: u64) -> Result<Policy, Box<dyn Error>> {
         self.policy(|limit| {
             let limit: Limit = with_max(limit, max).parse()?;

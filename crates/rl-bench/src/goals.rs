@@ -30,7 +30,7 @@ pub(crate) struct Goal {
 /// The unit of a [`Goal`], which also determines whether a larger value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// The factor by which ours is faster or smaller. A larger factor is better.
+    /// The factor by which our limiter is faster or smaller. A larger factor is better.
     Times,
     /// A quantity with this name. A smaller quantity is better.
     AtMost(&'static str),

@@ -1,4 +1,5 @@
-//! Full logs and semaphores, short and long, on which both stores are measured.
+//! The full logs and semaphores on which both stores are measured, each in a short and in a long
+//! form.
 
 use rl_core::store::RefundOf;
 
@@ -6,7 +7,7 @@ use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, median};
 use crate::table::{Cell, Table};
 
-/// The entries of a short log.
+/// The number of entries of a short log.
 pub(crate) const SHORT: usize = 10;
 
 /// A limit that keeps an entry for each request.

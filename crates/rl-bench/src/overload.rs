@@ -31,7 +31,7 @@ use crate::table::Table;
 /// The numbers of clients, which are measured one after the other.
 const CLIENTS: [usize; 3] = [4_000, 10_000, 20_000];
 
-/// The pause of the denied address.
+/// The pause between two requests of the denied address.
 const DENIED_PAUSE: Duration = Duration::from_millis(5);
 
 const SECONDS: u64 = 5;

@@ -82,7 +82,7 @@ pub(crate) fn scripts() -> Result<(), Box<dyn Error>> {
     scripts::run()
 }
 
-/// Runs a process of [`nodes`], which has started it.
+/// Runs the node that [`nodes`] has started in this process.
 pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
     node::run(words)
 }
@@ -221,7 +221,7 @@ fn ratios(candidates: &[Arc<Candidate>], results: &[Vec<Round>], theirs: usize) 
     };
     for (load, rounds) in LOADS.iter().zip(results) {
         let speeds = ours(rounds, |block| block.seconds);
-        // For a candidate that is compared with itself, the ratio should be 1.
+        // The two blocks of our own candidate are compared too. Without noise, their ratio is 1.
         let noise = ratio(rounds, &|round| round[OURS[0]][1].seconds / round[OURS[0]][0].seconds);
         let name = format!("{} in flight", load.in_flight);
         table.row([name.into()].into_iter().chain(speeds).chain([noise]));

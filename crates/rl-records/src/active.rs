@@ -80,8 +80,8 @@ fn add(sum: CallLimits, other: &CallLimits) -> CallLimits {
 /// Returns whether `record` removes all limits of its consumer while it is active.
 ///
 /// This is the case if the record has −1 in every period, and `replaced` has any limit. `replaced`
-/// are the limits of the tier or the defaults. Such a record is easily made by mistake, so callers
-/// should warn about it.
+/// contains the limits that the record replaces: those of the tier, or the defaults. Such a record
+/// is easily made by mistake, so callers should warn about it.
 ///
 /// # Examples
 ///
@@ -193,12 +193,12 @@ impl ActiveLimits {
         self.limits
     }
 
-    /// Returns the ids of the combined records, ordered by the begin of the records.
+    /// Returns the ids of the combined records, in the order of their `from_date`.
     pub fn considered_ids(&self) -> impl Iterator<Item = RecordId> + '_ {
         self.contributions.iter().map(|record| record.id)
     }
 
-    /// Returns the contributions of the records, ordered by the begin of the records.
+    /// Returns the contributions of the records, in the order of their `from_date`.
     #[must_use]
     pub fn contributions(&self) -> &[Contribution] {
         &self.contributions

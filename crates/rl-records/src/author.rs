@@ -41,9 +41,9 @@ impl<'a> Author<'a> {
 
     /// Sets whether the author may make a change that blocks. Defaults to `true`.
     ///
-    /// A change blocks if, at some time, a consumer or an application is blocked that was not
-    /// blocked before. It is blocked by a block, or by a limit of 0 if no other record has a larger
-    /// limit.
+    /// A change blocks if there is a time at which a consumer or an application is blocked after
+    /// the change, but was not blocked before the change. Both a block and a limit of 0 count, the
+    /// latter only if no other record has a larger limit.
     pub const fn may_block(mut self, may: bool) -> Self {
         self.may_block = may;
         self
@@ -51,8 +51,8 @@ impl<'a> Author<'a> {
 
     /// Sets whether the author may make a change that unblocks. Defaults to `true`.
     ///
-    /// A change unblocks if, at some time, a consumer or an application is not blocked that was
-    /// blocked before.
+    /// A change unblocks if there is a time at which a consumer or an application was blocked
+    /// before the change, but is not blocked after it.
     pub const fn may_unblock(mut self, may: bool) -> Self {
         self.may_unblock = may;
         self

@@ -8,9 +8,9 @@ use crate::record::RecordContent;
 /// The effect of a change: whether it blocks or unblocks consumers, or applications of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// Whether, at some time, one of them is blocked that was not blocked before.
+    /// Whether there is a time at which one of them is blocked after the change, but not before it.
     pub(crate) blocks: bool,
-    /// Whether, at some time, one of them is not blocked that was blocked before.
+    /// Whether there is a time at which one of them is blocked before the change, but not after it.
     pub(crate) unblocks: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Span<'a> {
 ///
 /// Blocks and limits of 0 are compared separately. A limit of 0 during a block still counts as
 /// blocking, because it blocks once the block is deleted. Each block is compared without other
-/// blocks, so a block during another one requires the same roles.
+/// blocks, so a block during another one requires the same rights.
 ///
 /// `fallback` is true if the consumer is blocked while no record is active.
 pub(crate) fn effect(
@@ -65,7 +65,7 @@ pub(crate) fn effect(
 #[derive(Clone, Copy, Debug, Default)]
 struct Active {
     count: u64,
-    // The number of records with a limit of 0, and with a larger limit, for each period.
+    // For each period, the number of records with a limit of 0, and with a larger limit.
     zero: [u64; 6],
     positive: [u64; 6],
 }

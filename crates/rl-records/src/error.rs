@@ -76,7 +76,7 @@ impl DatabaseError {
         self
     }
 
-    /// Adds to the detail that this server could not be reached.
+    /// Adds the server to the detail, because it could not be reached.
     pub(crate) fn while_connecting_to(self, server: &str) -> Self {
         let detail = match &self.detail {
             Some(detail) => format!("could not connect to {server}: {detail}"),

@@ -72,8 +72,8 @@
 //! ([`RecordsOptions::max_connections`]). Every wait is bounded: a change fails after seconds, a
 //! look-up after three. However many consumers clients invent, only a few look-ups run at the same
 //! time, and a few hundred wait. Further requests are decided by the failure policy of the limiter,
-//! without waiting. Unknown consumers evict no cached value. After a failed look-up, one is tried
-//! each second until one succeeds.
+//! without waiting. Unknown consumers evict no cached value. After a failed look-up, one look-up is
+//! tried each second, until one succeeds.
 //!
 //! # Features
 //!

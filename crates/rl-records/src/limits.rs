@@ -203,7 +203,7 @@ impl CallLimits {
 
     /// Returns a policy that also counts the periods without a limit.
     ///
-    /// Each of those periods gets a limit of [`MAX_UNITS`] in shadow, which never denies. Thus the
+    /// Each of those periods gets a shadow limit of [`MAX_UNITS`], which never denies. Thus the
     /// usage is known before there is a limit, and a new limit includes earlier calls. Such a
     /// policy costs as much as six limits.
     ///

@@ -13,8 +13,8 @@ const LAST_DATE: Timestamp = Timestamp::from_micros(253_402_300_799_999_999);
 /// The content of a record: the limits of a consumer from one date to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordContent {
-    /// The consumer whose calls are limited: 1 to 250 bytes. A record always belongs to the same
-    /// consumer.
+    /// The consumer whose calls are limited: 1 to 250 bytes. The consumer of a record never
+    /// changes.
     pub consumer_id: String,
     /// An endpoint, for information only.
     pub api_name: Option<String>,

@@ -17,8 +17,8 @@ const MAX_APPS: usize = 1_000;
 pub struct ResourceLimitContent {
     /// The name of the resource: 1 to 250 bytes, unique. The name of a limit never changes.
     pub name: String,
-    /// The exact names of the applications that share the bucket. Other applications have no limit
-    /// here.
+    /// The exact names of the applications that share the bucket. The resource does not limit other
+    /// applications.
     pub apps: Vec<String>,
     /// The capacity of the bucket in tokens. A capacity of 0 blocks the applications.
     pub max_permits: u64,

@@ -67,8 +67,8 @@ impl<T> Revised for Revisioned<T> {
     }
 }
 
-/// The state that a change expects, so that an author overwrites no state that the author has not
-/// seen.
+/// The state of the object that a change expects. It prevents an author from overwriting a state
+/// that the author has not seen.
 ///
 /// The number 0 converts to [`Expected::Nothing`], and any other number to that revision.
 #[derive(Clone, Debug, PartialEq, Eq)]

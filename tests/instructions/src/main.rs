@@ -68,8 +68,8 @@ enum Around {
 
 fn decide(limiter: &RateLimiter, cost: u64, times: u64) {
     let subject = Subject::consumer("consumer-00000001");
-    // This first creates what all repetitions share: the entry, the clock, and the recycled handles
-    // of the thread.
+    // The first two calls create what all repetitions reuse: the entry of the subject, the clock,
+    // and the policy handles that the thread recycles.
     for cost in [1, cost] {
         drop(black_box(limiter.check(&subject, cost)));
     }
@@ -146,15 +146,15 @@ fn on_the_clock() -> Vec<String> {
     limits
 }
 
-/// Returns six limits, of which the month has one unit, which the warm-up uses.
+/// Returns six limits. The limit per month allows one unit, which the warm-up uses.
 fn used_up_for_a_month() -> Vec<String> {
     let mut limits = six("");
     limits[5] = "1/month".to_owned();
     limits
 }
 
-/// Returns six limits with a small hour, so that one unit is a noticeable part of it. Eviction then
-/// inspects several entries.
+/// Returns six limits. The limit per hour is so small that one unit is a noticeable share of it.
+/// Eviction then inspects several entries.
 fn with_a_small_hour() -> Vec<String> {
     let mut limits = six("");
     limits[2] = "3/hour".to_owned();

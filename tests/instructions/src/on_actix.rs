@@ -1,5 +1,5 @@
-//! A service on actix-web, called as behind a server. The middleware around it is ours, an empty
-//! one, or one that adds three header lines.
+//! A service on actix-web, called in the same way as by a server. The middleware around it is ours,
+//! an empty one, or one that adds three header lines.
 
 use std::net::SocketAddr;
 use std::pin::pin;

@@ -164,7 +164,6 @@ async fn corrupted_readable_values_allow_no_additional_requests() {
 ///
 /// In the second value, the last change is in the last microseconds that can be represented.
 /// Arrival times were capped there, so they were no longer in the future.
-/// longer in the future.
 #[tokio::test]
 async fn states_with_extreme_times_allow_no_additional_requests() {
     let server = RedisServer::start();

@@ -47,7 +47,8 @@ async fn a_key_that_lost_its_expiry_gets_one_from_the_next_call() {
     }
 }
 
-/// Without healing, a counter that another client has set without an expiry would deny for ever.
+/// If the store did not set the missing expiry, a counter that another client has set without one
+/// would deny for ever.
 #[tokio::test]
 async fn a_counter_that_never_had_an_expiry_is_healed_and_counted() {
     let server = RedisServer::start();

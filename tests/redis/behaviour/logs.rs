@@ -160,7 +160,7 @@ async fn a_log_is_never_longer_than_its_limit() {
         logs.decide(Mode::Charge, 1).await;
         logs.check().await;
     }
-    // Those checks were allowed that found fewer than thirty units used.
+    // The checks that found fewer than thirty used units were allowed; the others were denied.
     assert_eq!(logs.used().await, [315, 315]);
     for (key, max) in logs.keys().await[1..].to_vec().into_iter().zip([50, 30]) {
         assert_eq!(logs.entries(&key).await, max, "{key}");
@@ -363,7 +363,8 @@ async fn a_reset_leaves_no_entry_behind() {
     assert_eq!(logs.keys().await, [""; 0]);
 }
 
-/// During a rollout, instances with the old and with the new policy alternate.
+/// During a rollout, instances with the old and with the new policy alternate. Neither may remove
+/// the log of the other.
 #[tokio::test]
 async fn a_log_that_the_present_policy_does_not_name_is_kept() {
     let mut logs = Logs::under(&["5/hour:sliding-log", "5:concurrency:lease=1h"]).await;

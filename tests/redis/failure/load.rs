@@ -25,8 +25,8 @@ use tracing::Level;
 use super::log::Log;
 use super::{GIVE_UP, url};
 
-/// Returns the number of requests per second. For the number of `tests/run --soak`, the machine
-/// must have no other load.
+/// Returns the number of requests per second. With `tests/run --soak` it is so high that the
+/// machine must have no other load.
 pub(super) fn rate() -> usize {
     if is_soak() { 2_000 } else { 400 }
 }

@@ -103,9 +103,9 @@ impl Default for FailedAttempts {
 
 /// Counts wrong credentials.
 ///
-/// A wrong credential is charged after it was checked. A correct one is accepted only if the
-/// address still has an attempt left after the check. So of any number of concurrent guesses, at
-/// most `max` wrong ones get 401. A correct one is accepted only before the last of these.
+/// A wrong credential is charged after its check. After the check of a correct one, the address
+/// must still have an attempt left. So of any number of concurrent guesses, at most `max` wrong
+/// ones get 401. Once they have used up the attempts, a correct one is rejected too.
 pub(crate) struct AttemptLimiter {
     limiter: RateLimiter,
     client_ip: ClientIp,

@@ -22,7 +22,7 @@ pub enum Authorized {
     /// The request is from this actor.
     As(Actor),
     /// The request has no credentials of the kind that this [`Authorize`] checks. Another one may
-    /// accept it.
+    /// accept the request.
     Unknown,
     /// The credentials are wrong. If no other [`Authorize`] accepts them, they count as a
     /// [failed attempt](FailedAttempts) of the client's address.

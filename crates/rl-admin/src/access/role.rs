@@ -110,7 +110,7 @@ impl Roles {
         Self(self.0 | 1 << role as u16)
     }
 
-    /// Returns whether `role` is one of them.
+    /// Returns whether the set contains `role`.
     #[must_use]
     pub const fn contains(self, role: Role) -> bool {
         self.0 & 1 << role as u16 != 0

@@ -44,8 +44,8 @@ impl Rejection {
 
     /// Returns a rejection because another actor has changed the object.
     ///
-    /// `differences` lists each field in which they differ, with the saved value and the typed
-    /// value.
+    /// `differences` lists each field whose saved value differs from the typed one, with both
+    /// values.
     pub(super) fn conflict(
         object: &str,
         updated_by: &str,

@@ -24,8 +24,8 @@ pub(crate) trait Input: DeserializeOwned {
     /// The optional fields, and the aliases of fields.
     const OPTIONAL: &'static [&'static str] = &[];
 
-    /// The size limit in bytes. It differs between operations. Its error is JSON, unlike the error
-    /// of a layer.
+    /// The size limit in bytes, which differs between operations. A longer body gets an error as
+    /// JSON; a layer would respond with plain text.
     const MAX_BYTES: usize = 16 * 1_024;
 }
 

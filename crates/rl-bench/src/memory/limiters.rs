@@ -19,7 +19,8 @@ pub(super) const ENDLESS: u32 = 1_000_000_000;
 /// The number of requests that hold a permit at the same time, each of a different subject.
 pub(super) const SERVED_AT_ONCE: usize = 64;
 
-/// The keys of a measurement. A key is a number, from which limiters use the name or the subject.
+/// The keys of a measurement. A key is a number. Some limiters count by the name with this number,
+/// and others by the subject.
 pub(super) struct Keys {
     subjects: Vec<Subject>,
     pub(super) names: Vec<String>,

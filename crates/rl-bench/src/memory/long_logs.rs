@@ -28,9 +28,10 @@ const REFUNDS: usize = 1_001;
 const LEAVES: usize = 11;
 const HOUR: u64 = 3_600_000_000;
 
-/// Operations between two readings of the clock: half of a short log.
+/// The number of operations between two readings of the clock: half of the entries of a short log.
 const BATCH: usize = SHORT / 2;
-/// Batches in a block, and rounds of two blocks of each side.
+/// The number of batches in a block, and of rounds. A round has two blocks on the short log and two
+/// on the long one.
 const BATCHES: usize = 40;
 const ROUNDS: usize = 31;
 

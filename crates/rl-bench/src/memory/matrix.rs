@@ -20,8 +20,8 @@ const BLOCK: usize = 50_000;
 /// The number of sequences of keys, if a block has fewer visits than there are keys.
 const SLICES: usize = 8;
 const ROUNDS: usize = 11;
-/// The number of subjects from which on one limiter evicts the others from the caches. Untimed
-/// visits then precede each block, and there are fewer rounds.
+/// From this number of subjects on, one limiter evicts the others from the caches. Untimed visits
+/// then precede each block, and there are fewer rounds.
 const LARGE: usize = 100_000;
 const BEFORE: usize = 25_000;
 const LARGE_ROUNDS: usize = 7;
@@ -117,7 +117,8 @@ fn limiters(keys: &Keys, all: usize) -> Result<Vec<MeasuredLimiter>, Box<dyn Err
         limiter("trypema, one", Box::new(Mixed::of(Trypema::new)?)),
     ];
     if all <= 10_000 {
-        // It needs values for each subject, which would take too much memory with more subjects.
+        // limitador needs values for each subject, which would take too much memory with more
+        // subjects.
         let limitador = |max| Ok(Limitador::six(max, keys, all));
         limiters.push(slow("limitador, six periods", Box::new(Mixed::of(limitador)?), 50));
     }

@@ -1,4 +1,4 @@
-//! The sides of the comparisons by algorithm, and the subjects that they visit.
+//! The limiters that are compared for each algorithm, and the subjects that they visit.
 
 use std::error::Error;
 
@@ -70,7 +70,8 @@ impl Visited {
         }
     }
 
-    /// Returns the visits that make the subjects known, and the sequences of visits that are timed.
+    /// Returns the visits that create the entries of the subjects, and the sequences of visits that
+    /// are timed.
     pub(super) fn visits(self, keys: &Keys) -> (Vec<u32>, Vec<Vec<u32>>) {
         let few = &keys.order[..FEW];
         match self {
@@ -84,12 +85,12 @@ impl Visited {
     }
 }
 
-/// A side of a comparison.
+/// A limiter of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// Our limiter on the limits of the row with this name.
     Ours(&'static str),
-    /// The same after the limits are used up.
+    /// Our limiter on the same limits after they are used up.
     Denied(&'static str),
     Peer(Peer),
 }
@@ -117,7 +118,7 @@ impl Side {
         })
     }
 
-    /// Creates the limiter, and makes the subjects known to it.
+    /// Creates the limiter, with entries for the subjects.
     pub(super) fn ready(
         self,
         rows: &[Row],

@@ -34,12 +34,12 @@ const GROUPS: [(&str, Option<u32>); 4] = [
     ("three, 12 groups", Some(12)),
     ("three, 48 groups", Some(48)),
 ];
-/// The places of deployments in the table.
+/// The indices of deployments in the list.
 const ONE: usize = 0;
 const ALONE: usize = 1;
 /// The deployment that the goal is about.
 const GROUPED: usize = 4;
-/// The share of a core that may be in use without replies having to wait.
+/// The share of its core that a server may use before replies have to wait.
 const BUSY: f64 = 0.7;
 
 /// Servers, connections that monitor them, and our store on them.

@@ -30,8 +30,8 @@ pub(super) enum LastArgument {
 
 const ONE_KEY: &[&str] = &[""];
 
-/// The scripts. Keys that are named after a window get their names before the measurement: the
-/// server's time does not depend on the name.
+/// The scripts. A key that is named after a window gets its name before the measurement, because
+/// the server's time does not depend on the name.
 static ALL: [Dedicated; 10] = [
     Dedicated {
         name: "counter",

@@ -19,7 +19,7 @@ use crate::table::Table;
 
 /// The number of short logs.
 const SHORT_LOGS: usize = 20;
-/// Requests in flight while the logs are filled.
+/// The number of requests in flight while the logs are filled.
 const IN_FLIGHT: usize = 64;
 /// The number of operations in a block: half of the entries of all short logs.
 const CALLS: usize = 100;
@@ -66,12 +66,12 @@ pub(super) async fn beside_short(
     Ok(())
 }
 
-/// Full logs of one length.
+/// Logs or semaphores whose units are all used, each with the same number of entries.
 struct Logs {
     store: RedisStore,
     policy: Policy,
     subjects: Vec<Subject>,
-    /// The entries: the number of the subject, and the time of the charge.
+    /// The entries of all logs, each as the number of its subject and the time of its charge.
     charged: Vec<(usize, Timestamp)>,
 }
 
@@ -83,7 +83,8 @@ impl Logs {
         entries: usize,
         count: usize,
     ) -> Result<Self, Box<dyn Error>> {
-        // Calls in one script would share an entry.
+        // Without coalescing, each call adds its own entry. Calls in one script would share an
+        // entry.
         let store = patient(RedisStore::builder(&server.url(database)));
         let store = store.coalesce(false).local_denial(false).connect().await?;
         let policy = Policy::new([kind.limit(entries).parse()?])?;

@@ -195,7 +195,7 @@ impl NodeOptions {
 }
 
 /// Runs all nodes. Returns their combined results, the time of the slowest node, and the number of
-/// cuts. There are at most `cuts` of them.
+/// cuts, which is at most `cuts`.
 async fn run(
     settings: NodeSettings,
     nodes: usize,

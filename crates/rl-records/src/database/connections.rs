@@ -176,7 +176,6 @@ impl Connections {
 ///
 /// Dropping it closes the connection, because its state is unknown after work that failed or was
 /// cancelled. [`put_back`](Self::put_back) returns the connection to the pool instead.
-/// was cancelled. [`put_back`](Self::put_back) returns it to the pool instead.
 #[derive(Debug)]
 pub(super) struct Lease {
     pool: Arc<Connections>,

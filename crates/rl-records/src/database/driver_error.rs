@@ -55,8 +55,8 @@ fn detail(error: &sqlx::Error) -> Option<String> {
 /// Classifies an SQLSTATE, or an error code of SQLite, whose low byte is the primary code.
 fn kind_of_code(code: &str) -> FailureKind {
     if code.len() == 5 {
-        // The error classes for connections, transactions, resources, objects in use, operators,
-        // and the system.
+        // SQLSTATE classes of failures that may pass: connection (08), transaction (25, 40), lack
+        // of resources (53), object in use (55), intervention of an operator (57), and system (58).
         return match &code[..2] {
             "08" | "25" | "40" | "53" | "55" | "57" | "58" => FailureKind::Unavailable,
             "28" | "3D" => FailureKind::Refused,

@@ -76,7 +76,7 @@ impl LookupLimiter {
     }
 }
 
-/// The right of one look-up to wait and then to run. When it is dropped, the look-up ends.
+/// Permits one look-up to wait and then to run. Dropping the permit ends the look-up.
 #[derive(Debug)]
 pub(crate) struct LookupPermit {
     limiter: Arc<LookupLimiter>,

@@ -108,8 +108,9 @@ async fn migrate(connection: &mut AnyConnection, is_postgres: bool) -> Result<()
     let mut migrator = Migrator::with_migrations(migrations);
     migrator.dangerous_set_table_name("rl_migrations");
     // If several processes start at the same time, one of them migrates, and the others find the
-    // work done. The transaction below is the lock. SQLite has no other, and on PostgreSQL the lock
-    // of the migrator belongs to a session, which a connection pooler may share.
+    // work done. The transaction below serves as the lock. For SQLite, the migrator has no lock.
+    // For PostgreSQL, its lock belongs to a session, which a connection pooler may share among
+    // clients.
     migrator.set_locking(false);
     let work = async {
         let begin = if is_postgres { "BEGIN" } else { "BEGIN IMMEDIATE" };

@@ -8,7 +8,7 @@ use super::statement::{Sql, without_nul};
 use crate::record::Record;
 use crate::record_id::{InvalidRecordId, RecordId};
 
-/// Selects records, which are listed by consumer, begin and id.
+/// Selects records, which are listed by consumer, start and id.
 ///
 /// # Examples
 ///

@@ -116,7 +116,7 @@ pub(super) async fn overlapping(
     end: Timestamp,
 ) -> Result<Vec<Record>, DatabaseError> {
     if consumer.contains('\0') {
-        // PostgreSQL rejects such a text, and no record has such a consumer.
+        // PostgreSQL rejects NUL in text, and no stored id contains it.
         return Ok(Vec::new());
     }
     let mut sql = Sql::new("SELECT * FROM rl_records WHERE");
@@ -222,7 +222,7 @@ pub(super) async fn delete(
     Ok(())
 }
 
-/// Checks that the limits of all records that overlap with this one have a sum that can be stored.
+/// Checks that the sum of the limits can be stored, for all records that overlap with this one.
 async fn check_sum(
     transaction: &mut Transaction,
     record: &Record,

@@ -91,9 +91,10 @@ impl Records {
     ///
     /// # Errors
     ///
-    /// Returns an error if a field cannot be stored, or if the author may not block or unblock the
-    /// consumer as the record does. Limits of records that are active at the same time are added
-    /// up; a sum above [`MAX_UNITS`] is an error too. Returns an error if the database fails.
+    /// Returns an error if a field cannot be stored, or if the database fails. Returns an error if
+    /// the record blocks or unblocks the consumer, and the author may not do that. The limits of
+    /// records that are active at the same time are added up; a sum above [`MAX_UNITS`] is an error
+    /// too.
     pub async fn create(
         &self,
         content: RecordContent,
@@ -289,11 +290,11 @@ impl Records {
         Ok(blocks.pop())
     }
 
-    /// Blocks a consumer from now until a given time, in one transaction. Of several concurrent
-    /// calls, the last one decides.
+    /// Blocks a consumer from now until a given time, in one transaction. The last of several
+    /// concurrent calls takes effect.
     ///
-    /// If the consumer is already blocked, the block that ends last must be as `expected`. It then
-    /// ends at the given time, and other blocks that would end later are deleted.
+    /// If the consumer is already blocked, the block that ends last must be as `expected`. This
+    /// call moves its end to the given time, and deletes other blocks that would end later.
     ///
     /// # Errors
     ///

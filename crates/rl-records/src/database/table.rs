@@ -35,8 +35,8 @@ pub(super) trait Object: Sized {
     /// Returns the value of the key.
     fn key(&self) -> String;
 
-    /// Returns the consumer, or the name of the object, whose limits a change of this object
-    /// affects.
+    /// Returns whose limits a change of this object affects: the consumer, or the object by its
+    /// name.
     fn owner(&self) -> &str;
 
     /// Returns the content.

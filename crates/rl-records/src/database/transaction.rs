@@ -26,7 +26,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 const BEGIN_ON_POSTGRES: &str = "BEGIN; SET LOCAL lock_timeout = '2s'; \
                                  SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
-/// Takes the write lock immediately. A transaction that reads first cannot wait for the lock later.
+/// Takes the write lock immediately. A transaction that begins with a read fails, instead of
+/// waiting, if it later needs the lock.
 const BEGIN_ON_SQLITE: &str = "BEGIN IMMEDIATE";
 
 /// A change in progress. When it is dropped without a [commit](Self::commit), it is rolled back.

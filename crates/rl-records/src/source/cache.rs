@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use crate::database::{LookupLimiter, LookupPermit, PAUSE_MICROS, is_paused};
 
-/// The number of random entries that are compared; the one whose last use is the longest ago is
-/// evicted.
+/// The number of random entries that an eviction compares, to remove the least recently used of
+/// them.
 const SAMPLE: usize = 8;
 
 /// The time limit of one read, however many callers wait for it.

@@ -46,7 +46,7 @@ use crate::record::is_name;
 ///
 /// Only a few look-ups run or wait at the same time, however many consumers clients invent. Beyond
 /// that, a request gets an error ([`FailureKind::Overloaded`]) without waiting. After a failed
-/// look-up, one is tried each second until one succeeds.
+/// look-up, one look-up is tried each second, until one succeeds.
 ///
 /// Clones are cheap and share the caches.
 #[derive(Clone)]
@@ -257,8 +257,8 @@ pub struct RecordSourceBuilder {
 }
 
 impl RecordSourceBuilder {
-    /// Sets the policies of subjects that are not consumers. Defaults to [`Preset::OpenBank`]: 1
-    /// 000 requests per hour for each anonymous address.
+    /// Sets the policies of subjects that are not consumers. Defaults to [`Preset::OpenBank`],
+    /// which allows each anonymous address 1 000 requests per hour.
     pub fn others(mut self, policies: impl PolicySource) -> Self {
         self.others = Arc::new(policies);
         self
@@ -282,7 +282,7 @@ impl RecordSourceBuilder {
     }
 
     /// Sets the capacity of each of the three caches: for consumers, for keys and for resources.
-    /// Defaults to 100 000. The entries whose last use is the longest ago are evicted.
+    /// Defaults to 100 000. A full cache evicts the least recently used entries.
     pub const fn capacity(mut self, count: usize) -> Self {
         self.capacity = count;
         self
@@ -369,8 +369,8 @@ impl fmt::Debug for RecordSourceBuilder {
 mod tests {
     use super::*;
 
-    /// Fault: a poll of one second and the look-ups after it took longer than the documented
-    /// second.
+    /// Fault: the poll interval was one second, so a poll and the look-ups after it took longer
+    /// than the documented second.
     #[tokio::test]
     async fn a_poll_and_the_look_ups_after_it_take_less_than_a_second() {
         let records = Records::connect("sqlite::memory:").await.unwrap();

@@ -82,7 +82,7 @@ impl Timeline {
     }
 }
 
-/// Returns the policy at `now` for the interval between the nearest begins and ends of records.
+/// Returns the policy at `now`, with the interval around `now` in which no record starts or ends.
 fn stretch(
     spans: &[TimelineSpan],
     aggregation: &Aggregation,

@@ -80,7 +80,7 @@ async fn poll(database: Arc<Database>, caches: Weak<Caches>, wake: Arc<Notify>, 
                 }
             }
         }
-        // After a failure the next poll comes soon, because the announcement that caused this one
+        // After a failed poll the next one comes soon, because the announcement that triggered it
         // is not repeated.
         let pause = if outage.is_on() { every.min(RETRY) } else { every };
         let _ = timeout(pause, wake.notified()).await;

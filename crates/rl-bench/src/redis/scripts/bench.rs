@@ -40,7 +40,7 @@ pub(super) struct Bench {
     control: Vec<f64>,
 }
 
-/// Returns the policy of limits in text form.
+/// Parses limits in text form into a policy.
 pub(super) fn policy<S: AsRef<str>>(
     limits: impl IntoIterator<Item = S>,
 ) -> Result<Policy, Box<dyn Error>> {
@@ -67,7 +67,8 @@ impl Bench {
             redis::cmd("CONFIG").arg("SET").arg(&setting).exec_async(&mut operator).await?;
         }
         for script in RedisStore::scripts(layout, []) {
-            // The manual clock is part of the text of the script, so that a first call compiles it.
+            // With a manual clock, the scripts have another text, which the server has not compiled
+            // yet. Loading them compiles them before the first call.
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
         }
         Ok(Self {

@@ -64,7 +64,8 @@ async fn two_logs(table: &mut Table) -> Done {
     leave(&mut bench, table, 49_000_000 + HOUR / 2, "nearly all leaves").await
 }
 
-/// Measures the maximum number of logs in a policy, each with as many units as the weight allows.
+/// Measures the maximum number of logs in a policy, each with as many units as the maximum weight
+/// of a policy allows.
 async fn many_logs(table: &mut Table) -> Done {
     let limits =
         (2..=8_u64).rev().flat_map(|logs| (1_u64..=120).rev().map(move |max| (logs, max * 100)));
@@ -141,7 +142,8 @@ async fn windows(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Measures states that other policies have left: 16 with 200 buckets each, and 16 with 16.
+/// Measures requests beside states that other policies have left: first 16 windows of 200 buckets
+/// each, then 16 token buckets.
 async fn others(table: &mut Table) -> Done {
     let mut bench = Bench::new(BESIDE_OTHERS, windows_of(1)?).await?;
     charge_others(&bench).await?;
@@ -282,8 +284,8 @@ async fn reserve(bench: &Bench, subject: &Subject, lifetime: Option<Duration>) -
     Ok(())
 }
 
-/// Measures requests of one unit, of all remaining units, and of more than these, and then resets.
-/// Each runs on a copy of the keys.
+/// Measures requests of one unit, of all remaining units, and of more than the remaining units, and
+/// then resets. Each runs on a copy of the keys.
 async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     let used = bench.decide(0, Mode::Peek, 0).await;
     let fits = used.limits().map(|limit| limit.remaining()).min().unwrap_or_default();

@@ -349,7 +349,8 @@ async fn a_look_up_of_an_evicted_entry_does_not_restore_the_old_value() {
     assert_eq!(wait(cache.get("a")).await, Ok(2));
 }
 
-/// Fault: the value stayed fresh for as long as the clock had been ahead.
+/// Fault: after the clock was set back, a value stayed fresh until the clock had passed the time of
+/// the read again.
 #[tokio::test]
 async fn a_value_read_later_than_now_is_read_again() {
     let (cache, database) = cache(10);
