@@ -47,9 +47,8 @@ impl<'a> LimitStatus<'a> {
 
     /// Returns the units used in the current window.
     ///
-    /// There are more than [`max`](Self::max) after a charge beyond the limit, or when the limit
-    /// was lowered. There are none if no counter was read
-    /// ([`Origin::Policy`](crate::Origin::Policy)).
+    /// The number exceeds [`max`](Self::max) after a charge beyond the limit, or after the limit
+    /// was lowered. It is 0 if no counter was read ([`Origin::Policy`](crate::Origin::Policy)).
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.outcome.used()
@@ -90,8 +89,8 @@ impl<'a> LimitStatus<'a> {
         self.limit().is_shadow() && self.is_over()
     }
 
-    /// Returns whether nothing can be refunded to this limit. A part of the charge is not refunded to a limit
-    /// that counts requests.
+    /// Returns whether a refund leaves this limit unchanged. `is_part` says that only a part of the
+    /// charge is refunded, which changes no limit that counts requests.
     pub(super) const fn keeps_charge(&self, is_part: bool) -> bool {
         self.is_uncharged() || is_part && self.limit().counts_requests()
     }
@@ -116,8 +115,8 @@ impl LimitStatuses {
     pub(super) const NONE: Self =
         Self { policy: PolicyHandle::NONE, outcomes: Outcomes::None, decided_at: Timestamp::EPOCH };
 
-    /// Creates the statuses of the limits of `policy`. `outcomes` contains one for each limit, or
-    /// is still empty.
+    /// Creates the statuses of the limits of `policy`. `outcomes` contains one outcome for each
+    /// limit, or is still empty.
     #[inline(always)]
     pub(super) fn new(policy: &Policy, outcomes: Outcomes, decided_at: Timestamp) -> Self {
         Self { policy: PolicyHandle::new(policy), outcomes, decided_at }
@@ -154,7 +153,7 @@ impl LimitStatuses {
         limits.filter(|(_, limit)| condition(limit)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the statuses as they are `micros` later, if nothing has been used since.
+    /// Returns the statuses as they will be after `micros` microseconds without further use.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Self {

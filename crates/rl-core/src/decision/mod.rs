@@ -111,7 +111,8 @@ impl Decision {
         decision
     }
 
-    /// Creates a decision that charged the whole cost or nothing, and left the windows in `states`.
+    /// Creates the decision under fixed windows that charged the whole cost or nothing. `states`
+    /// contains the windows after the charge.
     #[inline(always)]
     pub(crate) fn from_windows(
         policy: &Policy,
@@ -121,7 +122,8 @@ impl Decision {
         states: &PackedStates,
     ) -> Self {
         let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
-        // The handle comes first, so that the states are copied once, from the store to the decision.
+        // Creating the handle first lets the compiler copy the states only once, from the store to
+        // the decision.
         let policy = PolicyHandle::new(policy);
         let windows = DecidedWindows { states: *states, decided_at: at.relative, required };
         let decided_at = Timestamp::from_micros(at.absolute);
@@ -187,7 +189,7 @@ impl Decision {
         Self { origin, ..self }
     }
 
-    /// Returns this denial as it is `micros` later, if it still holds then.
+    /// Returns this denial as it will be after `micros` microseconds. It must still hold then.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(crate) fn at_later(&self, micros: u64) -> Self {
@@ -353,8 +355,8 @@ impl Decision {
         self.origin == Origin::Shadow && self.limits().any(|limit| limit.is_over())
     }
 
-    /// Returns the limits to which `units` cannot be refunded. These are the limits that were not
-    /// charged. For a part of the charge, they include the limits that count requests.
+    /// Returns the limits to which `units` cannot be refunded: those that were not charged. If
+    /// `units` are only a part of the charge, limits that count requests are included.
     pub(crate) fn non_refundable(&self, units: u64) -> LimitSet {
         let is_part = units < self.charged;
         let has_any = is_part || self.policy().is_some_and(Policy::has_shadow);

@@ -30,10 +30,10 @@ pub(super) struct Events {
     /// requests that stayed undecided.
     outage: Transition,
     overload: Transition,
-    /// Policies of some requests are not supported by the store.
+    /// The condition that the store does not support the policies of some requests.
     unsupported: Transition,
     fallback_outage: Transition,
-    /// Leases under concurrency limits have ended while their requests are in flight.
+    /// The condition that leases under concurrency limits end while their requests are in flight.
     lapses: Transition,
     /// Subjects whose stored value is damaged.
     damaged: DamagedSubjects,
@@ -204,8 +204,7 @@ impl Events {
         self.observe_store_failure(error);
     }
 
-    /// Reports that the source has found the policy of `subject`, and that the request had to wait
-    /// for it.
+    /// Reports that the source has found the policy of `subject`, after the request had to wait.
     pub(super) fn source_answered(&self, subject: &Subject) {
         if let Some(ended) = self.source_outage.ended() {
             observe::source_recovered(self.place(), ended);

@@ -136,8 +136,8 @@ impl RateLimiter {
         self.decide(subject, Mode::Charge, cost.into(), false)
     }
 
-    /// Decides in one of the modes. If `reserves`, the charge is a reservation, provided that the limiter
-    /// makes any.
+    /// Decides in the given mode. With `reserves`, the charge is a reservation if the limiter makes
+    /// reservations.
     #[inline]
     pub(crate) fn decide(
         &self,

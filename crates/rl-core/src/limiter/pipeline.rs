@@ -37,8 +37,8 @@ use crate::time::Clock;
 /// The components that take part in a decision.
 pub(super) struct Pipeline {
     pub(super) enabled: bool,
-    /// Whether decisions of the store are returned unchanged and unreported: no observer, no shadow
-    /// mode.
+    /// Whether decisions of the store are returned unchanged and are not reported. This requires
+    /// that there is no observer and that the limiter is not in shadow.
     pub(super) has_fast_path: bool,
     pub(super) policies: Policies,
     pub(super) stores: Stores,
@@ -98,7 +98,8 @@ impl Pipeline {
             return None;
         }
         let policy = self.policies.cached(subject)?;
-        // Work that is already done occupies no place under a concurrency limit.
+        // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
+        // concurrency limit, the store must not get the whole policy.
         let is_whole = mode != Mode::Charge || !policy.has_permits();
         (is_whole && policy.needs_only_store(mode.required(cost))).then_some(policy)
     }

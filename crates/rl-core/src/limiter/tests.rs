@@ -593,8 +593,8 @@ async fn a_policy_for_one_call_replaces_the_policy_of_the_subject() {
     let decision = limiter.check_with_policy(&policy, &alice(), 1).await;
     assert_eq!(decision.policy(), Some(&policy));
     assert!(!limiter.check_with_policy(&policy, &alice(), 1).await.is_allowed());
-    // Both policies use the same counter for the hour. The day belongs to the policy of the call
-    // only.
+    // The hourly limits of both policies share a counter, so one unit is used. The daily limit
+    // applies only to calls with `policy`.
     assert_eq!(used(&limiter).await, 1);
     assert!(limiter.check(&alice(), 2).await.is_allowed());
     assert!(!limiter.check(&alice(), 1).await.is_allowed());

@@ -27,7 +27,7 @@ impl Default for WaitQueue {
     }
 }
 
-/// A place in a wait queue, which is left when the ticket is dropped.
+/// A place in a wait queue. Dropping the ticket gives the place up.
 pub(super) struct QueueTicket<'a> {
     queues: &'a WaitQueues,
     subject: &'a Subject,

@@ -33,7 +33,7 @@ pub(super) struct Account {
     pub(super) is_lapsed: bool,
     pub(super) reservation: ReservationState,
     pub(super) is_settled: bool,
-    /// The permit among those that are renewed.
+    /// The position of the permit in the list of renewals, as long as it is renewed.
     pub(super) renewal: Option<RenewalKey>,
     pub(super) is_renewing: bool,
 }

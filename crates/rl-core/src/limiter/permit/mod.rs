@@ -23,8 +23,8 @@ use crate::store::StoreFuture;
 /// *settled* when the request ends. Settling refunds unused units, and charges units beyond the
 /// estimate, even beyond the limits.
 ///
-/// Until then the permit holds units of concurrency limits under leases. A task of the tokio
-/// runtime in which the first permit was made renews the leases of all.
+/// Until then the permit holds units of concurrency limits under leases. A task renews the leases
+/// of all permits, on the tokio runtime in which the first permit was made.
 ///
 /// All clones are handles of one permit. It is settled when the last of them is dropped, whether
 /// the request succeeded, failed, panicked or was cancelled.

@@ -25,7 +25,7 @@ async fn renew(permit: Arc<PermitInner>, interval: Duration) {
     if std::mem::replace(&mut permit.account().is_renewing, true) {
         return;
     }
-    // No request waits for a renewal, so it may take until the next is due.
+    // No request waits for a renewal, so it may take until the next renewal.
     let keeps_reservation = renew_reservation(&permit, interval).await;
     let keeps_places = match places(&permit) {
         Some(places) => renew_places(&permit, &places, interval).await,
@@ -119,7 +119,8 @@ async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration)
         account.is_lapsed = false;
         account.is_settled
     };
-    // The permit was settled during the renewal, which has charged the released unit again.
+    // If the permit was settled during the renewal, the renewal has charged the released units
+    // again. Release them once more.
     if is_settled && let Err(error) = permit.free(leased, false).await {
         pipeline.settlements.failed(subject, origin, pipeline.breaker.observe(), &error);
     }
@@ -143,7 +144,8 @@ async fn take_again(
 ) -> Result<Option<Timestamp>, StoreError> {
     let PermitInner { pipeline, subject, decision, .. } = permit;
     let was_lapsed = std::mem::replace(&mut permit.account().is_lapsed, true);
-    // Leases of other limits may still hold.
+    // Leases under other limits may still run. Without this refund, their units would be charged
+    // twice below.
     if !was_lapsed && places.limits().len() > 1 {
         let units = decision.charged();
         pipeline.stores.refund(decision, subject, RefundOf::Permits, leased, units).await?;
