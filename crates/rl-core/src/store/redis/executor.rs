@@ -22,7 +22,7 @@ use crate::store::{Mode, Reservations, StoreFuture};
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
 
-/// The time after which counters without expiry are considered gone, if no more are found.
+/// If no counter without expiry is found for this time, the problem counts as solved.
 const HEALING_RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 
 /// Runs calls of the scripts that decide.
@@ -139,7 +139,8 @@ impl Execute for ScriptExecutor {
         let reply = if call.subjects.len() == 1 {
             self.shared.router.send(&command).await?
         } else {
-            // While their slot is being migrated, subjects can be decided one by one.
+            // While their slot is being migrated, subjects cannot be decided together. Without
+            // replies, the caller sends each of them in a call of its own.
             let Some(reply) = self.shared.router.try_send(&command).await? else {
                 return Ok(vec![None; call.subjects.len()]);
             };

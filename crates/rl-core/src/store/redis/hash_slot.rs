@@ -1,4 +1,4 @@
-//! The slots of a cluster: which slot holds a key.
+//! Computes the slot of a cluster that holds a key.
 //!
 //! CRC-16 is written by hand, because its five lines cost less than a dependency.
 

@@ -45,13 +45,13 @@ pub(crate) struct PartRequest<'a> {
     pub(crate) mode: Mode,
     pub(crate) cost: Cost,
     pub(crate) reservations: Reservations,
-    /// When the request reached the store, on the
+    /// The time at which the request reached the store, on the
     /// [`MonotonicClock`](super::shortcuts::MonotonicClock).
     pub(crate) now: u64,
 }
 
 impl PartRequest<'_> {
-    /// Returns whether shortcuts may answer the request.
+    /// Returns whether shortcuts may decide the request.
     ///
     /// A check with a cost of 0 never changes a count. A concurrency limit allows requests again as
     /// soon as a permit is released, so nothing about it may be cached.

@@ -27,7 +27,7 @@ pub(super) struct CallerReply {
     pub(super) reply: Arc<ScriptReply>,
     pub(super) policy: Policy,
     pub(super) cost: Cost,
-    /// The number of the caller's last call in the reply.
+    /// The index of the caller's last call among the calls that the reply covers.
     pub(super) call: u16,
 }
 
@@ -91,7 +91,7 @@ impl CallKind {
         }
     }
 
-    /// Returns the number of script calls for this call.
+    /// Returns the number of calls that the script decides for this queued call.
     pub(super) const fn calls(self) -> u16 {
         match self {
             Self::Check(_) => 1,
@@ -124,7 +124,8 @@ pub(super) fn take_batch(
     };
     // The sum of all costs must be a number that Lua represents exactly.
     let max_exact = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
-    // The script evaluates calls one by one if their costs differ, or if a limit is in shadow.
+    // If costs differ, or if a limit is in shadow, the script evaluates calls one by one. One
+    // script call then contains fewer of them.
     let max_evaluated = max_evaluated_calls(policy);
     let max_same = if policy.has_shadow() { max_evaluated } else { MAX_SAME_CALLS };
     let same = count_checks(max_same.min(max_exact), &|other| other == cost);
@@ -143,7 +144,7 @@ pub(super) fn into_batches(
     subjects: Vec<(BatchCosts, SubjectBatch)>,
     max_subjects: usize,
 ) -> Vec<Batch> {
-    /// The largest number of open batches that are tried for a subject.
+    /// The largest number of unfinished batches in which room for a subject is sought.
     const MAX_TRIED: usize = 8;
     let mut batches: Vec<Batch> = Vec::new();
     for (costs, subject) in subjects {

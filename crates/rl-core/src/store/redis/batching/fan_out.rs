@@ -8,7 +8,7 @@ use crate::model::StoreError;
 use crate::store::redis::encoding::reply::ScriptReply;
 use crate::store::redis::layer::runtime_has_ended;
 
-/// The number of callers from which they are woken in two steps.
+/// The smallest number of callers that are woken in two steps.
 const LARGE: usize = 16;
 
 /// The callers of a subject that still wait for the reply, in the order of their arrival.
@@ -31,8 +31,8 @@ impl FanOut {
 
     /// Wakes the first quarter of the callers.
     ///
-    /// With a fixed number in place of a quarter, a small and a large group of callers could
-    /// alternate for ever.
+    /// If a fixed number of callers were woken first, the callers could split into a small and a
+    /// large group that alternate for ever.
     pub(super) fn complete_first_quarter(&mut self) {
         self.wake(self.callers.len() / 4);
     }
@@ -47,8 +47,8 @@ impl FanOut {
         for QueuedCall { policy, kind, reply: sender } in callers.take(count) {
             *completed += kind.calls();
             let (cost, call) = (kind.cost(), *completed - 1);
-            // A request that was cancelled stays charged. The cancellation may have come after the
-            // charge.
+            // An error means that the request was cancelled. It stays charged, because the script
+            // has already run.
             let _ = sender.send(Ok(CallerReply { reply: Arc::clone(reply), policy, cost, call }));
         }
     }

@@ -99,7 +99,7 @@ struct BatcherShared<E> {
 pub(crate) struct BatchSettings {
     /// Whether checks are batched. If not, this layer forwards every request.
     pub(crate) is_enabled: bool,
-    /// On a cluster, only subjects of one group share a call.
+    /// The placement of keys. On a cluster, only subjects of one group share a call.
     pub(crate) placement: Placement,
     /// The longest time that a call may take.
     pub(crate) response_timeout: Duration,
@@ -161,8 +161,8 @@ impl<E: Execute> Batcher<E> {
         if !queue.begin_flush(self.limits()) {
             return;
         }
-        // Release the lock first: a runtime that has shut down drops the task here, which locks the
-        // queue.
+        // Release the lock first. A runtime that has shut down drops the task here, and the drop
+        // locks the queue.
         drop(queue);
         let mut task = FlushTask(Some(self.clone()));
         self.shared.runtime.spawn(async move {
@@ -205,8 +205,8 @@ impl<E: Execute> Batcher<E> {
 
     fn send_soon(&self, batch: Batch, is_counted: bool) {
         let subjects = batch.subjects.iter().map(|batch| batch.subject.clone()).collect();
-        // Created outside of the task: if the runtime has shut down, the task is dropped, which
-        // releases the subjects.
+        // Created outside the task, so that the subjects are released even if the runtime has shut
+        // down and drops the task.
         let (batcher, group) = (self.clone(), batch.group);
         let in_flight = InFlightBatch { batcher, group, subjects, is_counted };
         self.shared.runtime.spawn(send(in_flight, batch));
@@ -335,7 +335,8 @@ struct DeliveryTurn {
 }
 
 impl DeliveryTurn {
-    /// Yields if another task is waking callers, so that they can enqueue again first.
+    /// Yields if another task is waking callers, so that those callers can enqueue their next
+    /// requests first.
     async fn take<E: Execute>(batcher: &Batcher<E>) -> Self {
         let is_first = !std::mem::replace(&mut batcher.lock().is_delivering, true);
         if !is_first {
@@ -421,7 +422,7 @@ impl<E: Execute> InFlightBatch<E> {
         batcher.flush_soon(queue);
     }
 
-    /// Excludes this call, which is still in flight, from the bound of calls in flight.
+    /// Stops counting this call towards the bound of calls in flight, although it has no reply yet.
     fn stop_counting(&mut self) {
         let mut queue = self.batcher.lock();
         queue.in_flight -= usize::from(std::mem::take(&mut self.is_counted));

@@ -16,16 +16,17 @@ const MAX_IN_FLIGHT: usize = 4;
 
 /// The number of groups for each shared call in flight, if there are many groups.
 ///
-/// If each group had a call in flight, calls would contain few subjects. With a call for each four
-/// groups, a request waits for about two round trips at most.
+/// If each group had a call in flight, calls would contain few subjects. With one call for every
+/// four groups, a request waits for about two round trips at most.
 const GROUPS_PER_CALL: usize = 4;
 
-/// The bounds of calls.
+/// The bounds on the size and the number of shared calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchLimits {
     /// The largest number of subjects in a call.
     pub(super) max_subjects: usize,
-    /// The largest number of shared calls in flight. A full call is sent even beyond it.
+    /// The largest number of shared calls in flight. A call with `max_subjects` subjects is sent
+    /// even if this number is reached.
     pub(super) max_in_flight: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The servers that hold the counters, as the caller has given them.
+//! The servers that hold the counters, as given by the caller.
 
 use std::sync::Arc;
 

@@ -36,7 +36,8 @@ pub(crate) struct ConnectionSettings {
 pub(crate) struct Connector {
     settings: Arc<ConnectionSettings>,
     generation: Generation,
-    /// One more than the last generation whose server was checked for its eviction policy.
+    /// The last generation whose server's eviction policy was checked, plus one. 0 if none was
+    /// checked.
     inspected: Arc<AtomicU64>,
 }
 
@@ -77,8 +78,8 @@ impl Connector {
         let mut connection = Connection::new(connection, liveness);
         let loaded = connection.load_scripts(&self.settings.scripts).await;
         loaded.map_err(|error| with_server(classify(error)))?;
-        // Each generation is checked once, because it may lead to another server than the one
-        // before.
+        // The eviction policy is checked once in each generation, because a new generation may lead
+        // to another server.
         if self.inspected.fetch_max(generation + 1, Ordering::AcqRel) <= generation {
             self.warn_of_eviction(&mut connection, server).await;
         }

@@ -114,8 +114,8 @@ impl<'a> PendingCommand<'a> {
             Ordering::Relaxed,
         );
         if let Err(sent) = previous {
-            // This check is needed because not every command has a deadline: those of permits wait
-            // without one.
+            // This check is needed because not every command has a deadline. For example, commands
+            // that change permits have none.
             liveness.check_timeout(sent, now);
         }
         Self(liveness)

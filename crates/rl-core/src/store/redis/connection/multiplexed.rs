@@ -69,7 +69,8 @@ impl Connection {
 
     /// Loads the scripts, so that they can be run by their hashes.
     pub(super) async fn load_scripts(&mut self, scripts: &[&'static Script]) -> RedisResult<()> {
-        // A user who may not load scripts can still run those that an operator has loaded.
+        // A missing permission is ignored. A user who may not load scripts can still run those that
+        // an operator has loaded.
         let ignore_forbidden = |result: RedisResult<()>| match result {
             Err(error) if !error::is_forbidden(&error) => Err(error),
             _ => Ok(()),
@@ -93,8 +94,8 @@ impl Connection {
         self
     }
 
-    /// Asks the server whether it is a primary. Returns `true` if the reply does not contain its
-    /// role.
+    /// Asks the server whether it is a primary. Also returns `true` if the reply does not contain
+    /// its role.
     #[cfg(feature = "redis-sentinel")]
     pub(super) async fn is_primary(&mut self) -> bool {
         // `HELLO` needs no special permission. Redis 5 does not support the command.

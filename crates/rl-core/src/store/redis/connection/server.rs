@@ -200,8 +200,8 @@ fn apply_login(info: ConnectionInfo, login: &Login) -> ConnectionInfo {
     if let Some(database) = login.database {
         settings = settings.set_db(database.into());
     }
-    // Without a password the library does not log in, and the connection would use the user
-    // `default`.
+    // Set an empty password. Without one, the library would not log in, and the connection would
+    // belong to the user `default`.
     if settings.username().is_some() && settings.password().is_none() {
         settings = settings.set_password("");
     }

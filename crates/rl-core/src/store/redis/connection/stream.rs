@@ -1,7 +1,8 @@
 //! Opens a stream to a server, and a connection over it.
 //!
-//! The client library would open the stream as well, but it then spawns the driver of the
-//! connection itself, whose end shows that the connection is closed.
+//! The client library could open the stream as well, but would then spawn the driver of the
+//! connection itself. The store needs the driver, because its end shows that the connection is
+//! closed.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -104,8 +104,8 @@ pub(crate) fn packed(
     key
 }
 
-/// Returns the key of the entries of a limit, or `None` if it has no entries. The key is in the
-/// hash slot of the packed state.
+/// Returns the key of the entries of a limit, or `None` if the limit is not a log. The key is in
+/// the hash slot of the packed state.
 pub(crate) fn ring(packed: &str, limit: Limit) -> Option<String> {
     let period = limit.period().as_millis();
     let kind = match limit.algorithm() {
@@ -123,13 +123,13 @@ pub(crate) fn reservations(packed: &str) -> String {
     format!("{packed}:reserved")
 }
 
-/// Returns a function from a period to the name of a subject's readable counter. Its second
-/// argument is whether requests are counted.
+/// Returns a function that computes the name of a subject's readable counter. Its arguments are the
+/// period, and whether the counter counts requests.
 ///
 /// Only the named periods have readable counters. Names of consumers and addresses have no realm,
 /// as in the format that other programs use. Any other realm is written before the id, with a bar
-/// after it; a namespace is followed by two bars. Bars in ids are escaped. With `tagged`, the id is
-/// the hash tag.
+/// after it; a namespace is followed by two bars. Bars in ids are escaped. If `tagged`, the id is
+/// written as a hash tag.
 pub(crate) fn readable<'a>(
     prefix: &'a str,
     namespace: &'a Namespace,

@@ -1,4 +1,4 @@
-//! The kinds of limits between which scripts distinguish.
+//! The kinds of limits that scripts distinguish.
 
 use smallvec::SmallVec;
 

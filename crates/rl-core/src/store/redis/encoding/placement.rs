@@ -61,8 +61,9 @@ impl SlotGroups {
 
     /// Creates `count` groups, from 1 to [`MAX`](Self::MAX), for the keys with this prefix.
     ///
-    /// The slot of each group is the middle of its equal part of all slots. The search for the tags
-    /// takes a few milliseconds at most.
+    /// All slots are divided into `count` equal parts, one for each group. The slot of a group is
+    /// the one in the middle of its part. The search for tags with these slots takes a few
+    /// milliseconds at most.
     pub(crate) fn new(count: u16, prefix: &str) -> Self {
         let mut group_of_slot = vec![None; usize::from(SLOTS)];
         for group in 0..count {
@@ -71,7 +72,8 @@ impl SlotGroups {
         let mut tags = vec![String::new(); usize::from(count)];
         let mut missing = count;
         let mut numbers = 0_u32..;
-        // Every slot is that of a number with at most six digits. A test checks this.
+        // The search ends, because every slot is that of a number with at most six digits. A test
+        // checks this.
         while missing > 0
             && let Some(number) = numbers.next()
         {
@@ -109,7 +111,8 @@ impl SlotGroups {
     }
 }
 
-/// Returns the middle slot of a group's equal part of all slots.
+/// Returns the slot in the middle of a group's part, if all slots are divided into `count` equal
+/// parts.
 const fn middle_slot(group: u16, count: u16) -> u16 {
     let (group, count, slots) = (group as u32, count as u32, SLOTS as u32);
     ((2 * group + 1) * slots / (2 * count)) as u16

@@ -32,7 +32,7 @@ pub(crate) struct ScriptReply {
 
 #[derive(Clone, Debug)]
 pub(crate) enum ReplyBody {
-    /// The first `allowed` calls are allowed. The last of them left the states in `last`.
+    /// The first `allowed` calls are allowed. `last` contains the states after the last of them.
     Counted { allowed: u16, last: FinalState },
     /// The result of each call, up to the last that differs from the one before. There is at least
     /// one.

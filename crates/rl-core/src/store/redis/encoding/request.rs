@@ -199,7 +199,8 @@ impl RequestEncoder {
 
     /// Creates the command that renews a permit.
     ///
-    /// The readable layout returns an error for policies with permits when it creates their keys.
+    /// The layout needs no check here. In the readable layout, creating the keys of a policy with
+    /// permits returns an error.
     fn renew(&self, renewal: &Renewal<'_>) -> Result<Command, StoreError> {
         let Renewal { namespace, subject, policy, .. } = *renewal;
         let encoding = PolicyEncoding::new(policy);

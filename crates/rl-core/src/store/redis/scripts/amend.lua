@@ -26,7 +26,8 @@ for _, slot in ipairs(slots) do
     clear(slot)
     if slot.kind > 7 then sliding_log.forget(slot) end
   elseif slot.units > 0 and charged <= now then
-    -- A charge in the future belongs to a state that was lost before the clock stepped back.
+    -- Charges later than now are skipped: they belong to a state that was lost before the clock
+    -- stepped back.
     algorithm('refund', slot, slot.units, charged)
     if operation == 1 then algorithm('charge', slot, slot.units) end
   end

@@ -15,13 +15,13 @@
 --
 -- Returns   for several calls of one cost, if no limit is in shadow:
 --             1 byte   1
---             1 byte   healed: the number of keys that had lost their expiry
+--             1 byte   healed: the number of keys without expiry that were given one
 --             2 bytes  the number of allowed calls; these are the first ones
 --             and the states after the last call, as below
 --           otherwise:
 --             1 byte   0
 --             1 byte   healed
---             and for each call, up to the last that differs from the one before:
+--             and for each call, up to the last one whose result differs from the one before:
 --             2 bytes  the set of limits in shadow that would have denied the call; they are not
 --                      charged
 --             7 bytes  the granted units
@@ -38,7 +38,7 @@ if times == 0 then
   times = #ARGV[4] / 7
   costs = { struct.unpack('>' .. string.rep('I7', times), ARGV[4]) }
 end
--- The constants follow the length of a stored state.
+-- In the plan, the constants follow the length of a stored state.
 read_constants(next_number + 2)
 local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end
 for i, slot in ipairs(slots) do
@@ -50,7 +50,8 @@ end
 local together = mode == 0 and cost > 0 and times > 1 and shadow == 0 and not costs
 local allowed = 0
 
--- The parts are joined once, because the server hashes all bytes of a new string.
+-- The parts of the reply are collected and joined once at the end. The server's Lua hashes all
+-- bytes of every new string, so a reply that grew with each call would be hashed again and again.
 local replies, granted, any_granted = { '' }, nil, false
 for call = 1, together and 1 or times do
   if costs then cost = costs[call] end

@@ -1,11 +1,18 @@
 -- Decides for all limits of one subject in the readable layout: charges all of them or none.
 --
 -- KEYS, ARGV[1]  see lib/readable_counters.lua
--- ARGV[2]        packed, big-endian: mode (1 byte: 0 check, 1 check up to, 2 peek, 3 charge), the set
---                of limits in shadow (2 bytes; the first limit is the lowest bit), the set of limits
---                that count requests (2 bytes), the cost, and the max of each limit (7 bytes each)
+-- ARGV[2]        packed, big-endian:
+--                  1 byte   mode: 0 check, 1 check up to, 2 peek, 3 charge
+--                  2 bytes  the set of limits in shadow: the first limit is the lowest bit
+--                  2 bytes  the set of limits that count requests
+--                  7 bytes  the cost
+--                  7 bytes  for each limit, its max
 --
--- Sets           granted, healed, uncharged, and used and ttl after the decision
+-- Sets           granted: the granted units
+--                healed: the number of counters whose wrong expiry was replaced
+--                uncharged: the set of limits in shadow that were not charged, because they would
+--                  have denied the request
+--                used, ttl: for each counter, its value and its remaining time after the decision
 local plan = { struct.unpack('>BI2I2I7' .. string.rep('I7', count), ARGV[2]) }
 local mode, shadow, requests, cost = plan[1], plan[2], plan[3], plan[4]
 local function has(set, place) return math.floor(set / 2 ^ (place - 1)) % 2 == 1 end

@@ -215,7 +215,7 @@ impl Denials {
         if now < denial.promised_until { denial.repeat(policy, cost, now) } else { None }
     }
 
-    /// Caches a denial that arrived at `received_at`.
+    /// Caches a denial that was received at `now`.
     fn insert(&self, subject: SubjectKey, decision: &Decision, stamp: RequestStamp, now: u64) {
         let micros = |wait: Duration| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let (max_age, promised) = match decision.retry_after() {
@@ -264,8 +264,8 @@ impl CacheShard {
     }
 }
 
-/// Removes entries of a full shard: the expired ones among the oldest four, or if there are none,
-/// an arbitrary one.
+/// Removes entries of a full shard: the expired ones among the first four, or if there are none, an
+/// arbitrary one.
 fn make_room(denials: &mut SubjectMap<CachedDenial>, now: u64) {
     for index in (0..denials.len().min(4)).rev() {
         if denials[index].expires <= now {

@@ -6,11 +6,12 @@ use tokio::time::Instant;
 
 use crate::time::{Clock, Counter, ManualClock};
 
-/// The largest clock drift: one in this number.
+/// The largest drift between two clocks: one microsecond in this number of microseconds.
 const DRIFT: u64 = 1_000;
 
 /// The largest error of an interval on the calibrated clock, in µs. Each end of the interval has an
-/// error of 20: 10 from reading the system clock, and 10 from drift since the last calibration.
+/// error of 20 µs: 10 µs from reading the system clock, and 10 µs from drift since the last
+/// calibration.
 const CLOCK_ERROR: u64 = 40;
 
 /// A clock that never steps back. It returns microseconds since an arbitrary start.

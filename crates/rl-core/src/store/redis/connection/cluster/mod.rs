@@ -45,8 +45,8 @@ const SHORTEST_REFRESH_DELAY: Duration = Duration::from_millis(50);
 /// The longest time between two refreshes while a server in the map cannot be reached.
 const LONGEST_REFRESH_DELAY: Duration = Duration::from_millis(200);
 
-/// The number of servers that are asked for the map at the same time. Some of them may be
-/// unreachable.
+/// The number of servers that are asked for the map at the same time. There are several, because
+/// some may be unreachable.
 const CONCURRENT_MAP_QUERIES: usize = 3;
 
 /// A cluster. Clones share the connections and the map.
@@ -54,7 +54,8 @@ const CONCURRENT_MAP_QUERIES: usize = 3;
 pub(crate) struct Cluster(Arc<ClusterInner>);
 
 struct ClusterInner {
-    /// A server with the login and transport of all servers. Only its address is replaced.
+    /// A server with the login and transport that all servers share. Its address is replaced for
+    /// each server.
     template: Server,
     /// The addresses in the URLs that the service was given.
     seeds: Vec<Address>,
@@ -111,7 +112,7 @@ impl Cluster {
         })))
     }
 
-    /// Returns a name for the log, which contains the address of the first seed.
+    /// Returns the cluster's name in log lines. It includes the address of the first seed.
     pub(crate) fn label(&self) -> String {
         let first = self.0.seeds.first();
         let first = first.map(|Address { host, port }| format!(" {host}:{port}"));
@@ -337,8 +338,8 @@ impl Cluster {
     }
 }
 
-/// Starts a refresh of the map when it is dropped. The command was not served, so the slot may have
-/// a new owner.
+/// Starts a refresh of the map when it is dropped, unless it is cancelled. If a command was not
+/// served, its slot may have a new owner.
 struct RefreshOnDrop<'a>(&'a Cluster);
 
 impl RefreshOnDrop<'_> {

@@ -1,4 +1,4 @@
-//! The slot map of a cluster, which says which server holds which slot. It does no I/O.
+//! The slot map of a cluster, which contains the server of each slot. No I/O.
 
 use redis::Value;
 

@@ -35,7 +35,7 @@ local function month_end(time)
 end
 
 --@ valid
--- A month is at most a day longer than its period.
+-- Reject a window that ends too late. A month is at most a day longer than its period.
 if left_i > period_i + 86400000000 or since_i > last then is_ours = false end
 
 --@ advance
@@ -51,7 +51,8 @@ used_i = used_i + units
 if used_i > MAX_UNITS then used_i = MAX_UNITS end
 
 --@ refund
--- A charge before the first one was made to a window that has ended, was reset or was lost.
+-- A charge before the first one of the window belongs to an earlier window, or to a state that was
+-- reset or lost.
 if when >= since_i then used_i = max_of(0, used_i - units) end
 
 --@ lasts

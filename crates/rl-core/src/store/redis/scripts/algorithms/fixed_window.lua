@@ -22,7 +22,8 @@ used_i = used_i + units
 if used_i > MAX_UNITS then used_i = MAX_UNITS end
 
 --@ refund
--- A charge before the window began was made to one that has ended, was reset or was lost.
+-- A charge before the window began belongs to an earlier window, or to a state that was reset or
+-- lost.
 if when >= now + left_i - period_i then used_i = max_of(0, used_i - units) end
 
 --@ lasts

@@ -53,7 +53,7 @@ if max_i > 0 then
 end
 
 --@ exact
--- A larger number of units would not be exact.
+-- Charge or refund at most the number of units for which the arithmetic is exact.
 if max_i > 0 then
   units = min(units, floor(MAX_UNITS / max_i), floor(4503599627370495 / (floor(period_i / max_i) + 1)))
 end
@@ -64,7 +64,7 @@ if max_i > 0 then
   if micros_i < now or (micros_i == now and fraction_i == 0) then
     micros_i, fraction_i, since_i = now, 0, now
   end
-  -- Their time is units * period / max. No product exceeds 2^53.
+  -- The units take the time units * period / max. No product below exceeds 2^53.
   local over = period_i % max_i
   local rest = units * over % max_i
   micros_i = micros_i + units * ((period_i - over) / max_i) + (units * over - rest) / max_i
@@ -79,7 +79,8 @@ end
 --@ refund
 if max_i > 0 then
   if fraction_i >= max_i then fraction_i = max_i - 1 end
-  -- If the limit was idle after the charge, a refund would grant accrued units twice.
+  -- Refund nothing if the limit was idle after the charge. The charged units have accrued again
+  -- since, so a refund would grant them twice.
   if (micros_i > now or (micros_i == now and fraction_i > 0)) and when >= since_i then
     local over = period_i % max_i
     local rest = units * over % max_i

@@ -37,7 +37,7 @@ if max_i > 0 then
   end
   used_i = used_i + units
   if used_i > MAX_UNITS then used_i = MAX_UNITS end
-  -- The time for the rest of the last period is rounded up.
+  -- The last period counts as a whole, even if it adds fewer than max missing tokens.
   full_i = since_i + (used_i + -used_i % max_i) / max_i * period_i
   if full_i > MAX_UNITS then full_i = MAX_UNITS end
 end
@@ -46,7 +46,8 @@ end
 if max_i > 0 then
   local age = max_of(0, now - since_i)
   local periods = (age - age % period_i) / period_i
-  -- The bucket was full after the charge, so none of the charged tokens is missing.
+  -- Refund nothing if the bucket was full after the charge, because none of the charged tokens is
+  -- missing then.
   if periods * max_i < used_i and when >= since_i - ended_i * period_i then
     since_i, used_i = since_i + periods * period_i, used_i - periods * max_i
     ended_i = ended_i + periods

@@ -34,7 +34,8 @@ do
   local due = string.format('%.0f', clock)
   local expired = redis.call('ZRANGEBYSCORE', KEYS[#KEYS], '-inf', due, 'LIMIT', 0, most)
   local is_changed = false
-  -- Slots by code; false for a limit that the policy lacks. Most reservations share one code.
+  -- The slots of each code, with false for a limit that the policy lacks. They are kept in a table,
+  -- because most reservations share one code.
   local slots_of = {}
   for _, member in ipairs(stored and expired or {}) do
     local when, units, uncharged, from = struct.unpack('>I7I7I2', member)
@@ -45,9 +46,10 @@ do
         slots_of[code][i] = by_tag[other.tag] or false
       end
     end
-    -- A charge in the future belongs to a state that was lost before the clock stepped back.
+    -- A charge later than now is not refunded: it belongs to a state that was lost before the clock
+    -- stepped back.
     for i, slot in ipairs(when <= now and slots_of[code] or {}) do
-      -- Permits end with their own leases.
+      -- Permits are not refunded here, because they end with their own leases.
       if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
           and floor(uncharged / 2 ^ (i - 1)) % 2 == 0 then
         algorithms[slot.kind]('refund', slot, slot.counts_requests and 1 or units, when)

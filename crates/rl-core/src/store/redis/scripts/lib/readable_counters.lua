@@ -28,10 +28,10 @@ for i = 1, count do
     end
     ttl[i] = ttl_of(i)
     if ttl[i] == -1 or ttl[i] > periods[i] then
-      -- Other programs cause both. A client that sets value and expiry in two commands may leave a
-      -- counter without an expiry. A wrong unit, another period, or a clock that stepped back
-      -- leaves a counter that ends later than one period from now. It would deny for longer than
-      -- the limit allows.
+      -- Other programs cause such counters. A client that sets value and expiry in two commands may
+      -- leave a counter without an expiry. A wrong unit, another period, or a clock that stepped
+      -- back leaves a counter that ends later than one period from now. Such a counter would deny
+      -- requests for too long.
       unbounded[i] = true
       ttl[i] = periods[i]
     end

@@ -14,6 +14,7 @@
 //!   It is never more than a quarter of the units that remained on the server.
 //! * Only checks under fixed windows that begin with the first request use leases. All other
 //!   requests are forwarded.
+//!
 //! ```text
 //!              enough unspent units
 //! check ─────────────────────────────────► spend ─────► decision
@@ -202,7 +203,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if cost.units() > *max_units {
             let returner = returner.clone();
             let emptied = runtime.spawn(async move { returner.empty(&guard).await }).await;
-            // If the return fails, the units stay charged, and the error is ignored.
+            // Only the end of the runtime is an error. If the units cannot be returned, they stay
+            // charged, and the request is decided all the same.
             let _ = emptied.map_err(|_| runtime_has_ended())?;
             return inner.decide(request).await;
         }
@@ -232,7 +234,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if !decision.is_allowed()
             && let Some(returned) = guard.slot.with(|slot| slot.take_back(refilled.units))
         {
-            // A denied request charges nothing. Units that cannot be returned now stay in the slot.
+            // A denied request charges nothing, so the units that were leased for it are returned.
+            // If that fails, they stay charged, and the error is ignored.
             let _ = returner.give_back(&guard.slot.subject, returned).await;
         }
         inner.remember(guard.slot.subject.key, &decision, refill.stamp);
@@ -241,9 +244,9 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
     /// Leases at least enough units to cover the cost, then decides.
     ///
-    /// If `counts_unspent`, only the units that are missing in the slot are leased. If concurrent
-    /// requests have spent the units in the slot, and the server may have more, the result has no
-    /// decision.
+    /// If `counts_unspent`, the unspent units in the slot reduce the number that must be leased. If
+    /// concurrent requests have spent the units in the slot, and the server may have more, the
+    /// result has no decision.
     async fn lease_more(
         &self,
         guard: &mut RefillGuard,
@@ -254,7 +257,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let LeaseRefill { policy, cost, .. } = refill;
         let now = clock.now();
         if guard.slot.with(|slot| slot.open(policy, now).is_none()) {
-            // If the return fails, the units stay charged, and the error is ignored.
+            // If the units cannot be returned, they stay charged. The error is ignored.
             let _ = returner.empty(guard).await;
         }
         let (unspent, server_remaining) = guard.slot.with(|slot| match &slot.lease {
@@ -292,7 +295,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let is_exhausted = leased < units.into();
         let added = guard.slot.with(|slot| slot.add(lease, *cost, is_exhausted));
         if let Some(expired) = added.expired {
-            // If the return fails, the units stay charged, and the error is ignored.
+            // If the units cannot be returned, they stay charged. The error is ignored.
             let _ = returner.give_back(&guard.slot.subject, ReturnedUnits::from(expired)).await;
         }
         Ok(Refilled { decision: added.decision, units: leased })

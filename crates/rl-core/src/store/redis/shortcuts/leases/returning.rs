@@ -111,7 +111,7 @@ impl<S: Layer> UnitReturner<S> {
             let is_over = |lease: &ActiveLease| lease.is_over(now, idle);
             guard.slot.with(|slot| slot.lease.as_ref().is_none_or(is_over))
         };
-        // If the return fails, the units stay charged, and the error is ignored.
+        // If the units cannot be returned, they stay charged. The error is ignored.
         let _ = self.empty_all(due, is_due).await;
     }
 
@@ -153,7 +153,7 @@ impl<S: Layer> UnitReturner<S> {
             FreedSlot::Replaced(guard) => {
                 let this = self.clone();
                 self.shared.runtime.spawn(async move {
-                    // If the return fails, the units stay charged, and the error is ignored.
+                    // If the units cannot be returned, they stay charged. The error is ignored.
                     let _ = this.empty(&guard).await;
                 });
                 max + REPLACED_AT_ONCE

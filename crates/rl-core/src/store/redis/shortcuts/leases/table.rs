@@ -45,9 +45,10 @@ pub(super) struct RefillGuard {
 pub(super) enum FreedSlot {
     /// A slot without unspent units was removed.
     Made,
-    /// This slot must be replaced. The table removes it after its units have been returned.
+    /// This slot is to be replaced. The caller returns its units, then drops the guard. The drop
+    /// removes the slot from the table.
     Replaced(RefillGuard),
-    /// All slots that were compared are in use.
+    /// None of the compared slots can be replaced, because all are in use.
     None,
 }
 
@@ -74,8 +75,8 @@ impl LeaseTable {
         self.enter(subject, 0)
     }
 
-    /// Makes room for a slot: removes one without unspent units, or else selects the one that has
-    /// been idle for longest.
+    /// Makes room for a slot. Compares a few slots, and removes one without unspent units. If all
+    /// have some, selects the one that has been idle for longest.
     pub(super) fn make_room(self: &Arc<Self>, now: u64) -> FreedSlot {
         let mut slots = self.lock();
         let (count, from) = (slots.len(), self.next.fetch_add(COMPARED, Ordering::Relaxed));
@@ -106,10 +107,12 @@ impl LeaseTable {
         })
     }
 
-    /// Removes unused slots without unspent units. Returns up to `max` subjects whose units are due
-    /// to be returned.
+    /// Visits the slots that no task uses and whose lease has expired or is idle. Removes those
+    /// without unspent units. Returns the subjects of the others, at most `max`, so that the caller
+    /// can return their units.
     ///
-    /// A slot that is moved during the sweep is left to the next sweep.
+    /// The lock is released several times during the sweep. A slot that is moved in the meantime
+    /// may be missed, and is visited by the next sweep.
     pub(super) fn sweep(&self, now: u64, idle: u64, max: usize) -> Vec<KeyedSubject> {
         let (mut due, mut from) = (Vec::new(), 0);
         loop {
