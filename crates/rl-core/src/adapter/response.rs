@@ -44,8 +44,8 @@ pub trait Extensions {
 
 /// The status, headers and extensions of a response that an adapter is about to send.
 pub trait ResponseHead: ResponseInfo {
-    /// Adds a header line. A line of a list is added to the existing lines of its name; any other
-    /// line replaces them.
+    /// Adds a header line. If the field is a list, the line is added to existing lines of the same
+    /// name. Otherwise it replaces them.
     fn add_header(&mut self, line: HeaderLine<'_>);
 
     /// Returns the extensions of the response.
@@ -134,7 +134,7 @@ impl CountedRequest {
             panic!("the decision is not ready")
         };
         let decision = slot.as_mut().expect("the response is not complete");
-        // An outer `HttpLimiter` needs the decision to merge the headers, even if it is hidden.
+        // Even a hidden decision is left for an outer `HttpLimiter`, which merges the headers.
         let leaves_decision = !settings.hides_decision || decision.outer().is_some();
         let headers = &settings.headers;
         let inner = response.extensions().remove::<Decision>();

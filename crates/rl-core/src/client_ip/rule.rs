@@ -29,7 +29,8 @@ enum Trust {
 }
 
 impl ClientIp {
-    /// The maximum number of hops that are read, from the right. Hops to the left of them change nothing.
+    /// The maximum number of hops that are read, from the right. Hops to the left of them are
+    /// ignored.
     pub const MAX_HOPS: usize = 64;
 
     /// The maximum number of bytes of a header that are read, from the right of its last line.
@@ -112,10 +113,10 @@ impl ClientIp {
     /// A site translates addresses with such a prefix, for example `2001:db8:64::/96`. Each call adds a
     /// prefix.
     ///
-    /// IPv4-mapped addresses, those of stateless translators (`::ffff:0:192.0.2.1`) and the
-    /// well-known prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are IPv4 addresses without
-    /// this setting. Counted as IPv6, all IPv4 clients behind a translator would share the bucket
-    /// of one IPv6 network.
+    /// IPv4-mapped addresses, those of stateless translators (`::ffff:0:192.0.2.1`) and those with
+    /// the well-known prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are counted as IPv4
+    /// addresses even without this setting. Otherwise all IPv4 clients behind a translator would be
+    /// counted as one IPv6 network, and share its limits.
     ///
     /// # Errors
     ///

@@ -23,8 +23,8 @@ type Vector<'a> = (u8, &'a ClientIp, &'a str, &'a [&'a [u8]], &'a str);
 
 /// Checks the vectors of the specification, by number.
 ///
-/// Vector 24 has a client that makes a proxy drop the header by naming it in `Connection:`. It
-/// looks the same as vector 2. The documentation of the module warns about it.
+/// Vector 24 is not listed: a client makes a proxy drop the header by naming it in `Connection:`.
+/// To the service, this looks the same as vector 2. The documentation of the module warns about it.
 #[test]
 #[rustfmt::skip]
 fn client_address_vectors() {

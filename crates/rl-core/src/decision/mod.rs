@@ -111,8 +111,8 @@ impl Decision {
         decision
     }
 
-    /// Creates the decision under fixed windows that charged the whole cost or nothing. `states`
-    /// contains the windows after the charge.
+    /// Creates a decision under a policy of fixed windows. The whole cost is charged, or nothing.
+    /// `states` contains the windows after the charge.
     #[inline(always)]
     pub(crate) fn from_windows(
         policy: &Policy,
@@ -371,7 +371,8 @@ impl Decision {
         self.statuses.positions(|limit| limit.is_uncharged())
     }
 
-    /// Returns the longest wait of the limits that deny. It is exact without other traffic.
+    /// Returns the longest wait of the limits that deny. The wait is exact if no other request uses
+    /// these limits.
     ///
     /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
     #[must_use]
@@ -398,8 +399,8 @@ impl Decision {
         selection.select(self.enforced(), is_denied)
     }
 
-    /// Returns whether this decision leaves a client less than `other` does. Of two nested
-    /// limiters, the response describes the stricter one.
+    /// Returns whether this decision is stricter than `other`, which means that it leaves a client
+    /// less. The response to a request of two nested limiters describes the stricter decision.
     #[must_use]
     pub fn is_stricter_than(&self, other: &Self) -> bool {
         let strictness = |decision: &Self| {

@@ -22,7 +22,7 @@ thread_local! {
 /// clone   a handle of the same policy from RECYCLED_FOR_CLONE, or else a clone of the policy
 /// ```
 ///
-/// With a reference count for each decision, one thread takes 91 ns for a decision in memory in place of 82.
+/// Without recycling, a decision in memory takes one thread 91 ns instead of 82 ns.
 #[derive(Debug)]
 pub(super) struct PolicyHandle(Option<Policy>);
 

@@ -28,11 +28,10 @@ enum Form {
 }
 
 impl DenialBody {
-    /// The default base of [problem types](DenialBody::problem_types): `quota-exceeded` and
-    /// `temporary-reduced-capacity` of the IETF draft on rate limit fields.
+    /// The default base of [problem types](DenialBody::problem_types). It is the base of
+    /// `quota-exceeded` and `temporary-reduced-capacity` in the IETF draft on rate limit fields.
     ///
-    /// The types are provisional. The draft is not an RFC yet, and the registry does not list them
-    /// yet.
+    /// The types are provisional: the draft is not an RFC, and the registry does not list them yet.
     pub const PROVISIONAL_TYPES: &'static str = "https://iana.org/assignments/http-problem-types#";
 
     /// Creates the JSON form of the Open Bank Project: `{"code":429,"message":"Too Many Requests. …"}`.
@@ -159,7 +158,7 @@ impl DenialBody {
         body
     }
 
-    /// Returns the function that writes the id of a consumer, if the message is to contain the id.
+    /// Returns `push` if the message is to contain the id of the consumer.
     fn id(&self, push: PushId) -> Option<PushId> {
         (self.names_consumer && self.form == Form::OpenBank).then_some(push)
     }

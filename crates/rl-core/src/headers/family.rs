@@ -44,7 +44,7 @@ pub enum HeaderFamily {
     Ietf,
     /// IETF draft 07: `RateLimit` is one dictionary.
     IetfDraft07,
-    /// IETF draft 06, and with small differences 04 and 05: one field for each number.
+    /// IETF draft 06: one field for each number. Drafts 04 and 05 differ slightly.
     IetfDraft06,
     /// IETF draft 03: the policies follow the limit in one field.
     IetfDraft03,
@@ -57,8 +57,8 @@ pub enum HeaderFamily {
     Legacy,
     /// The fields of Twitter (X): the reset as seconds since the epoch.
     Twitter,
-    /// The fields of the zuul rate limiter. The reset is in milliseconds, and always the whole
-    /// interval.
+    /// The fields of the zuul rate limiter. The reset is always the whole interval, in
+    /// milliseconds.
     Zuul,
 }
 

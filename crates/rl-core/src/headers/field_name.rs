@@ -33,7 +33,8 @@ impl FieldName {
     ///
     /// # Panics
     ///
-    /// Panics if [`ALL`](Self::ALL) does not contain the text. In a constant, that is an error of the compiler.
+    /// Panics if [`ALL`](Self::ALL) does not contain the text. In a constant, this is a
+    /// compile-time error.
     pub(super) const fn new(text: &str) -> Self {
         let mut index = 0;
         while !is_same(Self::ALL[index], text) {

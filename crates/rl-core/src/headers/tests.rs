@@ -159,7 +159,8 @@ fn a_peek_at_an_unused_limit_has_headers_too() {
     );
 }
 
-/// Other limiters round down, and ask a client to retry after 0 seconds, which it then does.
+/// Other limiters round down. A client that reads `Retry-After: 0` retries immediately, and is
+/// denied again.
 #[test]
 fn seconds_are_rounded_up_and_never_zero_in_a_denial() {
     let deny =
@@ -419,7 +420,7 @@ proptest! {
         prop_assert_eq!(Parser::new(&quotas).parse::<List>().unwrap().len(), names.len());
     }
 
-    /// A client that waits for `Retry-After` comes neither too early nor more than a second too
+    /// A client that waits for `Retry-After` retries neither too early nor more than a second too
     /// late.
     #[test]
     fn retry_after_is_never_early_and_at_most_a_second_late(micros in 1..u64::MAX) {

@@ -51,8 +51,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Accepts only subjects that the service knows; a request with any other subject has no key.
     ///
-    /// A client can invent any number of API keys. With `known` and [`or`](Self::or) this does not
-    /// help it: known keys are counted as keys, and all other requests by address.
+    /// A client can invent any number of API keys. With `known` and [`or`](Self::or), this does not
+    /// gain it anything: known keys are counted as keys, and all other requests by address.
     ///
     /// `recognize` returns whether the subject is known. It may instead return the subject to
     /// count, such as the consumer to which a key belongs.
@@ -121,7 +121,8 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
 
 /// The types that a function for [`KeyExtractor::known`] may return.
 ///
-/// A `bool` says whether the subject is known. An `Option<Subject>` replaces a known subject by another one.
+/// A `bool` says whether the subject is known. An `Option<Subject>` replaces a known subject with
+/// another one.
 pub trait Recognized {
     /// Returns the subject to count, or `None` if `found` is not known.
     fn into_recognized(self, found: Subject) -> Option<Subject>;

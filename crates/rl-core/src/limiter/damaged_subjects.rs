@@ -11,11 +11,11 @@ use crate::model::Redacted;
 use crate::model::Subject;
 use crate::observe::{Ended, Transition};
 
-/// The time without an occurrence after which a condition is considered over, if no success shows
+/// A condition that has not occurred for this time is considered over, even if no success has shown
 /// its end.
 pub(super) const LONG_RECOVERY_PERIOD: Duration = Duration::from_secs(60);
 
-/// The most subjects with log lines of their own. Further ones are counted together.
+/// The maximum number of subjects with log lines of their own. Further subjects share one line.
 const MAX_SUBJECTS: usize = 64;
 
 /// Samples the log lines of damaged subjects: one line when a subject is found damaged, one when it

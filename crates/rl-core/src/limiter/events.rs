@@ -12,8 +12,8 @@ use crate::decision::Decision;
 use crate::model::{FailureKind, StoreError, Subject};
 use crate::observe::{self, EventLocation, Observer, Transition};
 
-/// The time without an occurrence after which a condition is considered over. A condition that
-/// comes and goes within this time is logged once.
+/// A condition is considered over when it has not occurred for this time. A condition that comes
+/// and goes within this time is logged once.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(1);
 
 /// Reports the events of a limiter to its observer and the log.

@@ -91,7 +91,8 @@ use crate::store::{RefundOf, StoreFuture};
 ///    still holds. Otherwise it is rejected with 503 and `Retry-After: 1`.
 ///    [`RateLimiterBuilder::on_overload`] changes that.
 /// 7. Units are refunded to the store that has counted them. Operations that read, such as
-///    [`usage`](RateLimiter::usage), return an error: the failure policy does not apply to them.
+///    [`usage`](RateLimiter::usage), return an error if the store fails: the failure policy does
+///    not apply to them.
 #[derive(Clone)]
 pub struct RateLimiter {
     pipeline: Arc<Pipeline>,
@@ -222,7 +223,8 @@ impl RateLimiter {
     }
 
     /// Returns the permit for a request that was decided before, such as one that had to
-    /// [wait](Self::check_waiting). Call it once for each decision, because each permit is settled.
+    /// [wait](Self::check_waiting). Call it once for each decision, because two permits would
+    /// settle the same charge twice.
     pub fn permit(&self, subject: &Subject, decision: Decision) -> Permit {
         Permit::new(&self.pipeline, subject.clone(), decision)
     }
@@ -266,9 +268,10 @@ impl RateLimiter {
 
     /// Returns the status of each limit of `policy`, in its order, with one call to the store for each limit.
     ///
-    /// If one counter is damaged ([`FailureKind::Corrupt`]), [`usage_with_policy`](Self::usage_with_policy)
-    /// fails as a whole. This method still returns the other limits in the readable layout of Redis. In the
-    /// packed layout all limits of a subject share one value, and fail together.
+    /// If one counter is damaged ([`FailureKind::Corrupt`]),
+    /// [`usage_with_policy`](Self::usage_with_policy) fails as a whole. In the readable layout of
+    /// Redis, this method still returns the other limits. In the packed layout all limits of a
+    /// subject share one value, and fail together.
     pub async fn usage_of_each(
         &self,
         policy: &Policy,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::decision::LimitStatus;
 use crate::time::Timestamp;
 
-/// The maximum number of limit names to remember. With more names, a limit is logged more than once
-/// per window.
+/// The maximum number of limit names to remember. With more names, some limits are logged more than
+/// once per window.
 const MAX_NAMES: usize = 1_000;
 
 /// Samples the log lines of limits in shadow. For each window of a limit, one line is logged,

@@ -350,8 +350,8 @@ impl Limit {
         Self { max: 0, is_shadow: false, ..self }
     }
 
-    /// Returns one of `parts` equal parts of the limit, rounded down. All parts together are
-    /// therefore at most the whole limit. A part of less than one unit denies every request.
+    /// Returns the limit divided by `parts`, rounded down. All parts together are therefore at most
+    /// the whole limit. A part of less than one unit denies every request.
     pub(crate) fn divided_by(self, parts: u64) -> Self {
         let algorithm = match self.algorithm {
             Algorithm::Gcra { burst } => Algorithm::Gcra { burst: burst / parts },

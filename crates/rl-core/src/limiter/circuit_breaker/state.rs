@@ -211,7 +211,7 @@ impl<W: AtomicState> BreakerState<W> {
         let now = now();
         let made = self.transition(|state| match state.phase {
             Phase::HalfOpen if state.is_probed_by(call) => Some(state.next(Phase::Closed)),
-            // Only replies to calls that were sent after the last failure count. Replies to earlier
+            // A reply counts only if its call was sent after the last failure. Replies to earlier
             // calls may still arrive although the store has failed since.
             Phase::Failing | Phase::Misconfigured if state.round == call.round => {
                 if state.has_recovered(now) {

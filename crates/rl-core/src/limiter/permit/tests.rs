@@ -385,7 +385,7 @@ async fn after(time: Duration) {
 }
 
 /// A server may hang for some seconds, and then execute the commands in its socket buffer. The
-/// lease then expires at another time than the permit expects.
+/// lease then expires at a different time than the permit expects.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_whose_reply_is_lost_does_not_lose_the_place() {
     let limiter = two_at_once(LosesAnswers::new(1, Duration::from_millis(10)));
