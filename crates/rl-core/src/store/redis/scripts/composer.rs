@@ -31,8 +31,8 @@ const FAST_PATH: &str = include_str!("shape.lua");
 const READABLE_FAST_PATH: &str = include_str!("readable_shape.lua");
 const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
 
-/// The most registers of a fast path for cells and constants. A function in Lua has 250, of which 200
-/// may hold local variables. The rest of a fast path needs about 45.
+/// The maximum number of registers that the cells and constants of a fast path may take. A function
+/// in Lua has 250, of which 200 may hold local variables. The rest of a fast path needs about 45.
 const MAX_REGISTERS: usize = 190;
 
 /// The operations of an algorithm, with the variable that each returns.
@@ -108,7 +108,8 @@ impl AlgorithmParts {
         [self.part("helpers"), month].concat().join("\n")
     }
 
-    /// Returns a Lua function of the algorithm for the table of algorithms. It takes an operation.
+    /// Returns the entry of the algorithm in the table of algorithms: a Lua function that takes an
+    /// operation.
     fn function(&self) -> String {
         let with_suffix = |names: &[&str]| {
             names.iter().map(|name| format!("{name}_i")).collect::<Vec<_>>().join(", ")
@@ -163,7 +164,7 @@ pub(super) fn can_compose(limits: &[LimitKind]) -> bool {
     let registers = |limit: &LimitKind| {
         let AlgorithmParts { cells, constants, .. } = AlgorithmParts::of(limit.kind);
         let of_entries = if limit.kind.is_log() { 2 } else { 0 };
-        // A cell is a variable, and an argument of `struct.pack`.
+        // A cell takes two registers: one as a variable, and one as an argument of `struct.pack`.
         2 * cells.len() + constants.len() + of_entries
     };
     limits.iter().map(registers).sum::<usize>() <= MAX_REGISTERS
@@ -237,8 +238,8 @@ fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usi
 }
 
 /// Writes out the lists of a line. Between `<<` and `>>` are names that each limit has, or one of
-/// the words `cells` and `constants`, which stand for the names of its algorithm. After `I7`, the
-/// list becomes the same number of integer formats.
+/// the words `cells` and `constants`. These words stand for the names that its algorithm lists.
+/// After `I7`, the list becomes the same number of integer formats.
 fn with_lists(line: &str, limits: &[LimitKind]) -> String {
     let mut parts = line.split("<<");
     let mut written = parts.next().unwrap_or_default().to_owned();

@@ -72,7 +72,7 @@ const SERVER_TIME: TimeSource = TimeSource {
     windows: include_str!("lib/server_windows.lua"),
 };
 
-/// The last argument of the call, for tests that invent the time.
+/// The time that the caller passes as the last argument, for tests that control the time.
 #[cfg(feature = "conformance")]
 const MANUAL_TIME: TimeSource = TimeSource {
     time: include_str!("lib/manual_time.lua"),
@@ -109,7 +109,8 @@ static AMEND: LazyLock<Script> = LazyLock::new(|| {
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
     let expired = include_str!("lib/expired.lua");
     let reserve = include_str!("reserve.lua");
-    // Wrapped in a function, because `decide.lua` returns its reply.
+    // Wrapped in a function, because `decide.lua` returns its reply, and `reserve.lua` runs after
+    // it.
     let decide = format!("local reply = (function()\n{DECIDE_ANY}\nend)()");
     Script::new("reserve", |source| {
         [source.time, ARGUMENTS, STORED, &PACKED_STATES, expired, &decide, reserve].join("\n")
@@ -132,7 +133,7 @@ static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
     })
 });
 
-/// Returns the script with a fast path for limits of this shape, unless it would be too long.
+/// Returns the script with a fast path for limits of this shape, or `None` if it would be too long.
 pub(super) fn of_shape(purpose: Purpose, shape: &ScriptShape) -> Option<&'static Script> {
     if !composer::can_compose(shape) {
         return None;
@@ -151,7 +152,7 @@ pub(super) fn of_shape(purpose: Purpose, shape: &ScriptShape) -> Option<&'static
 pub(super) struct ShapeScripts {
     purpose: Purpose,
     most: usize,
-    /// `None` if the script would be too long.
+    /// The script of each shape, or `None` if it would be too long.
     scripts: RwLock<HashMap<ScriptShape, Option<&'static Script>>>,
 }
 
@@ -160,8 +161,8 @@ impl ShapeScripts {
         Self { purpose, most, scripts: RwLock::default() }
     }
 
-    /// Returns the script with a fast path for limits of this shape. `None` if it would be too long,
-    /// or if there are too many shapes.
+    /// Returns the script with a fast path for limits of this shape. Returns `None` if it would be
+    /// too long, or if there are too many shapes.
     pub(super) fn get(&self, shape: &ScriptShape) -> Option<&'static Script> {
         let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
         match scripts.get(shape) {
@@ -177,7 +178,8 @@ impl ShapeScripts {
     #[cold]
     fn add(&self, shape: &ScriptShape) -> Option<&'static Script> {
         let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have added this script, or the last that is allowed, in the meantime.
+        // In the meantime, another thread may have added this script, or as many others as are
+        // allowed.
         let has_room = scripts.len() < self.most || scripts.contains_key(shape);
         let new = || of_shape(self.purpose, shape);
         if has_room { *scripts.entry(shape.clone()).or_insert_with(new) } else { None }

@@ -2,8 +2,8 @@
 -- (see shape.lua). It leaves counters with a wrong expiry, and values that are not counts, to
 -- readable.lua.
 --
---   --@ time   reads the time, after the writes: otherwise a charge could seem older than the window
---              that it opened
+--   --@ time   reads the time, after the writes. Otherwise a charge could seem older than the
+--              window that it opened
 --
 -- KEYS, ARGV  see lib/readable_counters.lua, readable.lua and readable_reply.lua
 --
@@ -13,7 +13,8 @@ do
   local <<period>> = struct.unpack('><<I7 period>>', ARGV[1])
   local found, fits, is_ours = redis.pcall('MGET', unpack(KEYS)), true, true
   --@ each
-  -- MGET returns nothing for a key that is not a string, or if the user has no permission for it.
+  -- MGET returns nothing for a missing key or a key of another type, and an error if the user lacks
+  -- the permission. In each case, GET finds the counter or the reason.
   local text_i, used_i, ttl_i = found[INDEX] or redis.call('GET', KEYS[INDEX]), 0, 0
   if not text_i then
     text_i = '0'
@@ -28,7 +29,7 @@ do
   if used_i + COST > max_i then fits = false end
   --@ end
   local texts = table.concat({ '', <<text>> }, ',')
-  -- Rejects numbers that contain another character than a digit, or a leading zero.
+  -- Leave numbers with a leading zero, or with a character other than a digit, to readable.lua.
   if is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, ',0%d') then
     if fits then
       local units = string.format('%d', cost)

@@ -1,8 +1,8 @@
 -- The fast path of a refund under the limits of one shape, if the state is stored in this shape.
 -- Everything else is left to amend.lua.
 --
--- This is a template, as shape.lua. LIMITS stands for the number of limits, INDEX for the index of
--- the limit.
+-- This is a template like shape.lua. LIMITS stands for the number of limits, and INDEX for the
+-- index of the limit.
 --
 -- KEYS, ARGV  see amend.lua. The operation is 0
 do

@@ -1,14 +1,14 @@
 -- The fast path: checks of one cost under the limits of one shape, for one subject or several whose
 -- states are stored in this shape. Everything else is left to decide.lua.
 --
--- This is a template. `composer.rs` writes it out for the algorithms of a policy, without a loop, a
--- table or a closure over the limits. Each algorithm consists of the parts of its file in
--- algorithms/.
+-- This is a template. `composer.rs` writes it out for the algorithms of a policy. The result
+-- contains no loop over the limits, and no table or closure for each limit. Each algorithm consists
+-- of the parts of its file in algorithms/.
 --
 --   --@ each … --@ end   is repeated for each limit; names that end in _i then end in _1, _2, …
 --   --@ part NAME        is replaced by the part of that name of the limit's algorithm
---   <<cells>>            is replaced by the names of the cells of all limits; likewise <<constants>>.
---                        After I7, it is replaced by the same number of integer formats
+--   <<cells>>            is replaced by the names of the cells of all limits. After I7, it is
+--                        replaced by the same number of integer formats. Likewise <<constants>>
 --   COST                 stands for the cost, or 1 for a limit that counts requests
 --   STRIDE               stands for the number of keys of a subject
 --   LOGS                 stands for the number of logs
@@ -22,7 +22,7 @@
 --
 -- Returns  if all calls of all subjects are allowed, the stored states, one after the other.
 --          Otherwise a byte, 1, and for each subject:
---            1 byte   healed
+--            1 byte   healed: the number of its keys without expiry that were given one
 --            2 bytes  the number of its allowed calls; 65535, without anything more, if the subject
 --                     was not decided. Its state is unchanged, and the client sends it again in a
 --                     call of its own
@@ -32,12 +32,14 @@
 do
   local cost, times, least, size, <<constants>> = struct.unpack('>I7I2I2I2<<I7 constants>>', plan, 6)
   local subjects, bucket_size = #KEYS / STRIDE, string.byte(shape, 2)
-  -- The values under the keys, the parts of the reply, and the subjects of which a call is not allowed.
+  -- all: the values under the keys. replies: the parts of the reply. partly: the subjects for which
+  -- not all calls are allowed.
   local all, replies, partly
   if subjects > 1 then all, replies = redis.pcall('MGET', unpack(KEYS)), {} end
   for n = 1, subjects do
     local first = (n - 1) * STRIDE + 1
-    -- MGET returns nothing for a key that is not a string, such as a log, or if the user has no permission.
+    -- MGET returns nothing for a missing key or a key of another type, and an error if the user
+    -- lacks the permission. In each case, GET finds the state or the reason.
     local stored = all and all[first] or redis.pcall('GET', KEYS[first])
       or shape .. string.rep('\0', size - #shape)
     local calls, healed, value, waits = 65535, 0, '', ''
@@ -90,7 +92,7 @@ do
           local lifetime = now + longest - clock + 999
           lifetime = (lifetime - lifetime % 1000) / 1000 + linger
           if calls > 0 then
-            -- The server converts a number more slowly.
+            -- The server would take longer to convert a number to text.
             redis.call('SET', KEYS[first], value, 'PX', string.format('%d', lifetime))
           else
             if redis.call('PTTL', KEYS[first]) == -1 then

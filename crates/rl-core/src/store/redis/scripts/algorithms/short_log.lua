@@ -1,5 +1,5 @@
 -- The fast path of a sliding log or a concurrency limit, for checks that need only its newest
--- entries. sliding_log.lua has the format, does the same, and handles every log. Change both.
+-- entries. sliding_log.lua describes the format, and does the same for every log. Change both.
 --
 -- LOG stands for the index of the entries in KEYS. A check that has to read sealed blocks, or to
 -- seal a block, is left to sliding_log.lua.
@@ -7,8 +7,8 @@
 --@ constants period max
 
 --@ helpers
--- Drops the entries up to the time `expired`. Returns whether that is possible, and then `total`,
--- `count`, `oldest` and `left` without these entries.
+-- Drops the entries up to the time `expired`. Returns whether this fast path can do so, and
+-- `total`, `count`, `oldest` and `left` without these entries.
 local function drop_expired(tail, expired, total, count, oldest, newest, left, sealed)
   local entries = #tail / 14
   local is_ours = entries % 1 == 0 and entries < 32 and struct.unpack('>I7', tail, #tail - 13) == newest
@@ -90,7 +90,7 @@ waits = waits .. struct.pack('>I7', waits_i)
 if sealed_i > 0 and struct.unpack('>I7', plan, 7 * INDEX + 2) > 0 then is_ours = false end
 
 --@ refund
--- An expired entry no longer counts.
+-- Nothing is refunded to an expired entry, because it no longer counts.
 if count_i > 0 and when > now - period_i then
   for at = left_i * 14 + 1, #tail_i, 14 do
     local time, held = struct.unpack('>I7I7', tail_i, at)

@@ -1,15 +1,19 @@
 -- Sliding log: the Lua twin of `algorithm/sliding_log.rs`. Change both.
 --
--- Kind 8. Kind 9, concurrency, is the same with the lease as the period. `extra` is the index in KEYS of
--- the entries, a hash. An entry is the time of a charge and its units (7 bytes each, big-endian).
+-- A sliding log is kind 8. A concurrency limit is kind 9, with its lease as the period. The entries
+-- are in a hash, and `extra` is the index of its key in KEYS. An entry is the time of a charge and
+-- its units (7 bytes each, big-endian).
 --
 --   field   value
 --   1 …     sealed blocks of entries, at most 256 entries each
---   t       the newest entries, oldest first: 1 to 256. They are sealed when there are 32 and another
---           comes
---   b       the list of the sealed blocks, oldest first. An item has 20 bytes: a time that is not after
---           the block's first entry and after all entries of the block before (7 bytes), the units of
---           the block (7 bytes), its number of entries (2 bytes) and its name (4 bytes)
+--   t       the newest entries, oldest first: 1 to 256. If there are 32 or more, they are sealed
+--           before another entry is added
+--   b       the list of the sealed blocks, oldest first. An item has 20 bytes:
+--             7 bytes  a time that is after all entries of the block before, and not after the
+--                      first entry of this block
+--             7 bytes  the units of the block
+--             2 bytes  its number of entries
+--             4 bytes  its name: the number of its field
 --
 --   oldest ─── block 7 ─── block 8 ─── block 9 ─── t ─── newest
 --
@@ -24,7 +28,8 @@
 -- now. Expired blocks stay at the front of the list until the next write. Each write deletes at
 -- most 16 of them, so that a log whose entries expire together does not block the server.
 --
--- One call of `struct` reads the units of many entries or items, which halves the time.
+-- Each call of `struct` reads many entries or items, which takes half the time of one call for
+-- each.
 local ENTRY, TAIL, BLOCK, ITEM, MOST_DELETED = 14, 32, 256, 20, 16
 local ENTRY_FORMAT, ITEM_FORMAT = 'I7I7', 'I7I7I2I4'
 
@@ -61,7 +66,8 @@ local function log_splice(log, index, count, items)
     .. string.sub(log.list, (index + count) * ITEM + 1)
 end
 
--- Returns the number of list items, or entries, whose time is not after `latest`.
+-- Returns the number of list items or entries whose time is not after `latest`. `size` is the size
+-- of each in bytes.
 local function log_count(bytes, size, latest)
   local low, high = 0, #bytes / size
   while low < high do
@@ -81,8 +87,8 @@ local function log_units(bytes, first, last)
   return units
 end
 
--- Finds the expired entries from `from` on. Returns the index of the first entry that still counts,
--- the units of the expired ones, and the time of that first entry.
+-- Finds the expired entries from index `from` on. Returns the index of the first entry that still
+-- counts, the units of the expired entries, and the time of that first entry.
 local function log_left(bytes, from, period)
   local index = max_of(from, log_count(bytes, ENTRY, now - period))
   local units = log_units(bytes, from, index)
@@ -95,7 +101,7 @@ local function log_lifetime(slot)
 end
 
 -- Writes the newest entries, the list if it has changed, and one more field if given. Deletes the
--- blocks that were merged or emptied, and some of the expired ones.
+-- blocks that were merged or emptied, and at most 16 of the expired blocks.
 local function log_write(slot, log, ...)
   local due = min(MOST_DELETED, #log.left / ITEM)
   for index = 0, due - 1 do
@@ -116,8 +122,8 @@ local function log_write(slot, log, ...)
   redis.call('PEXPIRE', KEYS[slot.extra], log_lifetime(slot))
 end
 
--- Seals the newest entries as a block, or appends them to the newest block. Returns its name and
--- entries.
+-- Seals the newest entries: appends them to the newest block if they fit, or else makes them a new
+-- block. Returns the name and the entries of that block.
 local function log_seal(slot, log)
   local units, count = log_units(log.tail, 0, #log.tail / ENTRY), #log.tail / ENTRY
   local last = slot[6] - 1
@@ -138,9 +144,9 @@ local function log_seal(slot, log)
   return name, log.tail
 end
 
--- Finds the entry with this time. Returns the index of its block (for t, the index after the last),
--- the block's entries, the index of the entry in the block, and its units. Returns nil if there is
--- no such entry.
+-- Finds the entry of the time `when`. Returns the index of its block, the block's entries, the
+-- index of the entry in the block, and its units. For an entry in t, the index of the block is the
+-- number of sealed blocks. Returns nil if there is no such entry.
 local function log_find(slot, when)
   local log = slot.log
   if slot[2] == 0 or when + slot.period <= now then return nil end
@@ -157,12 +163,13 @@ local function log_find(slot, when)
   if time == when then return block, bytes, index, held end
 end
 
--- Stores the newest entries after a refund from one of them. Returns whether that was possible.
+-- Stores the newest entries, `bytes`, after a refund from one of them. Returns false if the stored
+-- blocks are damaged.
 local function log_lower_tail(slot, log, bytes)
   if bytes ~= '' then
     log.tail = bytes
   else
-    -- The newest sealed block becomes t.
+    -- No newest entry is left, so the newest sealed block becomes t.
     if not log_read_list(slot, log) then return false end
     local last = slot[6] - 1
     local _, _, _, name = log_item(log, last)
@@ -195,7 +202,8 @@ local function log_lower_block(slot, log, index, bytes, units, is_shorter)
     return log_write(slot, log)
   end
   local low, count = index, 1
-  -- Neighbours are checked only at every 16th size, because a block that is short stays short.
+  -- Neighbours are checked only when the number of entries is a multiple of 16, to save time. A
+  -- merge may wait, because a short block stays short.
   local is_due = is_shorter and #bytes % (16 * ENTRY) == 0
   for _, other in ipairs(is_due and { index + 1, index - 1 } or {}) do
     if other >= 0 and other < slot[6] and (other > 0 or slot[5] == 0) then
@@ -218,7 +226,7 @@ end
 -- nil and the units that are still missing.
 local function log_leave(bytes, from, units)
   local last = #bytes / ENTRY
-  -- The entries are read in portions, because the first ones are usually enough.
+  -- Read 32 entries at a time, because the first ones are usually enough.
   for index = from, last - 1, 32 do
     local count = min(32, last - index)
     local read = { struct.unpack('>' .. string.rep(ENTRY_FORMAT, count), bytes, index * ENTRY + 1) }
@@ -230,16 +238,16 @@ local function log_leave(bytes, from, units)
   return nil, units
 end
 
--- Returns the time of the entry whose expiry frees `units` units in total, or that of the newest entry if
--- blocks are damaged.
+-- Returns the time of the entry whose expiry frees `units` units in total. If blocks are damaged,
+-- returns the time of the newest entry.
 local function log_leaves_with(slot, log, units)
   local sealed, time = slot[6], nil
   if sealed == 0 then return log_leave(log.tail, slot[5], units) or slot[4] end
   if not log_read_list(slot, log) then return slot[4] end
   local bytes = log.oldest or log_block(slot, log, 0)
   if not bytes then return slot[4] end
-  -- If no entry of the oldest block has expired, the list shows whether the whole block is too
-  -- small.
+  -- If no entry of the oldest block has expired, the list contains the units of the whole block. If
+  -- they are too few, the entries need not be read.
   local _, of_oldest = log_item(log, 0)
   if slot[5] == 0 and of_oldest < units then
     units = units - of_oldest
@@ -247,7 +255,7 @@ local function log_leaves_with(slot, log, units)
     time, units = log_leave(bytes, slot[5], units)
     if time then return time end
   end
-  -- Read in parts, because usually the first blocks are enough.
+  -- Read 32 items at a time, because the first blocks are usually enough.
   for first = 1, sealed - 1, 32 do
     local count = min(32, sealed - first)
     local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, count), log.list, first * ITEM + 1) }
@@ -269,7 +277,7 @@ local function log_advance(slot, log)
   local dropped, entries, units, oldest = 0, 0, 0, nil
   if sealed > 0 then
     if not log_read_list(slot, log) then return false end
-    -- If the first entry of a block has expired, the block before it has expired.
+    -- If the first entry of a block has expired, all entries of the block before it have expired.
     dropped = max_of(0, log_count(log.list, ITEM, now - period) - 1)
     if log_entry(log.tail, 0) + period <= now then dropped = sealed end
     if dropped > 0 then
@@ -344,7 +352,7 @@ local sliding_log = {
     end
     slot[1], slot[4] = slot[1] + units, now
     local name, bytes
-    -- A limit of 0 is charged as well, for units that were already used.
+    -- A limit of 0 gets an entry too, because units that were already used may be charged to it.
     if count == 0 or (newest < now and count < slot.max) then
       if #log.tail >= TAIL * ENTRY and log_read_list(slot, log) then
         name, bytes = log_seal(slot, log)
@@ -418,7 +426,7 @@ for kind = 8, 9 do
   cell_counts[kind] = 7
   algorithms[kind] = function(operation, slot, units, when)
     if operation == 'valid' then return true end
-    -- `open` brings a log to now.
+    -- `advance` does nothing, because `open` has already dropped the expired entries.
     if operation ~= 'advance' then return sliding_log[operation](slot, units, when) end
   end
 end

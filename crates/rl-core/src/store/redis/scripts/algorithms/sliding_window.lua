@@ -1,8 +1,8 @@
 -- Sliding window: the Lua twin of `algorithm/sliding_window.rs`. Change both.
 --
--- Cells: the number of the newest bucket, the time of the first charge since the state was empty, the
--- units that count, the units of the newest bucket, and a string of the older buckets, newest first, with
--- `bucket_size` bytes each.
+-- Cells: the number of the newest bucket, the time of the first charge since the state was empty,
+-- the units that count, the units of the newest bucket, and a string of the older buckets. This
+-- string has `bucket_size` bytes for each bucket, newest first.
 --
 -- Bucket n counts while now < (n + 1) * precision + period. The first bucket that counts is
 -- therefore floor((now - period) / precision).
@@ -10,7 +10,8 @@
 --@ constants period max precision
 
 --@ helpers
--- Returns the units of the buckets from number `from` to `to`, at most 2^53 - 1.
+-- Returns the sum of the buckets from number `from` to number `to`, but at most 2^53 - 1. `size` is
+-- the number of bytes of an older bucket.
 local function units_of_buckets(from, to, newest, current, older, size)
   local units, format = 0, '>I' .. size
   if to >= newest then units, to = current, newest - 1 end

@@ -1,8 +1,9 @@
 -- Refunds the units of expired reservations, before a decision is made.
 --
 -- KEYS[last]  the reservations of the subject: a sorted set by the time at which they expire, in µs.
---             A member consists of the time of the charge (7 bytes), the units (7 bytes), the set of
---             limits that were not charged (2 bytes), and the code of the policy (see slots.lua)
+--             A member consists of the time of the charge (7 bytes), the units (7 bytes), the set
+--             of limits that were not charged (2 bytes), and the code of the policy with its tags
+--             (see slots.lua)
 -- ARGV[2]     plan (see decide.lua)
 -- ARGV[4]     the lifetime of the reservation of the units charged now, in µs (7 bytes), or 0
 --
@@ -11,7 +12,7 @@
 --
 -- The number of reservations that one call refunds is bounded, so that the script does not block
 -- the server. The bound is lower for more limits, and lowest for logs, whose refunds move entries.
--- A peek must write nothing, so it skips logs.
+-- A peek must write nothing. A refund to a log writes its entries, so a peek skips logs.
 local MOST, MOST_OF_LIMITS, MOST_OF_LOGS = 32, 64, 16
 local is_settled = false
 local reserved_for = struct.unpack('>I7', ARGV[4])

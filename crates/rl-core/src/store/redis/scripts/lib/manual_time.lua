@@ -1,5 +1,5 @@
--- The time in tests: the caller passes it, so that tests can invent timelines. Keys live longer,
--- because real time passes while the invented time stands still.
+-- The time in tests. The caller passes it, so that tests control the time. Keys live longer than in
+-- production, because real time passes while the time of a test stands still.
 --
 -- ARGV[last]  now, in µs since the epoch
 -- Sets        now, and linger: the time in ms that a key lives beyond its last window

@@ -1,5 +1,5 @@
 -- The windows of the readable layout in tests: they end by the time that the caller passes. Keys
--- live longer, because real time passes while the invented time stands still.
+-- live longer than in production, because real time passes while the time of a test stands still.
 --
 -- ARGV[last]  now, in µs since the epoch
 local TWO_HUNDRED_YEARS = 6311433600000

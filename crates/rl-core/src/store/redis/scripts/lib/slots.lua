@@ -29,15 +29,16 @@
 --   the older buckets of a sliding window                    `width` bytes each
 --
 -- KEYS[1]   the subject's state
--- KEYS[2…]  the entries of each log of the policy, in the order of the tags (see algorithms/sliding_log.lua)
+-- KEYS[2…]  the entries of each log of the policy, in the order of the tags (see
+--           algorithms/sliding_log.lua)
 -- ARGV      see lib/arguments.lua. The shape lists the limits in the order of their kinds, or of
---           their periods if there are no tags. Its width is that of the largest max; a stored state
---           may have a larger one
+--           their periods if there are no tags. Its width is the number of bytes of the largest
+--           max; a stored state may have a larger width
 --
 -- Expects  stored: the value under the key
 -- Sets     slots: one for each limit of the policy, { kind, period, extra, cells … }
---          foreign: states of other policies of the subject that still count. decide.lua rejects a
---          charge beside more than 16 of them, because none may be dropped
+--          foreign: states of other policies of the subject that still count. None of them may be
+--          dropped, so decide.lua rejects a charge if there are more than 16
 --          clock: the time by which keys expire
 --          now: the time of the decision, never before the last change
 local NAMED = { 1000000, 60000000, 3600000000, 86400000000, 604800000000, 2592000000000 }
@@ -85,7 +86,7 @@ local function read_code(bytes)
   return read, at
 end
 
--- Returns the number of bytes that hold the number, which is at least `bytes`.
+-- Returns the number of bytes that `number` needs, or `bytes` if it needs fewer.
 local function bytes_of(number, bytes)
   local most = 256 ^ bytes
   while number >= most do bytes, most = bytes + 1, most * 256 end
@@ -113,7 +114,7 @@ local function format_of(all, width)
   return table.concat(formats)
 end
 
--- Returns the numbers of a string of older buckets of one size.
+-- Returns the units of each bucket in a string of older buckets with `size` bytes each.
 local function bucket_units(older, size)
   local count = #older / size
   local units = { struct.unpack('>' .. string.rep('I' .. size, count), older) }
@@ -121,15 +122,15 @@ local function bucket_units(older, size)
   return units
 end
 
--- Returns a string of older buckets of these units.
+-- Returns a string of older buckets with these units, in `size` bytes each.
 local function bucket_string(units, size)
   return struct.pack('>' .. string.rep('I' .. size, #units), unpack(units))
 end
 
 -- Reads the time and the cells of slots from a stored value. Returns the time, or nothing if the
--- value is damaged. These scripts store no larger time or count, and struct.pack would truncate it.
--- Times from the year 2112 on are rejected, because a window that begins then would end at the
--- largest time.
+-- value is damaged. A time or count of more than 2^53 - 1 is damage, because these scripts never
+-- store one, and struct.pack would truncate it. Times from the year 2112 on are rejected too,
+-- so that the end of a window never exceeds the largest time.
 local function read_cells(bytes, at, read, width)
   local cells = '>I7' .. format_of(read, width)
   if #bytes ~= at - 1 + struct.size(cells) then return nil end
@@ -148,7 +149,7 @@ local function read_cells(bytes, at, read, width)
   return is_ours and last or nil
 end
 
--- Empties the state of a slot.
+-- Sets the state of a slot to that of an unused limit.
 local function clear(slot)
   for cell = 1, cell_counts[slot.kind] do slot[cell] = 0 end
   if slot.kind == 5 then slot[5] = string.rep('\0', 7 * ceil(slot.period / slot.extra)) end
@@ -205,7 +206,7 @@ if not is_ours then
 end
 
 -- No decision is made at a time before the last change, so a clock that stepped back grants
--- nothing. Keys still expire by the clock.
+-- nothing. The expiry of keys still follows the clock.
 now = stored and last or now
 advance_to(max_of(clock, now), slots, foreign)
 for i = #foreign, 1, -1 do
@@ -237,7 +238,7 @@ local function pack(all, code)
     if slot.kind == 4 then width = bytes_of(slot[3], width) end
     if slot.kind == 5 then
       windows[i] = bucket_units(slot[5], bucket_size)
-      -- The current bucket becomes an older one.
+      -- The newest bucket will become an older one, so the width must suffice for it too.
       width = bytes_of(max_of(slot[4], unpack(windows[i])), width)
     end
   end
@@ -263,8 +264,8 @@ local function save()
   local all, code = slots, string.sub(shape, 3)
   if #foreign > 0 then
     all, code = {}, ''
-    -- After a refund or a reset there may be more than 16 foreign states. Then empty states of the
-    -- policy are not stored, so that no value holds more than 32.
+    -- After a refund or a reset there may be more than 16 foreign states. In that case, unused
+    -- states of the policy are not stored, so that no value holds more than 32 states.
     for _, slot in ipairs(slots) do
       if #foreign <= 16 or algorithms[slot.kind]('lasts', slot) > 0 then all[#all + 1] = slot end
     end
