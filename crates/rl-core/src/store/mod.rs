@@ -185,7 +185,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         MaybeReady::ready(Ok(ReservationStatus::Forgotten))
     }
 
-    /// Returns all units that this process has reserved ahead, such as leased units.
+    /// Gives back all units that this process has reserved ahead, such as leased units.
     ///
     /// [`RateLimiter::close`](crate::RateLimiter::close) calls it when a service shuts down. The
     /// store continues to decide afterwards, but reserves nothing ahead. The default does nothing,

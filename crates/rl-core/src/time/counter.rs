@@ -14,8 +14,8 @@ const MAX_READ_TIME: u64 = 10;
 /// read takes 9 ns instead of 22 ns. After a step of the system clock, the next calibration adopts
 /// it. The clock of `quanta` does not follow such a step.
 ///
-/// With `SystemTime` instead, a decision in memory takes 93 ns in place of 82, and one on a leased unit takes
-/// 1.5 times as long.
+/// With `SystemTime` instead, a decision in memory would take 93 ns in place of 82 ns, and a
+/// decision on a leased unit would take 1.5 times as long.
 #[derive(Debug)]
 pub(crate) struct Counter {
     ticks: quanta::Clock,

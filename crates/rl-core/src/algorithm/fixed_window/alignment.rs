@@ -1,4 +1,4 @@
-//! Where windows begin and end on the clock.
+//! Computes where fixed windows begin and end on the clock.
 
 use crate::algorithm::divisor::Divisor;
 use crate::model::{Anchor, Period};

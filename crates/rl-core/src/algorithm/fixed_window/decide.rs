@@ -1,6 +1,6 @@
 //! Decisions over fixed windows in their packed form.
 //!
-//! Three functions decide, from the most special to the most general:
+//! Three functions decide, from the most specific to the most general:
 //!
 //! 1. [`try_open_fast`] grants the first request of a subject.
 //! 2. [`try_decide_fast`] grants a request if all windows are open and have enough left, or denies

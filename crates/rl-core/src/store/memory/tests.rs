@@ -193,7 +193,8 @@ impl Clock for PanickingClock {
     }
 }
 
-/// Without this, one panic would make all later requests of a 64th of the subjects panic.
+/// If poisoned locks were not ignored, one panic would make all later requests of a 64th of the
+/// subjects panic.
 #[test]
 fn a_panic_under_the_lock_leaves_the_counters_usable() {
     let clock = Arc::new(PanickingClock::default());
@@ -230,7 +231,7 @@ fn decisions_on_known_subjects_do_not_allocate() {
         allocation_counter::measure(decide).count_total
     };
     let alice = Subject::user("alice");
-    // The counter works: the first decision allocates an entry.
+    // Check the counter of allocations: the first decision allocates an entry.
     assert_ne!(allocated(&alice, Mode::Check, 1), 0);
     for (mode, cost) in [
         (Mode::Check, 1),
@@ -242,7 +243,7 @@ fn decisions_on_known_subjects_do_not_allocate() {
     ] {
         assert_eq!(allocated(&alice, mode, cost), 0, "{mode:?} {cost}");
     }
-    // New windows replace the old ones.
+    // New windows replace the old ones without an allocation.
     clock.advance(HOUR * 24 * 40);
     assert_eq!(allocated(&alice, Mode::Check, 1), 0);
     // A new subject that is denied gets no entry.

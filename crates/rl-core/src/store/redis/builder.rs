@@ -123,11 +123,12 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the most script shapes: combinations of kinds of limits that are decided by a script of
-    /// their own. Defaults to 64.
+    /// Sets the maximum number of script shapes. A shape is a combination of kinds of limits that
+    /// is decided by a script of its own. Defaults to 64.
     ///
-    /// Further combinations, and with 0 all of them, are decided by one script for any policy, which
-    /// takes the server several times as long. A server keeps about 200 kB for each script.
+    /// All further combinations are decided by one script that accepts any policy, but takes the
+    /// server several times as long. With 0, all combinations are decided by that script. A server
+    /// keeps about 200 kB for each script.
     pub fn script_shapes(mut self, most: usize) -> Self {
         self.script_shapes = most;
         self
@@ -212,7 +213,7 @@ impl RedisStoreBuilder {
 
     /// Charges up to `units` of a subject ahead, in one call and in every window of its policy, and
     /// spends them without asking the server. Defaults to 0, which leases nothing. The maximum is
-    /// 65 534; larger values mean the same.
+    /// 65 534; larger values count as the maximum.
     ///
     /// The limits hold for any number of instances, even if instances or replies are lost. Other
     /// instances may be *denied* units that an instance has leased but not spent: at most `units`
@@ -313,7 +314,8 @@ impl RedisStoreBuilder {
         })
     }
 
-    /// Returns how keys are placed, if the servers and the layout allow groups that are set.
+    /// Returns the placement of keys. Fails if slot groups are set, but the servers or the layout
+    /// do not support them.
     fn placement(&self, prefix: &str) -> Result<Placement, ConnectError> {
         let invalid = |why| Err(ConnectError::SlotGroups { why });
         let is_cluster = self.servers.is_cluster();
@@ -341,7 +343,8 @@ impl RedisStoreBuilder {
         (Arc::new(MonotonicClock::new(clock)), caches_denials)
     }
 
-    /// Returns the settings of connections, if all time limits are greater than zero.
+    /// Returns the settings of connections. Fails if a time limit or the number of connections is
+    /// zero.
     fn connection_settings(&self) -> Result<ConnectionSettings, ConnectError> {
         if self.connections == 0 {
             return Err(ConnectError::ZeroConnections);

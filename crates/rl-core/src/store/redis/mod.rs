@@ -209,7 +209,7 @@ impl RedisStore {
         self.inner.layers.close().await
     }
 
-    /// Returns the units of leases that have expired or are idle.
+    /// Gives the units of expired or idle leases back to the server.
     ///
     /// A task of the store does this regularly. With a manual clock there is no such task, and
     /// tests call this method.

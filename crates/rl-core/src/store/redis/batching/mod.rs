@@ -7,7 +7,7 @@
 //!    ▼
 //! queue ─► flush ─► batches ─► script call ─► fan-out ─► a decision for each request
 //!            ▲                     │
-//!            └─────────────────────┘  requests that arrived meanwhile leave with the next flush
+//!            └─────────────────────┘  requests that arrived meanwhile are sent with the next flush
 //! ```
 //!
 //! * **Several subjects in one call**: subjects under one policy share a call. Subjects under a

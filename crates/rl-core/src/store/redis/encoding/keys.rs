@@ -45,7 +45,8 @@ const SUFFIXES: [&str; 6] =
 
 /// The text after the suffix of a readable counter of requests.
 ///
-/// No id can imitate it, because no suffix ends with another suffix.
+/// Two counters never share a name, whatever their ids are: no suffix, with or without this text,
+/// ends with another suffix.
 const REQUESTS: &str = "_REQUESTS";
 
 /// Returns the prefix of all keys, or its default.

@@ -146,7 +146,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         self.shared.returner.close().await
     }
 
-    /// Returns the units of leases that have expired or are idle.
+    /// Gives the units of expired or idle leases back to the server.
     #[cfg(feature = "conformance")]
     pub(crate) async fn return_idle(&self) {
         self.shared.returner.sweep().await;

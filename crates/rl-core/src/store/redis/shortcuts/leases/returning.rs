@@ -1,5 +1,5 @@
-//! Returns leased units to the server, if their lease has expired, is idle or is replaced. Closing
-//! the store returns the units of all leases.
+//! Gives leased units back to the server if their lease has expired, is idle or is replaced. If the
+//! store is closed, the units of all leases are given back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -101,7 +101,7 @@ impl<S: Layer> UnitReturner<S> {
         self.shared.runtime.spawn(sweeping);
     }
 
-    /// Returns the units of leases that have expired or are idle.
+    /// Gives the units of expired or idle leases back to the server.
     pub(super) async fn sweep(&self) {
         let (now, idle) = (self.shared.clock.now(), self.shared.idle_micros);
         let due = self.shared.table.sweep(now, idle, RETURNED_PER_SWEEP);
@@ -115,8 +115,8 @@ impl<S: Layer> UnitReturner<S> {
         let _ = self.empty_all(due, is_due).await;
     }
 
-    /// Returns the units of these subjects, unless they are no longer due when the refill lock is
-    /// free.
+    /// Gives the units of these subjects back to the server. Skips a subject whose units are no
+    /// longer due when its refill lock is free.
     async fn empty_all(
         &self,
         subjects: Vec<KeyedSubject>,

@@ -85,7 +85,8 @@ impl LeaseSlot {
     /// `is_exhausted` means that the server granted fewer units than requested, so it has no more.
     pub(super) fn add(&mut self, mut new: ActiveLease, cost: Cost, is_exhausted: bool) -> Added {
         let mut expired = None;
-        // If the older lease has not expired, the new lease belongs to the same windows.
+        // If the older lease has not expired, the new lease belongs to the same windows, so their
+        // units can be added up.
         match self.open(&new.policy, new.received_at) {
             Some(old) if old.unspent > 0 => {
                 new.expires = new.expires.min(old.expires);
@@ -95,7 +96,8 @@ impl LeaseSlot {
             None => expired = self.lease.take(),
         }
         let lease = self.lease.insert(new);
-        // The units are spent here, before another task can lock the table.
+        // The units are spent here, while the table is locked, so that no other task spends them
+        // first.
         let granted = if lease.unspent >= cost.units() { cost.units() } else { 0 };
         lease.unspent -= granted;
         let decision = (is_exhausted || granted == cost.units())

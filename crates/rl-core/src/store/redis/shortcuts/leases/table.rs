@@ -13,7 +13,7 @@ use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 /// The number of slots that are compared to select one for replacement.
 const COMPARED: usize = 8;
 
-/// A lease from which a unit was spent within this time is not replaced, in µs.
+/// The time in µs for which a lease is not replaced after one of its units was spent.
 const RECENT: u64 = 1_000_000;
 
 /// The number of slots that a sweep visits each time it holds the lock of the table.
