@@ -47,7 +47,8 @@ pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> 
     let mut server = Server::from_listener(listener).http1_only().handle(handle.clone());
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
     tokio::select! {
-        // The server is polled first, so that waiting connections are accepted before the listener closes.
+        // The server is polled first, so that waiting connections are accepted before the listener
+        // closes.
         biased;
         served = server.serve(app) => return served,
         _ = terminate.recv() => {}

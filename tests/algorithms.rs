@@ -95,8 +95,7 @@ async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> 
 #[tokio::test]
 async fn a_wait_is_exact_to_the_microsecond_under_every_algorithm() {
     each(&LIMITS, |tested| async move {
-        // Some units are used now and some later, so that they do not all come back at the same
-        // time.
+        // Some units are used now and some later, so that they do not all expire at the same time.
         tested.decide(Mode::Check, 3).await;
         tested.clock.advance(Duration::from_micros(9_123_457));
         tested.exhaust().await;

@@ -46,8 +46,9 @@ impl Liveness {
     }
 }
 
-/// Several connections of one generation fail together while another connection is opened. The generation
-/// ends once, its connections stay stale, and a connection that is opened afterwards is not stale.
+/// Several connections of one generation fail together while another connection is opened. The
+/// generation ends once, its connections stay stale, and a connection that is opened afterwards is
+/// not stale.
 #[test]
 fn a_generation_ends_once_if_several_of_its_connections_fail() {
     loom::model(|| {

@@ -526,7 +526,8 @@ enum Moment {
     Reset(usize),
 }
 
-/// A cached denial denies no request that the server would allow, whatever other clients do meanwhile.
+/// A cached denial denies no request that the server would allow, whatever other clients do
+/// meanwhile.
 #[test]
 fn a_cached_denial_equals_the_decision_of_the_server() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

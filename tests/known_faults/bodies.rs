@@ -117,8 +117,8 @@ async fn t07_the_body_of_a_request_is_not_read() {
     assert_eq!(denied.await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
-/// The same over the network: the body never ends, and client and handler exchange data while it is
-/// sent.
+/// Over the network too, the body is not read: it never ends, and client and handler exchange data
+/// while it is sent.
 #[tokio::test]
 async fn t07_an_endless_body_reaches_the_handler_as_it_comes() {
     async fn contract(site: Site) {

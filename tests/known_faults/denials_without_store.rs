@@ -36,7 +36,8 @@ fn assert_closed(decision: &Decision) {
     assert_eq!(decision.granted(), 0);
 }
 
-/// Asserts that every operation denies these subjects. Returns the origins of decisions on other subjects.
+/// Asserts that every operation denies these subjects. Returns the origins of decisions on other
+/// subjects.
 async fn assert_all_are_closed_out(limiter: &RateLimiter) -> Vec<Origin> {
     let mut others = Vec::new();
     for round in 0..5 {

@@ -118,8 +118,8 @@ fn undecided() -> RateLimiter {
     builder.build().unwrap()
 }
 
-/// tonic stores the peer's address in another extension than axum. An extractor that reads only the
-/// extension of axum rejects all clients, or counts them together.
+/// tonic and axum store the peer's address in different extensions. An extractor that reads only
+/// the extension of axum rejects all clients, or counts them together.
 #[tokio::test]
 async fn t08_callers_are_counted_by_the_address_that_tonic_knows() {
     let server = serve(HttpLimiter::new(two_per_minute()).headers(Headers::none())).await;

@@ -312,7 +312,8 @@ async fn a_cached_denial_holds_during_an_overload_until_its_wait_ends() {
     for subject in [&denied, &reset] {
         while limiter.check(subject, 1).await.is_allowed() {}
     }
-    // Another instance resets this subject. This instance notices it when it asks the server again.
+    // Another instance resets this subject. This instance notices the reset with its next call to
+    // the server.
     let other = RedisStore::builder(&server.url()).manual_clock(clock.clone());
     let other = other.connection_wait(GIVE_UP);
     let other = five_per_hour(other.connect().await.unwrap()).deadline(GIVE_UP).build().unwrap();

@@ -116,7 +116,7 @@ async fn t03_a_denial_gives_back_what_readiness_holds() {
     assert_eq!(calls(), 0);
 }
 
-/// The same for denials that do not wait for a store.
+/// A denial that does not wait for a store must release the service as well.
 #[tokio::test]
 async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
     let only_one = GlobalConcurrencyLimitLayer::new(1).layer(RecordingService::default());
@@ -162,8 +162,8 @@ async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
     assert_eq!(calls(), 1);
 }
 
-/// The same over the network: the server notices that the client has disconnected, and drops the
-/// request. (actix-web serves it to its end.)
+/// Over the network, the server notices that the client has disconnected, and drops the request.
+/// (actix-web serves it to its end.)
 #[tokio::test]
 async fn t03_the_request_of_a_connection_that_ends_is_not_served() {
     let store = ScriptedStore::default();

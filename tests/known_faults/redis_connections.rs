@@ -149,8 +149,8 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     timeout(GIVE_UP, answered()).await.expect("answers again");
 }
 
-/// Fault: a server or a proxy closed an idle connection, and the next request was not decided. With one
-/// request in each idle time, every second one was allowed without a limit.
+/// Fault: a server or a proxy closed an idle connection, and the next request was not decided. With
+/// one request in each idle time, every second one was allowed without a limit.
 #[tokio::test]
 async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
     let redis = RedisServer::start();

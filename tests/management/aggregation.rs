@@ -125,7 +125,7 @@ async fn a_record_of_zero_blocks_until_it_is_deleted() {
     .await;
 }
 
-/// OT33: a 0 beside a positive number adds nothing. When it is alone again, it blocks.
+/// OT33: a limit of 0 adds nothing to a positive one. When it is the only limit again, it blocks.
 #[tokio::test]
 async fn zero_beside_others_adds_nothing() {
     in_both_worlds(async |bank: Bank| {

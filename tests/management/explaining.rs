@@ -108,7 +108,7 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
         );
         assert_eq!(costly["reason"], "hour: 3 of 10 used, and the cost exceeds the capacity");
 
-        // Second case: a limit of 0 beside a limit with units left.
+        // Second case: a limit of 0 together with a limit that has units left.
         let zero = bank.add([0, -1, -1, -1, -1, -1]).await;
         let denied = explain(&bank, 1).await;
         assert_eq!((&denied["allowed"], &denied["decided_by"]), (&json!(false), &json!("policy")));

@@ -1,4 +1,4 @@
-//! The management API beside the service that it manages, over HTTP.
+//! The management API and the service that it manages, called over HTTP.
 //!
 //! Every test runs in two setups. The *embedded* one has SQLite, and counters in memory. The
 //! *fleet* has PostgreSQL, and counters on Redis. In both, time moves only when a test moves it.

@@ -52,7 +52,7 @@ async fn concurrent_changes_without_if_match_all_succeed() {
             let put = async |number: i64| bank.manage("PUT", path, Some(body(number))).await.status;
             assert_eq!(join_all((1..9).map(put)).await, [200; 8], "{path}");
         }
-        // The same for an actor who owns only some applications.
+        // This also holds for an actor who owns only some applications.
         let put = async |number: i64| {
             let body = json!({ "apps": ["shop"], "max_permits": number, "rate": 1 });
             bank.as_who(super::OWNER_OF_SHOP, "PUT", PAYMENTS, Some(body)).await.status

@@ -18,8 +18,8 @@ fn schemathesis() -> PathBuf {
 /// schemathesis generates valid and invalid requests from the document; the responses must be as
 /// documented.
 ///
-/// The server rejects some requests that match the schema. For example, a record may not end before it
-/// begins, which a document cannot express.
+/// The server rejects some requests that match the schema. For example, a record may not end before
+/// it begins, which a document cannot express.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_does_what_its_document_says() {
     let bank = Bank::fleet().await;

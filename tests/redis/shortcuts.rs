@@ -155,8 +155,8 @@ async fn a_subject_with_a_damaged_state_fails_alone_in_its_batch() {
     }
 }
 
-/// The damaged window of one second has sixteen seconds left, the largest number in its three
-/// bytes.
+/// In the damaged state, the window of one second ends in sixteen seconds: the three bytes of its
+/// remaining time contain the largest number.
 #[tokio::test]
 async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     let server = RedisServer::start();
@@ -167,7 +167,7 @@ async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     check(&store, &subjects[7], &policy).await.unwrap();
     let key = "rl:4:default:user:{7}";
     let mut state: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
-    // This skips the state tags and the time, up to the remaining time of the second.
+    // These bytes are the remaining time of the window of one second.
     state[10..13].fill(0xff);
     operator.send::<()>(redis::cmd("SET").arg(key).arg(&state).arg("EX").arg(100)).await;
     for _ in 0..2 {

@@ -127,7 +127,8 @@ impl Browser {
         found.text().await.expect("a text")
     }
 
-    /// Waits until the text of the element that `css` selects satisfies the condition, and returns it.
+    /// Waits until the text of the element that `css` selects satisfies the condition, and returns
+    /// it.
     ///
     /// # Panics
     ///

@@ -115,7 +115,8 @@ impl RateLimit {
         self.set(|limiter| limiter.cost(cost))
     }
 
-    /// Lets handlers change the cost of a request through the [`Permit`](crate::Permit) in its extensions.
+    /// Lets handlers change the cost of a request through the [`Permit`](crate::Permit) in its
+    /// extensions.
     ///
     /// This costs one allocation for each request. Requests also have a permit under a concurrency
     /// limit and with [`response_cost`](Self::response_cost), but only this setting lets the permit
@@ -260,7 +261,8 @@ impl RateLimit {
         self.set(|limiter| limiter.deny_with(responder))
     }
 
-    /// Leaves the [`Decision`] out of the extensions of responses, where outer middlewares could read it.
+    /// Leaves the [`Decision`] out of the extensions of responses, where outer middlewares could
+    /// read it.
     ///
     /// If a response has no other extensions, the decision in it takes two allocations. Handlers
     /// find the decision in the extensions of the request in any case.
@@ -269,8 +271,8 @@ impl RateLimit {
         self.set(HttpLimiter::hide_decision)
     }
 
-    /// Puts the [`CountedSubject`](crate::CountedSubject) into the extensions of requests, where handlers can
-    /// read it.
+    /// Puts the [`CountedSubject`](crate::CountedSubject) into the extensions of requests, where
+    /// handlers can read it.
     ///
     /// This costs an allocation for each request.
     ///

@@ -27,7 +27,8 @@ use rl_core::{Subject, adapter};
 /// # Ok::<(), rl_actix::BuildError>(())
 /// ```
 pub trait RequestExt: RequestInfo {
-    /// Returns the value of type `T` that an outer middleware put into the extensions of the request.
+    /// Returns the value of type `T` that an outer middleware put into the extensions of the
+    /// request.
     ///
     /// Returns `None` for a request of another framework.
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {

@@ -14,7 +14,7 @@ pub(crate) const SHORT: usize = 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogKind {
     name: &'static str,
-    /// The text form of a limit of one unit, from its period on.
+    /// The text form of the limit without its number of units.
     rest: &'static str,
     /// The number of entries of a long log: the maximum that a limit accepts.
     pub(crate) long: usize,
@@ -22,8 +22,8 @@ pub(crate) struct LogKind {
     operations: [&'static str; OPERATIONS],
 }
 
-/// The operations that are measured, in this order: entries leave a full log, requests fill it
-/// again, more requests are denied, and the state is read.
+/// The number of measured operations. In this order: entries of a full log are refunded, requests
+/// fill the log again, further requests are denied, and the state is read.
 pub(crate) const OPERATIONS: usize = 4;
 
 pub(crate) const KINDS: [LogKind; 2] = [

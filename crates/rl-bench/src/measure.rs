@@ -1,5 +1,5 @@
-//! Comparisons on a machine with varying load. Both sides run in one process, in short blocks that
-//! alternate, so that a slow phase affects both.
+//! Comparisons on a machine with varying load. Both candidates run in one process, in short blocks
+//! that alternate, so that a slow phase affects both.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -85,10 +85,10 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// Returns the factor by which our side is faster.
+/// Returns the factor by which our candidate is faster.
 ///
 /// Each round has four blocks: ours, theirs, theirs, ours. A block receives the number of its slice
-/// of the work, and returns the nanoseconds for each decision. Both sides do every slice once.
+/// of the work, and returns the nanoseconds for each decision. Both candidates do every slice once.
 pub(crate) fn compare(
     rounds: usize,
     mut ours: impl FnMut(usize) -> f64,

@@ -53,9 +53,9 @@
 //! # When a change takes effect
 //!
 //! * In the process that made the change: with the next request.
-//! * In other processes on the same database: as soon as they are notified, within milliseconds. The
-//!   notification goes through `LISTEN/NOTIFY` on PostgreSQL, or through Redis publish/subscribe (feature
-//!   `redis`).
+//! * In other processes on the same database: as soon as they are notified, within milliseconds.
+//!   The notification goes through `LISTEN/NOTIFY` on PostgreSQL, or through Redis
+//!   publish/subscribe (feature `redis`).
 //! * Without a notification: with the next poll of the change log, every half second
 //!   ([`RecordSourceBuilder::poll_every`]). Including two look-ups, this takes less than a second.
 //!
@@ -69,11 +69,11 @@
 //! # Under load
 //!
 //! Look-ups, changes and other reads have separate connections
-//! ([`RecordsOptions::max_connections`]). Every wait is bounded: a change fails after seconds, a
-//! look-up after three. However many consumers clients invent, only a few look-ups run at the same
-//! time, and a few hundred wait. Further requests are decided by the failure policy of the limiter,
-//! without waiting. Unknown consumers evict no cached value. After a failed look-up, one look-up is
-//! tried each second, until one succeeds.
+//! ([`RecordsOptions::max_connections`]). Every wait has a time limit: three seconds for a look-up,
+//! and ten seconds for each statement of a change. However many consumers clients invent, only a
+//! few look-ups run at the same time, and a few hundred wait. Further requests are decided by the
+//! failure policy of the limiter, without waiting. Unknown consumers evict no cached value. After a
+//! failed look-up, one look-up is tried each second, until one succeeds.
 //!
 //! # Features
 //!

@@ -98,8 +98,8 @@
 //! requires. A layer that is ready for few requests only, such as tower's concurrency limit,
 //! belongs *outside* too. Otherwise each request that waits for the store holds one of its permits.
 //!
-//! The error type is the one of the inner service, because a denial is a response. The layer
-//! therefore works in axum's `Router::layer` and `route_layer`, and in `ServiceBuilder`.
+//! The error type is that of the inner service, because a denial is a response. The layer therefore
+//! works in axum's `Router::layer` and `route_layer`, and in `ServiceBuilder`.
 //!
 //! # Features
 //!

@@ -1,5 +1,5 @@
-//! Limits requests before authentication, such as sign-ups, like the self-service limiter of the Open Bank
-//! Project.
+//! Limits requests before authentication, such as sign-ups, like the self-service limiter of the
+//! Open Bank Project.
 //!
 //! A request belongs to a scope. A scope has windows for each client address, and one window for
 //! all addresses together, so that many addresses cannot add up. A limit of -1 disables a window,
@@ -246,8 +246,8 @@ impl fmt::Display for Window {
     }
 }
 
-/// Returns the window that the headers describe. It has the fewest requests left; of several, the
-/// one with the soonest reset.
+/// Returns the window that the headers describe. This is the window with the fewest requests left.
+/// If several have the same number left, it is the one that resets soonest.
 pub(crate) fn tightest(windows: &[Window]) -> Option<Window> {
     windows.iter().min_by_key(|window| (window.remaining, window.reset)).copied()
 }

@@ -1,5 +1,5 @@
-//! A service on axum, called directly, without a server. The layer around it is ours, an empty one, or one
-//! that adds three header lines.
+//! A service on axum, called directly, without a server. The layer around it is ours, an empty one,
+//! or one that adds three header lines.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -55,7 +55,7 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
     let time = ServerTime(cluster.servers[0].connection().await);
     suite(&Suite::new(readable, time).only_fixed_windows().without_stored_count()).await;
 
-    // There are subjects on every primary, and each is within one slot.
+    // Every primary has subjects, and all keys of a subject are in one slot.
     let mut operators = cluster.operators().await;
     for (number, operator) in operators[..3].iter_mut().enumerate() {
         let keys: Vec<String> = operator.query("KEYS *").await;
@@ -242,7 +242,8 @@ async fn slot_of_group(cluster: &RedisCluster, number: usize) -> u16 {
     panic!("no primary has the key of subject {number}");
 }
 
-/// A batch whose subjects are on two servers is divided, so no request waits for the whole group.
+/// A batch whose subjects are on two servers is divided, so that no request waits until the whole
+/// group has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
     const OTHERS: usize = 300;
@@ -374,8 +375,8 @@ async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     .await;
 }
 
-/// If a cluster starts later and refuses the service, this is not an outage, in which requests
-/// would be allowed.
+/// A cluster that starts later and refuses the service is a configuration failure. In an outage,
+/// requests would be allowed.
 #[tokio::test]
 async fn a_cluster_that_refuses_the_service_later_rejects_requests() {
     let mut cluster = RedisCluster::start().await;

@@ -78,7 +78,7 @@ async fn a_server_with_a_trusted_certificate_keeps_the_contract() {
     let packed = patient(server.store(trusting(&authority)).manual_clock(clock.clone())).await;
     suite(&Suite::new(packed, clock).without_stored_count()).await;
 
-    // The same authority is read from a file.
+    // The readable store reads the certificate of the same authority from a file.
     let file = server.server.folder().join("ca.pem");
     let readable = server.store(Tls::new().ca_file(file)).layout(Layout::Readable);
     let time = ServerTime(server.server.connection().await);

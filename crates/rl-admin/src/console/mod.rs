@@ -11,8 +11,8 @@
 //! 3. **No edit is lost** if two people edit the same object. The second person sees the changes of
 //!    the first, and the form still contains the text that the second person typed.
 //! 4. **Reading charges no counter.**
-//! 5. **No scripts are needed**, and no other hosts. The content security policy allows neither inline
-//!    scripts nor inline styles. All text from people is escaped.
+//! 5. **No scripts are needed**, and no other hosts. The content security policy allows neither
+//!    inline scripts nor inline styles. All text from people is escaped.
 //!
 //! Sessions belong to one process. Behind a load balancer, each browser must be routed to the same
 //! instance.

@@ -12,7 +12,7 @@ use super::path::{PathParam, RealmName, SubjectText};
 use crate::context::Context;
 use crate::error::ApiError;
 
-/// The subject that a path names by realm and id, as the limiter counts it.
+/// The subject that a path names by realm and id, in the form in which the limiter counts it.
 pub(crate) struct SubjectParams(pub(crate) Subject);
 
 impl FromRequestParts<Arc<Context>> for SubjectParams {

@@ -35,8 +35,9 @@ pub(super) async fn read(
 /// Blocks a consumer from now until a time, whatever its other records contain
 ///
 /// If the consumer is already blocked, the block ends at the new time. An earlier end also requires
-/// the role for unblocking. If several requests are concurrent, the last one decides. With `If-Match`,
-/// the request applies only to that revision of the block; otherwise the response is 412.
+/// the role for unblocking. If several requests are concurrent, the last one decides. With
+/// `If-Match`, the request applies only to that revision of the block; otherwise the response is
+/// 412.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(PathParam<ConsumerId>, IfMatch), request_body = UntilInput,
     responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeErrorResponses))]

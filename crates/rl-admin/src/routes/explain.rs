@@ -38,7 +38,7 @@ pub(super) struct Explanation {
     source: Source,
     /// The tier of the consumer; `null` if it has none, or if records replace it.
     tier: Option<String>,
-    /// The records from which the limits were computed, ordered by their begin.
+    /// The records from which the limits were computed, ordered by `from_date`.
     considered: Vec<Considered>,
     /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it is unknown.
     #[schema(example = "second=10/second, minute=100/minute")]

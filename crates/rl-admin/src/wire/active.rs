@@ -8,7 +8,7 @@ use super::date::Date;
 /// The combined limits of the records of a consumer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ActiveRateLimits {
-    /// The ids of the records, ordered by their begin.
+    /// The ids of the records, ordered by `from_date`.
     considered_rate_limit_ids: Vec<String>,
     /// The time of the request, or the beginning of the requested hour.
     active_at_date: Date,

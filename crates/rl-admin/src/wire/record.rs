@@ -164,7 +164,7 @@ pub(crate) struct UntilInput {
 /// A page of a list of records.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RateLimits {
-    /// The records, ordered by consumer and begin.
+    /// The records, ordered by consumer and `from_date`.
     pub(crate) limits: Vec<RateLimit>,
     /// The value of `after` for the next page; `null` on the last page.
     pub(crate) next: Option<String>,

@@ -12,7 +12,8 @@ use super::name::Name;
 pub(crate) struct ResourceInput {
     /// The name of the resource.
     name: Name,
-    /// The names of the applications that share the bucket. Other applications have no limit here.
+    /// The names of the applications that share the bucket. The resource does not limit other
+    /// applications.
     #[schema(max_items = 1000)]
     apps: Vec<Name>,
     /// The capacity of the bucket in tokens. 0 blocks the applications.

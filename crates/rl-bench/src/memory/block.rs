@@ -12,7 +12,7 @@ pub(super) const MANY: usize = 1_000_000;
 pub(super) const FEW: usize = 1_000;
 /// The number of decisions in a block, for each thread, if the keys fit into the caches.
 pub(super) const WARM_BLOCK: usize = 100_000;
-/// Rounds of four blocks.
+/// The number of rounds, each of four blocks.
 pub(super) const WARM_ROUNDS: usize = 31;
 
 /// Returns the numbers of threads: 1, 2, 4 and so on, up to the number of cores, and at least 2.

@@ -1,5 +1,5 @@
-//! Floods a store with a capacity of one million by ten million invented subjects. Measures the cost
-//! and the memory, and checks that a denied subject is not evicted.
+//! Floods a store with a capacity of one million by ten million invented subjects. Measures the
+//! cost and the memory, and checks that a denied subject is not evicted.
 
 use std::error::Error;
 
@@ -55,7 +55,8 @@ pub(super) fn run(
     for block in 0..INVENTED / BLOCK {
         let flooded = invent(block * BLOCK);
         freed += u32::from(victim());
-        // An equal number of known subjects, whose ids are formatted in the same way.
+        // For comparison, the same number of known subjects is visited. Their ids are formatted
+        // here too, like those of invented subjects.
         let visits = &keys.order[block * BLOCK % CAPACITY..][..BLOCK];
         let (elapsed, _) = time_on_processor(|| {
             for key in visits {

@@ -194,7 +194,7 @@ impl Governors {
     }
 }
 
-/// Returns a quota of `max` units at once, and `max` units in each period.
+/// Returns a quota with a burst of `max` units, and `max` units in each period.
 pub(super) fn quota(max: u32, period: Period) -> Quota {
     let max = NonZeroU32::new(max).expect("limits here are above 0");
     // governor accepts no replenishment interval below one nanosecond.

@@ -1,5 +1,6 @@
-//! Compares the cost, in memory, of each operation on a long log, or on a semaphore of many permits,
-//! with the cost on a short one. Measures a request after half of a log has expired at once.
+//! Compares the cost, in memory, of each operation on a long log, or on a semaphore of many
+//! permits, with the cost on a short one. Measures a request after half of a log has expired at
+//! once.
 
 use std::error::Error;
 use std::hint::black_box;

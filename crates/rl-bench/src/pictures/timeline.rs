@@ -77,7 +77,7 @@ pub(super) struct Request {
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     pub(super) requests: Vec<Request>,
-    /// The maximum number of units that can be used at once.
+    /// The maximum number of units that can be in use at the same time.
     pub(super) capacity: u64,
     pub(super) used: Vec<(u64, u64)>,
     /// The number of requests that were allowed in the last minute, over time.

@@ -39,7 +39,7 @@ struct Measured {
     layout: Layout,
 }
 
-/// A side of the comparison.
+/// A way to decide under the limits of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerSide {
     Ours,
@@ -68,7 +68,8 @@ impl Measured {
         all
     }
 
-    /// Creates the candidate of a side with another `max`, if there is one.
+    /// Creates the candidate for `side`, with limits of `max`. Returns `None` if the row has no
+    /// such candidate.
     async fn candidate(
         &self,
         server: &Server,
@@ -98,7 +99,8 @@ impl Measured {
     }
 }
 
-/// The candidates of all rows, each with its row and its side, and the rounds of all.
+/// The candidates of all rows, each with the name of its row and its `ServerSide`, and the measured
+/// rounds.
 struct ServerRace {
     entered: Vec<(&'static str, ServerSide)>,
     candidates: Vec<Arc<Candidate>>,
@@ -106,7 +108,7 @@ struct ServerRace {
 }
 
 impl ServerRace {
-    /// Runs those sides of the rows that are `wanted`.
+    /// Measures the candidates of all rows for which `wanted` returns true.
     async fn run(
         server: &Server,
         all: &[Measured],
@@ -140,7 +142,8 @@ impl ServerRace {
         Some(typical(&self.rounds, self.place(name, side)?, of))
     }
 
-    /// Returns the server's time of one side as a multiple of another's.
+    /// Returns our server time under `name`, as a multiple of the server time of `side` under
+    /// `beside`.
     fn multiple(&self, name: &str, beside: &str, side: ServerSide) -> Option<Estimate> {
         let (ours, theirs) = (self.place(name, ServerSide::Ours)?, self.place(beside, side)?);
         let sum = |blocks: &[Block; 2]| blocks[0].command + blocks[1].command;
@@ -149,7 +152,7 @@ impl ServerRace {
     }
 }
 
-/// Measures the server's time of all rows, beside scripts.
+/// Measures the server's time of all rows, and of the scripts with which they are compared.
 pub(super) async fn speed(
     report: &mut Report,
     goals: &mut Vec<Goal>,
@@ -164,7 +167,7 @@ pub(super) async fn speed(
     };
     let race = ServerRace::run(&server, &all, is_wanted).await?;
     for (place, (name, side)) in race.entered.iter().enumerate() {
-        // The median, because a clock-aligned window may have ended meanwhile.
+        // The median is used, because a clock-aligned window may have ended in one of the rounds.
         let passed = typical(&race.rounds, place, |block| block.admitted);
         let expected = if *side == ServerSide::Denied { 0.0 } else { 1.0 };
         assert_eq!(passed, expected, "{name}: the limits are set so");
@@ -187,7 +190,7 @@ pub(super) async fn speed(
             let ours = race.multiple(measured.name, measured.name, ServerSide::Script);
             let beside = ours.filter(|_| side == ServerSide::Ours).map_or("".into(), Cell::from);
             let denied = race.typical(measured.name, ServerSide::Denied, |b| b.command);
-            // The databases of the race are in use.
+            // The databases with smaller numbers belong to the candidates of the race.
             let database = race.candidates.len() + place;
             let pressed = measured.candidate(&server, database, side, PRESSED.into()).await?;
             let (_, beyond) = too_many(pressed.ok_or("a side without a candidate")?).await;
@@ -218,7 +221,7 @@ pub(super) async fn speed(
     Ok(())
 }
 
-/// Returns the goal about a row beside a script.
+/// Returns the goal that compares a row with a script.
 fn goal(race: &ServerRace, measured: &Measured, script: ServerSide) -> Option<Goal> {
     let name = measured.name;
     let (goal, beside, side, floor, moon) = match (name, script) {
@@ -246,7 +249,7 @@ fn chart(bars: Vec<Bar>) -> Chart {
     }
 }
 
-/// Compares the rates with coalescing and without. The goal is the gain of a row beside that of
+/// Compares the rates with coalescing and without. The goal compares the gain of a row with that of
 /// fixed windows.
 pub(super) async fn coalescing(
     report: &mut Report,

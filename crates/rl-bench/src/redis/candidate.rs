@@ -46,7 +46,7 @@ struct Command {
     tail: Vec<u64>,
     last: LastArgument,
     holders: AtomicU64,
-    /// Whether an allowed request releases its permit at once.
+    /// Whether an allowed request releases its permit immediately, by a second command.
     frees: bool,
 }
 
@@ -90,7 +90,7 @@ impl Candidate {
         Self { name, commands, kind: Kind::Command(command), order: Vec::new() }
     }
 
-    /// Creates a candidate of one limit, by the script for its algorithm.
+    /// Creates a candidate that decides one limit with the script for its algorithm alone.
     pub(super) async fn dedicated(
         server: &Server,
         database: usize,

@@ -27,7 +27,8 @@ const LOADS: [Load; 2] = [Load::on_all(64, 12_000), Load::on_all(256, 16_000)];
 const ROUNDS: usize = 9;
 /// The numbers of primaries for which the rate is projected.
 const PRIMARIES: [usize; 3] = [3, 6, 12];
-/// The numbers of groups of the clusters that are measured. Without groups, each subject has a slot.
+/// The numbers of groups of the clusters that are measured. Without groups, each subject has a
+/// slot.
 const GROUPS: [(&str, Option<u32>); 4] = [
     ("three primaries", None),
     ("three, 6 groups", Some(6)),

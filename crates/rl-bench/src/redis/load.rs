@@ -131,8 +131,8 @@ pub(super) fn typical(rounds: &[Round], candidate: usize, of: impl Fn(&Block) ->
     median(&rounds.iter().flat_map(|round| &round[candidate]).map(of).collect::<Vec<_>>())
 }
 
-/// The limit, the number of subjects, and the number of requests of each subject, in the measurement
-/// of exactness.
+/// The limit, the number of subjects, and the number of requests of each subject, in the
+/// measurement of exactness.
 pub(super) const PRESSED: u32 = 20;
 
 pub(super) const PRESSED_LOAD: Load = Load { in_flight: 64, decisions: 10_000, subjects: 100 };

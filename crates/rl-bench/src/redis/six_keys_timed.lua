@@ -1,4 +1,5 @@
--- six_keys.lua, which also returns the server's time: without it, a client does not know when the windows end.
+-- The script of six_keys.lua, which also returns the server's time. Without the time, a client does
+-- not know when the windows end.
 --
 -- KEYS  one counter for each limit
 -- ARGV  the max of each limit, then the period of each limit in ms

@@ -281,7 +281,8 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     ])
 }
 
-/// Measures the server's cost by the number of limits, beside a script with as many keys.
+/// Measures the server's cost by the number of limits, compared with a script that has as many
+/// keys.
 pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>> {
     const COUNTS: [u64; 7] = [1, 2, 4, 6, 8, 12, 16];
     let server = Server::start()?;

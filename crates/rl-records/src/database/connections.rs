@@ -155,8 +155,8 @@ impl Connections {
             if lease.is_usable().await {
                 return Ok(lease);
             }
-            // The other idle connections are as old, or lead to the same lost server, so they are
-            // dropped too.
+            // The connection is too old, or its server is lost. The other idle connections are
+            // probably in the same state, so they are dropped too.
             self.idle().clear();
         }
     }

@@ -35,7 +35,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Connects to `sqlite::memory:`, `sqlite://file` or `postgres://…`, and creates or upgrades the tables.
+    /// Connects to `sqlite::memory:`, `sqlite://file` or `postgres://…`, and creates or upgrades
+    /// the tables.
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl Records {
     /// # Errors
     ///
     /// Returns an error if a field cannot be stored, or if the database fails. Returns an error if
-    /// the record blocks or unblocks the consumer, and the author may not do that. The limits of
+    /// the record blocks or unblocks the consumer, and the author lacks that right. The limits of
     /// records that are active at the same time are added up; a sum above [`MAX_UNITS`] is an error
     /// too.
     pub async fn create(
@@ -223,8 +224,8 @@ impl Records {
     /// # Errors
     ///
     /// Returns [`ChangeError::NotFound`] if there is no such record, and [`ChangeError::Conflict`]
-    /// if the record is not as expected. Returns an error if the author may not block or unblock
-    /// the consumer as the deletion does, and if the database fails.
+    /// if the record is not as expected. Returns an error if the deletion blocks or unblocks the
+    /// consumer and the author lacks that right, or if the database fails.
     pub async fn delete(
         &self,
         id: RecordId,
@@ -257,7 +258,8 @@ impl Records {
         self.active_limits_during(consumer, at, at).await
     }
 
-    /// Returns the combined limits of all records that are active at some instant from `start` to `end`.
+    /// Returns the combined limits of all records that are active at some instant from `start` to
+    /// `end`.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ impl<'a> Resources<'a> {
     /// # Errors
     ///
     /// Returns [`ChangeError::Conflict`] if the resource already has a limit. Returns an error if a
-    /// field cannot be stored, if the limit blocks applications and the author may not do that, or
+    /// field cannot be stored, if the limit blocks applications and the author lacks that right, or
     /// if the database fails.
     pub async fn create(
         self,
@@ -93,8 +93,8 @@ impl<'a> Resources<'a> {
     ///
     /// Returns [`ChangeError::NotFound`] if the resource has no limit, and
     /// [`ChangeError::Conflict`] if the limit is not as expected. Returns an error if a field
-    /// cannot be stored, if the author may not block or unblock applications as the change does, or
-    /// if the database fails.
+    /// cannot be stored, if the change blocks or unblocks applications and the author lacks that
+    /// right, or if the database fails.
     pub async fn update(
         self,
         content: ResourceLimitContent,
@@ -110,7 +110,7 @@ impl<'a> Resources<'a> {
     ///
     /// Returns [`ChangeError::NotFound`] if the resource has no limit, and
     /// [`ChangeError::Conflict`] if the limit is not as expected. Returns an error if the deletion
-    /// unblocks applications and the author may not do that, or if the database fails.
+    /// unblocks applications and the author lacks that right, or if the database fails.
     pub async fn delete(
         self,
         name: &str,

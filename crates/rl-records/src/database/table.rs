@@ -55,7 +55,7 @@ pub(super) async fn find<T: Object>(
     key: &str,
 ) -> Result<Option<T>, DatabaseError> {
     if key.contains('\0') {
-        // PostgreSQL rejects such a text, and no key contains this character.
+        // PostgreSQL rejects NUL in text, and no key contains it.
         return Ok(None);
     }
     let mut sql = Sql::new("SELECT * FROM ");

@@ -60,8 +60,8 @@ pub(super) async fn set(
     Ok(after)
 }
 
-/// Checks that the new tier exists. Also checks that the author may block or unblock the subject,
-/// if the move does so.
+/// Checks that the new tier exists. If the move blocks or unblocks the subject, also checks that
+/// the author has that right.
 async fn check_effect(
     transaction: &mut Transaction,
     realm: &'static str,

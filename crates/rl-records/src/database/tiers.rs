@@ -84,8 +84,8 @@ impl<'a> Tiers<'a> {
     /// # Errors
     ///
     /// Returns [`ChangeError::NotFound`] if no tier has this name, and [`ChangeError::Conflict`] if
-    /// the tier is not as expected. Returns an error if a field cannot be stored, if the author may
-    /// not block or unblock members as the change does, or if the database fails.
+    /// the tier is not as expected. Returns an error if a field cannot be stored, if the change
+    /// blocks or unblocks members and the author lacks that right, or if the database fails.
     pub async fn update(
         self,
         content: TierContent,
@@ -135,8 +135,8 @@ impl<'a> Tiers<'a> {
     /// Returns [`ChangeError::Conflict`] if the membership is not as expected, and
     /// [`ChangeError::NotFound`] if one was expected or is to be removed, but there is none.
     ///
-    /// Returns an error if the author may not block or unblock the subject as the change does, or
-    /// if the database fails.
+    /// Returns an error if the change blocks or unblocks the subject and the author lacks that
+    /// right, or if the database fails.
     pub async fn set_member(
         self,
         subject: &Subject,

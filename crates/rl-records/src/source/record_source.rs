@@ -89,8 +89,8 @@ impl RecordSource {
         }
     }
 
-    /// Returns the policy of an application that uses a resource, or `None` if the resource does not list
-    /// it.
+    /// Returns the policy of an application that uses a resource, or `None` if the resource does
+    /// not list it.
     ///
     /// # Errors
     ///
@@ -305,8 +305,8 @@ impl RecordSourceBuilder {
         self
     }
 
-    /// Sets the interval at which the change log of the database is polled. Defaults to half a second, so
-    /// that changes of other instances take effect within a second.
+    /// Sets the interval at which the change log of the database is polled. Defaults to half a
+    /// second, so that changes of other instances take effect within a second.
     ///
     /// Each poll reads one row by its primary key. An announcement of PostgreSQL or Redis only
     /// triggers a poll, so a lost announcement loses no change. The minimum interval is one

@@ -1,4 +1,4 @@
--- One token bucket the usual way: its tokens and the time of its last refill in a hash.
+-- A token bucket in its usual form: a hash with its tokens and the time of its last refill.
 --
 -- KEYS[1]  the bucket    ARGV  max, units of a refill, ms between two refills
 --

@@ -1,4 +1,4 @@
--- One sliding window of buckets the usual way: a hash with a counter for each bucket.
+-- A sliding window of buckets in its usual form: a hash with a counter for each bucket.
 --
 -- KEYS[1]  the hash    ARGV  max, ms of the window, ms of a bucket
 --

@@ -1,4 +1,4 @@
--- One limit under the generic cell rate algorithm in its usual form: a time stored as a string.
+-- A limit under the generic cell rate algorithm in its usual form: a time stored as a string.
 --
 -- KEYS[1]  the stored time    ARGV  the µs between two units, and the burst in µs
 --

@@ -1,4 +1,5 @@
--- One sliding log the usual way: a sorted set with a member for each request, by its time in µs.
+-- A sliding log in its usual form: a sorted set with a member for each request, scored by its time
+-- in µs.
 --
 -- KEYS[1]  the log    ARGV  max, ms of the window
 --

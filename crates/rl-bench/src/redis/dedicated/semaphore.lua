@@ -1,5 +1,5 @@
--- A semaphore the usual way: a sorted set with a member for each holder, by the ms at which its lease ends. A
--- holder removes its member.
+-- A semaphore in its usual form: a sorted set with a member for each holder, scored by the time in
+-- ms at which its lease ends. A holder removes its member when it releases its permit.
 --
 -- KEYS[1]  the holders    ARGV  max, ms of a lease, the id of the holder
 --

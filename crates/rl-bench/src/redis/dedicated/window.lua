@@ -1,5 +1,5 @@
--- One fixed window the usual way: a counter with an expiry. For a window on the clock, the client puts the
--- time at which it begins into the name of the key.
+-- A fixed window in its usual form: a counter with an expiry. For a clock-aligned window, the
+-- client puts the time at which the window begins into the name of the key.
 --
 -- KEYS[1]  the counter    ARGV  max, ms of the window
 --

@@ -1,4 +1,5 @@
--- One sliding window counter the usual way: a counter for each of two windows on the client's clock.
+-- A sliding window counter in its usual form: a counter for each of two windows on the client's
+-- clock.
 --
 -- KEYS  the counters of this window and of the one before    ARGV  max, ms of the window, the client's time in ms
 --
