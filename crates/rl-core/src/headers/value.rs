@@ -16,10 +16,10 @@ const CAPACITY: usize = 2_048;
 pub enum FieldValue<'a> {
     /// A constant text, or a number of up to four digits.
     ///
-    /// Most values of rate limit headers are such numbers, and an adapter can send them without allocating memory.
-    /// Their digits come from a table of 40 kB.
+    /// Most values of rate limit headers are such numbers. An adapter can send them without
+    /// allocating memory, because their digits come from a table of 40 kB.
     Static(&'static str),
-    /// A value that holds until the next line is written.
+    /// A value that is valid until the next line is written.
     Written(&'a str),
 }
 

@@ -159,7 +159,7 @@ impl Events {
         }
     }
 
-    /// Passes a failure of the store to the observer alone.
+    /// Reports a failure of the store to the observer only, without a log line.
     pub(super) fn observe_store_failure(&self, error: &StoreError) {
         self.observer().store_failed(error);
     }

@@ -54,7 +54,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Writes a limit without its final options.
+/// Writes a limit without the options that come last: `:requests`, `:unit=` and `:shadow`.
 fn write_enforced(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     // Default values are not written.
     if let Algorithm::Concurrency = limit.algorithm() {
@@ -117,7 +117,7 @@ impl FromStr for Limit {
     }
 }
 
-/// Parses a limit from `enforced`, which is `whole` without its final options.
+/// Parses a limit from `enforced`, which is `whole` without the options that come last.
 fn read_enforced(whole: &str, enforced: &str) -> Result<Limit, ParseLimitError> {
     let text = enforced;
     let error = |at: usize, expected| ParseLimitError::new(whole, at, expected);
