@@ -71,7 +71,7 @@ pub mod _documentation;
 
 pub use adapter::response::ResponseInfo;
 pub use adapter::settings::{CountedSubject, MissingKey, OverLimit};
-pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, RetryAfter};
+pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, PartStatus, RetryAfter};
 pub use limiter::{
     BuildError, OnFailure, Permit, RateLimiter, RateLimiterBuilder, ResetError, Share,
 };
@@ -82,6 +82,7 @@ pub use model::{
     Refill, StoreError, Subject, SubjectId,
 };
 pub use policy::{Block, InvalidPolicy, LimitSet, NamedLimit, Policy, PolicyBuilder};
+pub use store::Part;
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -37,7 +37,8 @@ pub use stores::Stores;
 pub struct Scenario {
     /// The name in the file.
     pub id: String,
-    limits: Limits,
+    /// The policies of the parts; one without a name if all steps are about one policy.
+    policies: Vec<NamedPolicy>,
     unit: Unit,
     steps: Vec<Step>,
 }
@@ -45,20 +46,35 @@ pub struct Scenario {
 /// A policy, or the error for limits that the library does not support.
 type Limits = Result<Policy, ParseLimitError>;
 
+/// A policy, and the name under which its counters are kept; empty for the default namespace.
+#[derive(Clone, Debug)]
+struct NamedPolicy {
+    name: String,
+    limits: Limits,
+}
+
 #[derive(Clone, Debug)]
 struct Step {
     at: Timestamp,
-    subject: String,
+    parts: Vec<StepPart>,
     operation: Operation,
     repeat: u64,
     expect: Expect,
 }
 
+/// A part of a request: a policy by its position, a subject and a cost.
+#[derive(Clone, Debug)]
+struct StepPart {
+    policy: usize,
+    subject: String,
+    cost: u64,
+}
+
 #[derive(Clone, Debug)]
 enum Operation {
-    Decide(Mode, u64),
-    /// Refunds units of the subject's latest decision with granted units.
-    Refund(u64),
+    Decide(Mode),
+    /// Refunds the cost from the subject's latest decision with granted units.
+    Refund,
     /// Resets one limit, or all limits.
     Reset(Option<String>),
     SetLimits(Limits),
@@ -69,8 +85,14 @@ enum Operation {
 struct Expect {
     allowed: Option<bool>,
     granted: Option<u64>,
-    remaining: Vec<(String, u64)>,
     retry_after: Option<Wait>,
+    /// The expected status of each part.
+    parts: Vec<ExpectPart>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ExpectPart {
+    remaining: Vec<(String, u64)>,
     reset_after: Vec<(String, u64)>,
     over: Option<Vec<String>>,
 }

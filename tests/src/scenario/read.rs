@@ -8,7 +8,9 @@ use rl_core::{Limit, Policy};
 use serde_json::Value;
 
 use super::fields::{Fields, Malformed, WHOLE};
-use super::{Expect, Limits, Operation, Scenario, Step, Unit, Wait};
+use super::{
+    Expect, ExpectPart, Limits, NamedPolicy, Operation, Scenario, Step, StepPart, Unit, Wait,
+};
 
 /// The default time of `t = 0` in a scenario: 2025-06-15T15:06:40Z, a full second.
 const START_SECS: u64 = 1_750_000_000;
@@ -34,7 +36,7 @@ pub fn read(file: &Path) -> Result<Vec<Scenario>, Malformed> {
 }
 
 fn scenario(file: &str, number: usize, value: &Value) -> Result<Scenario, Malformed> {
-    const KNOWN: [&str; 6] = ["id", "note", "limits", "unit", "start", "steps"];
+    const KNOWN: [&str; 7] = ["id", "note", "limits", "policies", "unit", "start", "steps"];
     let place = match value.get("id").and_then(Value::as_str) {
         Some(id) => format!("{file}: scenario {id}"),
         None => format!("{file}: scenario number {number}"),
@@ -52,15 +54,37 @@ fn scenario(file: &str, number: usize, value: &Value) -> Result<Scenario, Malfor
         Some(start) => start,
         None => START_SECS * 1_000_000 / unit.micros(),
     };
-    let (first_names, limits) = limits(&fields)?;
+    let (mut names, policies) = policies(&fields)?;
 
-    let mut names = first_names;
     let mut steps = Vec::new();
     for (value, number) in fields.list("steps")?.iter().zip(1..) {
         let place = format!("{}, step {number}", fields.place());
-        steps.push(step(&place, value, unit, start, &mut names)?);
+        steps.push(step(&place, value, unit, start, &policies, &mut names)?);
     }
-    Ok(Scenario { id: id.to_owned(), limits, unit, steps })
+    Ok(Scenario { id: id.to_owned(), policies, unit, steps })
+}
+
+/// Returns the policies of a scenario, and the names of the limits of each.
+fn policies(fields: &Fields<'_>) -> Result<(Vec<Vec<String>>, Vec<NamedPolicy>), Malformed> {
+    let Some(value) = fields.get("policies") else {
+        let (names, limits) = limits(fields)?;
+        return Ok((vec![names], vec![NamedPolicy { name: String::new(), limits }]));
+    };
+    let map = value.as_object().filter(|map| !map.is_empty());
+    let map = map.ok_or_else(|| fields.error("policies", "a map of names to limits"))?;
+    if fields.get("limits").is_some() {
+        return Err(fields.error("limits", "no such field beside \"policies\""));
+    }
+    let mut all = (Vec::new(), Vec::new());
+    for (name, value) in map {
+        let place = format!("{}, policy {name}", fields.place());
+        // The limits of a policy have the form of the field "limits".
+        let wrapped = serde_json::json!({ "limits": value });
+        let (names, limits) = limits(&Fields::of(&place, &wrapped, &["limits"])?)?;
+        all.0.push(names);
+        all.1.push(NamedPolicy { name: name.clone(), limits });
+    }
+    Ok(all)
 }
 
 /// Returns the names of the limits, and the policy that consists of them. A limit that the library
@@ -89,16 +113,18 @@ fn limits(fields: &Fields<'_>) -> Result<(Vec<String>, Limits), Malformed> {
     Ok((map.keys().cloned().collect(), policy))
 }
 
-/// Parses a step. `names` contains the names of the current limits, and changes with `set_limits`.
+/// Parses a step. `names` contains the names of the current limits of each policy, and changes with
+/// `set_limits`.
 fn step(
     place: &str,
     value: &Value,
     unit: Unit,
     start: u64,
-    names: &mut Vec<String>,
+    policies: &[NamedPolicy],
+    names: &mut [Vec<String>],
 ) -> Result<Step, Malformed> {
-    const KNOWN: [&str; 9] =
-        ["t", "op", "cost", "subject", "repeat", "expect", "limit", "limits", "note"];
+    const KNOWN: [&str; 10] =
+        ["t", "op", "cost", "subject", "parts", "repeat", "expect", "limit", "limits", "note"];
     let fields = Fields::of(place, value, &KNOWN)?;
 
     let at = fields
@@ -108,19 +134,25 @@ fn step(
         .filter(|micros| *micros <= rl_core::MAX_UNITS)
         .map(Timestamp::from_micros)
         .ok_or_else(|| fields.error("t", "a whole number, at a time after 1970 and before 2255"))?;
-    let cost = fields.whole("cost")?.unwrap_or(1);
+    let is_of_parts = policies.iter().any(|policy| !policy.name.is_empty());
+    let parts = if is_of_parts { parts(&fields, policies)? } else { vec![sole_part(&fields)?] };
     let operation = match fields.text("op")?.unwrap_or("check") {
-        "check" => Operation::Decide(Mode::Check, cost),
-        "check_up_to" => Operation::Decide(Mode::CheckUpTo, cost),
-        "peek" => Operation::Decide(Mode::Peek, cost),
-        "charge" => Operation::Decide(Mode::Charge, cost),
-        "refund" => Operation::Refund(cost),
-        "reset" => Operation::Reset(
-            fields.read("limit", &one_of(names), |value| name_in(names, value.as_str()?))?,
-        ),
+        "check" => Operation::Decide(Mode::Check),
+        "check_up_to" => Operation::Decide(Mode::CheckUpTo),
+        "peek" => Operation::Decide(Mode::Peek),
+        "charge" => Operation::Decide(Mode::Charge),
+        _ if is_of_parts => {
+            return Err(fields.error("op", "one of check, check_up_to, peek, charge"));
+        }
+        "refund" => Operation::Refund,
+        "reset" => {
+            let names = &names[0];
+            let limit = |value: &Value| name_in(names, value.as_str()?);
+            Operation::Reset(fields.read("limit", &one_of(names), limit)?)
+        }
         "set_limits" => {
             let (new_names, limits) = limits(&fields)?;
-            *names = new_names;
+            names[0] = new_names;
             Operation::SetLimits(limits)
         }
         _ => return Err(fields.error("op", OPERATIONS)),
@@ -139,19 +171,51 @@ fn step(
         return Err(fields.error("repeat", "a whole number, 1 or more"));
     }
     let expect = match fields.get("expect") {
-        Some(value) => expect(&format!("{place}, expect"), value, names)?,
+        Some(value) => {
+            let names: Vec<_> = parts.iter().map(|part| &*names[part.policy]).collect();
+            expect(&format!("{place}, expect"), value, &names, is_of_parts)?
+        }
         None => Expect::default(),
     };
-    Ok(Step {
-        at,
-        subject: fields.text("subject")?.unwrap_or(SUBJECT).to_owned(),
-        operation,
-        repeat,
-        expect,
-    })
+    Ok(Step { at, parts, operation, repeat, expect })
 }
 
-fn expect(place: &str, value: &Value, names: &[String]) -> Result<Expect, Malformed> {
+/// Returns the part of a step about one policy.
+fn sole_part(fields: &Fields<'_>) -> Result<StepPart, Malformed> {
+    if fields.get("parts").is_some() {
+        return Err(fields.error("parts", "no such field without \"policies\""));
+    }
+    let subject = fields.text("subject")?.unwrap_or(SUBJECT).to_owned();
+    Ok(StepPart { policy: 0, subject, cost: fields.whole("cost")?.unwrap_or(1) })
+}
+
+/// Returns the parts of a step, each under one of the policies.
+fn parts(fields: &Fields<'_>, policies: &[NamedPolicy]) -> Result<Vec<StepPart>, Malformed> {
+    for field in ["cost", "subject"] {
+        if fields.get(field).is_some() {
+            return Err(fields.error(field, "a field of the parts"));
+        }
+    }
+    let names: Vec<_> = policies.iter().map(|policy| policy.name.clone()).collect();
+    let part = |(value, number): (&Value, usize)| {
+        let place = format!("{}, part {number}", fields.place());
+        let fields = Fields::of(&place, value, &["policy", "subject", "cost"])?;
+        let policy = fields.text("policy")?.and_then(|name| names.iter().position(|n| n == name));
+        let policy = policy.ok_or_else(|| fields.error("policy", one_of(&names)))?;
+        let subject = fields.text("subject")?.unwrap_or(SUBJECT).to_owned();
+        Ok(StepPart { policy, subject, cost: fields.whole("cost")?.unwrap_or(1) })
+    };
+    fields.list("parts")?.iter().zip(1..).map(part).collect()
+}
+
+/// Parses an expected decision. `names` has the names of the limits of each part. For a step with
+/// parts, the fields about limits are lists with one entry for each part.
+fn expect(
+    place: &str,
+    value: &Value,
+    names: &[&[String]],
+    is_of_parts: bool,
+) -> Result<Expect, Malformed> {
     const KNOWN: [&str; 6] =
         ["allowed", "granted", "remaining", "retry_after", "reset_after", "over"];
     let fields = Fields::of(place, value, &KNOWN)?;
@@ -159,44 +223,61 @@ fn expect(place: &str, value: &Value, names: &[String]) -> Result<Expect, Malfor
         Some("never") => Some(Wait::Never),
         _ => value.as_u64().map(Wait::For),
     };
-    let over = |value: &Value| {
-        let named: Option<Vec<String>> =
-            value.as_array()?.iter().map(|name| name_in(names, name.as_str()?)).collect();
-        // The names are put in the order of the policy, in which they are compared.
-        named.map(|named| names.iter().filter(|name| named.contains(name)).cloned().collect())
-    };
-    let expected_over = format!("a list of names, each {}", one_of(names));
+    let mut parts = vec![ExpectPart::default(); names.len()];
+    for field in ["remaining", "reset_after", "over"] {
+        let Some(value) = fields.get(field) else { continue };
+        let list = match value.as_array().filter(|_| is_of_parts) {
+            Some(list) if list.len() == names.len() => list.as_slice(),
+            _ if is_of_parts => {
+                return Err(fields.error(field, "a list of one entry for each part"));
+            }
+            _ => std::slice::from_ref(value),
+        };
+        for ((part, names), value) in parts.iter_mut().zip(names).zip(list) {
+            let malformed = |expected: String| fields.error(field, expected);
+            match field {
+                "remaining" => part.remaining = by_name(value, names).map_err(malformed)?,
+                "reset_after" => part.reset_after = by_name(value, names).map_err(malformed)?,
+                _ => part.over = Some(over(value, names).map_err(malformed)?),
+            }
+        }
+    }
     Ok(Expect {
         allowed: fields.read("allowed", "true or false", Value::as_bool)?,
         granted: fields.whole("granted")?,
-        remaining: by_name(&fields, "remaining", names)?,
         retry_after: fields.read("retry_after", &format!("{WHOLE}, or \"never\""), wait)?,
-        reset_after: by_name(&fields, "reset_after", names)?,
-        over: fields.read("over", &expected_over, over)?,
+        parts,
     })
 }
 
-/// Parses numbers for all limits or for some of them. If there is only one limit, a plain number is
-/// enough.
-fn by_name(
-    fields: &Fields<'_>,
-    field: &str,
-    names: &[String],
-) -> Result<Vec<(String, u64)>, Malformed> {
-    let bare = match names {
-        [_] => "a whole number, or ",
-        _ => "",
+/// Parses a list of names of limits, and puts them in the order of the policy, in which they are
+/// compared. The error is what was expected.
+fn over(value: &Value, names: &[String]) -> Result<Vec<String>, String> {
+    let named = || -> Option<Vec<String>> {
+        value.as_array()?.iter().map(|name| name_in(names, name.as_str()?)).collect()
     };
-    let expected = format!("{bare}a map of names to whole numbers, each name {}", one_of(names));
-    let read = |value: &Value| match (value, names) {
+    let named = named().ok_or_else(|| format!("a list of names, each {}", one_of(names)))?;
+    Ok(names.iter().filter(|name| named.contains(name)).cloned().collect())
+}
+
+/// Parses numbers for all limits or for some of them. If there is only one limit, a plain number is
+/// enough. The error is what was expected.
+fn by_name(value: &Value, names: &[String]) -> Result<Vec<(String, u64)>, String> {
+    let numbers = match (value, names) {
         (Value::Object(map), _) => map
             .iter()
             .map(|(name, number)| Some((name_in(names, name)?, number.as_u64()?)))
             .collect(),
-        (number, [name]) => Some(vec![(name.clone(), number.as_u64()?)]),
+        (number, [name]) => number.as_u64().map(|number| vec![(name.clone(), number)]),
         _ => None,
     };
-    Ok(fields.read(field, &expected, read)?.unwrap_or_default())
+    numbers.ok_or_else(|| {
+        let bare = match names {
+            [_] => "a whole number, or ",
+            _ => "",
+        };
+        format!("{bare}a map of names to whole numbers, each name {}", one_of(names))
+    })
 }
 
 fn name_in(names: &[String], name: &str) -> Option<String> {

@@ -6,9 +6,9 @@ use std::fmt;
 use rl_core::StoreError;
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Reset, Store};
 use rl_core::time::ManualClock;
-use rl_core::{Cost, Decision, FailureKind, Policy, RetryAfter, Subject};
+use rl_core::{Cost, Decision, FailureKind, PartStatus, Policy, RetryAfter, Subject};
 
-use super::{Expect, Operation, Scenario, Step, Unit, Wait};
+use super::{Expect, ExpectPart, NamedPolicy, Operation, Scenario, Step, StepPart, Unit, Wait};
 use crate::Bystander;
 
 /// The result of a scenario on a store.
@@ -50,19 +50,20 @@ pub(super) async fn run(
     clock: &ManualClock,
     keys: Option<&mut Bystander>,
 ) -> Option<Verdict> {
-    let policy = match &scenario.limits {
-        Ok(policy) => policy.clone(),
-        Err(unknown) => return Some(Verdict::Cannot(unknown.to_string())),
-    };
-    let mut run = Run {
-        store,
-        clock,
-        keys,
-        unit: scenario.unit,
-        namespace: Namespace::default(),
-        policy,
-        granted: HashMap::new(),
-    };
+    let mut policies = Vec::new();
+    for NamedPolicy { name, limits } in &scenario.policies {
+        let namespace = Namespace::default();
+        let namespace = match &**name {
+            "" => namespace,
+            name => namespace.rule(name).expect("the name of a policy is one of a rule"),
+        };
+        match limits {
+            Ok(policy) => policies.push((namespace, policy.clone())),
+            Err(unknown) => return Some(Verdict::Cannot(unknown.to_string())),
+        }
+    }
+    let mut run =
+        Run { store, clock, keys, unit: scenario.unit, policies, granted: HashMap::new() };
     for (step, number) in scenario.steps.iter().zip(1..) {
         for _ in 0..step.repeat {
             match run.take(step).await {
@@ -100,8 +101,7 @@ struct Run<'a> {
     clock: &'a ManualClock,
     keys: Option<&'a mut Bystander>,
     unit: Unit,
-    namespace: Namespace,
-    policy: Policy,
+    policies: Vec<(Namespace, Policy)>,
     /// The latest decision of each subject in which units were granted.
     granted: HashMap<String, Decision>,
 }
@@ -109,42 +109,51 @@ struct Run<'a> {
 impl Run<'_> {
     async fn take(&mut self, step: &Step) -> Result<(), Stop> {
         self.clock.set(step.at);
-        let subject = Subject::consumer(&step.subject);
         let decision = match &step.operation {
-            Operation::Decide(mode, cost) => {
-                let decision = self.decide(&subject, *mode, *cost).await?;
-                if decision.granted() > 0 {
-                    self.granted.insert(step.subject.clone(), decision.clone());
+            Operation::Decide(mode) => {
+                let decision = self.decide(&step.parts, *mode).await?;
+                if let [part] = &*step.parts
+                    && decision.granted() > 0
+                {
+                    self.granted.insert(part.subject.clone(), decision.clone());
                 }
                 decision
             }
             other => {
-                self.amend(&step.subject, &subject, other).await?;
+                let [part] = &*step.parts else { return Ok(()) };
+                let subject = Subject::consumer(&part.subject);
+                self.amend(part, &subject, other).await?;
                 // After a step without a decision, the usage of the subject is compared.
-                self.decide(&subject, Mode::Peek, 0).await?
+                let usage = StepPart { cost: 0, ..part.clone() };
+                self.decide(&[usage], Mode::Peek).await?
             }
         };
         self.compare(&step.expect, &decision)?;
         self.look_for_keys_without_expiry().await
     }
 
-    async fn decide(&self, subject: &Subject, mode: Mode, cost: u64) -> Result<Decision, Stop> {
-        let parts = [Part::new(subject, &self.policy, Cost::new(cost))];
-        let request = DecideRequest::new(&self.namespace, &parts, mode);
-        Ok(self.store.decide(request).await?)
+    async fn decide(&self, parts: &[StepPart], mode: Mode) -> Result<Decision, Stop> {
+        let subjects: Vec<_> = parts.iter().map(|part| Subject::consumer(&part.subject)).collect();
+        let parts = parts.iter().zip(&subjects).map(|(part, subject)| {
+            let (namespace, policy) = &self.policies[part.policy];
+            Part::new(subject, policy, Cost::new(part.cost)).with_namespace(namespace)
+        });
+        let (namespace, parts) = (Namespace::default(), parts.collect::<Vec<_>>());
+        Ok(self.store.decide(DecideRequest::new(&namespace, &parts, mode)).await?)
     }
 
     async fn amend(
         &mut self,
-        name: &str,
+        part: &StepPart,
         subject: &Subject,
         operation: &Operation,
     ) -> Result<(), Stop> {
-        let namespace = &self.namespace;
+        let (namespace, current) = &mut self.policies[part.policy];
+        let namespace = &*namespace;
         match operation {
             Operation::Decide(..) => {}
-            Operation::Refund(units) => {
-                if let Some(decision) = self.granted.get(name)
+            Operation::Refund => {
+                if let Some(decision) = self.granted.get(&part.subject)
                     && let Some(policy) = decision.policy()
                 {
                     let refund = Refund {
@@ -152,7 +161,7 @@ impl Run<'_> {
                         subject,
                         policy,
                         charged: decision.at(),
-                        units: *units.min(&decision.granted()),
+                        units: part.cost.min(decision.granted()),
                         of: RefundOf::All,
                         uncharged: decision.uncharged(),
                     };
@@ -160,11 +169,11 @@ impl Run<'_> {
                 }
             }
             Operation::Reset(limit) => {
-                let limit = limit.as_ref().and_then(|name| self.policy.position(name));
-                let reset = Reset { namespace, subject, policy: &self.policy, limit };
+                let limit = limit.as_ref().and_then(|name| current.position(name));
+                let reset = Reset { namespace, subject, policy: current, limit };
                 self.store.reset(reset).await?;
             }
-            Operation::SetLimits(Ok(policy)) => self.policy = policy.clone(),
+            Operation::SetLimits(Ok(policy)) => *current = policy.clone(),
             Operation::SetLimits(Err(unknown)) => return Err(Stop::Cannot(unknown.to_string())),
         }
         Ok(())
@@ -178,7 +187,30 @@ impl Run<'_> {
         if let Some(granted) = expect.granted {
             differences.note("granted", granted, decision.granted());
         }
-        for limit in decision.limits() {
+        if let Some(wait) = expect.retry_after {
+            let got = match decision.retry_after() {
+                RetryAfter::Now => Wait::For(0),
+                RetryAfter::In(wait) => Wait::For(self.unit.of(wait)),
+                RetryAfter::Never => Wait::Never,
+            };
+            differences.note("retry_after", wait, got);
+        }
+        if decision.parts().len() != expect.parts.len() && !expect.parts.is_empty() {
+            differences.note("parts", expect.parts.len(), decision.parts().len());
+        }
+        for (expect, part) in expect.parts.iter().zip(decision.parts()) {
+            self.compare_part(expect, part, &mut differences);
+        }
+        differences.none_or_stop()
+    }
+
+    fn compare_part(
+        &self,
+        expect: &ExpectPart,
+        part: PartStatus<'_>,
+        differences: &mut Differences,
+    ) {
+        for limit in part.limits() {
             let of_limit = |expected: &[(String, u64)]| {
                 let found = expected.iter().find(|(name, _)| name == limit.name());
                 found.map(|(_, number)| *number)
@@ -192,16 +224,8 @@ impl Run<'_> {
                 differences.note(&what, reset, self.unit.of(limit.reset_after()));
             }
         }
-        if let Some(wait) = expect.retry_after {
-            let got = match decision.retry_after() {
-                RetryAfter::Now => Wait::For(0),
-                RetryAfter::In(wait) => Wait::For(self.unit.of(wait)),
-                RetryAfter::Never => Wait::Never,
-            };
-            differences.note("retry_after", wait, got);
-        }
         if let Some(over) = &expect.over {
-            let limits = decision.limits().filter(|limit| limit.is_over());
+            let limits = part.limits().filter(|limit| limit.is_over());
             let got: Vec<&str> = limits.map(|limit| limit.name()).collect();
             differences.note(
                 "over",
@@ -209,7 +233,6 @@ impl Run<'_> {
                 format!("[{}]", got.join(" ")),
             );
         }
-        differences.none_or_stop()
     }
 
     async fn look_for_keys_without_expiry(&mut self) -> Result<(), Stop> {

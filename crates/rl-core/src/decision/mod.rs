@@ -15,8 +15,11 @@
 
 mod governing;
 mod limit_status;
+mod linked;
+mod nesting;
 mod origin;
 mod outcomes;
+mod parts;
 mod policy_handle;
 
 use std::cmp::Reverse;
@@ -26,9 +29,12 @@ use std::time::Duration;
 pub use governing::GoverningLimit;
 use limit_status::LimitStatuses;
 pub use limit_status::{LimitStatus, RetryAfter};
+use linked::Linked;
+pub(crate) use linked::PartFlags;
 pub use origin::Origin;
 use origin::Verdict;
 pub(crate) use outcomes::Outcomes;
+pub use parts::PartStatus;
 use policy_handle::PolicyHandle;
 
 use crate::algorithm::fixed_window::{DecidedWindows, PackedStates, PackedTime};
@@ -69,7 +75,7 @@ pub struct Decision {
     limiter_id: usize,
     // A keyed hash of the subject that an adapter has counted; 0 outside of adapters.
     subject_hash: u64,
-    outer: Option<Arc<Decision>>,
+    linked: Option<Arc<Linked<Decision>>>,
 }
 
 impl Decision {
@@ -168,7 +174,7 @@ impl Decision {
             is_reserved: false,
             limiter_id: 0,
             subject_hash: 0,
-            outer: None,
+            linked: None,
         }
     }
 
@@ -196,7 +202,7 @@ impl Decision {
         Self {
             statuses: self.statuses.at_later(micros),
             origin: Origin::LocalDeny,
-            outer: self.outer.clone(),
+            linked: self.linked.clone(),
             ..*self
         }
     }
@@ -234,21 +240,10 @@ impl Decision {
         self
     }
 
-    /// Sets the limiter, the hash of the counted subject, and the decision of the limiter around this one.
-    pub(crate) fn set_nesting(
-        &mut self,
-        limiter_id: usize,
-        subject_hash: u64,
-        outer: Option<Self>,
-    ) {
-        self.limiter_id = limiter_id;
-        self.subject_hash = subject_hash;
-        self.outer = outer.map(Arc::new);
-    }
-
-    /// Removes the decision of the limiter around this one.
-    pub(crate) fn remove_outer(&mut self) {
-        self.outer = None;
+    /// Sets the requested units, and the units that were charged.
+    pub(crate) const fn with_units(mut self, cost: Cost, charged: u64) -> Self {
+        (self.cost, self.charged) = (cost, charged);
+        self
     }
 
     /// Returns whether the request is allowed.
@@ -286,8 +281,9 @@ impl Decision {
     /// Returns the granted units: the whole cost, or part of it after `check_up_to`. They are 0 if
     /// the request is denied or was a [`Peek`](crate::store::Mode::Peek).
     #[must_use]
-    pub const fn granted(&self) -> u64 {
-        let is_limited = self.policy().is_some() && !matches!(self.origin, Origin::Shadow);
+    pub fn granted(&self) -> u64 {
+        let is_counted = self.policy().is_some() || self.decided_parts().is_some();
+        let is_limited = is_counted && !matches!(self.origin, Origin::Shadow);
         if self.is_allowed() && !is_limited { self.cost.units() } else { self.charged }
     }
 
@@ -314,19 +310,6 @@ impl Decision {
         self.statuses.policy()
     }
 
-    /// Returns the decision of the limiter around this one, if the request has passed through it.
-    #[must_use]
-    pub fn outer(&self) -> Option<&Self> {
-        self.outer.as_deref()
-    }
-
-    /// Returns whether the limiter with this id decided about the subject with this hash. Decisions
-    /// of limiters around this one are searched too.
-    pub(crate) fn was_made_by(&self, limiter_id: usize, subject_hash: u64) -> bool {
-        (self.limiter_id, self.subject_hash) == (limiter_id, subject_hash)
-            || self.outer().is_some_and(|outer| outer.was_made_by(limiter_id, subject_hash))
-    }
-
     /// Returns the status of each limit, in the order of the policy.
     #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
@@ -340,19 +323,22 @@ impl Decision {
 
     /// Returns whether the limiter or one of the limits is in shadow.
     pub(crate) fn has_shadow(&self) -> bool {
-        self.origin == Origin::Shadow || self.policy().is_some_and(Policy::has_shadow)
+        self.origin == Origin::Shadow
+            || self.policy().is_some_and(Policy::has_shadow)
+            || self.linked.is_some() && self.has_part_in_shadow()
     }
 
     /// Returns the limits that would have denied the request if they were not in shadow.
     pub fn over_in_shadow(&self) -> impl Iterator<Item = LimitStatus<'_>> {
-        let is_shadow =
-            |limit: &LimitStatus<'_>| self.origin == Origin::Shadow || limit.limit().is_shadow();
-        self.limits().filter(move |limit| limit.is_over() && is_shadow(limit))
+        self.parts().flat_map(|part| part.over_in_shadow())
     }
 
     /// Returns whether the request would have been denied if the limiter were not in shadow.
     pub(crate) fn is_denied_in_shadow(&self) -> bool {
-        self.origin == Origin::Shadow && self.limits().any(|limit| limit.is_over())
+        self.origin == Origin::Shadow
+            && self
+                .parts()
+                .any(|part| !part.is_shadow() && part.limits().any(|limit| limit.is_over()))
     }
 
     /// Returns the limits to which `units` cannot be refunded: those that were not charged. If
@@ -379,6 +365,9 @@ impl Decision {
     pub fn retry_after(&self) -> RetryAfter {
         if let Origin::FailedClosed(_) = self.origin {
             return RetryAfter::In(Duration::from_secs(1));
+        }
+        if self.linked.is_some() {
+            return self.longest_wait();
         }
         self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
+use super::counters::Counters;
 use super::pipeline::Pipeline;
 use super::stores::timed_out;
 use crate::maybe_ready::MaybeReady;
@@ -42,15 +43,15 @@ where
 }
 
 /// Resets the limit of `policy` that is called `name`, or every limit if there is no name.
-pub(super) fn reset_named(
+pub(super) fn reset_named<'a>(
     pipeline: &Pipeline,
     policy: &Policy,
-    subject: &Subject,
+    counters: impl Into<Counters<'a>>,
     name: Option<&str>,
 ) -> MaybeReady<Result<(), ResetError>> {
     match name.map(|name| policy.position(name).ok_or(name)).transpose() {
         Ok(position) => {
-            let reset = pipeline.stores.reset(subject, policy, position);
+            let reset = pipeline.stores.reset(counters, policy, position);
             reset.map(|reset| reset.map_err(ResetError::Store))
         }
         Err(name) => MaybeReady::ready(Err(ResetError::UnknownLimit(name.to_owned()))),

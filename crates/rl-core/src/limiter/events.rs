@@ -11,6 +11,7 @@ use super::shadow::ShadowLog;
 use crate::decision::Decision;
 use crate::model::{FailureKind, StoreError, Subject};
 use crate::observe::{self, EventLocation, Observer, Transition};
+use crate::store::Part;
 
 /// A condition is considered over when it has not occurred for this time. A condition that comes
 /// and goes within this time is logged once.
@@ -84,14 +85,23 @@ impl Events {
         self.failure_policy.action(failure).consequence()
     }
 
-    /// Reports a decision, and the limits in shadow that would have denied the request.
-    pub(super) fn decided(&self, subject: &Subject, decision: &Decision) {
+    /// Reports a decision, and the limits in shadow that would have denied the request. `subject_of`
+    /// returns the subject of the part at a position.
+    pub(super) fn decided<'a>(
+        &self,
+        subject_of: impl Fn(usize) -> &'a Subject,
+        decision: &Decision,
+    ) {
+        let subject = subject_of(decision.reported_part());
         observe::decided(subject, decision);
         if decision.has_shadow() {
-            for limit in decision.over_in_shadow() {
-                let is_first = self.shadow_log.should_log(&limit, decision.at());
-                observe::would_deny(subject, &limit, is_first);
-                self.observer().would_deny(subject, &limit);
+            for (index, part) in decision.parts().enumerate() {
+                let subject = subject_of(index);
+                for limit in part.over_in_shadow() {
+                    let is_first = self.shadow_log.should_log(&limit, decision.at());
+                    observe::would_deny(subject, &limit, is_first);
+                    self.observer().would_deny(subject, &limit);
+                }
             }
         }
         if let Some(observer) = &self.observer {
@@ -99,9 +109,9 @@ impl Events {
         }
     }
 
-    /// Reports that the store has decided a request of `subject`. Also reports the end of the
+    /// Reports that the store has decided a request of these parts. Also reports the end of the
     /// conditions that the decision proves to be over.
-    pub(super) fn store_decided(&self, subject: &Subject, ends_outage: bool) {
+    pub(super) fn store_decided(&self, parts: &[Part<'_>], ends_outage: bool) {
         if ends_outage {
             let held_for = self.outage.held_for();
             let undecided = self.outage.end().map_or(0, |ended| ended.count);
@@ -117,8 +127,10 @@ impl Events {
         if let Some(ended) = self.lapses.ended() {
             observe::lapses_ended(self.place(), ended);
         }
-        for (subject, ended) in self.damaged.recover(subject) {
-            observe::damage_ended(self.place(), subject, ended);
+        for part in parts {
+            for (subject, ended) in self.damaged.recover(part.subject) {
+                observe::damage_ended(self.place(), subject, ended);
+            }
         }
     }
 

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::operation::Operation;
-use crate::decision::{Decision, LimitStatus, Origin, RetryAfter};
+use crate::decision::{Decision, Origin, PartStatus, RetryAfter};
 use crate::model::{FailureKind, StoreError};
 use crate::policy::Policy;
-use crate::store::Store;
+use crate::store::{Part, Store};
 
 /// The handling of requests that the store cannot decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,22 +80,22 @@ impl FailurePolicy {
 
     /// Decides a request with the result of the fallback, after `failure` of the store.
     ///
-    /// The fallback cannot decide if it fails, or if the share of a limit of `whole` is too small.
+    /// The fallback cannot decide if it fails, or if the share of a limit of `parts` is too small.
     pub(super) fn after_fallback(
         self,
         result: Result<Decision, StoreError>,
-        whole: &Policy,
+        parts: &[Part<'_>],
         operation: Operation,
         failure: FailureKind,
     ) -> Decision {
         let failure = match result {
-            Ok(decision) if !exceeds_share(&decision, whole, operation) => {
+            Ok(decision) if !exceeds_share(&decision, parts, operation) => {
                 return decision.into_fallback(failure);
             }
             Ok(_) => failure,
             Err(error) => error.kind(),
         };
-        Decision::undecided(operation.cost, self.on_fallback_failure.origin(failure))
+        Decision::undecided(parts[0].cost, self.on_fallback_failure.origin(failure))
     }
 }
 
@@ -152,17 +152,21 @@ pub(super) struct Fallback {
     pub(super) share: Share,
 }
 
-/// Returns whether the share can never grant a cost that the `whole` limits could grant. In that
-/// case the client has not asked for too much.
-fn exceeds_share(decision: &Decision, whole: &Policy, operation: Operation) -> bool {
-    let needed = operation.needed();
-    let is_granted = |limit: LimitStatus<'_>| {
-        let whole = whole.position(limit.name()).map(|place| whole.limits()[place].limit());
-        whole.is_some_and(|whole| whole.capacity() >= needed.max(1))
+/// Returns whether the shares can never grant a cost that the whole limits of `parts` could grant. In
+/// that case the client has not asked for too much.
+fn exceeds_share(decision: &Decision, parts: &[Part<'_>], operation: Operation) -> bool {
+    let could_grant = |(status, part): (PartStatus<'_>, &Part<'_>)| {
+        let needed = operation.needed(part.cost);
+        let mut limits = status.limits().filter(|limit| !limit.limit().is_shadow());
+        limits.all(|limit| {
+            let whole = part.policy.position(limit.name());
+            let whole = whole.map(|place| part.policy.limits()[place].limit());
+            whole.is_some_and(|whole| whole.capacity() >= needed.max(1))
+        })
     };
     !decision.is_allowed()
         && decision.retry_after() == RetryAfter::Never
-        && decision.enforced().all(is_granted)
+        && decision.parts().zip(parts).filter(|(_, part)| !part.is_shadow()).all(could_grant)
 }
 
 impl fmt::Debug for Fallback {

@@ -4,11 +4,14 @@ mod administration;
 mod build_error;
 mod builder;
 mod circuit_breaker;
+mod counters;
 mod damaged_subjects;
 mod events;
 mod failure_policy;
 mod in_flight;
 mod operation;
+mod owned_parts;
+mod parts;
 mod permit;
 mod pipeline;
 mod places;
@@ -36,6 +39,7 @@ pub use failure_policy::{OnFailure, Share};
 pub use permit::Permit;
 use pipeline::Pipeline;
 pub(crate) use waiting::Wait;
+use waiting::WaitingRequest;
 
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
@@ -157,8 +161,8 @@ impl RateLimiter {
         subject: &Subject,
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
-        let operation = self.pipeline.operation(Mode::Check, cost.into());
-        self.pipeline.decide_under(policy, subject, operation)
+        let operation = self.pipeline.operation(Mode::Check);
+        self.pipeline.decide_under(policy, subject, cost.into(), operation)
     }
 
     /// Decides like [`check`](Self::check). If the limits deny the request, it waits until they
@@ -207,7 +211,7 @@ impl RateLimiter {
         cost: Cost,
         wait: Wait,
     ) -> MaybeReady<Decision> {
-        waiting::check_waiting(&self.pipeline, subject, cost, wait)
+        WaitingRequest::of_subject(&self.pipeline, subject, cost, wait).check()
     }
 
     /// Decides like [`check`](Self::check), and returns a permit. The permit holds the units of
@@ -226,7 +230,7 @@ impl RateLimiter {
     /// [wait](Self::check_waiting). Call it once for each decision, because two permits would
     /// settle the same charge twice.
     pub fn permit(&self, subject: &Subject, decision: Decision) -> Permit {
-        Permit::new(&self.pipeline, subject.clone(), decision)
+        Permit::new(&self.pipeline, None, subject.clone(), decision)
     }
 
     /// Refunds `units` of the charge of `decision`. At most the granted units are refunded, and
@@ -358,9 +362,8 @@ impl RateLimiter {
         })
     }
 
-    /// Returns the number of decisions that wait for the store now, as a gauge for metrics.
-    ///
-    /// It is at most [`max_in_flight`](RateLimiterBuilder::max_in_flight), and always 0 with a store in memory.
+    /// Returns the number of decisions that wait for the store now, as a gauge for metrics: at most
+    /// [`max_in_flight`](RateLimiterBuilder::max_in_flight), and 0 with a store in memory.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pipeline.in_flight.waiting()
@@ -386,7 +389,7 @@ impl RateLimiter {
 
     /// Returns a number that the limiter shares with its clones, and with no other limiter that is alive.
     pub(crate) fn id(&self) -> usize {
-        self.pipeline.id()
+        Arc::as_ptr(&self.pipeline).addr()
     }
 }
 

@@ -2,11 +2,10 @@ use std::time::Duration;
 
 use crate::model::{Cost, Mode};
 
-/// An operation on the limits of a subject, and its settings.
+/// An operation on the limits of a request, and its settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     pub(super) mode: Mode,
-    pub(super) cost: Cost,
     /// The longest time that the decision may take.
     pub(super) deadline: Duration,
     /// Whether a denial is reported to the observer and the log. Allowed requests are always
@@ -17,9 +16,9 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// Returns the smallest number of units with which the request is allowed.
+    /// Returns the smallest number of units of `cost` with which the request is allowed.
     #[inline]
-    pub(super) const fn needed(&self) -> u64 {
-        self.mode.required(self.cost)
+    pub(super) const fn needed(&self, cost: Cost) -> u64 {
+        self.mode.required(cost)
     }
 }

@@ -19,7 +19,8 @@ use super::events::Events;
 use super::failure_policy::{FailurePolicy, OnFailure};
 use super::in_flight::InFlight;
 use super::operation::Operation;
-use super::places;
+use super::owned_parts::OwnedParts;
+use super::places::{self, without_permits};
 use super::policies::Policies;
 use super::policy_denial;
 use super::renewals::Renewals;
@@ -61,15 +62,9 @@ pub(super) struct Pipeline {
 impl Pipeline {
     /// Returns an operation with the deadline of the limiter.
     #[inline]
-    pub(super) fn operation(&self, mode: Mode, cost: Cost) -> Operation {
+    pub(super) fn operation(&self, mode: Mode) -> Operation {
         let deadline = self.stores.deadline;
-        Operation { mode, cost, deadline, reports_denial: true, reserves: false }
-    }
-
-    /// Returns a number that the limiter shares with its clones, and with no other limiter that is alive.
-    #[inline]
-    pub(super) fn id(&self) -> usize {
-        std::ptr::from_ref(self).addr()
+        Operation { mode, deadline, reports_denial: true, reserves: false }
     }
 
     /// Decides a request, by the fast path if it applies.
@@ -82,8 +77,8 @@ impl Pipeline {
         reserves: bool,
     ) -> MaybeReady<Decision> {
         let by_steps = move || {
-            let operation = Operation { reserves, ..self.operation(mode, cost) };
-            self.decide_by_steps(subject, operation)
+            let operation = Operation { reserves, ..self.operation(mode) };
+            self.decide_by_steps(subject, cost, operation)
         };
         let Some(policy) = self.policy_of_fast_path(subject, mode, cost) else { return by_steps() };
         let parts = [Part::new(subject, policy, cost)];
@@ -109,12 +104,13 @@ impl Pipeline {
         self: &Arc<Self>,
         policy: &Policy,
         subject: &Subject,
+        cost: Cost,
         operation: Operation,
     ) -> MaybeReady<Decision> {
         if self.enabled {
-            self.decide_with_policy(policy, subject, operation)
+            self.decide_with_policies(&[Part::new(subject, policy, cost)], operation)
         } else {
-            self.decide_without_store(subject, operation, Origin::Disabled)
+            self.decide_without_store(subject, cost, operation, Origin::Disabled)
         }
     }
 
@@ -123,20 +119,21 @@ impl Pipeline {
     pub(super) fn decide_by_steps(
         self: &Arc<Self>,
         subject: &Subject,
+        cost: Cost,
         operation: Operation,
     ) -> MaybeReady<Decision> {
         if !self.enabled {
-            return self.decide_without_store(subject, operation, Origin::Disabled);
+            return self.decide_without_store(subject, cost, operation, Origin::Disabled);
         }
         if operation.mode != Mode::Charge
             && let Some(policy) = self.policies.cached(subject)
         {
-            return self.decide_with_policy(policy, subject, operation);
+            return self.decide_with_policies(&[Part::new(subject, policy, cost)], operation);
         }
         match self.policies.find(subject) {
             MaybeReady::Ready(Some(found)) => {
                 self.events.source_answered_at_once();
-                self.decide_with_lookup(found, subject, operation)
+                self.decide_with_lookup(found, subject, cost, operation)
             }
             lookup => {
                 let (this, subject) = (Arc::clone(self), subject.clone());
@@ -149,7 +146,7 @@ impl Pipeline {
                     // The look-up counts towards the deadline of the decision.
                     let deadline = operation.deadline.saturating_sub(sent.elapsed());
                     let operation = Operation { deadline, ..operation };
-                    this.decide_with_lookup(found, &subject, operation).await
+                    this.decide_with_lookup(found, &subject, cost, operation).await
                 })
             }
         }
@@ -160,6 +157,7 @@ impl Pipeline {
         self: &Arc<Self>,
         found: Result<Option<Policy>, StoreError>,
         subject: &Subject,
+        cost: Cost,
         operation: Operation,
     ) -> MaybeReady<Decision> {
         let policy = match (found, &self.policy_when_overloaded) {
@@ -170,97 +168,86 @@ impl Pipeline {
             }
             (Err(error), _) => {
                 self.events.source_failed(subject, &error);
-                return self.apply_failure_policy(None, subject, operation, error.kind());
+                // Without a policy, a fallback cannot decide.
+                let origin = self.failure_policy.action(error.kind()).origin(error.kind());
+                return self.decide_without_store(subject, cost, operation, origin);
             }
         };
         // A charge is for finished work, which needs no unit of a concurrency limit.
         let policy = match operation.mode {
-            Mode::Charge => {
-                policy.and_then(|policy| policy.only(|_, limit| !limit.holds_permits()))
-            }
+            Mode::Charge => policy.as_ref().and_then(without_permits),
             _ => policy,
         };
         match policy {
-            Some(policy) => self.decide_with_policy(&policy, subject, operation),
-            None => self.decide_without_store(subject, operation, Origin::Unlimited),
+            Some(policy) => {
+                self.decide_with_policies(&[Part::new(subject, &policy, cost)], operation)
+            }
+            None => self.decide_without_store(subject, cost, operation, Origin::Unlimited),
         }
     }
 
-    /// Calls the store, unless the policy alone denies the request, the circuit breaker is open, or too many
+    /// Calls the store, unless a policy alone denies the request, the circuit breaker is open, or too many
     /// decisions are in flight (steps 2 and 3).
-    fn decide_with_policy(
+    pub(super) fn decide_with_policies(
         self: &Arc<Self>,
-        policy: &Policy,
-        subject: &Subject,
+        parts: &[Part<'_>],
         operation: Operation,
     ) -> MaybeReady<Decision> {
-        if let Some(denial) = self.deny_by_policy(policy, operation) {
-            return MaybeReady::ready(self.finish(subject, operation, denial));
+        if let Some(denial) = self.deny_by_policy(parts, operation) {
+            return MaybeReady::ready(self.finish(parts, operation, denial));
         }
         let call = match self.breaker.try_acquire() {
             Ok(call) => call,
             Err(failure) => {
                 self.events.undecided_during_outage();
-                return self.apply_failure_policy(Some(policy), subject, operation, failure);
+                return self.apply_failure_policy(parts, operation, failure);
             }
         };
         // This check precedes the call, so that a request beyond the bound costs almost nothing.
         if self.in_flight.is_full() {
-            return self.decide_overloaded(policy, subject, operation);
+            return self.decide_overloaded(parts, operation);
         }
-        match self.call_store(policy, subject, operation) {
-            MaybeReady::Ready(Some(result)) => {
-                self.conclude(policy, subject, operation, call, result)
-            }
+        match self.call_store(parts, operation) {
+            MaybeReady::Ready(Some(result)) => self.conclude(parts, operation, call, result),
             MaybeReady::Ready(None) => unreachable!("a result that was not polled yet"),
-            MaybeReady::Boxed(pending) => {
-                self.wait_for_store(policy, subject, operation, call, pending)
-            }
+            MaybeReady::Boxed(pending) => self.wait_for_store(parts, operation, call, pending),
         }
     }
 
-    /// Returns the denial of a request that its policy alone denies. It precedes the breaker, the
+    /// Returns the denial of a request that a policy alone denies. It precedes the breaker, the
     /// store and the failure policy, so it holds even when none of them can decide.
     #[inline]
-    fn deny_by_policy(&self, policy: &Policy, operation: Operation) -> Option<Decision> {
+    fn deny_by_policy(&self, parts: &[Part<'_>], operation: Operation) -> Option<Decision> {
         // A limiter in shadow denies nothing, and a charge is for work that has been done.
         let is_enforced = !self.failure_policy.is_shadow && operation.mode != Mode::Charge;
-        policy_denial::deny(policy, operation, &*self.clock).filter(|_| is_enforced)
+        policy_denial::deny(parts, operation, &*self.clock).filter(|_| is_enforced)
     }
 
-    /// Denies a request of `subject` if its policy is cached and alone denies the request.
+    /// Denies a request if the policy of a part alone denies it.
     pub(super) fn try_deny_by_policy(
         &self,
-        subject: &Subject,
+        parts: &[Part<'_>],
         operation: Operation,
     ) -> Option<Decision> {
-        let policy = self.policies.cached(subject).filter(|_| self.enabled)?;
-        let denial = self.deny_by_policy(policy, operation)?;
-        Some(self.finish(subject, operation, denial))
+        let denial = self.deny_by_policy(parts, operation).filter(|_| self.enabled)?;
+        Some(self.finish(parts, operation, denial))
     }
 
     /// Calls the store without a deadline.
     fn call_store(
         self: &Arc<Self>,
-        policy: &Policy,
-        subject: &Subject,
-        Operation { mode, cost, reserves, .. }: Operation,
+        parts: &[Part<'_>],
+        Operation { mode, reserves, .. }: Operation,
     ) -> StoreFuture<Decision> {
-        let part = Part::new(subject, policy, cost);
-        let result = self.stores.decide(&*self.stores.primary, part, mode, reserves);
+        let result = self.stores.decide(&*self.stores.primary, parts, mode, reserves);
+        let has_permits = mode != Mode::Peek && parts.iter().any(|part| part.policy.has_permits());
         match result {
-            MaybeReady::Boxed(pending) if policy.has_permits() && mode != Mode::Peek => {
-                let (this, subject) = (Arc::clone(self), subject.clone());
-                let lease = places::shortest_lease(policy).unwrap_or_default();
+            MaybeReady::Boxed(pending) if has_permits => {
+                let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
+                let leases = parts.iter().filter_map(|part| places::shortest_lease(part.policy));
+                let lease = leases.min().unwrap_or_default();
                 places::claim(pending, lease, move |decision| {
-                    let call = this.breaker.observe();
-                    let freed = this.settlements.free_places(
-                        &this.stores,
-                        &subject,
-                        decision,
-                        decision.at(),
-                    );
-                    this.settlements.complete(&subject, decision.origin(), call, freed);
+                    this.settlements.free_places_of_all(&this.stores, &owned.as_parts(), decision);
                 })
             }
             result => result,
@@ -271,16 +258,15 @@ impl Pipeline {
     #[inline(never)]
     fn wait_for_store(
         self: &Arc<Self>,
-        policy: &Policy,
-        subject: &Subject,
+        parts: &[Part<'_>],
         operation: Operation,
         call: CallToken,
         pending: Pending<Result<Decision, StoreError>>,
     ) -> MaybeReady<Decision> {
         let Some(slot) = self.in_flight.enter() else {
-            return self.decide_overloaded(policy, subject, operation);
+            return self.decide_overloaded(parts, operation);
         };
-        let (this, policy, subject) = (Arc::clone(self), policy.clone(), subject.clone());
+        let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
         MaybeReady::later(async move {
             let result = timeout_at(slot.sent_at() + operation.deadline, pending).await;
             let result = result.unwrap_or_else(|_| Err(timed_out()));
@@ -288,28 +274,29 @@ impl Pipeline {
                 Ok(_) => slot.answered(),
                 Err(error) if error.kind() == FailureKind::TimedOut => {
                     if slot.timed_out(operation.deadline) {
-                        return this.decide_overloaded(&policy, &subject, operation).await;
+                        let overloaded = this.decide_overloaded(&owned.as_parts(), operation);
+                        return overloaded.await;
                     }
                     // If the look-up of the policy took most of the time, a late decision is not
                     // the store's failure.
                     if operation.deadline < this.stores.deadline / 2 {
-                        let failure = error.kind();
-                        return this
-                            .apply_failure_policy(Some(&policy), &subject, operation, failure)
-                            .await;
+                        let (parts, failure) = (owned.as_parts(), error.kind());
+                        let undecided = this.apply_failure_policy(&parts, operation, failure);
+                        drop(parts);
+                        return undecided.await;
                     }
                 }
                 Err(_) => drop(slot),
             }
-            this.conclude(&policy, &subject, operation, call, result).await
+            let concluded = this.conclude(&owned.as_parts(), operation, call, result);
+            concluded.await
         })
     }
 
     /// Records the result with the breaker, and applies the failure policy to an error (step 4).
     fn conclude(
         self: &Arc<Self>,
-        policy: &Policy,
-        subject: &Subject,
+        parts: &[Part<'_>],
         operation: Operation,
         call: CallToken,
         result: Result<Decision, StoreError>,
@@ -319,17 +306,18 @@ impl Pipeline {
                 // Denials from the cache and grants from leased units say nothing about the health
                 // of the store.
                 if !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased) {
-                    self.events.store_decided(subject, self.breaker.succeeded(call));
+                    self.events.store_decided(parts, self.breaker.succeeded(call));
                 }
-                MaybeReady::ready(self.finish(subject, operation, decision))
+                MaybeReady::ready(self.finish(parts, operation, decision))
             }
             Err(error) if error.kind() == FailureKind::Overloaded => {
                 self.events.observe_store_failure(&error);
-                self.decide_overloaded(policy, subject, operation)
+                self.decide_overloaded(parts, operation)
             }
             Err(error) => {
-                self.events.store_failed(subject, &error, self.breaker.failed(call, error.kind()));
-                self.apply_failure_policy(Some(policy), subject, operation, error.kind())
+                let begins_outage = self.breaker.failed(call, error.kind());
+                self.events.store_failed(parts[0].subject, &error, begins_outage);
+                self.apply_failure_policy(parts, operation, error.kind())
             }
         }
     }
@@ -339,67 +327,82 @@ impl Pipeline {
     #[inline(never)]
     fn decide_overloaded(
         self: &Arc<Self>,
-        policy: &Policy,
-        subject: &Subject,
+        parts: &[Part<'_>],
         operation: Operation,
     ) -> MaybeReady<Decision> {
         self.events.store_overloaded();
         self.in_flight.refused();
-        let parts = [Part::new(subject, policy, operation.cost)];
-        let request = DecideRequest::new(&self.stores.namespace, &parts, operation.mode);
+        let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
         match self.stores.primary.decide_locally(&request) {
-            Some(decision) => MaybeReady::ready(self.finish(subject, operation, decision)),
-            None => {
-                let failure = FailureKind::Overloaded;
-                self.apply_failure_policy(Some(policy), subject, operation, failure)
-            }
+            Some(decision) => MaybeReady::ready(self.finish(parts, operation, decision)),
+            None => self.apply_failure_policy(parts, operation, FailureKind::Overloaded),
         }
     }
 
-    /// Decides a request that the store has not decided. Without a policy, a fallback cannot decide.
+    /// Decides a request that the store has not decided.
     fn apply_failure_policy(
         self: &Arc<Self>,
-        policy: Option<&Policy>,
-        subject: &Subject,
+        parts: &[Part<'_>],
         operation: Operation,
         failure: FailureKind,
     ) -> MaybeReady<Decision> {
         let action = self.failure_policy.action(failure);
-        let (OnFailure::Fallback, Some(policy), Some(fallback)) =
-            (action, policy, &self.stores.fallback)
-        else {
-            return self.decide_without_store(subject, operation, action.origin(failure));
+        let (OnFailure::Fallback, Some(fallback)) = (action, &self.stores.fallback) else {
+            let decision = Decision::undecided(parts[0].cost, action.origin(failure));
+            return MaybeReady::ready(self.finish(parts, operation, decision));
         };
-        let share = fallback.share.of(policy);
-        let part = Part::new(subject, &share, operation.cost);
-        let result = self.stores.decide(&*fallback.store, part, operation.mode, operation.reserves);
+        let shares: Vec<_> = parts.iter().map(|part| fallback.share.of(part.policy)).collect();
+        let shared = parts.iter().zip(&shares).map(|(part, policy)| Part { policy, ..*part });
+        let shared: Vec<_> = shared.collect();
+        let (mode, reserves) = (operation.mode, operation.reserves);
+        let result = self.stores.decide(&*fallback.store, &shared, mode, reserves);
         let result = self.in_flight.limit(self.stores.within_deadline(result));
-        let (this, policy, subject) = (Arc::clone(self), policy.clone(), subject.clone());
+        let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
         result.map(move |result| {
+            let parts = owned.as_parts();
             this.events.fallback_concluded(result.as_ref().err());
-            let decision = this.failure_policy.after_fallback(result, &policy, operation, failure);
-            this.finish(&subject, operation, decision)
+            let decision = this.failure_policy.after_fallback(result, &parts, operation, failure);
+            this.finish(&parts, operation, decision)
         })
     }
 
-    /// Decides a request without calling any store.
+    /// Decides a request of one subject without calling any store.
     fn decide_without_store(
         &self,
         subject: &Subject,
+        cost: Cost,
         operation: Operation,
         origin: Origin,
     ) -> MaybeReady<Decision> {
-        let decision = Decision::undecided(operation.cost, origin);
-        MaybeReady::ready(self.finish(subject, operation, decision))
+        let decision = Decision::undecided(cost, origin);
+        MaybeReady::ready(self.report(|_| subject, operation, decision))
     }
 
     /// Completes the decision, and reports it to the observer and the log (step 5).
-    fn finish(&self, subject: &Subject, operation: Operation, mut decision: Decision) -> Decision {
+    #[inline]
+    pub(super) fn finish(
+        &self,
+        parts: &[Part<'_>],
+        operation: Operation,
+        decision: Decision,
+    ) -> Decision {
+        self.report(|index| parts[index].subject, operation, decision)
+    }
+
+    /// Completes and reports the decision about a request. `subject_of` returns the subject of the
+    /// part at a position.
+    #[inline(always)]
+    fn report<'a>(
+        &self,
+        subject_of: impl Fn(usize) -> &'a Subject,
+        operation: Operation,
+        mut decision: Decision,
+    ) -> Decision {
         if self.failure_policy.is_shadow {
             decision.apply_shadow();
         }
         if operation.reports_denial || decision.is_allowed() {
-            self.events.decided(subject, &decision);
+            self.events.decided(subject_of, &decision);
         }
         decision
     }

@@ -66,3 +66,8 @@ pub(super) fn shortest_lease(policy: &Policy) -> Option<Duration> {
     let leases = limits.filter(|limit| limit.holds_permits());
     leases.map(|limit| Duration::from_micros(limit.period().as_micros())).min()
 }
+
+/// Returns the limits of a policy that are charged for finished work; `None` if there are none.
+pub(super) fn without_permits(policy: &Policy) -> Option<Policy> {
+    policy.only(|_, limit| !limit.holds_permits())
+}

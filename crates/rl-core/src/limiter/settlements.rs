@@ -7,13 +7,14 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::circuit_breaker::{CallToken, CircuitBreaker};
+use super::counters::Counters;
 use super::events::Events;
 use super::stores::Stores;
 use super::wait_queue::WaitQueues;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError, Subject};
-use crate::store::{RefundOf, StoreFuture};
+use crate::store::{Part, RefundOf, StoreFuture};
 use crate::time::Timestamp;
 
 /// Completes settlements, and reports those that fail. All clones count the same tasks.
@@ -55,20 +56,38 @@ impl Settlements {
     pub(super) fn free_places(
         &self,
         stores: &Stores,
-        subject: &Subject,
+        counters: Counters<'_>,
         decision: &Decision,
         leased: Timestamp,
     ) -> StoreFuture<()> {
-        let freed = stores.refund(decision, subject, RefundOf::Permits, leased, decision.charged());
+        let units = decision.charged();
+        let freed = stores.refund(decision, counters, RefundOf::Permits, leased, units);
         if let MaybeReady::Ready(_) = freed {
-            self.wait_queues.notify_released(subject);
+            self.wait_queues.notify_released(counters);
             return freed;
         }
-        let (wait_queues, subject) = (Arc::clone(&self.wait_queues), subject.clone());
+        let (wait_queues, subject) = (Arc::clone(&self.wait_queues), counters.subject.clone());
+        let namespace = counters.namespace.cloned();
         freed.map(move |freed| {
-            wait_queues.notify_released(&subject);
+            let (namespace, subject) = (namespace.as_ref(), &subject);
+            wait_queues.notify_released(Counters { namespace, subject });
             freed
         })
+    }
+
+    /// Frees the places that `decision` holds for a request that has already ended.
+    pub(super) fn free_places_of_all(
+        &self,
+        stores: &Stores,
+        parts: &[Part<'_>],
+        decision: &Decision,
+    ) {
+        for (index, part) in parts.iter().enumerate() {
+            let Some(decision) = decision.of_part(index) else { continue };
+            let call = self.breaker.observe();
+            let freed = self.free_places(stores, part.into(), &decision, decision.at());
+            self.complete(part.subject, decision.origin(), call, freed);
+        }
     }
 
     /// Records and reports that a settlement failed, for a decision of this origin. `call` was

@@ -4,10 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::counters::Counters;
 use super::failure_policy::Fallback;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, Limit, Mode, StoreError, Subject};
+use crate::model::{Cost, FailureKind, Limit, Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::{
     DecideRequest, Namespace, Part, Refund, RefundOf, Renewal, Reservation, ReservationChange,
@@ -42,12 +43,11 @@ impl Stores {
     pub(super) fn decide(
         &self,
         store: &dyn Store,
-        part: Part<'_>,
+        parts: &[Part<'_>],
         mode: Mode,
         reserves: bool,
     ) -> StoreFuture<Decision> {
-        let parts = [part];
-        let request = DecideRequest::new(&self.namespace, &parts, mode);
+        let request = DecideRequest::new(&self.namespace, parts, mode);
         store.decide(request.with_reservations(match self.reservation {
             None => Reservations::Ignore,
             Some(lifetime) if reserves => Reservations::Reserve(lifetime),
@@ -55,33 +55,42 @@ impl Stores {
         }))
     }
 
+    /// Returns the namespace of the counters.
+    fn namespace_of<'a>(&'a self, counters: Counters<'a>) -> &'a Namespace {
+        counters.namespace.unwrap_or(&self.namespace)
+    }
+
     /// Reads what `subject` has used under `policy`.
-    pub(super) fn usage(&self, policy: &Policy, subject: &Subject) -> StoreFuture<Decision> {
-        let part = Part::new(subject, policy, Cost::ZERO);
-        self.within_deadline(self.decide(&*self.primary, part, Mode::Peek, false))
+    pub(super) fn usage<'a>(
+        &self,
+        policy: &Policy,
+        counters: impl Into<Counters<'a>>,
+    ) -> StoreFuture<Decision> {
+        let parts = [counters.into().part(policy, Cost::ZERO)];
+        self.within_deadline(self.decide(&*self.primary, &parts, Mode::Peek, false))
     }
 
     /// Charges units to the limits of `decision`, in the store that has counted it.
-    pub(super) fn charge(
+    pub(super) fn charge<'a>(
         &self,
         decision: &Decision,
         policy: &Policy,
-        subject: &Subject,
+        counters: impl Into<Counters<'a>>,
         mode: Mode,
         units: u64,
     ) -> StoreFuture<Decision> {
-        let part = Part::new(subject, policy, Cost::new(units));
-        self.within_deadline(self.decide(self.store_of(decision), part, mode, false))
+        let parts = [counters.into().part(policy, Cost::new(units))];
+        self.within_deadline(self.decide(self.store_of(decision), &parts, mode, false))
     }
 
     /// Charges more units to the rate limits that `decision` has charged, even beyond these limits.
     ///
     /// Concurrency limits do not depend on the cost. A limit that counts requests has already
     /// counted this request, so it is charged only if the request is charged `anew`.
-    pub(super) fn charge_rates(
+    pub(super) fn charge_rates<'a>(
         &self,
         decision: &Decision,
-        subject: &Subject,
+        counters: impl Into<Counters<'a>>,
         units: u64,
         anew: bool,
     ) -> StoreFuture<()> {
@@ -92,7 +101,7 @@ impl Stores {
         };
         match decision.policy().and_then(|policy| policy.only(changes)) {
             Some(rates) if units > 0 => {
-                let charged = self.charge(decision, &rates, subject, Mode::Charge, units);
+                let charged = self.charge(decision, &rates, counters, Mode::Charge, units);
                 charged.map(|charged| charged.map(drop))
             }
             _ => MaybeReady::ready(Ok(())),
@@ -100,16 +109,18 @@ impl Stores {
     }
 
     /// Refunds units of `decision` that were charged at `charged`, or whose lease began then.
-    pub(super) fn refund(
+    pub(super) fn refund<'a>(
         &self,
         decision: &Decision,
-        subject: &Subject,
+        counters: impl Into<Counters<'a>>,
         of: RefundOf,
         charged: Timestamp,
         units: u64,
     ) -> StoreFuture<()> {
         let Some(policy) = decision.policy() else { return MaybeReady::ready(Ok(())) };
-        let (namespace, uncharged) = (&self.namespace, decision.non_refundable(units));
+        let counters = counters.into();
+        let (namespace, subject) = (self.namespace_of(counters), counters.subject);
+        let uncharged = decision.non_refundable(units);
         let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
         if refund.is_empty() {
             return MaybeReady::ready(Ok(()));
@@ -118,31 +129,33 @@ impl Stores {
     }
 
     /// Renews the leases of `decision` that began at `charged`, without a deadline.
-    pub(super) fn renew(
+    pub(super) fn renew<'a>(
         &self,
         decision: &Decision,
-        subject: &Subject,
+        counters: impl Into<Counters<'a>>,
         charged: Timestamp,
     ) -> StoreFuture<Option<Timestamp>> {
         let Some(policy) = decision.policy() else { return MaybeReady::ready(Ok(Some(charged))) };
         let (units, uncharged) = (decision.charged(), decision.uncharged());
-        let namespace = &self.namespace;
+        let counters = counters.into();
+        let (namespace, subject) = (self.namespace_of(counters), counters.subject);
         let renewal = Renewal { namespace, subject, policy, charged, units, uncharged };
         self.store_of(decision).renew(renewal)
     }
 
     /// Changes the reservation of `decision` that expires at `expires`, without a deadline. Returns
     /// `None` if no store has made the decision.
-    pub(super) fn change_reservation(
+    pub(super) fn change_reservation<'a>(
         &self,
         decision: &Decision,
-        subject: &Subject,
+        counters: impl Into<Counters<'a>>,
         expires: Timestamp,
         change: ReservationChange,
     ) -> Option<StoreFuture<ReservationStatus>> {
+        let counters = counters.into();
         let reservation = Reservation {
-            namespace: &self.namespace,
-            subject,
+            namespace: self.namespace_of(counters),
+            subject: counters.subject,
             policy: decision.policy()?,
             charged: decision.at(),
             units: decision.charged(),
@@ -153,13 +166,14 @@ impl Stores {
     }
 
     /// Resets the given limit of `subject`, or all limits.
-    pub(super) fn reset(
+    pub(super) fn reset<'a>(
         &self,
-        subject: &Subject,
+        counters: impl Into<Counters<'a>>,
         policy: &Policy,
         limit: Option<usize>,
     ) -> StoreFuture<()> {
-        let namespace = &self.namespace;
+        let counters = counters.into();
+        let (namespace, subject) = (self.namespace_of(counters), counters.subject);
         self.within_deadline(self.primary.reset(Reset { namespace, subject, policy, limit }))
     }
 

@@ -1,5 +1,6 @@
 mod close;
 mod failure_policy;
+mod parts;
 mod policy_denial;
 mod waiting;
 

@@ -5,11 +5,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use super::counters::Counters;
 use crate::model::Subject;
+use crate::store::Namespace;
 
 /// The wait queues of a limiter. A subject without waiting requests has no queue.
 #[derive(Debug, Default)]
-pub(super) struct WaitQueues(Mutex<HashMap<Subject, WaitQueue>>);
+pub(super) struct WaitQueues(Mutex<Queues>);
+
+type QueueBySubject = HashMap<Subject, WaitQueue>;
+
+#[derive(Debug, Default)]
+struct Queues {
+    own: QueueBySubject,
+    /// The queues of subjects that rules count in namespaces of their own.
+    of_rules: HashMap<Namespace, QueueBySubject>,
+}
+
+impl Queues {
+    fn get(&self, Counters { namespace, subject }: Counters<'_>) -> Option<&WaitQueue> {
+        match namespace {
+            None => self.own.get(subject),
+            Some(namespace) => self.of_rules.get(namespace)?.get(subject),
+        }
+    }
+}
 
 #[derive(Debug)]
 struct WaitQueue {
@@ -30,26 +50,27 @@ impl Default for WaitQueue {
 /// A place in a wait queue. Dropping the ticket gives the place up.
 pub(super) struct QueueTicket<'a> {
     queues: &'a WaitQueues,
-    subject: &'a Subject,
+    counters: Counters<'a>,
     head: Arc<Semaphore>,
     released: Arc<Notify>,
 }
 
 impl WaitQueues {
-    /// Returns whether requests of `subject` wait.
-    pub(super) fn has_waiting(&self, subject: &Subject) -> bool {
-        self.lock().contains_key(subject)
+    /// Returns whether requests of a subject wait.
+    pub(super) fn has_waiting(&self, counters: Counters<'_>) -> bool {
+        self.lock().get(counters).is_some()
     }
 
     /// Returns whether no requests wait.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        let queues = self.lock();
+        queues.own.is_empty() && queues.of_rules.is_empty()
     }
 
     /// Wakes the request at the head of the subject's queue, because a place has been freed.
-    pub(super) fn notify_released(&self, subject: &Subject) {
-        if let Some(queue) = self.lock().get(subject) {
+    pub(super) fn notify_released(&self, counters: Counters<'_>) {
+        if let Some(queue) = self.lock().get(counters) {
             queue.released.notify_one();
         }
     }
@@ -57,20 +78,24 @@ impl WaitQueues {
     /// Enters the end of the subject's queue. Returns `None` if `max_waiting` requests wait in it already.
     pub(super) fn enter<'a>(
         &'a self,
-        subject: &'a Subject,
+        counters: Counters<'a>,
         max_waiting: usize,
     ) -> Option<QueueTicket<'a>> {
         let mut queues = self.lock();
-        if queues.get(subject).map_or(0, |queue| queue.waiting) >= max_waiting {
+        if queues.get(counters).map_or(0, |queue| queue.waiting) >= max_waiting {
             return None;
         }
-        let queue = queues.entry(subject.clone()).or_default();
+        let by_subject = match counters.namespace {
+            None => &mut queues.own,
+            Some(namespace) => queues.of_rules.entry(namespace.clone()).or_default(),
+        };
+        let queue = by_subject.entry(counters.subject.clone()).or_default();
         queue.waiting += 1;
         let (head, released) = (Arc::clone(&queue.head), Arc::clone(&queue.released));
-        Some(QueueTicket { queues: self, subject, head, released })
+        Some(QueueTicket { queues: self, counters, head, released })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Subject, WaitQueue>> {
+    fn lock(&self) -> MutexGuard<'_, Queues> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,12 +120,28 @@ impl QueueTicket<'_> {
 
 impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
+        let Counters { namespace, subject } = self.counters;
         let mut queues = self.queues.lock();
-        if let Some(queue) = queues.get_mut(self.subject) {
-            queue.waiting -= 1;
-            if queue.waiting == 0 {
-                queues.remove(self.subject);
+        match namespace {
+            None => leave(&mut queues.own, subject),
+            Some(namespace) => {
+                if let Some(by_subject) = queues.of_rules.get_mut(namespace) {
+                    leave(by_subject, subject);
+                    if by_subject.is_empty() {
+                        queues.of_rules.remove(namespace);
+                    }
+                }
             }
+        }
+    }
+}
+
+/// Removes one waiting request from the queue of `subject`.
+fn leave(queues: &mut QueueBySubject, subject: &Subject) {
+    if let Some(queue) = queues.get_mut(subject) {
+        queue.waiting -= 1;
+        if queue.waiting == 0 {
+            queues.remove(subject);
         }
     }
 }

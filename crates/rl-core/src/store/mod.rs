@@ -55,6 +55,7 @@
 mod fingerprint;
 pub(crate) mod memory;
 mod namespace;
+mod part_groups;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod registry;

@@ -31,6 +31,18 @@ impl Namespace {
         Self { name: name.into(), digest }
     }
 
+    /// Returns the namespace of the rule called `name` in this namespace, such as `default/login`.
+    ///
+    /// No other namespace has this name, because only the names of rules contain `/`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is not 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
+    pub fn rule(&self, name: &str) -> Result<Self, InvalidNamespace> {
+        let rule: Self = name.parse()?;
+        Ok(Self::new(&format!("{self}/{rule}")))
+    }
+
     /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {

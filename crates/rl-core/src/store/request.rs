@@ -1,11 +1,38 @@
 use std::time::Duration;
 
 use super::Namespace;
+use crate::decision::PartFlags;
 use crate::model::{Cost, FailureKind, Limit, Mode, StoreError, Subject};
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
 /// One subject of a request, the policy that applies to it, and the cost.
+///
+/// Counters belong to a namespace and a subject. Rules that may count the same subject therefore
+/// have namespaces of their own ([`Namespace::rule`]).
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::{Limit, Part, Policy, RateLimiter, Subject};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
+/// let (keys, fleet) = (limiter.namespace().rule("keys")?, limiter.namespace().rule("fleet")?);
+/// let of_key = Policy::new([Limit::per_minute(100)])?;
+/// let of_fleet = Policy::new([Limit::per_second(5_000)])?;
+///
+/// let (key, all) = (Subject::consumer("abc123"), Subject::global());
+/// let decision = limiter
+///     .check_parts(&[
+///         Part::new(&key, &of_key, 1.into()).with_namespace(&keys),
+///         Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet).undisclosed(),
+///     ])
+///     .await;
+/// assert!(decision.is_allowed());
+/// assert_eq!(decision.parts().map(|part| part.charged()).collect::<Vec<_>>(), [1, 1]);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Part<'a> {
@@ -15,20 +42,79 @@ pub struct Part<'a> {
     pub policy: &'a Policy,
     /// The units that the request costs.
     pub cost: Cost,
+    /// The namespace of the counters, if it is not that of the request.
+    pub namespace: Option<&'a Namespace>,
+    /// Bits that say how the part differs from a plain one. In one number, because the fast path
+    /// compares it.
+    pub(crate) flags: u8,
 }
 
+/// The part denies nothing.
+const SHADOW: u8 = 1;
+/// Headers and messages do not describe the part.
+const UNDISCLOSED: u8 = 2;
+
 impl<'a> Part<'a> {
+    /// The maximum number of parts of a request.
+    pub const MAX: usize = 8;
+
     /// Creates a part.
     #[must_use]
     pub const fn new(subject: &'a Subject, policy: &'a Policy, cost: Cost) -> Self {
-        Self { subject, policy, cost }
+        Self { subject, policy, cost, namespace: None, flags: 0 }
+    }
+
+    /// Sets the namespace of the counters.
+    #[must_use]
+    pub const fn with_namespace(self, namespace: &'a Namespace) -> Self {
+        Self { namespace: Some(namespace), ..self }
+    }
+
+    /// Lets the part deny nothing. All its limits are charged, or none, as if it were enforced.
+    #[must_use]
+    pub const fn shadow(self) -> Self {
+        Self { flags: self.flags | SHADOW, ..self }
+    }
+
+    /// Hides the part from headers and messages. Clients learn only how long they have to wait.
+    #[must_use]
+    pub const fn undisclosed(self) -> Self {
+        Self { flags: self.flags | UNDISCLOSED, ..self }
+    }
+
+    /// Returns the properties of `parts`, of which there are at most [`MAX`](Self::MAX).
+    pub(crate) fn flags(parts: &[Self]) -> PartFlags {
+        let mut flags = PartFlags::default();
+        for (index, part) in parts.iter().enumerate().take(Self::MAX) {
+            flags.shadow |= u8::from(part.is_shadow()) << index;
+            flags.undisclosed |= u8::from(!part.is_disclosed()) << index;
+        }
+        flags
+    }
+
+    /// Returns whether the part alone is a request of one subject: enforced and disclosed.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.flags == 0
+    }
+
+    /// Returns whether the part denies nothing. It is charged if it would grant the request.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.flags & SHADOW != 0
+    }
+
+    /// Returns whether headers and messages may describe the part.
+    #[must_use]
+    pub const fn is_disclosed(&self) -> bool {
+        self.flags & UNDISCLOSED == 0
     }
 }
 
 /// The arguments of one decision.
 ///
-/// A request lists its parts so that a store can decide them in one step, and charge all of them or
-/// none. The stores of this crate decide requests of one part, and refuse others with
+/// A store decides all parts in one step, at one time, and charges all of them or none. A store may
+/// refuse requests of several parts with
 /// [`FailureKind::Unsupported`](crate::FailureKind::Unsupported).
 ///
 /// # Examples
@@ -48,7 +134,7 @@ impl<'a> Part<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DecideRequest<'a> {
-    /// The namespace of the counters.
+    /// The namespace of the counters of parts that name none.
     pub namespace: &'a Namespace,
     /// The subjects that are counted, each with its policy and cost.
     pub parts: &'a [Part<'a>],
@@ -75,13 +161,26 @@ impl<'a> DecideRequest<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part, or more
-    /// than one. A store that decides only one part passes the error on to its caller.
+    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or several
+    /// parts, or if its part is in shadow or undisclosed. A store that decides only one part passes
+    /// the error on to its caller.
     pub fn sole_part(&self) -> Result<Part<'a>, StoreError> {
         match *self.parts {
-            [part] => Ok(part),
-            _ => Err(StoreError::new(FailureKind::Unsupported)
-                .with_detail(format!("a request of {} parts: expected one", self.parts.len()))),
+            [part] if part.is_plain() => Ok(part),
+            _ => Err(StoreError::new(FailureKind::Unsupported).with_detail(format!(
+                "a request of {} parts: this store decides requests of one part",
+                self.parts.len()
+            ))),
+        }
+    }
+
+    /// Returns the namespace of the counters of `part`.
+    #[must_use]
+    #[inline]
+    pub const fn namespace_of(&self, part: &Part<'a>) -> &'a Namespace {
+        match part.namespace {
+            Some(namespace) => namespace,
+            None => self.namespace,
         }
     }
 }

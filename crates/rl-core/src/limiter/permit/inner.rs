@@ -3,17 +3,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::decision::Decision;
+use crate::limiter::counters::Counters;
 use crate::limiter::pipeline::Pipeline;
 use crate::limiter::renewals::RenewalKey;
 use crate::limiter::stores::both;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Subject};
-use crate::store::{RefundOf, ReservationChange, ReservationStatus, StoreFuture};
+use crate::store::{Namespace, RefundOf, ReservationChange, ReservationStatus, StoreFuture};
 use crate::time::Timestamp;
 
 /// The charge of a request until it is settled. All clones of a permit share it.
 pub(super) struct PermitInner {
     pub(super) pipeline: Arc<Pipeline>,
+    /// The namespace of the counters, if it is not the limiter's own.
+    /// Boxed, because most limiters count in one namespace.
+    pub(super) namespace: Option<Box<Namespace>>,
     pub(super) subject: Subject,
     pub(super) decision: Decision,
     account: Mutex<Account>,
@@ -63,7 +67,13 @@ impl From<ReservationStatus> for ReservationState {
 
 impl PermitInner {
     /// Creates the shared state of a permit for the charge of `decision`.
-    pub(super) fn new(pipeline: Arc<Pipeline>, subject: Subject, decision: Decision) -> Self {
+    #[inline]
+    pub(super) fn new(
+        pipeline: Arc<Pipeline>,
+        namespace: Option<Box<Namespace>>,
+        subject: Subject,
+        decision: Decision,
+    ) -> Self {
         // Nothing is charged if no store has decided, or if a limit has denied the request.
         let was_decided = decision.origin().is_counted();
         let is_refused = !decision.is_allowed() || decision.is_denied_in_shadow();
@@ -84,7 +94,12 @@ impl PermitInner {
             renewal: None,
             is_renewing: false,
         };
-        Self { pipeline, subject, decision, account: Mutex::new(account) }
+        Self { pipeline, namespace, subject, decision, account: Mutex::new(account) }
+    }
+
+    /// Returns the counters that were charged.
+    pub(super) fn counters(&self) -> Counters<'_> {
+        Counters { namespace: self.namespace.as_deref(), subject: &self.subject }
     }
 
     /// Locks the account.
@@ -118,23 +133,23 @@ impl PermitInner {
     /// Releases the units of concurrency limits that have been held since `leased`. If their leases
     /// have lapsed, other requests may hold the units, so nothing is released.
     pub(super) fn free(&self, leased: Timestamp, is_lapsed: bool) -> StoreFuture<()> {
-        let Self { pipeline, subject, decision, .. } = self;
+        let (Self { pipeline, decision, .. }, counters) = (self, self.counters());
         if is_lapsed {
-            pipeline.wait_queues.notify_released(subject);
+            pipeline.wait_queues.notify_released(counters);
             return MaybeReady::ready(Ok(()));
         }
-        pipeline.settlements.free_places(&pipeline.stores, subject, decision, leased)
+        pipeline.settlements.free_places(&pipeline.stores, counters, decision, leased)
     }
 
     /// Charges or refunds the difference between the final cost and the charge.
     fn correct(&self, cost: u64) -> StoreFuture<()> {
-        let (stores, decision, subject) = (&self.pipeline.stores, &self.decision, &self.subject);
+        let (stores, decision, counters) = (&self.pipeline.stores, &self.decision, self.counters());
         let charged = decision.charged();
         match cost.cmp(&charged) {
             Ordering::Equal => MaybeReady::ready(Ok(())),
-            Ordering::Greater => stores.charge_rates(decision, subject, cost - charged, false),
+            Ordering::Greater => stores.charge_rates(decision, counters, cost - charged, false),
             Ordering::Less => {
-                stores.refund(decision, subject, RefundOf::Rates, decision.at(), charged - cost)
+                stores.refund(decision, counters, RefundOf::Rates, decision.at(), charged - cost)
             }
         }
     }
@@ -150,13 +165,13 @@ impl PermitInner {
                 let change = ReservationChange::Settle { returned, kept };
                 let stores = &self.pipeline.stores;
                 stores
-                    .change_reservation(&self.decision, &self.subject, expires, change)
+                    .change_reservation(&self.decision, self.counters(), expires, change)
                     .map(|settled| stores.within_deadline(settled))
             }
             _ => None,
         };
         let (pipeline, subject) = (Arc::clone(&self.pipeline), self.subject.clone());
-        let decision = self.decision.clone();
+        let (namespace, decision) = (self.namespace.clone(), self.decision.clone());
         MaybeReady::later(async move {
             let reservation = match settled {
                 Some(settled) => settled.await?.into(),
@@ -164,7 +179,8 @@ impl PermitInner {
             };
             let anew = matches!(reservation, ReservationState::Expired);
             let units = if anew { cost } else { cost.saturating_sub(charged) };
-            pipeline.stores.charge_rates(&decision, &subject, units, anew).await
+            let counters = Counters { namespace: namespace.as_deref(), subject: &subject };
+            pipeline.stores.charge_rates(&decision, counters, units, anew).await
         })
     }
 }

@@ -14,7 +14,7 @@ use super::stores::both;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Subject};
-use crate::store::StoreFuture;
+use crate::store::{Namespace, Part, StoreFuture};
 
 /// The charge of a request, which can still change until the request ends.
 ///
@@ -55,21 +55,45 @@ pub struct Permit {
     is_metered: bool,
     // The permit of the limiter around this one.
     outer: Option<Arc<Permit>>,
+    // Only for a request of several parts.
+    further: Option<Arc<FurtherParts>>,
+}
+
+/// The charges of the parts after the first, and the decision about all parts.
+struct FurtherParts {
+    decision: Decision,
+    permits: Vec<Arc<PermitInner>>,
 }
 
 impl Permit {
     /// Creates the permit of a request on which `decision` was made.
-    pub(super) fn new(pipeline: &Arc<Pipeline>, subject: Subject, decision: Decision) -> Self {
-        let leased = decision.policy().filter(|_| decision.charged() > 0);
-        let lease = leased.and_then(shortest_lease);
-        let inner = Arc::new(PermitInner::new(Arc::clone(pipeline), subject, decision));
-        let shortest = lease.into_iter().chain(inner.reservation_lifetime()).min();
-        if let Some(shortest) = shortest.filter(|_| !inner.account().is_settled) {
-            let permit = Arc::downgrade(&inner);
-            let renewal = inner.pipeline.renewals.start(permit, shortest);
-            inner.account().renewal = renewal;
-        }
-        Self { inner, is_metered: true, outer: None }
+    pub(super) fn new(
+        pipeline: &Arc<Pipeline>,
+        namespace: Option<Box<Namespace>>,
+        subject: Subject,
+        decision: Decision,
+    ) -> Self {
+        let inner = hold(pipeline, namespace, subject, decision);
+        Self { inner, is_metered: true, outer: None, further: None }
+    }
+
+    /// Creates the permit of a request of several parts.
+    pub(super) fn of_parts(
+        pipeline: &Arc<Pipeline>,
+        parts: &[Part<'_>],
+        decision: Decision,
+    ) -> Self {
+        let mut permits = parts.iter().enumerate().filter_map(|(index, part)| {
+            let of_part = decision.of_part(index)?;
+            let namespace = part.namespace.cloned().map(Box::new);
+            Some(hold(pipeline, namespace, part.subject.clone(), of_part))
+        });
+        let Some(inner) = permits.next() else {
+            return Self::new(pipeline, None, Subject::global(), decision);
+        };
+        let permits: Vec<_> = permits.collect();
+        let further = Some(Arc::new(FurtherParts { decision, permits }));
+        Self { inner, is_metered: true, outer: None, further }
     }
 
     /// Creates the permit of a request once its decision is made.
@@ -80,11 +104,11 @@ impl Permit {
     ) -> MaybeReady<Self> {
         match decision {
             MaybeReady::Ready(Some(decision)) => {
-                MaybeReady::ready(Self::new(pipeline, subject.clone(), decision))
+                MaybeReady::ready(Self::new(pipeline, None, subject.clone(), decision))
             }
             later => {
                 let (pipeline, subject) = (Arc::clone(pipeline), subject.clone());
-                later.map(move |decision| Self::new(&pipeline, subject, decision))
+                later.map(move |decision| Self::new(&pipeline, None, subject, decision))
             }
         }
     }
@@ -92,31 +116,58 @@ impl Permit {
     /// Returns the decision on the request.
     #[must_use]
     pub fn decision(&self) -> &Decision {
-        &self.inner.decision
+        self.further.as_ref().map_or(&self.inner.decision, |further| &further.decision)
     }
 
     /// Returns the final cost of the request, as far as it is known. At first it is the granted
-    /// cost.
+    /// cost. For a request of several parts, it is the cost of the first.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.inner.account().cost
     }
 
-    /// Sets the final cost of the request, under this limiter and every metered one around it.
+    /// Sets the final cost of the request, under this limiter and every metered one around it. It is
+    /// the cost of every part.
     pub fn set_cost(&self, cost: impl Into<Cost>) {
         let cost = cost.into();
         self.change_cost(&|_| cost);
     }
 
-    /// Adds units to the cost of the request, under this limiter and every metered one around it.
+    /// Adds units to the cost of the request, under this limiter and every metered one around it, and
+    /// to that of every part.
     pub fn add_cost(&self, units: u64) {
         self.change_cost(&|cost| Cost::new(cost.units().saturating_add(units)));
     }
 
+    /// Sets the final cost of the part at `index` of a request of several parts
+    /// ([`RateLimiter::acquire_parts`](crate::RateLimiter::acquire_parts)). Ignores a part that does
+    /// not exist.
+    pub fn set_part_cost(&self, index: usize, cost: impl Into<Cost>) {
+        if let Some(permit) = self.permits().nth(index) {
+            permit.account().cost = cost.into();
+        }
+    }
+
+    /// Adds units to the cost of the part at `index`.
+    pub fn add_part_cost(&self, index: usize, units: u64) {
+        if let Some(permit) = self.permits().nth(index) {
+            let mut account = permit.account();
+            account.cost = Cost::new(account.cost.units().saturating_add(units));
+        }
+    }
+
+    /// Returns the charge of each part.
+    fn permits(&self) -> impl Iterator<Item = &Arc<PermitInner>> {
+        let further = self.further.iter().flat_map(|further| &further.permits);
+        std::iter::once(&self.inner).chain(further)
+    }
+
     fn change_cost(&self, change: &dyn Fn(Cost) -> Cost) {
         if self.is_metered {
-            let mut account = self.inner.account();
-            account.cost = change(account.cost);
+            for permit in self.permits() {
+                let mut account = permit.account();
+                account.cost = change(account.cost);
+            }
         }
         if let Some(outer) = &self.outer {
             outer.change_cost(change);
@@ -125,7 +176,9 @@ impl Permit {
 
     /// Sets the final cost of the request under this limiter alone, metered or not.
     pub(crate) fn set_own_cost(&self, cost: Cost) {
-        self.inner.account().cost = cost;
+        for permit in self.permits() {
+            permit.account().cost = cost;
+        }
     }
 
     /// Sets whether [`set_cost`](Self::set_cost) and [`add_cost`](Self::add_cost) change the cost.
@@ -150,10 +203,32 @@ impl Permit {
     /// nevertheless.
     pub fn settle(self) -> StoreFuture<()> {
         // A task of its own completes the settlement even if the caller stops waiting for it.
-        let own = self.inner.pipeline.settlements.spawn(self.inner.settle());
+        let settled = self.permits().map(|permit| permit.settle());
+        let settled = settled.fold(MaybeReady::ready(Ok(())), both);
+        let own = self.inner.pipeline.settlements.spawn(settled);
         let outer = self.outer.as_deref().cloned();
         both(own, outer.map_or(MaybeReady::ready(Ok(())), Self::settle))
     }
+}
+
+/// Creates the shared state of a permit, and renews it while it is held.
+#[inline(always)]
+fn hold(
+    pipeline: &Arc<Pipeline>,
+    namespace: Option<Box<Namespace>>,
+    subject: Subject,
+    decision: Decision,
+) -> Arc<PermitInner> {
+    let leased = decision.policy().filter(|_| decision.charged() > 0);
+    let lease = leased.and_then(shortest_lease);
+    let inner = Arc::new(PermitInner::new(Arc::clone(pipeline), namespace, subject, decision));
+    let shortest = lease.into_iter().chain(inner.reservation_lifetime()).min();
+    if let Some(shortest) = shortest.filter(|_| !inner.account().is_settled) {
+        let permit = Arc::downgrade(&inner);
+        let renewal = inner.pipeline.renewals.start(permit, shortest);
+        inner.account().renewal = renewal;
+    }
+    inner
 }
 
 impl fmt::Debug for Permit {

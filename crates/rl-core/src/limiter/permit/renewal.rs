@@ -55,7 +55,8 @@ async fn renew_reservation(permit: &PermitInner, deadline: Duration) -> bool {
     let PermitInner { pipeline, subject, decision, .. } = permit;
     let call = pipeline.breaker.observe();
     let change = ReservationChange::Renew(lifetime);
-    let Some(renewed) = pipeline.stores.change_reservation(decision, subject, expires, change)
+    let Some(renewed) =
+        pipeline.stores.change_reservation(decision, permit.counters(), expires, change)
     else {
         return false;
     };
@@ -91,7 +92,7 @@ async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration)
     let renewed = if account.is_lapsed {
         Ok(None)
     } else {
-        let renewed = pipeline.stores.renew(decision, subject, account.leased);
+        let renewed = pipeline.stores.renew(decision, permit.counters(), account.leased);
         timeout(deadline, renewed).await.unwrap_or_else(|_| Err(timed_out()))
     };
     let renewed = match renewed {
@@ -148,7 +149,8 @@ async fn take_again(
     // twice below.
     if !was_lapsed && places.limits().len() > 1 {
         let units = decision.charged();
-        pipeline.stores.refund(decision, subject, RefundOf::Permits, leased, units).await?;
+        let counters = permit.counters();
+        pipeline.stores.refund(decision, counters, RefundOf::Permits, leased, units).await?;
     }
     let taken = take(permit, places, Mode::Check).await?;
     let is_retaken = taken.is_allowed();
@@ -160,6 +162,7 @@ async fn take_again(
 
 /// Charges the units in the store that has counted the request.
 async fn take(permit: &PermitInner, places: &Policy, mode: Mode) -> Result<Decision, StoreError> {
-    let PermitInner { pipeline, subject, decision, .. } = permit;
-    pipeline.stores.charge(decision, places, subject, mode, decision.charged()).await
+    let PermitInner { pipeline, decision, .. } = permit;
+    let (counters, units) = (permit.counters(), decision.charged());
+    pipeline.stores.charge(decision, places, counters, mode, units).await
 }

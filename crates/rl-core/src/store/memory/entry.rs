@@ -131,6 +131,20 @@ impl Entry {
         }
     }
 
+    /// Checks that a charge under `policy` at `at` leaves no more states of other policies than the
+    /// store holds.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error that [`decide`](Self::decide) would return.
+    pub(super) fn check_states(&self, policy: &Policy, at: Timestamp) -> Result<(), TooManyStates> {
+        match self {
+            // A packed entry has fewer states than that.
+            Self::Packed(_) => Ok(()),
+            Self::Unpacked(entry) => entry.check_states(policy, at),
+        }
+    }
+
     /// Changes the states of the policy's limits. Calls `change` with the index of each limit in
     /// use.
     pub(super) fn amend(

@@ -11,13 +11,15 @@
 //!
 //! One decision hashes the subject, locks the shard, reads the clock, finds the entry, and runs the
 //! plan of the policy over its states (`run.rs`, `algorithm/plan.rs`). The plan judges all limits,
-//! then charges all of them or none. Two shortcuts decide nearly all requests under fixed windows:
+//! then charges all of them or none. A request of several parts locks the shards of all its subjects
+//! (`parts.rs`). Two shortcuts decide nearly all requests under fixed windows:
 //! one comparison of the lanes of a packed entry, or one addition for each window of an unpacked
 //! entry.
 
 mod entry;
 mod layout;
 mod packed_entry;
+mod parts;
 mod run;
 mod shard;
 mod table;
@@ -154,6 +156,11 @@ fn decide_fully(
     answer
 }
 
+/// Returns whether a request has one part, which is enforced and disclosed.
+fn is_of_one_part(request: &DecideRequest<'_>) -> bool {
+    matches!(request.parts, [part] if part.is_plain())
+}
+
 /// Returns the error of a charge that would exceed the states that one subject may have.
 #[cold]
 fn too_many_states() -> StoreError {
@@ -165,8 +172,8 @@ fn too_many_states() -> StoreError {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        if let Err(error) = request.sole_part() {
-            return MaybeReady::ready(Err(error));
+        if !is_of_one_part(&request) {
+            return MaybeReady::ready(self.decide_parts(&request));
         }
         let result = match self.try_decide(&request, &|| MaybeReady::Ready(None)) {
             MaybeReady::Ready(Some(decision)) => Ok(decision),
@@ -180,8 +187,11 @@ impl<C: Clock> Store for MemoryStore<C> {
         request: &DecideRequest<'_>,
         otherwise: &dyn Fn() -> MaybeReady<Decision>,
     ) -> MaybeReady<Decision> {
-        let [part] = request.parts else { return otherwise() };
-        let subject = self.fingerprinter.fingerprint(request.namespace, part.subject);
+        let part = match request.parts {
+            [part] if part.is_plain() => part,
+            _ => return self.try_decide_parts(request, otherwise),
+        };
+        let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
         let mut shard = self.shard(subject);
         // The clock is read under the lock, so that decisions are made in the order of their times.
         let args = DecideArgs::new(part, request.mode, self.clock.now());
@@ -214,9 +224,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             RefundOf::Permits => shard.permit_holder(subject, &refund, now),
             RefundOf::All | RefundOf::Rates => subject,
         };
-        shard.amend(holder, refund.policy, now, |index, step, states, now| {
-            step.refund(states, now, refund.charged, refund.units_of(index));
-        });
+        shard.refund(holder, &refund, now);
         drop(shard);
         MaybeReady::ready(Ok(()))
     }

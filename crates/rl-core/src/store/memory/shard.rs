@@ -81,6 +81,48 @@ impl Shard {
         }
     }
 
+    /// Returns whether the subject has an entry.
+    pub(super) fn contains(&self, subject: Fingerprint) -> bool {
+        self.entries.get(subject).is_some()
+    }
+
+    /// Returns the number of newcomers that get an entry without an eviction.
+    pub(super) fn vacancies(&self) -> usize {
+        self.capacity.saturating_sub(self.entries.len())
+    }
+
+    /// Checks that a charge under `policy` at `at` needs no more states of the subject than the store
+    /// holds.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error that [`decide`](Self::decide) would return.
+    pub(super) fn check_states(
+        &self,
+        subject: Fingerprint,
+        policy: &Policy,
+        at: Timestamp,
+    ) -> Result<(), TooManyStates> {
+        self.entries.get(subject).map_or(Ok(()), |entry| entry.check_states(policy, at))
+    }
+
+    /// Refunds units to the states in the entry of `holder`.
+    #[inline]
+    pub(super) fn refund(&mut self, holder: Fingerprint, refund: &Refund<'_>, now: Timestamp) {
+        self.amend(holder, refund.policy, now, |index, step, states, now| {
+            step.refund(states, now, refund.charged, refund.units_of(index));
+        });
+    }
+
+    /// Removes the charge of a newcomer: its entry, or its units in the entry that newcomers share.
+    pub(super) fn undo_newcomer(&mut self, subject: Fingerprint, refund: &Refund<'_>) {
+        if self.contains(subject) {
+            self.entries.remove(subject);
+        } else {
+            self.refund(Fingerprint::OVERFLOW, refund, refund.charged);
+        }
+    }
+
     /// Returns the number of entries, expired ones included.
     pub(super) fn len(&self) -> usize {
         self.entries.len()

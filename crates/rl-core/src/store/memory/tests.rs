@@ -1,4 +1,5 @@
 mod flood;
+mod parts;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};

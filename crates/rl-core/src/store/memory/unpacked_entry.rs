@@ -217,6 +217,27 @@ impl UnpackedEntry {
         true
     }
 
+    /// Checks that a charge under `policy` at `at` leaves no more states of other policies than an
+    /// entry holds.
+    ///
+    /// # Errors
+    ///
+    /// Fails if too many of them still count.
+    pub(super) fn check_states(&self, policy: &Policy, at: Timestamp) -> Result<(), TooManyStates> {
+        if self.foreign().is_empty() && self.has_states_of(policy) {
+            return Ok(());
+        }
+        let is_foreign = |id| !policy.limits().iter().any(|named| named.state_id() == id);
+        let states = self.states();
+        let own = self.policy.limits().iter().zip(self.policy.plan().steps());
+        let own = own.filter(|(named, step)| {
+            is_foreign(named.state_id()) && !step.is_unused(states) && at < step.expires(states)
+        });
+        let left = self.foreign().iter();
+        let left = left.filter(|state| is_foreign(state.id) && at < state.expires);
+        if own.count() + left.count() > MAX_FOREIGN_STATES { Err(TooManyStates) } else { Ok(()) }
+    }
+
     /// Changes the states of the policy's limits. Calls `change` with the index of each limit in
     /// use.
     pub(super) fn amend(

@@ -251,7 +251,7 @@ impl RedisStore {
     fn part_request<'a>(&self, request: &DecideRequest<'a>) -> Result<PartRequest<'a>, StoreError> {
         let part = request.sole_part()?;
         Ok(PartRequest {
-            subject: self.keyed(request.namespace, part.subject),
+            subject: self.keyed(request.namespace_of(&part), part.subject),
             policy: part.policy,
             mode: request.mode,
             cost: part.cost,

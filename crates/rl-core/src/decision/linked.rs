@@ -1,0 +1,59 @@
+//! The decisions of type `D` that belong to another one: that of the limiter around it, and those of
+//! its parts.
+
+use smallvec::SmallVec;
+
+/// Further decisions that belong to a decision. Most decisions have none.
+#[derive(Debug)]
+pub(super) struct Linked<D> {
+    /// The decision of the limiter around the one that decided.
+    pub(super) outer: Option<D>,
+    /// The parts of a request that is counted under several subjects.
+    pub(super) parts: Option<DecidedParts<D>>,
+}
+
+/// The properties of the parts of a request, one bit for each part.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PartFlags {
+    /// The parts that deny nothing.
+    pub(crate) shadow: u8,
+    /// The parts that headers and messages do not describe.
+    pub(crate) undisclosed: u8,
+}
+
+impl PartFlags {
+    pub(super) const fn is_shadow(self, index: usize) -> bool {
+        self.shadow >> index & 1 == 1
+    }
+
+    pub(super) const fn is_disclosed(self, index: usize) -> bool {
+        self.undisclosed >> index & 1 == 0
+    }
+}
+
+/// The parts of a decision, except the governing one, which is the decision itself.
+#[derive(Clone, Debug)]
+pub(super) struct DecidedParts<D> {
+    pub(super) others: SmallVec<[D; 2]>,
+    pub(super) flags: PartFlags,
+    /// The position of the part that the decision itself describes.
+    pub(super) governing: Option<usize>,
+    /// Whether an enforced part denied the request.
+    pub(super) is_denied: bool,
+}
+
+impl<D> DecidedParts<D> {
+    /// Returns the number of parts.
+    pub(super) fn len(&self) -> usize {
+        self.others.len() + usize::from(self.governing.is_some())
+    }
+
+    /// Returns the part at `index`. `own` is the decision to which the parts belong.
+    pub(super) fn get<'a>(&'a self, index: usize, own: &'a D) -> &'a D {
+        match self.governing {
+            Some(governing) if governing == index => own,
+            Some(governing) if governing < index => &self.others[index - 1],
+            _ => &self.others[index],
+        }
+    }
+}

@@ -1,0 +1,34 @@
+use crate::model::{Cost, Subject};
+use crate::policy::Policy;
+use crate::store::{Namespace, Part};
+
+/// Identifies the counters of a subject.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counters<'a> {
+    /// The namespace, if it is not the limiter's own.
+    pub(super) namespace: Option<&'a Namespace>,
+    pub(super) subject: &'a Subject,
+}
+
+impl<'a> Counters<'a> {
+    /// Returns a part that charges the counters.
+    pub(super) const fn part(self, policy: &'a Policy, cost: Cost) -> Part<'a> {
+        let part = Part::new(self.subject, policy, cost);
+        match self.namespace {
+            Some(namespace) => part.with_namespace(namespace),
+            None => part,
+        }
+    }
+}
+
+impl<'a> From<&'a Subject> for Counters<'a> {
+    fn from(subject: &'a Subject) -> Self {
+        Self { namespace: None, subject }
+    }
+}
+
+impl<'a> From<&Part<'a>> for Counters<'a> {
+    fn from(part: &Part<'a>) -> Self {
+        Self { namespace: part.namespace, subject: part.subject }
+    }
+}

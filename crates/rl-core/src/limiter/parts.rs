@@ -1,0 +1,252 @@
+//! Operations on requests that are counted under several subjects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::administration::reset_named;
+use super::counters::Counters;
+use super::operation::Operation;
+use super::owned_parts::OwnedParts;
+use super::pipeline::Pipeline;
+use super::places::without_permits;
+use super::stores::both;
+use super::waiting::{Wait, WaitingRequest};
+use super::{Permit, RateLimiter, ResetError};
+use crate::decision::{Decision, Origin};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, Mode};
+use crate::observe;
+use crate::store::{DecideRequest, Namespace, Part, RefundOf, StoreFuture};
+
+/// # Requests of several parts
+///
+/// A request may belong to several subjects at once: its key, its customer, the whole fleet. Each is
+/// a [`Part`] with limits and a cost of its own. All parts are decided in one step: all are charged,
+/// or none.
+///
+/// * A denial by one part changes no counter of the others. The order of the parts does not matter.
+/// * Counters belong to the namespace and the subject of a part. If two parts have the same, their
+///   costs are added, and both report the same status. A limit that counts requests counts one.
+/// * The failure policy, the circuit breaker and the fallback apply to the request as a whole.
+/// * A request without parts is not limited.
+/// * A request has at most [`Part::MAX`] parts. One with more is a configuration failure, and so is
+///   one with unequal limits for the same counters.
+impl RateLimiter {
+    /// Returns the namespace in which the limiter counts.
+    #[must_use]
+    pub fn namespace(&self) -> &Namespace {
+        &self.pipeline.stores.namespace
+    }
+
+    /// Charges the cost of each part to all its limits, or nothing to any part.
+    ///
+    /// # Examples
+    ///
+    /// A key that is over its limit does not use up the fleet's:
+    ///
+    /// ```
+    /// use rl_core::{Limit, Part, Policy, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(2)).build()?;
+    /// let fleet = limiter.namespace().rule("fleet")?;
+    /// let (of_key, of_fleet) = (Policy::new([Limit::per_minute(2)])?, Policy::new([Limit::per_hour(100)])?);
+    /// let (key, all) = (Subject::consumer("abc123"), Subject::global());
+    /// let of_fleet = Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet);
+    ///
+    /// for _ in 0..5 {
+    ///     let decision = limiter.check_parts(&[Part::new(&key, &of_key, 1.into()), of_fleet]).await;
+    ///     let waits: Vec<_> = decision.parts().map(|part| part.is_over()).collect();
+    ///     assert_eq!(waits, [!decision.is_allowed(), false]);
+    /// }
+    /// let usage = limiter.usage_of_part(of_fleet).await?;
+    /// assert_eq!(usage.limits().next().map(|hour| hour.used()), Some(2));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`check`](Self::check): if the future is dropped before it is ready, the units may or may
+    /// not have been charged.
+    pub fn check_parts(&self, parts: &[Part<'_>]) -> MaybeReady<Decision> {
+        self.decide_parts(parts, Mode::Check, false)
+    }
+
+    /// Charges as many units to the parts as all of them grant: to each part `n` units, or its cost
+    /// if that is less. The request is denied if `n` is zero.
+    pub fn check_parts_up_to(&self, parts: &[Part<'_>]) -> MaybeReady<Decision> {
+        self.decide_parts(parts, Mode::CheckUpTo, false)
+    }
+
+    /// Decides whether the cost of each part would be granted now. Charges nothing.
+    pub fn peek_parts(&self, parts: &[Part<'_>]) -> MaybeReady<Decision> {
+        self.decide_parts(parts, Mode::Peek, false)
+    }
+
+    /// Charges units that were already used, even beyond the limits. Concurrency limits are not
+    /// charged.
+    pub fn charge_parts(&self, parts: &[Part<'_>]) -> MaybeReady<Decision> {
+        self.decide_parts(parts, Mode::Charge, false)
+    }
+
+    /// Decides in one of the modes. If `reserves`, the charge is a reservation, provided that the
+    /// limiter makes any.
+    pub(crate) fn decide_parts(
+        &self,
+        parts: &[Part<'_>],
+        mode: Mode,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        self.pipeline.decide_parts(parts, mode, reserves)
+    }
+
+    /// Decides like [`check_parts`](Self::check_parts). If the limits deny the request, it waits until
+    /// they allow it, as [`check_waiting`](Self::check_waiting) does.
+    ///
+    /// The request waits in one queue: that of the part that denies it for the longest time, or that of
+    /// a part for which requests wait already.
+    pub fn check_parts_waiting(
+        &self,
+        parts: &[Part<'_>],
+        at_most: Duration,
+        queue: usize,
+    ) -> MaybeReady<Decision> {
+        self.decide_parts_or_wait(parts, Wait { at_most, queue, reserves: false })
+    }
+
+    /// Decides, and waits in a queue while the limits deny the request.
+    pub(crate) fn decide_parts_or_wait(
+        &self,
+        parts: &[Part<'_>],
+        wait: Wait,
+    ) -> MaybeReady<Decision> {
+        WaitingRequest::of_parts(&self.pipeline, parts, wait).check()
+    }
+
+    /// Decides like [`check_parts`](Self::check_parts), and returns a permit. The permit holds the
+    /// units of concurrency limits of all parts, and can still change the cost of each part.
+    pub fn acquire_parts(&self, parts: &[Part<'_>]) -> MaybeReady<Permit> {
+        match self.decide_parts(parts, Mode::Check, true) {
+            MaybeReady::Ready(Some(decision)) => {
+                MaybeReady::ready(self.permit_of_parts(parts, decision))
+            }
+            later => {
+                let (this, owned) = (self.clone(), OwnedParts::new(parts));
+                later.map(move |decision| this.permit_of_parts(&owned.as_parts(), decision))
+            }
+        }
+    }
+
+    /// Returns the permit for a request of these parts that was decided before. Call it once for each
+    /// decision, because each permit is settled.
+    pub fn permit_of_parts(&self, parts: &[Part<'_>], decision: Decision) -> Permit {
+        Permit::of_parts(&self.pipeline, parts, decision)
+    }
+
+    /// Refunds units of the charge of `decision` to each part: `units` has one number for each.
+    ///
+    /// Call it once for each decision, with the parts of the request. At most the charged units of a
+    /// part are refunded, and only those that still count.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the store fails. Units may have been refunded nevertheless.
+    pub fn refund_parts(
+        &self,
+        parts: &[Part<'_>],
+        decision: &Decision,
+        units: &[u64],
+    ) -> StoreFuture<()> {
+        let refunds: SmallVec<[_; 4]> = parts
+            .iter()
+            .zip(units)
+            .enumerate()
+            .filter_map(|(index, (part, units))| {
+                let decision = decision.of_part(index)?;
+                let (units, stores) = ((*units).min(decision.charged()), &self.pipeline.stores);
+                let counters = Counters::from(part);
+                Some(stores.refund(&decision, counters, RefundOf::All, decision.at(), units))
+            })
+            .collect();
+        refunds.into_iter().fold(MaybeReady::ready(Ok(())), both)
+    }
+
+    /// Returns the status of each limit of a part. Charges nothing, and the failure policy does not
+    /// apply. The cost of the part is ignored.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the store fails.
+    pub fn usage_of_part(&self, part: Part<'_>) -> StoreFuture<Decision> {
+        self.pipeline.stores.usage(part.policy, &part)
+    }
+
+    /// Resets the limit called `name` of a part, or all its limits.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the policy has no limit of this name, or if the store fails.
+    pub fn reset_part(
+        &self,
+        part: Part<'_>,
+        name: Option<&str>,
+    ) -> MaybeReady<Result<(), ResetError>> {
+        reset_named(&self.pipeline, part.policy, &part, name)
+    }
+}
+
+impl Pipeline {
+    /// Decides a request of several parts, by the fast path if it applies.
+    pub(super) fn decide_parts(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        mode: Mode,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        let by_steps = || {
+            let operation = Operation { reserves, ..self.operation(mode) };
+            self.decide_parts_by_steps(parts, operation)
+        };
+        let needs_only_store = |part: &Part<'_>| {
+            let is_whole = mode != Mode::Charge || !part.policy.has_permits();
+            is_whole && !part.is_shadow() && part.policy.needs_only_store(mode.required(part.cost))
+        };
+        let is_fast = self.has_fast_path
+            && !observe::may_decisions_be_logged()
+            && !parts.is_empty()
+            && parts.iter().all(needs_only_store);
+        if !is_fast {
+            return by_steps();
+        }
+        let request = DecideRequest::new(&self.stores.namespace, parts, mode);
+        self.stores.primary.try_decide(&request, &by_steps)
+    }
+
+    /// Decides a request of several parts step by step. The policies are known already.
+    pub(super) fn decide_parts_by_steps(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+    ) -> MaybeReady<Decision> {
+        let Some(first) = parts.first() else {
+            return MaybeReady::ready(Decision::undecided(Cost::ZERO, Origin::Unlimited));
+        };
+        if !self.enabled {
+            let decision = Decision::undecided(first.cost, Origin::Disabled);
+            return MaybeReady::ready(self.finish(parts, operation, decision));
+        }
+        if operation.mode != Mode::Charge || !parts.iter().any(|part| part.policy.has_permits()) {
+            return self.decide_with_policies(parts, operation);
+        }
+        // A charge is for finished work, which needs no unit of a concurrency limit. A part without
+        // other limits is charged nothing.
+        let rates: Vec<_> = parts.iter().map(|part| without_permits(part.policy)).collect();
+        let charged = parts.iter().zip(&rates).map(|(part, rates)| match rates {
+            Some(policy) => Part { policy, ..*part },
+            None => Part { cost: Cost::ZERO, ..*part },
+        });
+        self.decide_with_policies(&charged.collect::<Vec<_>>(), operation)
+    }
+}

@@ -1,0 +1,281 @@
+//! Requests that are counted under several subjects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Faulty, alice};
+use crate::decision::{Decision, GoverningLimit, Origin, RetryAfter};
+use crate::limiter::{OnFailure, RateLimiter, Share};
+use crate::model::{Cost, FailureKind, Limit, Subject};
+use crate::policy::Policy;
+use crate::store::memory::MemoryStore;
+use crate::store::{Namespace, Part};
+use crate::time::TokioClock;
+
+/// The rules of the tests: their policies, and the namespaces in which they count.
+struct Rules {
+    limiter: RateLimiter,
+    fleet: (Namespace, Policy),
+    key: (Namespace, Policy),
+}
+
+const ONE: Cost = Cost::ONE;
+
+fn policy(limits: &[&str]) -> Policy {
+    Policy::new(limits.iter().map(|limit| limit.parse().unwrap())).unwrap()
+}
+
+/// Creates rules with these limits of the fleet and of each key.
+fn rules(limiter: RateLimiter, fleet: &[&str], key: &[&str]) -> Rules {
+    let rule = |name: &str| limiter.namespace().rule(name).unwrap();
+    let (fleet, key) = ((rule("fleet"), policy(fleet)), (rule("key"), policy(key)));
+    Rules { limiter, fleet, key }
+}
+
+fn in_memory() -> RateLimiter {
+    RateLimiter::builder().limit(Limit::per_second(1)).build().unwrap()
+}
+
+impl Rules {
+    fn parts<'a>(&'a self, key: &'a Subject, all: &'a Subject) -> [Part<'a>; 2] {
+        let (names, policies) = ((&self.key.0, &self.fleet.0), (&self.key.1, &self.fleet.1));
+        [
+            Part::new(key, policies.0, ONE).with_namespace(names.0),
+            Part::new(all, policies.1, ONE).with_namespace(names.1),
+        ]
+    }
+
+    async fn used(&self, part: Part<'_>) -> Vec<u64> {
+        let usage = self.limiter.usage_of_part(part).await.unwrap();
+        usage.limits().map(|limit| limit.used()).collect()
+    }
+}
+
+fn over(decision: &Decision) -> Vec<bool> {
+    decision.parts().map(|part| part.is_over()).collect()
+}
+
+/// Two nested limiters would charge the fleet thirty times.
+#[tokio::test]
+async fn an_abusive_key_uses_up_nothing_of_the_fleet() {
+    let rules = rules(in_memory(), &["1000/minute"], &["1/minute"]);
+    let (key, all) = (alice(), Subject::global());
+    let parts = rules.parts(&key, &all);
+    let mut denied = 0;
+    for _ in 0..30 {
+        let decision = rules.limiter.check_parts(&parts).await;
+        denied += u64::from(!decision.is_allowed());
+    }
+    assert_eq!(denied, 29);
+    assert_eq!(rules.used(parts[1]).await, [1]);
+}
+
+#[tokio::test]
+async fn a_part_that_is_not_disclosed_shows_no_numbers() {
+    let rules = rules(in_memory(), &["1/minute"], &["2/hour"]);
+    let (key, all) = (alice(), Subject::global());
+    let [of_key, of_fleet] = rules.parts(&key, &all);
+    let parts = [of_fleet.undisclosed(), of_key];
+
+    let allowed = rules.limiter.check_parts(&parts).await;
+    assert_eq!((allowed.is_allowed(), allowed.governing_part()), (true, Some(1)));
+    assert_eq!(allowed.policy(), Some(of_key.policy), "the fleet has fewer units left");
+
+    let denied = rules.limiter.check_parts(&parts).await;
+    assert!(!denied.is_allowed());
+    assert_eq!((over(&denied), denied.denying_part()), (vec![true, false], Some(0)));
+    assert_eq!(denied.governing(GoverningLimit::ShortestActive).map(|limit| limit.max()), None);
+    assert!(matches!(denied.retry_after(), RetryAfter::In(wait) if wait.as_secs() >= 59));
+
+    let alone = rules.limiter.check_parts(&[of_fleet.undisclosed()]).await;
+    assert!(!alone.is_allowed() && alone.limits().next().is_none());
+    assert_eq!((alone.governing_part(), alone.parts().len()), (None, 1));
+}
+
+#[tokio::test]
+async fn the_part_that_denies_for_the_longest_time_governs() {
+    let rules = rules(in_memory(), &["1/minute"], &["1/hour", "1/second"]);
+    let (key, all) = (alice(), Subject::global());
+    let parts = rules.parts(&key, &all);
+    assert!(rules.limiter.check_parts(&parts).await.is_allowed());
+    let denied = rules.limiter.check_parts(&parts).await;
+    assert_eq!((over(&denied), denied.governing_part()), (vec![true, true], Some(0)));
+    assert!(matches!(denied.retry_after(), RetryAfter::In(wait) if wait.as_secs() >= 3_599));
+    let never =
+        rules.limiter.check_parts(&[parts[0], Part { cost: Cost::new(2), ..parts[1] }]).await;
+    assert_eq!(never.retry_after(), RetryAfter::Never);
+}
+
+/// A part in shadow counts what it would count if it were enforced.
+#[tokio::test]
+async fn a_part_in_shadow_denies_nothing_and_counts_whole_requests() {
+    let rules = rules(in_memory(), &["9/minute"], &["1/minute", "5/hour"]);
+    let (key, all) = (alice(), Subject::global());
+    let [of_key, of_fleet] = rules.parts(&key, &all);
+    let parts = [of_key.shadow(), of_fleet];
+    for expected in [vec![false, false], vec![true, false]] {
+        let decision = rules.limiter.check_parts(&parts).await;
+        assert!(decision.is_allowed());
+        assert_eq!((over(&decision), decision.retry_after()), (expected, RetryAfter::Now));
+        assert_eq!(decision.governing_part(), Some(1));
+    }
+    assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![1, 1], vec![2]));
+    let alone = rules.limiter.check_parts(&parts[..1]).await;
+    assert!(alone.is_allowed());
+    assert_eq!(alone.over_in_shadow().count(), 1);
+    // The settlement of a request must not charge a part that was not charged.
+    let permit = rules.limiter.acquire_parts(&parts).await;
+    permit.set_cost(4);
+    permit.settle().await.unwrap();
+    assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![1, 1], vec![6]));
+}
+
+#[tokio::test]
+async fn each_part_of_a_permit_is_settled_at_its_own_cost() {
+    let rules = rules(in_memory(), &["9000/minute"], &["9/minute", "2:concurrency"]);
+    let (key, all) = (alice(), Subject::global());
+    let [of_key, of_fleet] = rules.parts(&key, &all);
+    let parts = [of_key, Part { cost: Cost::new(600), ..of_fleet }];
+    let permit = rules.limiter.acquire_parts(&parts).await;
+    assert!(permit.decision().is_allowed());
+    assert_eq!(permit.decision().parts().len(), 2);
+    let other = rules.limiter.acquire_parts(&rules.parts(&key, &all)).await;
+    assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![2, 2], vec![601]));
+
+    let denied = rules.limiter.acquire_parts(&parts).await;
+    assert_eq!(over(denied.decision()), [true, false]);
+    denied.set_cost(7);
+    drop(denied);
+    permit.set_part_cost(1, 150);
+    permit.settle().await.unwrap();
+    assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![2, 1], vec![151]));
+    other.add_part_cost(1, 9);
+    drop(other);
+    assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![2, 0], vec![160]));
+}
+
+#[tokio::test]
+async fn each_part_is_refunded_its_own_units() {
+    let rules = rules(in_memory(), &["1000/minute"], &["9/minute"]);
+    let (key, all) = (alice(), Subject::global());
+    let [of_key, of_fleet] = rules.parts(&key, &all);
+    let parts = [Part { cost: Cost::new(3), ..of_key }, Part { cost: Cost::new(600), ..of_fleet }];
+    let decision = rules.limiter.check_parts(&parts).await;
+    rules.limiter.refund_parts(&parts, &decision, &[1, 900]).await.unwrap();
+    assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![2], vec![0]));
+    rules.limiter.reset_part(of_key, Some("minute")).await.unwrap();
+    assert_eq!(rules.used(of_key).await, [0]);
+    assert!(rules.limiter.reset_part(of_key, Some("hour")).await.is_err());
+}
+
+/// The smaller cost does not bound the larger one: a request, and its tokens.
+#[tokio::test]
+async fn a_check_up_to_grants_every_part_the_same_units_or_its_cost() {
+    let rules = rules(in_memory(), &["100/minute"], &["40/minute"]);
+    let (key, all) = (alice(), Subject::global());
+    let [of_key, of_fleet] = rules.parts(&key, &all);
+    let of = |key: u64, fleet: u64| {
+        [Part { cost: key.into(), ..of_key }, Part { cost: fleet.into(), ..of_fleet }]
+    };
+    for (costs, expected) in [
+        ((50, 60), vec![40, 40]),
+        ((0, 50), vec![0, 50]),
+        ((1, 1), vec![0, 0]),
+        ((0, 50), vec![0, 10]),
+    ] {
+        let decision = rules.limiter.check_parts_up_to(&of(costs.0, costs.1)).await;
+        let charged: Vec<_> = decision.parts().map(|part| part.charged()).collect();
+        assert_eq!(charged, expected, "{costs:?}");
+    }
+}
+
+#[tokio::test]
+async fn work_that_is_done_already_is_charged_to_the_rates_of_all_parts() {
+    let rules = rules(in_memory(), &["2:concurrency"], &["1/minute", "2:concurrency"]);
+    let (key, all) = (alice(), Subject::global());
+    let [of_key, of_fleet] = rules.parts(&key, &all);
+    let decision = rules.limiter.charge_parts(&[Part { cost: 5.into(), ..of_key }, of_fleet]).await;
+    assert!(decision.is_allowed());
+    assert_eq!((rules.used(of_key).await, rules.used(of_fleet).await), (vec![5, 0], vec![0]));
+}
+
+#[tokio::test]
+async fn a_block_of_one_part_denies_without_a_store() {
+    let store = Arc::new(Faulty::default());
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(Arc::clone(&store));
+    let rules = rules(limiter.build().unwrap(), &["9/minute"], &["9/minute"]);
+    let (key, all) = (alice(), Subject::global());
+    let [of_key, of_fleet] = rules.parts(&key, &all);
+    let blocked = of_fleet.policy.blocked_until(None);
+    let blocked = Part { policy: &blocked, ..of_fleet };
+    let denied = rules.limiter.check_parts(&[of_key, blocked]).await;
+    assert_eq!((denied.is_allowed(), denied.origin()), (false, Origin::Policy));
+    assert_eq!((over(&denied), store.asked()), (vec![false, true], 0));
+    assert!(rules.limiter.check_parts(&[of_key, blocked.shadow()]).await.is_allowed());
+    assert!(rules.limiter.check_parts(&[]).await.is_allowed());
+}
+
+#[tokio::test]
+async fn the_failure_policy_decides_for_all_parts() {
+    let store = Arc::new(Faulty::default());
+    let build = |on_failure, fallback: Option<MemoryStore>| {
+        let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(Arc::clone(&store));
+        let limiter = match fallback {
+            Some(fallback) => limiter.fallback(fallback, Share::with_instances(2)),
+            None => limiter.on_store_failure(on_failure),
+        };
+        rules(limiter.build().unwrap(), &["100/minute"], &["4/minute"])
+    };
+    store.fail_with(FailureKind::Unavailable);
+    let (key, all) = (alice(), Subject::global());
+    for (on_failure, expected) in [(OnFailure::Allow, true), (OnFailure::Reject, false)] {
+        let rules = build(on_failure, None);
+        let decision = rules.limiter.check_parts(&rules.parts(&key, &all)).await;
+        assert_eq!(decision.is_allowed(), expected);
+    }
+    let rules = build(OnFailure::Allow, Some(MemoryStore::new()));
+    let parts = rules.parts(&key, &all);
+    for expected in [true, true, false] {
+        let decision = rules.limiter.check_parts(&parts).await;
+        assert_eq!(decision.is_allowed(), expected);
+        assert_eq!(decision.origin(), Origin::Fallback(FailureKind::Unavailable));
+        assert_eq!(over(&decision), [!expected, false]);
+    }
+    // A charge to the fallback is refunded to the fallback.
+    let permit = rules.limiter.acquire_parts(&[Part { cost: 2.into(), ..parts[1] }]).await;
+    assert!(permit.decision().is_allowed());
+    // The share of two units can never grant three, but the whole limit could.
+    let large = [Part { cost: 3.into(), ..parts[0] }, parts[1]];
+    let undecided = rules.limiter.check_parts(&large).await;
+    assert_eq!(undecided.origin(), Origin::FailedClosed(FailureKind::Unavailable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_parts_waits_in_the_queue_of_the_part_that_denies() {
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(store);
+    let rules = rules(limiter.build().unwrap(), &["2/second"], &["9/second"]);
+    let (one, other, all) = (alice(), Subject::user("bob"), Subject::global());
+    let wait = |key: &Subject| {
+        let parts = rules.parts(key, &all);
+        rules.limiter.check_parts_waiting(&parts, Duration::from_secs(5), 9)
+    };
+    let asked = (0..6).map(|n| wait(if n % 2 == 0 { &one } else { &other }));
+    for decision in futures_of(asked.collect()).await {
+        assert!(decision.is_allowed());
+    }
+    assert!(rules.limiter.pipeline.wait_queues.is_empty());
+    assert_eq!(rules.used(rules.parts(&one, &all)[1]).await, [2]);
+    let none = rules.limiter.check_parts_waiting(&rules.parts(&one, &all), Duration::ZERO, 9).await;
+    assert!(!none.is_allowed());
+}
+
+/// Runs all futures at the same time.
+async fn futures_of(futures: Vec<crate::maybe_ready::MaybeReady<Decision>>) -> Vec<Decision> {
+    let tasks: Vec<_> = futures.into_iter().map(tokio::spawn).collect();
+    let mut decisions = Vec::new();
+    for task in tasks {
+        decisions.push(task.await.unwrap());
+    }
+    decisions
+}

@@ -1,0 +1,313 @@
+//! Requests of several parts: all are charged, or none.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{HOUR, invented, is_allowed, ready, store, two};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind, Limit, Mode, Subject};
+use crate::policy::Policy;
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Namespace, Part, Store};
+use crate::time::{Clock, Timestamp};
+
+fn decide<C: Clock>(store: &MemoryStore<C>, parts: &[Part<'_>], mode: Mode) -> Decision {
+    ready(store.decide(DecideRequest::new(&Namespace::default(), parts, mode)))
+}
+
+fn used<C: Clock>(store: &MemoryStore<C>, part: Part<'_>) -> u64 {
+    let usage = decide(store, &[Part { cost: Cost::ZERO, ..part }], Mode::Peek);
+    usage.limits().next().unwrap().used()
+}
+
+/// The windows of one subject in the model: for each limit, its beginning and the used units.
+type Windows = Vec<Option<(u64, u64)>>;
+
+/// A part of a random request: the rule, the subject and the cost.
+type RandomPart = (usize, usize, u64);
+
+/// The model: fixed windows from the first request, and whole requests that are granted or not.
+#[derive(Default)]
+struct Model(BTreeMap<(usize, usize), Windows>);
+
+impl Model {
+    /// Returns the used units of each limit of a subject at `now`.
+    fn used(&self, rules: &[Rule], rule: usize, subject: usize, now: u64) -> Vec<u64> {
+        let limits = rules[rule].limits.iter().enumerate();
+        let windows = self.0.get(&(rule, subject));
+        let open = |index: usize, seconds: u64| {
+            let (begin, used) = windows?[index]?;
+            (now < begin + seconds * 1_000_000).then_some(used)
+        };
+        limits.map(|(index, (_, seconds))| open(index, *seconds).unwrap_or(0)).collect()
+    }
+
+    /// Decides a request, and returns the units charged to each part; `None` if it is denied.
+    fn decide(
+        &mut self,
+        rules: &[Rule],
+        parts: &[RandomPart],
+        mode: Mode,
+        now: u64,
+    ) -> Option<Vec<u64>> {
+        let mut costs: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+        for (rule, subject, cost) in parts {
+            *costs.entry((*rule, *subject)).or_default() += cost;
+        }
+        let available = |model: &Self, rule: usize, subject: usize| {
+            let used = model.used(rules, rule, subject, now).into_iter();
+            let limits = rules[rule].limits.iter().zip(used);
+            limits.map(|((max, _), used)| max.saturating_sub(used)).min().unwrap_or(u64::MAX)
+        };
+        let scarce = |model: &Self| {
+            let enforced = costs.iter().filter(|((rule, _), _)| !rules[*rule].is_shadow);
+            let left =
+                enforced.map(|((rule, subject), cost)| (available(model, *rule, *subject), cost));
+            left.filter(|(left, cost)| left < cost).map(|(left, _)| left).min()
+        };
+        let common = match (mode, scarce(self)) {
+            (Mode::Charge, _) | (_, None) => u64::MAX,
+            (Mode::CheckUpTo, Some(left)) if left > 0 => left,
+            _ => return None,
+        };
+        let mut charged = BTreeMap::new();
+        for ((rule, subject), cost) in &costs {
+            let units = common.min(*cost);
+            let is_granted = units <= available(self, *rule, *subject) || mode == Mode::Charge;
+            let units = if is_granted && mode != Mode::Peek { units } else { 0 };
+            charged.insert((*rule, *subject), units);
+            if units > 0 {
+                let used = self.used(rules, *rule, *subject, now);
+                let empty = || vec![None; rules[*rule].limits.len()];
+                let windows = self.0.entry((*rule, *subject)).or_insert_with(empty);
+                for (index, window) in windows.iter_mut().enumerate() {
+                    let seconds = rules[*rule].limits[index].1;
+                    let is_open =
+                        window.is_some_and(|(begin, _)| now < begin + seconds * 1_000_000);
+                    let begin = window.filter(|_| is_open).map_or(now, |(begin, _)| begin);
+                    *window = Some((begin, used[index] + units));
+                }
+            }
+        }
+        let share = |(rule, subject, cost): &RandomPart| {
+            let left = charged.get_mut(&(*rule, *subject)).unwrap();
+            let share = (*left).min(*cost);
+            *left -= share;
+            share
+        };
+        Some(parts.iter().map(share).collect::<Vec<_>>())
+    }
+}
+
+/// Limits as pairs of the maximum and the seconds of the period.
+#[derive(Clone, Debug)]
+struct Rule {
+    limits: Vec<(u64, u64)>,
+    is_shadow: bool,
+}
+
+impl Rule {
+    fn policy(&self) -> Policy {
+        let limit =
+            |(max, seconds): &(u64, u64)| format!("{max}/{seconds}seconds").parse().unwrap();
+        Policy::new(self.limits.iter().map(limit)).unwrap()
+    }
+}
+
+/// Rules of one to nine windows, so that some records are packed and some are not.
+fn rules() -> impl Strategy<Value = Vec<Rule>> {
+    let periods = [1, 2, 3, 5, 7, 11, 13, 17, 60];
+    let limits = prop::sample::subsequence(periods.to_vec(), 1..=9);
+    let limits = limits.prop_flat_map(|periods| {
+        let maxima = prop::collection::vec(1..12_u64, periods.len());
+        maxima.prop_map(move |maxima| maxima.into_iter().zip(periods.clone()).collect())
+    });
+    let rule = (limits, prop::bool::weighted(0.2));
+    let rule = rule.prop_map(|(limits, is_shadow)| Rule { limits, is_shadow });
+    prop::collection::vec(rule, 1..4)
+}
+
+fn modes() -> impl Strategy<Value = Mode> {
+    prop_oneof![
+        6 => Just(Mode::Check),
+        3 => Just(Mode::CheckUpTo),
+        1 => Just(Mode::Peek),
+        1 => Just(Mode::Charge),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn random_requests_of_parts_are_charged_whole_or_not_at_all(
+        rules in rules(),
+        steps in prop::collection::vec(
+            (prop::collection::vec((0..3_usize, 0..3_usize, 0..5_u64), 1..=8), modes(), 0..3_000_u64),
+            1..80,
+        ),
+    ) {
+        let (store, clock) = store(10_000);
+        let policies: Vec<_> = rules.iter().map(Rule::policy).collect();
+        let name = |index: usize| Namespace::default().rule(&format!("rule-{index}")).unwrap();
+        let namespaces: Vec<_> = (0..rules.len()).map(name).collect();
+        let subjects = [0, 1, 2].map(invented);
+        let mut model = Model::default();
+        for (random, mode, millis) in steps {
+            clock.advance(Duration::from_millis(millis));
+            let random: Vec<_> =
+                random.into_iter().map(|(rule, s, cost)| (rule % rules.len(), s, cost)).collect();
+            let part = |(rule, subject, cost): &RandomPart| {
+                let part = Part::new(&subjects[*subject], &policies[*rule], Cost::new(*cost));
+                let part = part.with_namespace(&namespaces[*rule]);
+                if rules[*rule].is_shadow { part.shadow() } else { part }
+            };
+            let parts: Vec<_> = random.iter().map(part).collect();
+            let now = clock.now().as_micros();
+            let expected = model.decide(&rules, &random, mode, now);
+            let decision = decide(&store, &parts, mode);
+            prop_assert_eq!(decision.is_allowed(), expected.is_some(), "{:?}", decision);
+            let nothing = vec![0; parts.len()];
+            let charged: Vec<_> = decision.parts().map(|part| part.charged()).collect();
+            prop_assert_eq!(&charged, expected.as_ref().unwrap_or(&nothing));
+            for ((rule, subject, _), part) in random.iter().zip(decision.parts()) {
+                let used: Vec<_> = part.limits().map(|limit| limit.used()).collect();
+                prop_assert_eq!(used, model.used(&rules, *rule, *subject, now));
+            }
+        }
+    }
+}
+
+/// Every part of a request is judged and charged at one time, that of the latest change.
+#[test]
+fn a_clock_that_steps_back_gives_all_parts_one_time() {
+    let (store, clock) = store(1_000);
+    let (policy, [one, other]) = (two(), [1, 2].map(invented));
+    let late = clock.now().plus_micros(5_000_000);
+    clock.set(late);
+    assert!(is_allowed(&store, &policy, &one));
+    clock.set(Timestamp::from_micros(late.as_micros() - 3_000_000));
+    let parts = [&other, &one].map(|subject| Part::new(subject, &policy, Cost::ONE));
+    let decision = decide(&store, &parts, Mode::Check);
+    assert!(decision.is_allowed());
+    let times: Vec<_> = (0..2).map(|index| decision.of_part(index).unwrap().at()).collect();
+    assert_eq!(times, [late, late]);
+    assert!(decision.parts().all(|part| part.limits().all(|limit| limit.reset_after() == HOUR)));
+}
+
+#[test]
+fn requests_that_no_store_can_decide_are_refused() {
+    let (store, _) = store(1_000);
+    let (two, three) = (two(), Policy::new([Limit::per_hour(3)]).unwrap());
+    let subjects: Vec<_> = (0..9).map(invented).collect();
+    let nine: Vec<_> = subjects.iter().map(|one| Part::new(one, &two, Cost::ONE)).collect();
+    let unequal = [&two, &three].map(|policy| Part::new(&subjects[0], policy, Cost::ONE));
+    for (parts, expected) in [
+        (&[][..], "a request of 0 parts: expected 1 to 8"),
+        (&nine, "a request of 9 parts: expected 1 to 8"),
+        (&unequal, "part 1 counts the subject of another part in one namespace, but under other"),
+    ] {
+        let namespace = Namespace::default();
+        let request = DecideRequest::new(&namespace, parts, Mode::Check);
+        let MaybeReady::Ready(Some(Err(error))) = store.decide(request) else { panic!() };
+        assert_eq!(error.kind(), FailureKind::Unsupported);
+        assert!(error.detail().unwrap().starts_with(expected), "{error:?}");
+    }
+    assert!(store.is_empty());
+}
+
+/// In a store that is full of denied subjects, newcomers are counted together. If that entry denies
+/// one of them, the others must not stay charged.
+#[test]
+fn a_request_with_a_newcomer_that_finds_no_room_is_charged_whole_or_not_at_all() {
+    let (store, _) = store(64);
+    let policy = two();
+    // Every shard holds one subject, which is denied and so cannot be evicted.
+    for n in 0..5_000 {
+        while is_allowed(&store, &policy, &invented(n)) {}
+    }
+    let known: Vec<_> = (0..5_000)
+        .map(invented)
+        .filter(|one| used(&store, Part::new(one, &policy, Cost::ZERO)) == 2)
+        .collect();
+    assert!(known.len() >= 64, "one for each shard");
+    // The parts have room for eight units in the shared entries.
+    let roomy = Policy::new([Limit::per_hour(8)]).unwrap();
+    let mut allowed = 0;
+    for n in 0..400 {
+        let newcomers = [0, 1, 2].map(|part| Subject::consumer(&format!("{n}-{part}")));
+        let parts = newcomers.each_ref().map(|one| Part::new(one, &roomy, Cost::new(3)));
+        let before: u64 = parts.iter().map(|part| used(&store, *part)).sum();
+        let decision = decide(&store, &parts, Mode::Check);
+        let charged: Vec<_> = decision.parts().map(|part| part.charged()).collect();
+        assert_eq!(charged, [if decision.is_allowed() { 3 } else { 0 }; 3]);
+        assert_eq!(before, 0, "a peek of a newcomer reports an unused limit");
+        allowed += u64::from(decision.is_allowed());
+    }
+    // At most two requests of three units fit into each of the 64 shared entries.
+    assert!((1..=64 * 2).contains(&allowed), "{allowed}");
+    for one in &known {
+        assert_eq!(used(&store, Part::new(one, &policy, Cost::ZERO)), 2);
+    }
+}
+
+#[test]
+fn eight_threads_with_overlapping_parts_charge_exactly_the_allowed_requests() {
+    const THREADS: usize = 8;
+    const REQUESTS: usize = 4_000;
+    const SUBJECTS: usize = 12;
+
+    let (store, _) = store(10_000);
+    let store = Arc::new(store);
+    let policies = ["300/hour", "900/hour:gcra:burst=900", "700/hour:sliding-log"];
+    let policies = policies.map(|limit| Policy::new([limit.parse().unwrap()]).unwrap());
+    let names = ["a", "b", "c"].map(|name| Namespace::default().rule(name).unwrap());
+    let subjects: Vec<_> = (0..SUBJECTS).map(invented).collect();
+    let charged: Vec<[[u64; SUBJECTS]; 3]> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (store, policies, names, subjects) = (&store, &policies, &names, &subjects);
+                scope.spawn(move || {
+                    let mut charged = [[0; SUBJECTS]; 3];
+                    let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread as u64 + 1);
+                    let mut next = |below: usize| {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        (random >> 33) as usize % below
+                    };
+                    for _ in 0..REQUESTS {
+                        let chosen: Vec<_> = (0..=next(8))
+                            .map(|_| (next(3), next(SUBJECTS), next(3) as u64))
+                            .collect();
+                        let chosen = &chosen[..chosen.len().min(Part::MAX)];
+                        let parts: Vec<_> = chosen
+                            .iter()
+                            .map(|(rule, subject, cost)| {
+                                Part::new(&subjects[*subject], &policies[*rule], Cost::new(*cost))
+                                    .with_namespace(&names[*rule])
+                            })
+                            .collect();
+                        let decision = decide(store, &parts, Mode::Check);
+                        for ((rule, subject, cost), part) in chosen.iter().zip(decision.parts()) {
+                            let expected = if decision.is_allowed() { *cost } else { 0 };
+                            assert_eq!(part.charged(), expected);
+                            charged[*rule][*subject] += expected;
+                        }
+                    }
+                    charged
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (rule, policy) in policies.iter().enumerate() {
+        for (subject, of_subject) in subjects.iter().enumerate() {
+            let total: u64 = charged.iter().map(|charged| charged[rule][subject]).sum();
+            let part = Part::new(of_subject, policy, Cost::ZERO).with_namespace(&names[rule]);
+            assert_eq!(used(&store, part), total, "{policy} {subject}");
+            assert!(total <= policy.limits()[0].limit().capacity());
+        }
+    }
+}

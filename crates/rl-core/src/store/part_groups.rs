@@ -1,0 +1,125 @@
+//! The parts of a request, grouped by the counters that they charge.
+
+use smallvec::SmallVec;
+
+use super::{DecideRequest, Namespace, Part};
+use crate::decision::Decision;
+use crate::model::{Cost, FailureKind, StoreError, Subject};
+use crate::policy::Policy;
+
+/// The parts of a request that charge the same counters: those of one subject in one namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartGroup<'a, K> {
+    /// The key of the counters.
+    pub(crate) key: K,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) subject: &'a Subject,
+    pub(crate) policy: &'a Policy,
+    /// The sum of the costs.
+    pub(crate) cost: Cost,
+    pub(crate) is_shadow: bool,
+}
+
+/// The parts of a request, in groups with different keys.
+#[derive(Debug)]
+pub(crate) struct PartGroups<'a, K> {
+    groups: SmallVec<[PartGroup<'a, K>; 4]>,
+    parts: &'a [Part<'a>],
+    /// The group of each part.
+    group_of: [u8; Part::MAX],
+}
+
+impl<'a, K: Copy + Eq> PartGroups<'a, K> {
+    /// Groups the parts of `request` by `key`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too many,
+    /// or if parts with the same key differ in more than their cost.
+    pub(crate) fn new(
+        request: &DecideRequest<'a>,
+        key: impl Fn(&'a Namespace, &'a Subject) -> K,
+    ) -> Result<Self, StoreError> {
+        let parts = request.parts;
+        if !(1..=Part::MAX).contains(&parts.len()) {
+            return Err(unsupported(format!(
+                "a request of {} parts: expected 1 to {}",
+                parts.len(),
+                Part::MAX
+            )));
+        }
+        let mut grouped = Self { groups: SmallVec::new(), parts, group_of: [0; Part::MAX] };
+        for (index, part) in parts.iter().enumerate() {
+            let (namespace, subject) = (request.namespace_of(part), part.subject);
+            let key = key(namespace, subject);
+            let (Part { policy, cost, .. }, is_shadow) = (*part, part.is_shadow());
+            let known = grouped.groups.iter().position(|group| group.key == key);
+            grouped.group_of[index] = known.unwrap_or(grouped.groups.len()) as u8;
+            let Some(known) = known else {
+                let group = PartGroup { key, namespace, subject, policy, cost, is_shadow };
+                grouped.groups.push(group);
+                continue;
+            };
+            let group = &mut grouped.groups[known];
+            let is_same_policy = group.policy.is_same_handle(policy) || group.policy == policy;
+            if !is_same_policy || group.is_shadow != is_shadow {
+                return Err(unsupported(format!(
+                    "part {index} counts the subject of another part in one namespace, but under \
+                     other limits: give each rule a namespace of its own"
+                )));
+            }
+            group.cost = Cost::new(group.cost.units().saturating_add(cost.units()));
+        }
+        Ok(grouped)
+    }
+
+    /// Returns the groups, in the order of their first parts.
+    pub(crate) fn groups(&self) -> &[PartGroup<'a, K>] {
+        &self.groups
+    }
+
+    /// Returns the decision about the request. `decisions` are those of the groups, in their order.
+    ///
+    /// Parts of one group have the same status. They share the charge in their order, each up to
+    /// its cost.
+    pub(crate) fn decision(&self, mut decisions: SmallVec<[Decision; 4]>) -> Decision {
+        let flags = Part::flags(self.parts);
+        if decisions.len() == self.parts.len() {
+            return Decision::of_parts(flags, decisions);
+        }
+        let mut charged: SmallVec<[u64; 4]> = decisions.iter().map(Decision::charged).collect();
+        let decision = self.parts.iter().zip(self.group_of).map(|(part, group)| {
+            let group = usize::from(group);
+            let share = charged[group].min(part.cost.units());
+            charged[group] -= share;
+            decisions[group].clone().with_units(part.cost, share)
+        });
+        let all: SmallVec<[Decision; 4]> = decision.collect();
+        decisions.clear();
+        Decision::of_parts(flags, all)
+    }
+}
+
+/// Returns the largest number of units that all enforced groups grant, up to the cost of each.
+///
+/// `available` has the units that each group can be charged. A group of a smaller cost is charged
+/// its cost. Returns `None` if a group grants nothing of its cost, so that the request is denied.
+pub(crate) fn common_units<K>(groups: &[PartGroup<'_, K>], available: &[u64]) -> Option<u64> {
+    let enforced = groups.iter().zip(available).filter(|(group, _)| !group.is_shadow);
+    let scarce = enforced.filter(|(group, available)| **available < group.cost.units());
+    let units = scarce.map(|(_, available)| *available).min().unwrap_or(u64::MAX);
+    (units > 0).then_some(units)
+}
+
+/// Returns the units that a policy of these statuses grants at once.
+pub(crate) fn available(decision: &Decision) -> u64 {
+    let granted = decision.enforced().map(|status| match status.remaining() {
+        1.. if status.limit().counts_requests() => u64::MAX,
+        remaining => remaining,
+    });
+    granted.min().unwrap_or(u64::MAX)
+}
+
+fn unsupported(detail: String) -> StoreError {
+    StoreError::new(FailureKind::Unsupported).with_detail(detail)
+}
