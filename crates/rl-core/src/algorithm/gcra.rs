@@ -46,8 +46,8 @@ pub(super) struct Gcra {
     chargeable: u64,
 }
 
-/// A time or a duration with a fraction. The derived order is right, because the fraction is below
-/// `max`.
+/// A time or a duration with a fraction. The derived `Ord` is correct, because the fraction is
+/// below `max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Exact {
     micros: u64,

@@ -6,7 +6,7 @@
 //!
 //! Each file has a twin in `store/redis/scripts/algorithms/` that charges the same way. Only this
 //! module computes the status that a client sees. It computes it from the state that was stored
-//! here or on Redis. For a log on Redis, it uses the summary that the script replies.
+//! here or on Redis. For a log on Redis, it uses the summary that the script returns.
 //!
 //! A concurrency limit is a sliding log whose units are released. ARCHITECTURE.md lists the steps
 //! to add an algorithm.

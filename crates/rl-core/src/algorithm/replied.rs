@@ -46,7 +46,7 @@ impl State {
     }
 }
 
-/// Returns the number of integers that a script replies for `limit`: its state, or the summary of a
+/// Returns the number of integers that a script returns for `limit`: its state, or the summary of a
 /// log.
 pub(crate) fn replied_cells(limit: Limit) -> usize {
     match LimitCounter::new(limit) {
@@ -66,7 +66,7 @@ pub(crate) fn stored_cells(limit: Limit) -> usize {
 }
 
 /// Computes the outcome of `limit` for a request that needs `needed` units. `cells` are those that
-/// a script replied after its decision.
+/// a script returned after its decision.
 pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, needed: u64) -> Outcome {
     let (cells, needed) = (&cells.0[..], limit.units(needed));
     match LimitCounter::new(limit) {

@@ -43,7 +43,7 @@ pub(super) struct SlidingLog {
     period: u64,
 }
 
-/// The numbers from which an outcome is computed. A script replies them in place of the log. All
+/// The numbers from which an outcome is computed. A script returns them in place of the log. All
 /// are 0 if no unit counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
@@ -152,7 +152,7 @@ impl SlidingLog {
         self.outcome_of(Standing { used, newest, passes_at }, now, required)
     }
 
-    /// Computes the outcome from the three integers that a script replies.
+    /// Computes the outcome from the three integers that a script returns.
     #[cfg(feature = "redis")]
     pub(super) fn replied(self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
         let [used, newest, passes_at] = cells.first_chunk().copied().unwrap_or_default();
@@ -203,8 +203,7 @@ mod tests {
         log.len()
     }
 
-    /// The limit of five requests is used up at 12:33:35, 12:33:37, 12:34:14, 12:34:26 and
-    /// 12:34:28.
+    /// Five requests, at 12:33:35, 12:33:37, 12:34:14, 12:34:26 and 12:34:28, use up the limit.
     #[test]
     fn a_request_is_allowed_when_the_oldest_unit_expires() {
         let limit = log("5/minute:sliding-log");
@@ -267,8 +266,8 @@ mod tests {
         limit.charge(&mut state, at(0), MAX_UNITS - 5);
         limit.charge(&mut state, at(30), MAX_UNITS + 1);
         assert_eq!(limit.outcome(&state, at(30), 0), Outcome::granted(MAX_UNITS, 60 * SECOND));
-        // The first entry has expired. The units of the second charge that were cut off do not
-        // count in its place.
+        // The first entry has expired. Of the second charge only 5 units count, because the rest
+        // was cut off.
         limit.charge(&mut state, at(60), 100);
         assert_eq!(limit.outcome(&state, at(60), 0), Outcome::granted(105, 60 * SECOND));
         assert_eq!(limit.available(&state, at(90)), 0);

@@ -52,7 +52,7 @@ impl SlidingWindow {
         HEAD + self.size()
     }
 
-    /// Returns the number of cells that a script stores and replies.
+    /// Returns the number of cells that a script stores and returns.
     #[cfg(feature = "redis")]
     pub(super) const fn replied_cells(self) -> usize {
         2 + self.size()
@@ -114,7 +114,7 @@ impl SlidingWindow {
         cells[2..HEAD].copy_from_slice(&[used, until]);
     }
 
-    /// Computes the outcome from the cells that a script replies.
+    /// Computes the outcome from the cells that a script returns.
     #[cfg(feature = "redis")]
     pub(super) fn replied(self, cells: &[u64], now: Timestamp, needed: u64) -> Outcome {
         let buckets = match cells {

@@ -95,7 +95,7 @@ impl IntervalBucket {
         self.by_max.quotient_up(used.saturating_sub(allowed))
     }
 
-    /// Returns the time at which a bucket will be full that lacked `used` tokens at `since`.
+    /// Returns the time at which a bucket is full again, if it lacked `used` tokens at `since`.
     const fn full_at(self, since: u64, used: u64) -> u64 {
         let refilling = self.periods(used, 0).saturating_mul(self.period.get());
         let full_at = since.saturating_add(refilling);

@@ -27,9 +27,9 @@ impl LimiterRegistry {
 
     /// Registers a limiter until the returned token is dropped.
     ///
-    /// Also returns true if a warning is due: another limiter shares a counter in one namespace,
-    /// has other limits, and no warning was logged before. Limiters with equal policies never
-    /// conflict, because each worker of a server may build the same one.
+    /// Also returns true if a warning is due. This is the case if another limiter in the same
+    /// namespace shares a counter but has other limits, and no warning was logged before. Limiters
+    /// with equal policies never conflict, because each worker of a server may build the same one.
     pub(crate) fn register(&self, namespace: &Namespace, policy: &Policy) -> (Arc<()>, bool) {
         let token = Arc::new(());
         let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);

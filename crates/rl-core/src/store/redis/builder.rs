@@ -166,7 +166,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the longest time for opening a connection, with the login. Defaults to one second.
+    /// Sets the longest time for opening a connection, including the login. Defaults to one second.
     ///
     /// Connections are opened in the background. A decision waits no longer than
     /// [`connection_wait`](Self::connection_wait).

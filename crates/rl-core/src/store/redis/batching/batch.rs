@@ -100,8 +100,8 @@ impl CallKind {
     }
 }
 
-/// Takes calls from the front of a subject's queue that fit into one script call. Drops cancelled
-/// calls, and returns `None` if no call is left.
+/// Takes as many calls from the front of a subject's queue as fit into one script call. Drops
+/// cancelled calls. Returns `None` if no call is left.
 pub(super) fn take_batch(
     waiting: &mut VecDeque<QueuedCall>,
 ) -> Option<(BatchCosts, Vec<QueuedCall>)> {

@@ -24,8 +24,8 @@ pub(crate) struct ConnectionSettings {
     pub(crate) connect_timeout: Duration,
     /// The longest time without a reply before a connection counts as failed.
     ///
-    /// Without it, the operating system takes a quarter of an hour to notice that a server has
-    /// disappeared.
+    /// Without this limit, the operating system would take a quarter of an hour to notice that a
+    /// server has disappeared.
     pub(crate) response_timeout: Duration,
     /// Whether the warning about the eviction policy has been logged.
     pub(crate) has_warned_of_eviction: AtomicBool,
@@ -70,7 +70,8 @@ impl Connector {
         tokio::spawn(async move {
             driver.await;
             // A server or a proxy may close an idle connection. The pool then replaces it before a
-            // decision is sent to it. If no handle is left, this process has closed the connection.
+            // decision is sent to it. If no handle is left, this process has closed the connection
+            // itself, and nothing has failed.
             if let Some(liveness) = weak_liveness.upgrade() {
                 liveness.fail();
             }

@@ -130,8 +130,8 @@ impl PolicyEncoding {
         Self { shape, format, order, state_len, stored }
     }
 
-    /// Returns the shape and the format of a state with counts of any size, which the readable
-    /// layout replies.
+    /// Returns the shape and the format of a state with counts of any size. The scripts of the
+    /// readable layout return states in this form.
     pub(crate) fn of_any_count(&self) -> (Vec<u8>, Vec<u8>) {
         const WIDTH: u8 = 7;
         let mut shape = self.shape.clone();
@@ -172,8 +172,8 @@ pub(crate) fn has_fast_path(policy: &Policy) -> bool {
     !policy.has_shadow()
 }
 
-/// Returns the largest number of calls that one script evaluates one by one. It keeps a script
-/// below a millisecond, and is smaller for a policy whose calls take longer.
+/// Returns the largest number of calls that one script evaluates one by one. This bound keeps a
+/// script below a millisecond. It is smaller for a policy whose calls take longer.
 pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
     const MAX_CALLS: u64 = 64;
     const MAX_WEIGHT: u64 = 400;

@@ -34,8 +34,8 @@ pub(crate) struct ScriptReply {
 pub(crate) enum ReplyBody {
     /// The first `allowed` calls are allowed. `last` contains the states after the last of them.
     Counted { allowed: u16, last: FinalState },
-    /// The result of each call, up to the last that differs from the one before. There is at least
-    /// one.
+    /// The result of each call, up to the last one whose result differs from that of the call
+    /// before. There is at least one.
     PerCall(Vec<CallResult>),
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum FinalState {
 
 /// The states of the limits at one time, in the order of the policy.
 ///
-/// In place of a sliding log, it contains the summary that the script replies.
+/// In place of a sliding log, it contains the summary that the script returns.
 #[derive(Clone, Debug)]
 pub(crate) struct States {
     pub(crate) now: Timestamp,
@@ -108,8 +108,8 @@ impl ScriptReply {
     /// the reply.
     ///
     /// `unspent` leased units are left, and do not count as used. The policy must consist of fixed
-    /// windows that begin with the first request. The decision contains the time of the charge, by
-    /// which a refund finds it.
+    /// windows that begin with the first request. The decision contains the time of the charge,
+    /// with which a refund identifies it.
     #[inline(always)]
     pub(crate) fn leased_decision(
         &self,
@@ -210,7 +210,7 @@ impl FinalState {
 
 impl States {
     /// Returns the decision of a call that needs `required` units of each limit. It contains the
-    /// time of the script's reply, by which a refund finds the charge.
+    /// time of the script's reply, with which a refund identifies the charge.
     fn decision(
         &self,
         policy: &Policy,

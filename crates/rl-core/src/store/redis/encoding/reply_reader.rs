@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
         padded[8 - size..].copy_from_slice(bytes);
         let number = u64::from_be_bytes(padded);
         self.bytes = rest;
-        // Scripts reply no larger time or count, and smaller ones never overflow.
+        // Scripts return no larger time or count, and smaller ones never overflow.
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
@@ -71,7 +71,8 @@ impl<'a> Reader<'a> {
         Ok((width, self.number()?))
     }
 
-    /// Reads the states after the last call. `has_waits` is whether a time follows for each log.
+    /// Reads the states after the last call. `has_waits` states whether a time follows for each
+    /// log.
     fn final_state(&mut self, has_waits: bool) -> Result<FinalState, Refusal> {
         let mut limits = self.encoding.stored.iter();
         if limits.all(|limit| limit.kind == Kind::FixedWindow && !limit.counts_requests) {
@@ -103,7 +104,7 @@ impl<'a> Reader<'a> {
         Ok([since.ok_or(Some("a window that begins in the future"))?, used])
     }
 
-    /// Reads the cells of each limit. `has_waits` is whether a time follows for each log.
+    /// Reads the cells of each limit. `has_waits` states whether a time follows for each log.
     fn stored_states(&mut self, has_waits: bool) -> Result<States, Refusal> {
         let (width, now) = self.header()?;
         let PolicyEncoding { order, stored, .. } = self.encoding;

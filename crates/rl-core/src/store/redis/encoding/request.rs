@@ -150,8 +150,8 @@ impl RequestEncoder {
         Ok(Command::Script { script: scripts::reserve(), keys, arguments })
     }
 
-    /// Returns the script with a fast path for the call, if there is one. A call without it decides
-    /// a single subject.
+    /// Returns the script with a fast path for the call, if there is one. Without a fast path, a
+    /// call can decide only one subject.
     pub(crate) fn fast_script(
         &self,
         call: &DecideCall<'_>,

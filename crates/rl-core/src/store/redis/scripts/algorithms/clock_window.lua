@@ -1,7 +1,7 @@
 -- Fixed window on the clock: the Lua twin of `algorithm/fixed_window/mod.rs`. Change both.
 --
 -- WINDOW_END stands for the end of the window that contains now: at a multiple of the period since
--- the epoch, at a multiple since a Monday, or at the end of the calendar month.
+-- the epoch or since a Monday, or at the end of the calendar month.
 --
 -- Cells: the time until the window ends (0 if it is unused), the used units, and the time of the
 -- first charge in the window.
