@@ -78,10 +78,10 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         &self.groups
     }
 
-    /// Returns the decision about the request. `decisions` are those of the groups, in their order.
+    /// Returns the decision on the request. `decisions` are those of the groups, in their order.
     ///
-    /// Parts of one group have the same status. They share the charge in their order, each up to
-    /// its cost.
+    /// Parts of one group have the same status. The charge of the group is divided among them in
+    /// their order, each up to its cost.
     pub(crate) fn decision(&self, mut decisions: SmallVec<[Decision; 4]>) -> Decision {
         let flags = Part::flags(self.parts);
         if decisions.len() == self.parts.len() {
@@ -100,10 +100,11 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     }
 }
 
-/// Returns the largest number of units that all enforced groups grant, up to the cost of each.
+/// Returns the largest number of units that every enforced group can grant. A group with a smaller
+/// cost need only grant its cost.
 ///
-/// `available` has the units that each group can be charged. A group of a smaller cost is charged
-/// its cost. Returns `None` if a group grants nothing of its cost, so that the request is denied.
+/// `available` contains the units that each group can be charged. Returns `None` if a group can
+/// grant nothing of its cost, so that the request is denied.
 pub(crate) fn common_units<K>(groups: &[PartGroup<'_, K>], available: &[u64]) -> Option<u64> {
     let enforced = groups.iter().zip(available).filter(|(group, _)| !group.is_shadow);
     let scarce = enforced.filter(|(group, available)| **available < group.cost.units());
@@ -111,7 +112,7 @@ pub(crate) fn common_units<K>(groups: &[PartGroup<'_, K>], available: &[u64]) ->
     (units > 0).then_some(units)
 }
 
-/// Returns the units that a policy of these statuses grants at once.
+/// Returns the units that the enforced limits of this decision can grant now.
 pub(crate) fn available(decision: &Decision) -> u64 {
     let granted = decision.enforced().map(|status| match status.remaining() {
         1.. if status.limit().counts_requests() => u64::MAX,

@@ -44,8 +44,8 @@ pub struct Part<'a> {
     pub cost: Cost,
     /// The namespace of the counters, if it is not that of the request.
     pub namespace: Option<&'a Namespace>,
-    /// Bits that say how the part differs from a plain one. In one number, because the fast path
-    /// compares it.
+    /// Bits that state how the part differs from a plain one: `SHADOW` and `UNDISCLOSED`. They form
+    /// one number, so that the fast path needs one comparison.
     pub(crate) flags: u8,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Part<'a> {
         flags
     }
 
-    /// Returns whether the part alone is a request of one subject: enforced and disclosed.
+    /// Returns whether the part is enforced and disclosed. The fast paths decide only such parts.
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         self.flags == 0

@@ -131,15 +131,15 @@ impl Entry {
         }
     }
 
-    /// Checks that a charge under `policy` at `at` leaves no more states of other policies than the
-    /// store holds.
+    /// Checks that a charge under `policy` at `at` would not exceed the number of states that one
+    /// subject may have.
     ///
     /// # Errors
     ///
     /// Returns the error that [`decide`](Self::decide) would return.
     pub(super) fn check_states(&self, policy: &Policy, at: Timestamp) -> Result<(), TooManyStates> {
         match self {
-            // A packed entry has fewer states than that.
+            // A packed entry has too few states to exceed this number.
             Self::Packed(_) => Ok(()),
             Self::Unpacked(entry) => entry.check_states(policy, at),
         }

@@ -5,14 +5,15 @@
 //!   -> judge every part -> charge all parts, or none -> unlock
 //! ```
 //!
-//! No thread waits for another one in a circle: a thread waits only for shards above those that it
-//! has locked, and all other operations lock a single shard.
+//! There is no deadlock: a thread waits only for shards that come after those that it has locked,
+//! and all other operations lock a single shard.
 //!
-//! To judge a part is to peek at it, which changes nothing. A part that was judged to grant its
-//! units grants them when it is charged, because the shards are locked and the time is the same.
-//! There is one exception: a newcomer in a full shard may have to be counted in the entry that
-//! newcomers share, which may deny. Newcomers are then charged first, and those charges are undone
-//! if one of them is denied.
+//! A part is judged by a peek, which changes nothing. If the peek grants the units, the charge
+//! grants them too, because the shards are still locked and the time is the same.
+//!
+//! There is one exception. A new subject in a full shard may be counted in the entry that new
+//! subjects share, and this entry may deny the request. New subjects are therefore charged first in
+//! this case. If one of them is denied, the charges of the others are undone.
 
 use std::sync::MutexGuard;
 
@@ -37,8 +38,8 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// # Errors
     ///
-    /// Fails and changes nothing if the parts do not form a request, or if a charge would need more
-    /// states of a subject than the store holds.
+    /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::new`]), or if a
+    /// charge would exceed the number of states that one subject may have.
     pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
         let fingerprint = |namespace, subject| self.fingerprinter.fingerprint(namespace, subject);
         let parts = PartGroups::new(request, fingerprint)?;
@@ -49,7 +50,8 @@ impl<C: Clock> MemoryStore<C> {
         places.dedup();
         let shards = places.into_iter().map(|place| (place, lock(&self.shards[place]))).collect();
         let mut step = LockedStep { groups, shards };
-        // Read under the locks, so that decisions are made in the order of their times.
+        // The clock is read under the locks, so that decisions are made in the order of their
+        // times.
         let decisions = step.decide(request.mode, self.clock.now());
         drop(step);
         decisions.map(|decisions| parts.decision(decisions)).map_err(|_| too_many_states())
@@ -90,7 +92,8 @@ impl LockedStep<'_> {
                 groups.map(|(group, grants)| grants.then_some(group.cost.units())).collect()
             }
             Mode::CheckUpTo => {
-                // The least cost that the request is denied for.
+                // Peek with a cost of at most 1, because this mode denies a request only if nothing
+                // is available.
                 let peeks = self.peek_all(at, |group| group.cost.min(Cost::ONE));
                 let available: SmallVec<[u64; 8]> = peeks.iter().map(available).collect();
                 let Some(common) = common_units(self.groups, &available) else {
@@ -182,7 +185,7 @@ impl LockedStep<'_> {
             .collect()
     }
 
-    /// Charges `units` to each group, or nothing where there are none.
+    /// Charges `units` to the groups. A group with `None` is not charged.
     fn charge_all(
         &mut self,
         mode: Mode,
@@ -202,8 +205,8 @@ impl LockedStep<'_> {
         (0..self.groups.len()).map(|index| self.charge(index, mode, units[index], at)).collect()
     }
 
-    /// Charges `units` to the group at `index`. Without units, returns the status of a group in
-    /// shadow that does not grant the request.
+    /// Charges `units` to the group at `index`. If `units` is `None`, the group is in shadow and
+    /// does not grant the request. Its status is then returned without a charge.
     fn charge(
         &mut self,
         index: usize,
@@ -218,10 +221,12 @@ impl LockedStep<'_> {
         Ok(decision.with_units(cost, charged))
     }
 
-    /// Charges newcomers first, because one of them may have to share an entry that denies it.
+    /// Charges new subjects first, because one of them may be counted in the shared entry, and be
+    /// denied there.
     ///
-    /// If so, undoes the charges of the others, and denies the request. If a newcomer evicts another
-    /// subject of the request, that subject is charged and evicted at once.
+    /// In that case, undoes the charges of the others, and denies the request. If a new subject
+    /// evicts another subject of the request, that subject is treated as if it had been charged
+    /// before its eviction.
     #[cold]
     fn charge_newcomers_first(
         &mut self,
@@ -275,7 +280,7 @@ impl LockedStep<'_> {
         self.shards.iter().any(|(locked, shard)| *locked == place && shard.contains(subject))
     }
 
-    /// Removes the charge of a newcomer.
+    /// Undoes the charge of a new subject.
     fn undo(&mut self, index: usize, decision: &Decision) {
         let Group { key, namespace, subject, policy, .. } = self.groups[index];
         let (charged, units, uncharged) = (decision.at(), decision.charged(), decision.uncharged());

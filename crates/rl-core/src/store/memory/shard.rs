@@ -86,13 +86,13 @@ impl Shard {
         self.entries.get(subject).is_some()
     }
 
-    /// Returns the number of newcomers that get an entry without an eviction.
+    /// Returns the number of new subjects that can get an entry without an eviction.
     pub(super) fn vacancies(&self) -> usize {
         self.capacity.saturating_sub(self.entries.len())
     }
 
-    /// Checks that a charge under `policy` at `at` needs no more states of the subject than the store
-    /// holds.
+    /// Checks that a charge under `policy` at `at` would not exceed the number of states that one
+    /// subject may have.
     ///
     /// # Errors
     ///
@@ -114,7 +114,8 @@ impl Shard {
         });
     }
 
-    /// Removes the charge of a newcomer: its entry, or its units in the entry that newcomers share.
+    /// Undoes the charge of a new subject: removes its entry, or its units in the entry that new
+    /// subjects share.
     pub(super) fn undo_newcomer(&mut self, subject: Fingerprint, refund: &Refund<'_>) {
         if self.contains(subject) {
             self.entries.remove(subject);

@@ -217,8 +217,8 @@ impl UnpackedEntry {
         true
     }
 
-    /// Checks that a charge under `policy` at `at` leaves no more states of other policies than an
-    /// entry holds.
+    /// Checks that a charge under `policy` at `at` would not leave too many states of other
+    /// policies in the entry.
     ///
     /// # Errors
     ///

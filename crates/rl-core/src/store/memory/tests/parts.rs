@@ -25,13 +25,15 @@ fn used<C: Clock>(store: &MemoryStore<C>, part: Part<'_>) -> u64 {
     usage.limits().next().unwrap().used()
 }
 
-/// The windows of one subject in the model: for each limit, its beginning and the used units.
+/// The windows of one subject in the model: for each limit, the beginning of its window and the
+/// used units.
 type Windows = Vec<Option<(u64, u64)>>;
 
 /// A part of a random request: the rule, the subject and the cost.
 type RandomPart = (usize, usize, u64);
 
-/// The model: fixed windows from the first request, and whole requests that are granted or not.
+/// A model of the store, with fixed windows that begin with the first request. It grants a request
+/// as a whole, or denies it.
 #[derive(Default)]
 struct Model(BTreeMap<(usize, usize), Windows>);
 
@@ -119,7 +121,7 @@ impl Rule {
     }
 }
 
-/// Rules of one to nine windows, so that some records are packed and some are not.
+/// Generates rules of one to nine windows, so that some records are packed and some are not.
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let periods = [1, 2, 3, 5, 7, 11, 13, 17, 60];
     let limits = prop::sample::subsequence(periods.to_vec(), 1..=9);
@@ -181,7 +183,8 @@ proptest! {
     }
 }
 
-/// Every part of a request is judged and charged at one time, that of the latest change.
+/// All parts of a request are judged and charged at the same time. It is never before the last
+/// change of any of them.
 #[test]
 fn a_clock_that_steps_back_gives_all_parts_one_time() {
     let (store, clock) = store(1_000);
@@ -219,8 +222,8 @@ fn requests_that_no_store_can_decide_are_refused() {
     assert!(store.is_empty());
 }
 
-/// In a store that is full of denied subjects, newcomers are counted together. If that entry denies
-/// one of them, the others must not stay charged.
+/// In a store that is full of denied subjects, new subjects are counted in a shared entry. If that
+/// entry denies one part of a request, the other parts must not stay charged.
 #[test]
 fn a_request_with_a_newcomer_that_finds_no_room_is_charged_whole_or_not_at_all() {
     let (store, _) = store(64);
