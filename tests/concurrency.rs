@@ -214,7 +214,7 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
     const CALLS: usize = 2_000;
     const SUBJECTS: usize = 3;
 
-    // The clock is stopped, because otherwise the window of the second could end during the test.
+    // The clock is stopped, because otherwise the window of one second could end during the test.
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
     let limiter = RateLimiter::builder()
         .limit(Limit::per_second(10_000))
@@ -237,7 +237,7 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
                     let decision = at_once(limiter.check(subject, 1));
                     in_use.fetch_add(decision.granted(), Ordering::Relaxed);
                     denied.fetch_add(u64::from(!decision.is_allowed()), Ordering::Relaxed);
-                    // Every seventh call refunds what it was granted.
+                    // Every seventh call refunds its granted units.
                     if call % 7 == 0 && decision.is_allowed() {
                         let MaybeReady::Ready(Some(Ok(()))) = limiter.refund(subject, &decision, 1)
                         else {

@@ -289,7 +289,8 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     browser.press("form.sheet .main").await;
     browser.until_text(".problems", |text| text.contains("Consumer")).await;
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "with problems");
-    // The check must report this fault. Otherwise it could not fail.
+    // The check must report the field that the test adds here. Otherwise the check could never
+    // fail.
     browser.script("document.querySelector('main').append(document.createElement('input'))").await;
     assert_ne!(browser.script(OBSTACLES).await, serde_json::json!([]));
     browser.close().await;

@@ -75,7 +75,8 @@ pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_
     assert!(denied.header("retry-after").is_some());
 }
 
-/// This instance's share of the limit is zero, which is not the client's fault.
+/// This instance's share of the limit is zero, which is not the client's fault. The response is
+/// therefore 503 instead of 429.
 pub(super) async fn a_share_of_less_than_one_unit_is_rejected_as_an_outage<T: Target>() {
     let (_nobody, url) = nobody();
     let store = RedisStore::connect(&url).await.unwrap();

@@ -76,7 +76,7 @@ async fn a_nested_router_has_limits_of_its_own_and_counts_whole_patterns() {
     assert_eq!(site.get("/users/1").fetch().await.standing(), "200");
 }
 
-/// The same layer in two places is one limiter.
+/// A layer that is added in two places is one limiter.
 #[tokio::test]
 async fn clones_of_a_layer_count_together() {
     let layer = layer("2/minute");

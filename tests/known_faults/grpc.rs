@@ -91,7 +91,7 @@ async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
     assert_eq!(details.quota_failure().unwrap().violations.len(), 2);
 }
 
-/// If the limiter cannot decide, the client has not exceeded a quota.
+/// If the limiter cannot decide, the client has not exceeded a quota, so the response reports none.
 #[tokio::test]
 async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
     let http = HttpLimiter::new(undecided());

@@ -92,7 +92,7 @@ async fn t16_a_client_that_waits_for_retry_after_is_served() {
     let (site, clock) = site(&["1/second", "3/4321ms"], GoverningLimit::default());
     let mut waits = BTreeSet::new();
     for n in 0..400_u64 {
-        // The pauses are up to a second, and have no relation to the windows.
+        // The pauses are up to a second long, and are not aligned with the windows.
         clock.advance(Duration::from_micros(n * 7_919_017 % 1_000_003));
         let answer = site.get("/").fetch().await;
         if answer.status == 429 {

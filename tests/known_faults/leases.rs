@@ -241,8 +241,9 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
     assert_eq!(used.iter().filter(|used| **used != 1).count(), 0);
 }
 
-/// The server uses the clock of the other node, which is an hour ahead of the first node's. The
-/// same happens when the server's clock steps forward, or when a machine is suspended.
+/// The other node's clock is an hour ahead, so its request begins a new window on the server. Until
+/// its lease ends, the first node still grants units of the old window. The same happens when the
+/// server's clock steps forward, or when a machine is suspended.
 #[tokio::test]
 async fn a_clock_that_jumps_allows_one_more_lease_and_only_within_its_lifetime() {
     let (server, behind, ahead) = (RedisServer::start(), clock(), clock());

@@ -148,7 +148,8 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     }
 }
 
-/// A refund under a policy without counts, for a subject with the maximum number of states.
+/// The refund is made under a policy without counts, for a subject that already has the maximum
+/// number of states.
 #[tokio::test]
 async fn a_refund_and_a_reset_beside_32_states_forget_nothing() {
     let redis = RedisServer::start();

@@ -160,7 +160,7 @@ async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
     for asked in 1..=10 {
         assert_eq!(used(&check(&limiter).await), asked);
         operator.query::<u64>("CLIENT KILL TYPE normal SKIPME yes").await;
-        // The end of the connection has arrived before the reply to a later command.
+        // The end of the closed connection arrives before the replies to these later commands.
         for _ in 0..3 {
             operator.query::<String>("PING").await;
         }

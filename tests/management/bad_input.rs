@@ -214,7 +214,8 @@ async fn limits_that_cannot_be_added_up_are_refused() {
     .await;
 }
 
-/// Fault: the usual end of a record without an end was rejected as "a time from 1970 to 9999".
+/// Fault: clients use the last second of the year 9999 for records without an end, but it was
+/// rejected with "a time from 1970 to 9999".
 #[tokio::test]
 async fn a_record_may_last_to_the_end_of_the_year_9999() {
     in_both_worlds(async |bank: Bank| {

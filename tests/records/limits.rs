@@ -92,7 +92,7 @@ async fn without_a_record_the_defaults_apply_and_zero_means_what_is_configured()
     .await;
 }
 
-/// A record of 0 and one of 10 are created and deleted.
+/// A record with a limit of 0 and one with a limit of 10 are created and deleted.
 #[tokio::test]
 async fn a_record_of_zero_blocks_alone_and_adds_nothing_to_others() {
     on_every_database(async |database: Database| {
@@ -125,7 +125,7 @@ async fn records_begin_and_end_on_time_although_they_were_looked_up_before() {
         add(&records, from, to, [1, -1, -1, -1, -1, -1]).await;
         let source = patient(&records).start();
         assert_eq!(policy_text(&source, "abc").await, "-");
-        // After this, no look-up is possible.
+        // The database is closed, so no look-up is possible from here on.
         records.close().await;
         let micro = |time: Timestamp| Timestamp::from_micros(time.as_micros() - 1);
         for (now, expected) in [
@@ -260,7 +260,7 @@ async fn a_consumer_counted_by_route_has_the_records_of_the_consumer() {
     assert_eq!(is_allowed(&unlimited, "/a").await, [true; 2], "no record has an id of this length");
 }
 
-/// No record can contain a digest, so such a consumer would have no limit.
+/// No record can contain a digest. Without the error, such a consumer would have no limit.
 #[tokio::test]
 async fn a_consumer_known_only_by_a_digest_is_a_configuration_error() {
     let records = Database::memory().connect().await;

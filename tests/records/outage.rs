@@ -135,7 +135,7 @@ async fn the_last_limits_apply_while_the_database_hangs_and_every_call_ends() {
     let hanging = async {
         let unknown = (0..1_000).map(|number| Subject::consumer(&format!("new {number}")));
         let asked: Vec<_> = unknown.map(|consumer| source.policy(&consumer)).collect();
-        // Look-ups beyond the queue fail immediately.
+        // Look-ups that find the queue full fail immediately.
         let refused = asked.iter().filter(|policy| matches!(policy, MaybeReady::Ready(_))).count();
         assert!(refused > 500, "{refused}");
         for policy in futures::future::join_all(asked).await {

@@ -113,7 +113,7 @@ async fn a_key_has_its_tier_or_else_the_policies_of_other_subjects() {
             .collect();
         assert_eq!(steps, [(Some("gold"), Some("free")), (None, Some("gold"))]);
 
-        // A consumer whose id is the text of the key is a different subject.
+        // A consumer whose id is the text of the key's id is a different subject from the key.
         let consumer = Subject::consumer(&key("one").id().to_string());
         assert_eq!(records.tiers().member(&consumer).await.unwrap(), None);
         assert_eq!(records.tiers().member(&key("one")).await.unwrap().unwrap().tier, "free");

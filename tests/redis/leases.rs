@@ -145,7 +145,7 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
     let clock = Arc::new(ManualClock::default());
     let connect = |store: RedisStoreBuilder| runtime.block_on(store.connect()).unwrap();
     let observer = connect(RedisStore::builder(&server.url()).manual_clock(clock.clone()));
-    // Small leases make it most likely that units of different requests are confused.
+    // A fault that confuses the units of different requests is most likely with small leases.
     let fleets = [1, 2, 4].map(|lease| {
         [connect(node(&server, &clock, lease)), connect(node(&server, &clock, lease))]
     });
@@ -218,8 +218,8 @@ async fn a_lease_grows_with_demand_and_returns_unspent_units() {
     let calls = server.calls("evalsha").await - before;
     assert_eq!(calls, 8 + 3, "the looks, and three leases");
 
-    // The window of a second has ended. Six units of the hour are returned before sixteen units are
-    // leased.
+    // The window of one second has ended. Six units of the limit per hour are returned before
+    // sixteen units are leased.
     clock.advance(Duration::from_secs(1));
     assert_eq!(used(&store, subject, &policy).await, (vec![1, 9], vec![16, 24]));
 }

@@ -78,7 +78,7 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     let limiter = RateLimiter::builder()
         .policies(source)
         .namespace(&settings.namespace)
-        // Reports may wait longer than the requests of a service may.
+        // A report may wait longer for the store than a request of a service.
         .deadline(Duration::from_secs(1));
     let limiter = match &settings.redis {
         Some(url) => {

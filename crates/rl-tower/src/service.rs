@@ -67,7 +67,7 @@ where
             let (inner, limiter) = (&mut self.inner, &self.limiter);
             return ResponseFuture::decided(inner, request, limiter, counted, &context);
         }
-        // This instance is ready, its clone may not be:
+        // This instance is ready, but its clone may not be:
         // https://docs.rs/tower-service/latest/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);

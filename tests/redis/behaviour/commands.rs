@@ -135,8 +135,8 @@ async fn usage_and_peeks_write_nothing() {
     }
 }
 
-/// Lua limits the variables of a function. Policies beyond that are decided by the script for any
-/// policy.
+/// Lua limits the number of variables in a function. Policies that need more are decided by the
+/// script for any policy.
 #[tokio::test]
 async fn the_longest_policies_are_decided_and_their_scripts_can_be_loaded() {
     let server = RedisServer::start();

@@ -68,7 +68,7 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     report.assert_in_time();
     report.assert_limits(0);
     assert!(all > 0 && open > 0, "no reply was cut off");
-    // These are at most the requests of one deadline, because the connections are replaced.
+    // Each cut affects at most the requests of one deadline, because the connections are replaced.
     assert!(open <= kills * rate() / 10 || report.is_disturbed(), "{open}");
 }
 
@@ -111,7 +111,8 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     load.run_for_tenths(20).await;
     let report = load.finish().await;
 
-    // These are the commands that the server finds in its sockets when it runs again.
+    // When the server runs again, it executes the commands in its sockets, although nothing waits
+    // for their replies.
     let asked = operator.calls().await["evalsha"] - calls;
     let answered = report.count(|answer| answer.sent >= before && answer.is_by_store()) as u64;
     let unanswered = asked.saturating_sub(answered);
@@ -120,7 +121,7 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     let fault =
         format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections failed)");
     assert_outage(&service, &report, back, &fault).await;
-    // The calls are the requests of three deadlines, and an occasional probe.
+    // The unanswered calls are the requests of three deadlines, and an occasional probe.
     let is_disturbed = report.is_disturbed();
     assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls have failed");
     assert!(connected <= 40, "{connected} connections");

@@ -24,8 +24,8 @@ async fn a_primary_with_slot_groups_that_dies_under_load_is_replaced_within_a_se
         .assert_bounds("primary of a cluster with slot groups killed");
 }
 
-/// The number is part of the keys, so each number has counters of its own. REDIS.md says so: for
-/// the time of a change, each number grants the whole limit.
+/// The number of groups is part of the keys, so each number has counters of its own. As REDIS.md
+/// says, each number grants the whole limit during a change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_with_different_numbers_of_slot_groups_count_apart() {
     const LIMIT: u32 = 5;
@@ -35,7 +35,7 @@ async fn instances_with_different_numbers_of_slot_groups_count_apart() {
     let subject = Subject::user("alice");
     for groups in [Some(GROUPS), Some(GROUPS + 1), None] {
         let mut allowed = 0;
-        // Two instances with one number share the counters.
+        // Two instances with the same number share the counters.
         for _ in 0..2 {
             let mut store = store(&cluster);
             if let Some(groups) = groups {

@@ -250,8 +250,8 @@ fn expect(
     })
 }
 
-/// Parses a list of names of limits, and puts them in the order of the policy, in which they are
-/// compared. The error is what was expected.
+/// Parses a list of names of limits, and sorts them in the order of the policy, because a decision
+/// reports them in that order. The error describes the expected value.
 fn over(value: &Value, names: &[String]) -> Result<Vec<String>, String> {
     let named = || -> Option<Vec<String>> {
         value.as_array()?.iter().map(|name| name_in(names, name.as_str()?)).collect()

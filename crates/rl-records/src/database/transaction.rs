@@ -86,7 +86,8 @@ impl Transaction {
         let committing = tokio::spawn(async move {
             let Self { database, mut lease, .. } = self;
             // PostgreSQL delivers the notification only if the transaction commits. The
-            // notification does not contain the owner, because an id may be longer than a payload.
+            // notification does not contain the owner, because an id may exceed the size limit of a
+            // payload.
             let notify = format!("NOTIFY {CHANNEL}; COMMIT");
             let commit = if database.is_postgres { notify } else { "COMMIT".to_owned() };
             let commit =
