@@ -68,7 +68,8 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// Fails and changes nothing if a charge would exceed the states that one subject may have.
+    /// Fails and changes nothing if a charge would exceed the number of states that one subject may
+    /// have.
     #[inline(always)]
     pub(super) fn decide(
         &mut self,
@@ -269,8 +270,8 @@ impl Entry {
     }
 }
 
-/// Decides under a policy whose states the entry has. Returns the entry in its unpacked form if it
-/// no longer fits.
+/// Decides under a policy whose limits use the states of the entry. Returns the entry in its
+/// unpacked form if it no longer fits.
 #[inline]
 fn decide_packed(
     packed: &mut PackedEntry,

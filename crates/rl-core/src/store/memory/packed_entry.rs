@@ -203,7 +203,7 @@ impl PackedEntry {
         true
     }
 
-    /// Decides under a policy whose states the entry has.
+    /// Decides under a policy whose limits use the states of this entry.
     ///
     /// Returns the entry in its unpacked form if a number or a time no longer fits.
     pub(super) fn decide(
@@ -230,7 +230,8 @@ impl PackedEntry {
         None
     }
 
-    /// Changes the states of a policy whose states the entry has, as [`UnpackedEntry::amend`] does.
+    /// Changes the states of the entry, as [`UnpackedEntry::amend`] does. The limits of `policy`
+    /// use these states.
     ///
     /// Returns the entry in its unpacked form if a number or a time no longer fits.
     pub(super) fn amend(

@@ -25,8 +25,8 @@ impl<'a> DecideArgs<'a> {
     }
 }
 
-/// The error of a charge that would exceed the states that one subject may have. Nothing was
-/// changed.
+/// The error of a charge that would exceed the number of states that one subject may have. Nothing
+/// was changed.
 #[derive(Debug)]
 pub(super) struct TooManyStates;
 

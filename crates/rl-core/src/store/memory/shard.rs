@@ -296,8 +296,8 @@ impl Shard {
                 let position = self.cursor;
                 let Some((subject, entry)) = self.entries.at(position) else { break };
                 if entry.is_expired(&self.context, now) {
-                    // The last entry moves to this position, and is inspected next. It may be the
-                    // candidate.
+                    // The last entry moves to this position, and is inspected next. If it was the
+                    // candidate, the position of the candidate is no longer valid.
                     self.entries.remove_at(position);
                     best = None;
                     continue;

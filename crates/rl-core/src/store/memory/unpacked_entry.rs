@@ -116,7 +116,8 @@ impl UnpackedEntry {
     ///
     /// # Errors
     ///
-    /// Fails and changes nothing if a charge would exceed the states that one subject may have.
+    /// Fails and changes nothing if a charge would exceed the number of states that one subject may
+    /// have.
     #[inline]
     pub(super) fn decide(
         &mut self,
