@@ -30,14 +30,14 @@ const PEERS: [(&str, Peer); 9] = [
     ("concurrency", Peer::Semaphore),
 ];
 
-/// How a goal compares our time with that of the other side.
+/// The way in which a goal compares our time with that of the other limiter.
 #[derive(Clone, Copy, Debug)]
 enum Reading {
-    /// The factor by which ours is faster.
+    /// The factor by which our limiter is faster.
     Faster,
-    /// Our time as a multiple of the other.
+    /// Our time as a multiple of the time of the other limiter.
     Multiple,
-    /// The ns of each limit beyond six.
+    /// The ns that each limit beyond six adds.
     Each(usize),
 }
 
@@ -120,14 +120,14 @@ impl RowGoal {
     }
 }
 
-/// The ns for each decision of several sides, over the same rounds.
+/// The ns for each decision of several limiters, over the same rounds.
 struct Race(Vec<(Side, Vec<f64>)>);
 
 impl Race {
-    /// Runs rounds in which each side has two blocks, in forward and in reverse order.
+    /// Runs rounds in which each limiter has two blocks, in forward and in reverse order.
     ///
-    /// Each block of a few subjects has a new limiter, so that no limit is reached and no log
-    /// outgrows the caches. A million subjects are made known once.
+    /// With a few subjects, each block has a new limiter, so that no limit is reached and no log
+    /// outgrows the caches. With a million subjects, the entries are created only once.
     fn run(
         rows: &[Row],
         keys: &Keys,
@@ -148,7 +148,8 @@ impl Race {
                 let passes = sides[place].is_allowed();
                 sums[place] += match known.get(place) {
                     Some(limiter) => {
-                        // The limiters evict each other from the caches.
+                        // The other limiters have evicted this one from the caches, so some visits
+                        // are untimed.
                         let other = &slices[(round + 1) % slices.len()][..AT_RANDOM_BEFORE];
                         limiter.count_allowed(keys, other);
                         block(&**limiter, keys, slice, passes)
@@ -172,7 +173,7 @@ impl Race {
 /// The number of steps that the progress bar shows.
 pub(super) const STEPS: usize = Visited::ALL.len();
 
-/// Measures all rows beside fixed windows and other limiters.
+/// Measures all rows, compared with fixed windows and with other limiters.
 pub(super) fn speed(
     keys: &Keys,
     report: &mut Report,
@@ -199,7 +200,8 @@ pub(super) fn speed(
                 .copied()
                 .collect();
             let mut sides = sides(row, report.goals_only.then_some(&of_row[..]));
-            // To fill in a million subjects takes long, so this row has fewer sides.
+            // Creating a million entries takes long, so denials are not measured with a million
+            // subjects.
             sides.retain(|side| visited != Visited::Million || side.is_allowed());
             if sides.len() > 1 {
                 let race = Race::run(&rows, keys, visited, &sides)?;
@@ -217,7 +219,8 @@ pub(super) fn speed(
     Ok(())
 }
 
-/// Returns the sides of a row, ours first. With `goals`, only those are left that the goals compare.
+/// Returns the limiters that a row compares, ours first. With `goals`, returns only ours and those
+/// with which the goals compare it.
 fn sides(row: &Row, goals: Option<&[RowGoal]>) -> Vec<Side> {
     let peers = PEERS.into_iter().filter(|(name, _)| *name == row.name);
     let mut others = vec![Side::Denied(row.name)];
@@ -253,7 +256,7 @@ fn add(
         let cells = [name.into(), median_of(side)].into_iter().chain(cells);
         table.row(cells.chain([too_many.into()]));
         let value = median(race.nanos(side));
-        // The bars of other limiters follow that of their algorithm.
+        // The bars of other limiters follow the bar of ours for the same algorithm.
         let name = if let Side::Peer(peer) = side { peer.name() } else { name };
         bars.push(Bar { name: name.to_owned(), value, is_ours: side == ours });
         Ok(())

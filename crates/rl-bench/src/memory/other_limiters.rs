@@ -53,7 +53,7 @@ impl Peer {
         }
     }
 
-    /// Creates the limiter. If `releases`, a request gives its permit back when it ends.
+    /// Creates the limiter. If `releases` is true, a request releases its permit when it ends.
     pub(super) fn limiter(
         self,
         capacity: usize,
@@ -92,7 +92,7 @@ impl Peer {
     }
 }
 
-/// A limiter of one subject for each key, in a map of shards with a lock each.
+/// One limiter for each key, in a map of shards. Each shard has a lock.
 struct PerKey<L, N, A> {
     limiters: DashMap<String, L>,
     new: N,
@@ -121,7 +121,8 @@ where
     }
 }
 
-/// A semaphore of tokio for each key. Requests hold their permits at the same time, as ours do.
+/// A semaphore of tokio for each key. Requests hold their permits at the same time, as with our
+/// limiter.
 struct Semaphores {
     all: DashMap<String, Arc<Semaphore>>,
     max: u32,

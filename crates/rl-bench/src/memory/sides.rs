@@ -96,7 +96,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// Creates the limiter. If `releases`, a request releases its permit when it ends.
+    /// Creates the limiter. If `releases` is true, a request releases its permit when it ends.
     fn limiter(
         self,
         rows: &[Row],
