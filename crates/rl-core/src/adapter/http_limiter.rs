@@ -186,9 +186,10 @@ impl HttpLimiter {
 
     /// Applies the decision of a request, which is ready, to the request.
     ///
-    /// A request that may continue gets the decision into its `extensions`, and a permit if it holds one; the
-    /// adapter then calls the service. A denied request gets the returned denial as its response. In both
-    /// cases the adapter then [finishes](CountedRequest::finish) the response.
+    /// If the request may continue, inserts the decision into its `extensions`, and a permit if it
+    /// holds one. The adapter then calls the service. A denied request gets the returned denial as
+    /// its response. In both cases the adapter then [finishes](CountedRequest::finish) the
+    /// response.
     ///
     /// # Panics
     ///

@@ -49,8 +49,9 @@
 //! ```
 //!
 //! The adapter implements [`RequestInfo`](crate::key::RequestInfo) for the requests of its
-//! framework, [`ResponseHead`] for its responses, and [`Extensions`] for their extensions. It
-//! stores the permit that [`finish`](CountedRequest::finish) returns in the body of the response.
+//! framework, [`ResponseHead`] for its responses, and [`Extensions`] for their extensions. It keeps
+//! the permit that [`finish`](CountedRequest::finish) returns until the body of the response has
+//! ended.
 
 mod admission;
 mod denied;

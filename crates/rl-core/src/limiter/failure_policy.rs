@@ -34,8 +34,8 @@ impl OnFailure {
         }
     }
 
-    /// Returns the origin of a decision that no store made. Where a fallback cannot decide, the
-    /// request is rejected.
+    /// Returns the origin of a decision that no store made. If a fallback is set, it could not
+    /// decide either, so the request is rejected.
     pub(super) const fn origin(self, failure: FailureKind) -> Origin {
         match self {
             Self::Allow => Origin::FailedOpen(failure),
@@ -65,7 +65,8 @@ impl FailurePolicy {
         }
     }
 
-    /// Returns what happens to requests after a failure of this kind.
+    /// Returns what happens to requests after a failure of this kind. A limiter in shadow allows
+    /// them.
     pub(super) const fn action(self, failure: FailureKind) -> OnFailure {
         if self.is_shadow { OnFailure::Allow } else { self.setting(failure) }
     }
@@ -80,7 +81,8 @@ impl FailurePolicy {
 
     /// Decides a request with the result of the fallback, after `failure` of the store.
     ///
-    /// The fallback cannot decide if it fails, or if the share of a limit of `parts` is too small.
+    /// The fallback cannot decide if it fails, or if this instance's share of a limit of `parts` is
+    /// too small.
     pub(super) fn after_fallback(
         self,
         result: Result<Decision, StoreError>,
@@ -104,9 +106,9 @@ impl FailurePolicy {
 /// The units of every limit, and its burst or capacity, are divided by the number of instances and
 /// rounded down. All instances together admit at most the limit, and less if it does not divide
 /// evenly.
+///
 /// If the share of a limit is zero, or less than the cost of a request, the fallback cannot decide,
-/// because the client is not over its limit. Such a request is rejected as by
-/// [`OnFailure::Reject`], unless
+/// because the client is not over its limit. Such a request is rejected, unless
 /// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) is [`OnFailure::Allow`].
 ///
 /// # Examples
@@ -152,8 +154,8 @@ pub(super) struct Fallback {
     pub(super) share: Share,
 }
 
-/// Returns whether the shares can never grant a cost that the whole limits of `parts` could grant. In
-/// that case the client has not asked for too much.
+/// Returns whether the shares can never grant a cost that the whole limits of `parts` could grant.
+/// Such a request must not be denied as over its limits.
 fn exceeds_share(decision: &Decision, parts: &[Part<'_>], operation: Operation) -> bool {
     let could_grant = |(status, part): (PartStatus<'_>, &Part<'_>)| {
         let needed = operation.needed(part.cost);

@@ -173,7 +173,8 @@ impl Pipeline {
                 return self.decide_without_store(subject, cost, operation, origin);
             }
         };
-        // A charge is for finished work, which needs no unit of a concurrency limit.
+        // A charge is for finished work, which needs no unit of a concurrency limit, so these
+        // limits are left out.
         let policy = match operation.mode {
             Mode::Charge => policy.as_ref().and_then(without_permits),
             _ => policy,
@@ -218,7 +219,7 @@ impl Pipeline {
     /// store and the failure policy, so it holds even when none of them can decide.
     #[inline]
     fn deny_by_policy(&self, parts: &[Part<'_>], operation: Operation) -> Option<Decision> {
-        // A limiter in shadow denies nothing, and a charge is for work that has been done.
+        // A limiter in shadow denies nothing. Work that is already done cannot be denied either.
         let is_enforced = !self.failure_policy.is_shadow && operation.mode != Mode::Charge;
         policy_denial::deny(parts, operation, &*self.clock).filter(|_| is_enforced)
     }

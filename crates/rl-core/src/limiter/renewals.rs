@@ -1,7 +1,8 @@
 //! The permits that are renewed while they are held.
 //!
-//! One task ticks for all permits of a limiter that are renewed at the same interval, and starts a task for each
-//! permit that has been held for a while. A request that ends before costs no task.
+//! One task serves all permits of a limiter that have the same renewal interval. It starts another
+//! task for each permit whose renewal is due. A request that ends before its first renewal costs no
+//! task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -14,7 +15,8 @@ use super::stores::Pending;
 /// The number of renewals in the time of one lease, so that one of them may fail.
 const RENEWALS: u32 = 3;
 
-/// The ticks in the time between two renewals. A permit is renewed for the first time after one to two of them.
+/// The number of ticks between two renewals. A permit is renewed for the first time after one to
+/// two ticks.
 const TICKS: u32 = 2;
 
 /// A permit that can be renewed.
@@ -24,7 +26,8 @@ pub(super) trait Renewable: Send + Sync {
     fn renew(self: Arc<Self>, interval: Duration) -> Pending<()>;
 }
 
-/// The permits of a limiter that are renewed, in one round for each interval. Few limiters have several.
+/// The permits of a limiter that are renewed: a round for each renewal interval. Most limiters have
+/// one interval.
 #[derive(Clone, Default)]
 pub(super) struct Renewals(Arc<Mutex<Vec<Round>>>);
 
@@ -106,7 +109,8 @@ impl Renewals {
             held.age += 1;
             if held.age == TICKS {
                 held.age = 0;
-                // The clone is dropped after the lock, because dropping the last clone ends the renewal.
+                // The clone is dropped after the lock is released: dropping the last clone ends the
+                // renewal, which takes the lock.
                 due.extend(held.permit.upgrade());
             }
         }

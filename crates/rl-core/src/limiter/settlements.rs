@@ -33,7 +33,7 @@ struct RunningTasks {
     idle: Notify,
 }
 
-/// A settlement that runs in a task, until this is dropped.
+/// A settlement that runs in a task. It counts as running until this value is dropped.
 struct RunningTask(Arc<RunningTasks>);
 
 impl Settlements {
@@ -90,8 +90,8 @@ impl Settlements {
         }
     }
 
-    /// Records and reports that a settlement failed, for a decision of this origin. `call` was
-    /// taken before the store was called.
+    /// Records and reports that the settlement of a decision with this origin failed. `call` is the
+    /// token that was taken before the store was called.
     pub(super) fn failed(
         &self,
         subject: &Subject,
@@ -128,7 +128,8 @@ impl Settlements {
     }
 
     /// Completes a settlement that no caller waits for, and reports a failure. A settlement that is
-    /// not ready continues in a task. `call` was taken before the store was called.
+    /// not ready continues in a task. `call` is the token that was taken before the store was
+    /// called.
     pub(super) fn complete(
         &self,
         subject: &Subject,

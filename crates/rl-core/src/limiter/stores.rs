@@ -70,7 +70,7 @@ impl Stores {
         self.within_deadline(self.decide(&*self.primary, &parts, Mode::Peek, false))
     }
 
-    /// Charges units to the limits of `decision`, in the store that has counted it.
+    /// Charges units under `policy`, in the store that has counted `decision`.
     pub(super) fn charge<'a>(
         &self,
         decision: &Decision,

@@ -14,7 +14,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{Algorithm, Cost, Mode, Subject};
 use crate::store::Part;
 
-/// The end of a wait that is too long to be added to a time.
+/// The wait that replaces one that is too long to be added to an `Instant`.
 const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The time between two checks under a concurrency limit. Another instance that frees a place does
@@ -148,7 +148,8 @@ impl WaitingRequest {
         };
         let (_head, denied) = match ticket.try_take_head() {
             Some(head) => (head, denied),
-            // An earlier denial is out of date once other requests have been served, so there is none.
+            // Other requests have been served meanwhile, so an earlier denial is out of date: the
+            // request is checked again.
             None => match timeout_at(until, ticket.take_head()).await {
                 Ok(head) => (head, None),
                 Err(_) => return self.decide_without_waiting().await,
