@@ -1,5 +1,5 @@
-//! The decisions of type `D` that belong to another one: that of the limiter around it, and those of
-//! its parts.
+//! The decisions, of type `D`, that belong to another decision: that of the outer limiter, and
+//! those of its parts.
 
 use smallvec::SmallVec;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 pub(super) struct Linked<D> {
     /// The decision of the limiter around the one that decided.
     pub(super) outer: Option<D>,
-    /// The parts of a request that is counted under several subjects.
+    /// The decisions on the parts of a request that is counted under several subjects.
     pub(super) parts: Option<DecidedParts<D>>,
 }
 

@@ -27,7 +27,7 @@ impl Decision {
         }
     }
 
-    /// Replaces the decision of the limiter around this one, and keeps the parts.
+    /// Replaces the decision of the limiter around this one, and keeps the decisions on the parts.
     fn link(&mut self, outer: Option<Self>) {
         let linked = self.linked.take();
         let parts = linked.and_then(|linked| match Arc::try_unwrap(linked) {

@@ -85,8 +85,8 @@ impl<'a> PartStatus<'a> {
 impl Decision {
     /// Combines the decisions of the parts of a request, in the order of the parts.
     ///
-    /// The request is denied if one of them denies, apart from those in shadow. If so, none of them
-    /// may have charged anything.
+    /// The request is denied if a part that is not in shadow denies it. In that case no part may
+    /// have charged anything.
     pub(crate) fn of_parts(flags: PartFlags, parts: impl IntoIterator<Item = Self>) -> Self {
         let mut others: SmallVec<[Self; 2]> = parts.into_iter().collect();
         let (mut governing, mut is_denied) = (None, false);
@@ -104,7 +104,7 @@ impl Decision {
         let governing = governing.map(|(index, _)| index);
         let mut decision = match (governing, others.first()) {
             (Some(index), _) => others.remove(index),
-            // Nothing of the parts is described, except what was charged to the first.
+            // No part may be described. The decision states only what was charged to the first one.
             (None, Some(first)) => {
                 let (charged, at, is_allowed) = (first.charged, first.at(), !is_denied);
                 let mut hidden = Self::undecided(first.cost, first.origin);
@@ -118,7 +118,7 @@ impl Decision {
         decision
     }
 
-    /// Returns the status of each part of the request, in their order.
+    /// Returns the status of each part of the request, in the order of the parts.
     ///
     /// A request that is counted under one subject has one part, and so has a decision that no
     /// store made. With several parts, the other methods describe the
@@ -145,8 +145,8 @@ impl Decision {
     /// Returns the position of the part that the decision describes: its limits, its policy and its
     /// cost.
     ///
-    /// Of the parts that are disclosed and enforced, it is the one that denies for the longest
-    /// time, or else the one with the fewest units remaining. `None` if there is no such part.
+    /// This is the disclosed and enforced part that denies for the longest time, or else the one
+    /// with the fewest units remaining. Returns `None` if no part is disclosed and enforced.
     #[must_use]
     pub fn governing_part(&self) -> Option<usize> {
         self.decided_parts().map_or(Some(0), |parts| parts.governing)
@@ -162,8 +162,8 @@ impl Decision {
             .map(|(index, _)| index)
     }
 
-    /// Returns the position of the part by whose subject the decision is reported: the one that denies,
-    /// or else the governing one.
+    /// Returns the position of the part under whose subject the decision is reported: the part that
+    /// denies, or else the governing one.
     pub(crate) fn reported_part(&self) -> usize {
         if self.decided_parts().is_none() {
             return 0;

@@ -1,4 +1,4 @@
-//! The parts of a request, for tasks and futures.
+//! The owned parts of a request, for tasks and futures that outlive the references of a [`Part`].
 
 use smallvec::SmallVec;
 

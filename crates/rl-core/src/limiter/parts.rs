@@ -22,17 +22,18 @@ use crate::store::{DecideRequest, Namespace, Part, RefundOf, StoreFuture};
 
 /// # Requests of several parts
 ///
-/// A request may belong to several subjects at once: its key, its customer, the whole fleet. Each is
-/// a [`Part`] with limits and a cost of its own. All parts are decided in one step: all are charged,
-/// or none.
+/// A request may belong to several subjects at once: its key, its customer, the whole fleet. Each
+/// of them is a [`Part`] with limits and a cost of its own. All parts are decided in one step: all
+/// are charged, or none.
 ///
 /// * A denial by one part changes no counter of the others. The order of the parts does not matter.
-/// * Counters belong to the namespace and the subject of a part. If two parts have the same, their
-///   costs are added, and both report the same status. A limit that counts requests counts one.
+/// * Counters belong to the namespace and the subject of a part. If two parts have the same
+///   namespace and subject, their costs are added, and both report the same status. A limit that
+///   counts requests counts one request.
 /// * The failure policy, the circuit breaker and the fallback apply to the request as a whole.
 /// * A request without parts is not limited.
-/// * A request has at most [`Part::MAX`] parts. One with more is a configuration failure, and so is
-///   one with unequal limits for the same counters.
+/// * A request has at most [`Part::MAX`] parts. A request with more parts is a configuration
+///   failure. So is a request with different limits for the same counters.
 impl RateLimiter {
     /// Returns the namespace in which the limiter counts.
     #[must_use]
@@ -44,7 +45,7 @@ impl RateLimiter {
     ///
     /// # Examples
     ///
-    /// A key that is over its limit does not use up the fleet's:
+    /// A key that is over its limit does not use up the limit of the fleet:
     ///
     /// ```
     /// use rl_core::{Limit, Part, Policy, RateLimiter, Subject};
@@ -74,8 +75,8 @@ impl RateLimiter {
         self.decide_parts(parts, Mode::Check, false)
     }
 
-    /// Charges as many units to the parts as all of them grant: to each part `n` units, or its cost
-    /// if that is less. The request is denied if `n` is zero.
+    /// Charges the largest number `n` of units that all parts grant. Each part is charged `n`
+    /// units, or its cost if that is less. The request is denied if `n` is zero.
     pub fn check_parts_up_to(&self, parts: &[Part<'_>]) -> MaybeReady<Decision> {
         self.decide_parts(parts, Mode::CheckUpTo, false)
     }
@@ -91,8 +92,8 @@ impl RateLimiter {
         self.decide_parts(parts, Mode::Charge, false)
     }
 
-    /// Decides in one of the modes. If `reserves`, the charge is a reservation, provided that the
-    /// limiter makes any.
+    /// Decides in the given mode. With `reserves`, the charge is a reservation if the limiter makes
+    /// reservations.
     pub(crate) fn decide_parts(
         &self,
         parts: &[Part<'_>],
@@ -105,8 +106,8 @@ impl RateLimiter {
     /// Decides like [`check_parts`](Self::check_parts). If the limits deny the request, it waits until
     /// they allow it, as [`check_waiting`](Self::check_waiting) does.
     ///
-    /// The request waits in one queue: that of the part that denies it for the longest time, or that of
-    /// a part for which requests wait already.
+    /// The request waits in the queue of one part: the part that denies it for the longest time, or
+    /// a part for which other requests wait already.
     pub fn check_parts_waiting(
         &self,
         parts: &[Part<'_>],
@@ -139,13 +140,14 @@ impl RateLimiter {
         }
     }
 
-    /// Returns the permit for a request of these parts that was decided before. Call it once for each
-    /// decision, because each permit is settled.
+    /// Returns the permit for a request of these parts that was decided before. Call it once for
+    /// each decision, because two permits would settle the same charge twice.
     pub fn permit_of_parts(&self, parts: &[Part<'_>], decision: Decision) -> Permit {
         Permit::of_parts(&self.pipeline, parts, decision)
     }
 
-    /// Refunds units of the charge of `decision` to each part: `units` has one number for each.
+    /// Refunds units of the charge of `decision` to each part. `units` has one number for each
+    /// part.
     ///
     /// Call it once for each decision, with the parts of the request. At most the charged units of a
     /// part are refunded, and only those that still count.

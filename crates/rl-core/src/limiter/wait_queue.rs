@@ -18,7 +18,7 @@ type QueueBySubject = HashMap<Subject, WaitQueue>;
 #[derive(Debug, Default)]
 struct Queues {
     own: QueueBySubject,
-    /// The queues of subjects that rules count in namespaces of their own.
+    /// The queues of subjects that are counted in other namespaces than the limiter's own.
     of_rules: HashMap<Namespace, QueueBySubject>,
 }
 

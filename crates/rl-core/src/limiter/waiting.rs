@@ -67,8 +67,8 @@ impl WaitingRequest {
         Self { pipeline: Arc::clone(pipeline), counted, operation, wait }
     }
 
-    /// Checks the request. If it is denied, it waits in the queue of a subject: of the part that
-    /// denies it for the longest time, or of a part for which other requests wait already.
+    /// Checks the request. If it is denied, it waits in the queue of one part: the part that denies
+    /// it for the longest time, or a part for which other requests wait already.
     pub(super) fn check(self) -> MaybeReady<Decision> {
         // Waiting does not help if a policy alone denies the request.
         if let Some(denial) = self.try_deny_by_policy() {
@@ -114,7 +114,7 @@ impl WaitingRequest {
         }
     }
 
-    /// Returns the position of a part for whose subject requests wait.
+    /// Returns the position of the first enforced part for which other requests wait.
     fn part_with_queue(&self) -> Option<usize> {
         let has_waiting = |counters| self.pipeline.wait_queues.has_waiting(counters);
         match &self.counted {

@@ -55,7 +55,7 @@ pub struct Permit {
     is_metered: bool,
     // The permit of the limiter around this one.
     outer: Option<Arc<Permit>>,
-    // Only for a request of several parts.
+    // `None` unless the request has several parts.
     further: Option<Arc<FurtherParts>>,
 }
 

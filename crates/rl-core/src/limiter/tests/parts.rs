@@ -55,7 +55,7 @@ fn over(decision: &Decision) -> Vec<bool> {
     decision.parts().map(|part| part.is_over()).collect()
 }
 
-/// Two nested limiters would charge the fleet thirty times.
+/// If keys and fleet had nested limiters, the fleet would be charged thirty times.
 #[tokio::test]
 async fn an_abusive_key_uses_up_nothing_of_the_fleet() {
     let rules = rules(in_memory(), &["1000/minute"], &["1/minute"]);
@@ -168,7 +168,8 @@ async fn each_part_is_refunded_its_own_units() {
     assert!(rules.limiter.reset_part(of_key, Some("hour")).await.is_err());
 }
 
-/// The smaller cost does not bound the larger one: a request, and its tokens.
+/// The parts may have different costs, such as one request and its tokens. The smaller cost must
+/// not bound the larger one.
 #[tokio::test]
 async fn a_check_up_to_grants_every_part_the_same_units_or_its_cost() {
     let rules = rules(in_memory(), &["100/minute"], &["40/minute"]);
