@@ -29,7 +29,8 @@ pub(crate) const VERSION: u8 = 4;
 /// 100 µs.
 pub(crate) const MAX_SUBJECTS: usize = 32;
 
-/// The largest sum of the [`weight`]s of the limits of all subjects in one script call.
+/// The largest sum of the weights (`policy::weight`) of the limits of all subjects in one script
+/// call.
 const MAX_WEIGHT_PER_CALL: u64 = 2048;
 
 /// The bit of a tag for a limit that counts requests.
