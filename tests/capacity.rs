@@ -14,7 +14,7 @@ const TRIES: usize = 20;
 /// Returns a limiter with six periods whose limits are never reached.
 async fn limiter(server: &RedisServer) -> RateLimiter {
     let limits = Period::NAMED.map(|period| Limit::new(1_000_000_000, period).unwrap());
-    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let store = server.patient_store().connect().await.unwrap();
     let limiter = RateLimiter::builder().store(store).deadline(Duration::from_secs(20));
     limits.into_iter().fold(limiter, |limiter, limit| limiter.limit(limit)).build().unwrap()
 }

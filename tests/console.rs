@@ -72,7 +72,7 @@ impl House {
         let mut limiter = RateLimiter::builder().policies(source.clone()).deadline(GIVE_UP);
         let mut backend = Backend::Memory;
         if let Some(redis) = redis {
-            limiter = limiter.store(RedisStore::connect(&redis.url()).await.unwrap());
+            limiter = limiter.store(redis.patient_store().connect().await.unwrap());
             backend = Backend::redis(&redis.url());
         }
         let limiter = limiter.build().unwrap();

@@ -75,7 +75,7 @@ async fn memory_store_keeps_the_contract() {
 async fn packed_redis_store_keeps_the_contract() {
     let server = RedisServer::start();
     let clock = manual_clock();
-    let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+    let store = server.patient_store().manual_clock(clock.clone());
     suite(&redis_suite(&server, store.connect().await.unwrap(), clock).await).await;
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
@@ -83,7 +83,7 @@ async fn packed_redis_store_keeps_the_contract() {
 #[tokio::test]
 async fn packed_redis_store_keeps_the_contract_on_the_servers_clock() {
     let server = RedisServer::start();
-    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let store = server.patient_store().connect().await.unwrap();
     let time = ServerTime(server.connection().await);
     suite(&redis_suite(&server, store, time).await).await;
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
@@ -93,7 +93,7 @@ async fn packed_redis_store_keeps_the_contract_on_the_servers_clock() {
 async fn readable_redis_store_keeps_the_contract() {
     let server = RedisServer::start();
     let store =
-        RedisStore::builder(&server.url()).layout(Layout::Readable).connect().await.unwrap();
+        server.patient_store().layout(Layout::Readable).connect().await.unwrap();
     let time = ServerTime(server.connection().await);
     suite(&redis_suite(&server, store, time).await.only_fixed_windows()).await;
     assert_eq!(server.keys_without_expiry().await, [""; 0]);

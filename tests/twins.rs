@@ -317,7 +317,7 @@ fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Ve
         memory: MemoryStore::builder().clock(clock.clone()).build(),
         redis: runtime
             .block_on(
-                RedisStore::builder(&server.url())
+                server.patient_store()
                     .script_shapes(usize::MAX)
                     .manual_clock(clock.clone())
                     .connect(),
@@ -453,7 +453,7 @@ fn calls_of_one_batch_are_decided_one_after_the_other() {
     let clock = Arc::new(ManualClock::default());
     let memory = MemoryStore::builder().clock(clock.clone()).build();
     // There is only one connection, so that requests are served in the order of their arrival.
-    let redis = RedisStore::builder(&server.url()).connections(1).manual_clock(clock.clone());
+    let redis = server.patient_store().connections(1).manual_clock(clock.clone());
     let redis = runtime.block_on(redis.script_shapes(usize::MAX).connect()).unwrap();
     let namespace = Namespace::default();
     // The last algorithm is left out, because permits are not batched.
@@ -535,7 +535,7 @@ fn a_cached_denial_equals_the_decision_of_the_server() {
     let clock = Arc::new(ManualClock::default());
     let memory = MemoryStore::builder().clock(clock.clone()).build();
     let store = |remembers| {
-        let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+        let store = server.patient_store().manual_clock(clock.clone());
         runtime.block_on(store.local_denial(remembers).connect()).unwrap()
     };
     let (with, without) = (store(true), store(false));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rl_core::OverLimit;
 use rl_core::adapter::HttpLimiter;
-use rl_core::{Limit, RateLimiter, RedisStore, Subject};
+use rl_core::{Limit, RateLimiter, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, eventually, limiter, new_year};
 
@@ -78,7 +78,7 @@ pub(super) async fn places_are_shared_by_all_instances<T: Target>() {
     let redis = RedisServer::start();
     let mut sites = Vec::new();
     for _ in 0..2 {
-        let store = RedisStore::connect(&redis.url()).await.unwrap();
+        let store = redis.patient_store().connect().await.unwrap();
         let limits = RateLimiter::builder().limit(Limit::concurrency(3).unwrap()).store(store);
         let limiter = limits.deadline(Duration::from_secs(60)).build().unwrap();
         sites.push((T::serve(vec![HttpLimiter::new(limiter.clone())]), limiter));

@@ -113,7 +113,7 @@ async fn consumers_blocked_by_records_stay_blocked_when_redis_is_killed() {
         records.create(record, "alice").await.unwrap();
     }
     let mut server = RedisServer::start();
-    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let store = server.patient_store().connect().await.unwrap();
     let source = RecordSource::builder(&records).start();
     // The first look-up of a record may take longer than the usual deadline of a decision.
     let deadline = Duration::from_secs(60);

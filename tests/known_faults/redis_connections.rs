@@ -155,8 +155,9 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
 async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
     let redis = RedisServer::start();
     let mut operator = Bystander::new(&redis).await;
-    let store = RedisStore::connect(&redis.url()).await.unwrap();
-    let limiter = RateLimiter::builder().limit(Limit::per_day(100)).store(store).build().unwrap();
+    let store = redis.patient_store().connect().await.unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_day(100)).store(store);
+    let limiter = limiter.deadline(PATIENCE).build().unwrap();
     for asked in 1..=10 {
         assert_eq!(used(&check(&limiter).await), asked);
         operator.query::<u64>("CLIENT KILL TYPE normal SKIPME yes").await;

@@ -3,8 +3,10 @@ use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rl_core::time::Timestamp;
+use rl_core::{RedisStore, RedisStoreBuilder};
 use tempfile::TempDir;
 
 use crate::free_port;
@@ -155,6 +157,13 @@ impl RedisServer {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Returns a store on the server that waits a minute for a connection. On a busy machine, the
+    /// usual wait is too short while the first connections are opened.
+    #[must_use]
+    pub fn patient_store(&self) -> RedisStoreBuilder {
+        RedisStore::builder(&self.url()).connection_wait(Duration::from_secs(60))
     }
 
     /// Returns the URL of the server with a user and a password.

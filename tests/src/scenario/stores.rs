@@ -29,8 +29,8 @@ impl Stores {
     pub async fn start() -> io::Result<Self> {
         let server = RedisServer::try_start()?;
         let clock = Arc::new(ManualClock::default());
-        let packed = RedisStore::builder(&server.url()).manual_clock(clock.clone());
-        let readable = RedisStore::builder(&server.url()).layout(Layout::Readable);
+        let packed = server.patient_store().manual_clock(clock.clone());
+        let readable = server.patient_store().layout(Layout::Readable);
         let readable = readable.manual_clock(clock.clone());
         Ok(Self {
             packed: packed.connect().await.map_err(io::Error::other)?,
