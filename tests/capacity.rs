@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use rl_core::{Limit, Origin, Period, RateLimiter, RedisStore, Subject};
+use rl_core::{Limit, Origin, Period, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 use tokio::time::Instant;
 

@@ -16,7 +16,7 @@ use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::Header;
 use rl_core::time::{Clock, SystemClock, Timestamp};
-use rl_core::{RateLimiter, Realm, RedisStore};
+use rl_core::{RateLimiter, Realm};
 use rl_records::{CallLimits, Record, RecordContent, RecordSource, Records};
 use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site};

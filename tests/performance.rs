@@ -82,7 +82,10 @@ fn each_algorithm_takes_few_instructions() {
     ];
     let windows = |count: u64| (1..=count).map(|hours| format!("90000/{hours}h")).collect();
     let one = |limit: &str| vec![limit.to_owned()];
-    let cases: [(&str, &str, Vec<String>, u64); 15] = [
+    let many = |count: u64, max: u64, rest: &str| -> Vec<String> {
+        (1..=count).map(|hours| format!("{max}/{hours}h{rest}")).collect()
+    };
+    let cases: [(&str, &str, Vec<String>, u64); 25] = [
         ("fixed window",                  "decide",  one("90000/hour"),                                  498),
         ("fixed window on the clock",     "decide",  one("90000/hour:clock"),                            548),
         ("GCRA",                          "decide",  one("90000/hour:gcra"),                           870),
@@ -91,13 +94,23 @@ fn each_algorithm_takes_few_instructions() {
         ("sliding window counter",        "decide",  one("90000/hour:sliding-window-counter"),         930),
         ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  702),
         ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  702),
-        ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    916),
+        ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    908),
         ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_690),
         ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                1_738),
-        ("7 fixed windows",               "decide",  windows(7),                                       862),
-        ("8 fixed windows",               "decide",  windows(8),                                       901),
-        ("12 fixed windows",              "decide",  windows(12),                                     1_083),
-        ("16 fixed windows",              "decide",  windows(16),                                     1_264),
+        ("16 of GCRA",                    "decide",  many(16, 90000, ":gcra"),                       4_423),
+        ("denied: GCRA",                  "decide",  one("1/hour:gcra"),                             1_000),
+        ("denied: interval refill",       "decide",  one("1/hour:token-bucket:refill=interval"),     1_005),
+        ("denied: window counter",        "decide",  one("1/hour:sliding-window-counter"),           1_018),
+        ("denied: 60 buckets",            "decide",  one("1/hour:sliding-window:precision=minute"),  886),
+        ("denied: sliding log",           "decide",  one("1/hour:sliding-log"),                      964),
+        ("denied: concurrency",           "decide",  one("1:concurrency:lease=1h"),                  964),
+        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 621),
+        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                621),
+        ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           4_459),
+        ("7 fixed windows",               "decide",  windows(7),                                       672),
+        ("8 fixed windows",               "decide",  windows(8),                                       672),
+        ("12 fixed windows",              "decide",  windows(12),                                     672),
+        ("16 fixed windows",              "decide",  windows(16),                                     672),
     ];
     let mut beyond = Vec::new();
     for (name, operation, limits, limit) in cases {

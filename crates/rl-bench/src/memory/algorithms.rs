@@ -18,7 +18,7 @@ use crate::table::{Cell, Table};
 pub(super) const GOALS: [&str; 5] = ["E1", "E2", "E3", "E4", "E5"];
 
 /// The limiters of other crates, each with the row of its algorithm.
-const PEERS: [(&str, Peer); 9] = [
+const PEERS: [(&str, Peer); 10] = [
     (ONE_WINDOW, Peer::ActixExtensible),
     ("GCRA", Peer::Governor),
     ("GCRA", Peer::FastGovernor),
@@ -28,6 +28,7 @@ const PEERS: [(&str, Peer); 9] = [
     ("sliding window, 60 buckets", Peer::Trypema),
     ("sliding log", Peer::Log),
     ("concurrency", Peer::Semaphore),
+    ("concurrency", Peer::Leases),
 ];
 
 /// The way in which a goal compares our time with that of the other limiter.
@@ -86,13 +87,15 @@ impl RowGoal {
             floor,
             moon,
         };
-        let (governor, semaphore) = (Side::Peer(Peer::Governor), Side::Peer(Peer::Semaphore));
+        let [governor, semaphore, leases] =
+            [Peer::Governor, Peer::Semaphore, Peer::Leases].map(Side::Peer);
         let (one, six) = (Side::Ours(ONE_WINDOW), Side::Ours(SIX_WINDOWS));
         let mut goals = vec![
             goal("E1", "GCRA", governor, One, Faster, 0.7, 1.2),
             goal("E1", "GCRA", governor, Million, Faster, 0.8, 1.2),
             goal("E3", SIX_KINDS, six, Thousand, Multiple, 3.0, 1.8),
             goal("E5", "concurrency", semaphore, Thousand, Faster, 0.7, 1.2),
+            goal("E5", "concurrency", leases, Thousand, Faster, 0.7, 1.2),
         ];
         for Row { name, limits, is_held } in rows {
             match limits.len() {

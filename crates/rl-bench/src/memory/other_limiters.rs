@@ -31,6 +31,7 @@ pub(super) enum Peer {
     Bucket,
     FastGovernor,
     Governor,
+    Leases,
     Log,
     Semaphore,
     ThrottleCrab,
@@ -45,6 +46,7 @@ impl Peer {
             Self::Bucket => "burster in a DashMap",
             Self::FastGovernor => "governor with ahash",
             Self::Governor => "governor",
+            Self::Leases => "leases in a DashMap",
             Self::Log => "times in a DashMap",
             Self::Semaphore => "tokio's in a DashMap",
             Self::ThrottleCrab => "throttlecrab in a lock",
@@ -70,6 +72,7 @@ impl Peer {
             )),
             Self::FastGovernor => Box::new(FastGovernor::new(max)),
             Self::Governor => Box::new(Governors::one(max)),
+            Self::Leases => Box::new(Leases { all: DashMap::new(), max, releases }),
             Self::Log => Box::new(PerKey::new(VecDeque::new, move |log| {
                 let now = quanta::Instant::now();
                 while log.front().is_some_and(|first| now.duration_since(*first) >= HOUR) {
@@ -155,6 +158,67 @@ impl Limiter for Semaphores {
             admitted += permits.len();
             if !self.releases {
                 permits.into_iter().for_each(tokio::sync::OwnedSemaphorePermit::forget);
+            }
+        }
+        admitted
+    }
+}
+
+/// A semaphore for each key whose permits expire, in the fewest steps: a look-up under a lock and a reading
+/// of the clock to acquire a permit, and the same look-up to release it.
+///
+/// Nothing renews a permit, and the map grows without a bound.
+struct Leases {
+    all: DashMap<String, VecDeque<quanta::Instant>>,
+    max: u32,
+    releases: bool,
+}
+
+impl Leases {
+    const LEASE: Duration = Duration::from_secs(3_600);
+
+    fn acquire(&self, name: &String) -> Option<quanta::Instant> {
+        let acquire = |times: &mut VecDeque<quanta::Instant>| {
+            let now = quanta::Instant::now();
+            while times.front().is_some_and(|first| now.duration_since(*first) >= Self::LEASE) {
+                times.pop_front();
+            }
+            (times.len() < self.max as usize).then(|| {
+                times.push_back(now);
+                now
+            })
+        };
+        match self.all.get_mut(name) {
+            Some(mut times) => acquire(&mut times),
+            None => acquire(&mut self.all.entry(name.clone()).or_default()),
+        }
+    }
+
+    fn release(&self, name: &String, acquired: quanta::Instant) {
+        if let Some(mut times) = self.all.get_mut(name)
+            && let Ok(place) = times.binary_search(&acquired)
+        {
+            times.remove(place);
+        }
+    }
+}
+
+impl Limiter for Leases {
+    fn allows(&self, keys: &Keys, key: u32) -> bool {
+        self.count_allowed(keys, &[key]) == 1
+    }
+
+    fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
+        let mut admitted = 0;
+        for visits in visits.chunks(SERVED_AT_ONCE) {
+            let mut permits = Vec::with_capacity(visits.len());
+            for key in visits {
+                let name = &keys.names[*key as usize];
+                permits.extend(self.acquire(name).map(|acquired| (name, acquired)));
+            }
+            admitted += permits.len();
+            if self.releases {
+                permits.into_iter().for_each(|(name, acquired)| self.release(name, acquired));
             }
         }
         admitted

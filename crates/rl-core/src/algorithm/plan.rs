@@ -16,7 +16,7 @@
 //! [`Plan::commit`] charges it to all steps. Between the passes, a caller may judge other records,
 //! and commit all or none of them.
 
-use super::fixed_window::{CompiledWindows, FixedWindow, LANES};
+use super::fixed_window::{CompiledWindows, LANES};
 use super::step::{LimitCounter, PlanStep, SubjectStates, SubjectStatesMut};
 use crate::model::{Cost, Limit, Mode, Outcome};
 use crate::time::Timestamp;
@@ -45,8 +45,8 @@ pub(crate) struct Plan {
     fits_lanes: bool,
     /// Whether all limits count units and are enforced.
     is_plain: bool,
-    /// The limits, if `is_plain` and all are fixed windows; otherwise empty.
-    plain_windows: Box<[FixedWindow]>,
+    /// Whether all of these are fixed windows as well, and too many for the lanes.
+    has_many_windows: bool,
 }
 
 impl Plan {
@@ -57,12 +57,9 @@ impl Plan {
         let steps: Box<[PlanStep]> = limits.clone().map(step).collect();
         let has_buckets = steps.iter().any(|step| matches!(step.counter, LimitCounter::Buckets(_)));
         let is_plain = !limits.clone().any(|limit| limit.is_shadow() || limit.counts_requests());
-        let windows = steps.iter().map(|step| match step.counter {
-            LimitCounter::Window(window) if is_plain => Some(window),
-            _ => None,
-        });
+        let is_window = |step: &PlanStep| matches!(step.counter, LimitCounter::Window(_));
         Self {
-            plain_windows: windows.collect::<Option<_>>().unwrap_or_default(),
+            has_many_windows: is_plain && steps.len() > LANES && steps.iter().all(is_window),
             is_plain,
             fits_lanes: logs == 0 && cells <= 2 * LANES && !has_buckets,
             windows: CompiledWindows::new(limits),
@@ -184,34 +181,10 @@ impl Plan {
         }
     }
 
-    /// Returns whether all limits are fixed windows that count units and are enforced.
+    /// Returns whether there are more than six limits, all fixed windows that count units and are enforced.
     #[inline]
-    pub(crate) const fn has_plain_windows(&self) -> bool {
-        !self.plain_windows.is_empty()
-    }
-
-    /// Charges `units` to fixed windows that are all open, if each has more than `units` left.
-    /// Calls `outcome` with the index and the status of each limit. Returns `false` and changes
-    /// nothing if a window has too little left.
-    #[inline(always)]
-    pub(crate) fn try_charge_open_windows(
-        &self,
-        cells: &mut [u64],
-        at: Timestamp,
-        units: u64,
-        mut outcome: impl FnMut(usize, Outcome),
-    ) -> bool {
-        let (cells, _) = cells.as_chunks_mut();
-        let windows = self.plain_windows.iter();
-        let have_more =
-            windows.clone().zip(&*cells).map(|(window, cells)| window.has_more_than(*cells, units));
-        if !have_more.fold(true, |all, has_more| all & has_more) {
-            return false;
-        }
-        for (index, (window, cells)) in windows.zip(cells).enumerate() {
-            outcome(index, window.charge_open(cells, at, units));
-        }
-        true
+    pub(crate) const fn has_many_windows(&self) -> bool {
+        self.has_many_windows
     }
 
     /// Returns the time until which the enforced limits deny a request of `units`. Returns the

@@ -139,7 +139,7 @@ impl PlanStep {
 
     /// Returns the units that the limit can grant at `now`, or the requests if it counts requests.
     #[inline(always)]
-    pub(super) fn available(&self, states: SubjectStates<'_>, now: Timestamp) -> u64 {
+    pub(crate) fn available(&self, states: SubjectStates<'_>, now: Timestamp) -> u64 {
         counting!(self, states, available(now))
     }
 

@@ -133,18 +133,17 @@ impl LimitStatuses {
         let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate();
         limits.map(move |(index, limit)| LimitStatus {
             limit,
-            outcome: self.outcomes.outcome(index, windows, self.decided_at),
+            outcome: self.outcomes.outcome(index, limit.limit(), windows, self.decided_at),
         })
     }
 
     /// Returns the status of the limit at `index`; `None` if there is no such limit, or no outcome.
     pub(super) fn get(&self, index: usize) -> Option<LimitStatus<'_>> {
         let policy = self.policy()?;
-        let has_outcome = index < self.outcomes.count(policy.limits().len());
-        has_outcome.then(|| LimitStatus {
-            limit: &policy.limits()[index],
-            outcome: self.outcomes.outcome(index, policy.compiled_windows(), self.decided_at),
-        })
+        let limit = policy.limits()[..self.outcomes.count(policy.limits().len())].get(index)?;
+        let windows = policy.compiled_windows();
+        let outcome = self.outcomes.outcome(index, limit.limit(), windows, self.decided_at);
+        Some(LimitStatus { limit, outcome })
     }
 
     /// Returns the positions of the limits that satisfy `condition`.
@@ -157,9 +156,11 @@ impl LimitStatuses {
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Self {
+        let later = |limit: LimitStatus<'_>| limit.outcome.at_later(micros);
+        let outcomes = self.outcomes.at_later(micros);
         Self {
             policy: self.policy.clone(),
-            outcomes: self.outcomes.at_later(micros),
+            outcomes: outcomes.unwrap_or_else(|| self.iter().map(later).collect()),
             decided_at: self.decided_at.plus_micros(micros),
         }
     }

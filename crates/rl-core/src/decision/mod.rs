@@ -33,7 +33,7 @@ use linked::Linked;
 pub(crate) use linked::PartFlags;
 pub use origin::Origin;
 use origin::Verdict;
-pub(crate) use outcomes::Outcomes;
+pub(crate) use outcomes::{OpenWindows, Outcomes, Usages};
 pub use parts::PartStatus;
 use policy_handle::PolicyHandle;
 
@@ -137,6 +137,21 @@ impl Decision {
         Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
     }
 
+    /// Creates a decision that charged the whole cost or nothing to windows that were all open.
+    #[inline(always)]
+    pub(crate) fn from_open_windows(
+        policy: &Policy,
+        cost: Cost,
+        at: Timestamp,
+        is_allowed: bool,
+        open: OpenWindows,
+    ) -> Self {
+        let policy = PolicyHandle::new(policy);
+        let statuses = LimitStatuses { policy, outcomes: Outcomes::Open(open), decided_at: at };
+        let charged = if is_allowed { cost.units() } else { 0 };
+        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
+    }
+
     /// Creates the denial of a request that needs `required` units, which are never granted.
     pub(crate) fn never_granted(policy: &Policy, cost: Cost, required: u64) -> Self {
         let outcome = |limit: Limit| Outcome::before_use(limit, required);
@@ -159,8 +174,25 @@ impl Decision {
     }
 
     /// Creates a decision that a store completes with [`finish`](Self::finish).
+    #[inline(always)]
     pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
-        Self::empty(LimitStatuses::new(policy, Outcomes::None, Timestamp::EPOCH), cost)
+        // Written in place: moved outcomes are copied, although there are none.
+        let policy = PolicyHandle::new(policy);
+        Self {
+            statuses: LimitStatuses {
+                policy,
+                outcomes: Outcomes::None,
+                decided_at: Timestamp::EPOCH,
+            },
+            cost,
+            charged: 0,
+            verdict: Verdict::Denied,
+            origin: Origin::Store,
+            is_reserved: false,
+            limiter_id: 0,
+            subject_hash: 0,
+            outer: None,
+        }
     }
 
     #[inline(always)]

@@ -1,7 +1,9 @@
+use std::cell::Cell;
+
 use smallvec::SmallVec;
 
 use crate::algorithm::fixed_window::{CompiledWindows, DecidedWindows};
-use crate::model::Outcome;
+use crate::model::{Limit, Outcome};
 use crate::policy::Policy;
 use crate::time::Timestamp;
 
@@ -16,21 +18,30 @@ pub(crate) enum Outcomes {
     /// read only the verdict. Computing all outcomes of six windows at once takes 200 instructions more.
     Lazy(DecidedWindows),
     /// Limits that all grant the request.
-    Granted(GrantedOutcomes),
+    Granted(Usages),
+    /// Up to six limits of which some may deny the request.
+    Few([Outcome; FEW]),
+    /// The same for more of them.
+    Many(RecycledOutcomes),
+    /// Fixed windows of any number that were all open at an earlier decision, and still are.
+    Open(OpenWindows),
 }
 
-/// The used units of each limit, and the time until it is reset, for a request that all of them grant.
+/// The number of outcomes that a decision holds in place.
+const FEW: usize = 6;
+
+/// The used units of each limit, and the time until it is reset.
 ///
 /// Sixteen take 160 bytes, so that a decision under any policy is made without an allocation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GrantedOutcomes {
+pub(crate) struct Usages {
     used: [u32; Policy::MAX_LIMITS],
     // 48 bits of microseconds, in two parts.
     reset_low: [u32; Policy::MAX_LIMITS],
     reset_high: [u16; Policy::MAX_LIMITS],
 }
 
-impl GrantedOutcomes {
+impl Usages {
     const EMPTY: Self = Self {
         used: [0; Policy::MAX_LIMITS],
         reset_low: [0; Policy::MAX_LIMITS],
@@ -54,58 +65,141 @@ impl GrantedOutcomes {
     }
 }
 
+/// Open windows at a decision, by what has changed since an earlier one: nothing but the time and the number
+/// of units, which is the same for all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenWindows {
+    /// The windows as the earlier decision left them.
+    pub(crate) before: Usages,
+    /// The units that were charged since.
+    pub(crate) charged: u32,
+    /// The units that the outcome of each limit is computed for.
+    pub(crate) required: u32,
+    /// The microseconds that have passed since.
+    pub(crate) later: u64,
+}
+
+impl OpenWindows {
+    fn outcome(&self, index: usize, max: u64) -> Outcome {
+        let before = self.before.outcome(index);
+        let used = before.used() + u64::from(self.charged);
+        let reset = before.reset_micros().saturating_sub(self.later);
+        Outcome::of_window(max, used, reset, self.required.into())
+    }
+}
+
+/// The outcomes of a denial by one of more than six limits, whose memory is recycled by each thread.
+///
+/// They take 384 bytes. In place, they would double the cost of moving a decision.
+#[derive(Debug)]
+pub(crate) struct RecycledOutcomes(Option<Box<[Outcome; Policy::MAX_LIMITS]>>);
+
+thread_local! {
+    /// The outcomes that this thread dropped last.
+    static RECYCLED: Cell<Option<Box<[Outcome; Policy::MAX_LIMITS]>>> = const { Cell::new(None) };
+}
+
+impl RecycledOutcomes {
+    /// Returns outcomes that are still to be set.
+    fn new() -> Self {
+        let recycled = RECYCLED.try_with(Cell::take).ok().flatten();
+        Self(Some(
+            recycled.unwrap_or_else(|| Box::new([Outcome::granted(0, 0); Policy::MAX_LIMITS])),
+        ))
+    }
+
+    fn get(&self) -> &[Outcome] {
+        self.0.as_deref().map_or(&[], |outcomes| outcomes)
+    }
+
+    fn get_mut(&mut self) -> &mut [Outcome] {
+        self.0.as_deref_mut().map_or(&mut [], |outcomes| outcomes)
+    }
+}
+
+impl Clone for RecycledOutcomes {
+    fn clone(&self) -> Self {
+        let mut clone = Self::new();
+        clone.get_mut().copy_from_slice(self.get());
+        clone
+    }
+}
+
+impl Drop for RecycledOutcomes {
+    fn drop(&mut self) {
+        // While the thread ends, the slot no longer exists.
+        let _ = RECYCLED.try_with(|slot| slot.set(self.0.take()));
+    }
+}
+
 impl Outcomes {
     /// Returns the number of outcomes under a policy of `limits` limits.
     pub(crate) fn count(&self, limits: usize) -> usize {
         match self {
             Self::None => 0,
             Self::Computed(outcomes) => outcomes.len().min(limits),
-            Self::Lazy(_) | Self::Granted(_) => limits,
+            _ => limits,
         }
     }
 
-    /// Returns the outcome of the limit at `index`, which is less than [`count`](Self::count).
+    /// Returns the outcome of `limit`, whose index is less than [`count`](Self::count).
     ///
     /// If the limits of the policy are fixed windows, `windows` describes them. `decided_at` is the
     /// time of the decision.
     pub(crate) fn outcome(
         &self,
         index: usize,
+        limit: Limit,
         windows: Option<&CompiledWindows>,
         decided_at: Timestamp,
     ) -> Outcome {
         match (self, windows) {
             (Self::Computed(outcomes), _) => outcomes[index],
-            (Self::Granted(granted), _) => granted.outcome(index),
+            (Self::Granted(usages), _) => usages.outcome(index),
+            (Self::Few(outcomes), _) => outcomes[index],
+            (Self::Many(outcomes), _) => outcomes.get()[index],
+            (Self::Open(windows), _) => windows.outcome(index, limit.max()),
             (Self::Lazy(decided), Some(windows)) => decided.outcome(windows, index, decided_at),
             (Self::Lazy(_), None) => unreachable!("only fixed windows have lazy outcomes"),
             (Self::None, _) => unreachable!("the index is less than the count"),
         }
     }
 
-    /// Returns the outcomes as they are `micros` later, if nothing has been used since.
+    /// Returns the outcomes as they are `micros` later, if nothing has been used since; `None` if they are
+    /// not stored in a form that depends on the time.
     #[cfg(feature = "redis")]
     #[inline(always)]
-    pub(super) fn at_later(&self, micros: u64) -> Self {
+    pub(super) fn at_later(&self, micros: u64) -> Option<Self> {
         match self {
-            Self::None => Self::None,
-            Self::Computed(outcomes) => {
-                outcomes.iter().map(|outcome| outcome.at_later(micros)).collect()
-            }
-            // Only denials are cached.
-            Self::Granted(granted) => Self::Granted(*granted),
             Self::Lazy(windows) => {
-                Self::Lazy(DecidedWindows { decided_at: windows.decided_at + micros, ..*windows })
+                let decided_at = windows.decided_at + micros;
+                Some(Self::Lazy(DecidedWindows { decided_at, ..*windows }))
             }
+            _ => None,
         }
     }
 
-    /// Replaces all outcomes by those of a granted request, to which a store adds the outcome of each limit.
+    /// Replaces all outcomes by those of a granted request, to which a store adds the usage of each limit.
     #[inline(always)]
-    pub(crate) fn grant(&mut self) -> &mut GrantedOutcomes {
-        *self = Self::Granted(GrantedOutcomes::EMPTY);
+    pub(crate) fn grant(&mut self) -> &mut Usages {
+        *self = Self::Granted(Usages::EMPTY);
         match self {
-            Self::Granted(granted) => granted,
+            Self::Granted(usages) => usages,
+            _ => unreachable!("they have just been put there"),
+        }
+    }
+
+    /// Replaces the outcomes by those of `count` limits, which a store sets.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self, count: usize) -> &mut [Outcome] {
+        *self = if count <= FEW {
+            Self::Few([Outcome::granted(0, 0); FEW])
+        } else {
+            Self::Many(RecycledOutcomes::new())
+        };
+        match self {
+            Self::Few(outcomes) => &mut outcomes[..count],
+            Self::Many(outcomes) => outcomes.get_mut(),
             _ => unreachable!("they have just been put there"),
         }
     }
@@ -128,9 +222,29 @@ mod tests {
             let outcomes: Outcomes = (0..count).map(outcome).collect();
             assert_eq!(outcomes.count(16), count as usize);
             for used in 0..count {
-                let read = outcomes.outcome(used as usize, None, Timestamp::EPOCH);
-                assert_eq!(read, outcome(used));
+                assert_eq!(read(&outcomes, used as usize), outcome(used));
             }
         }
+    }
+
+    #[test]
+    fn outcomes_that_a_store_sets_are_kept_by_the_decision_and_its_clone() {
+        for count in 1..=16 {
+            let outcome = |index: usize| Outcome::denied(index as u64, 2, 1 + index as u64);
+            let mut outcomes = [Outcomes::None, Outcomes::None];
+            for outcomes in &mut outcomes {
+                let places = outcomes.renew(count).iter_mut().enumerate();
+                places.for_each(|(index, place)| *place = outcome(index));
+            }
+            let [kept, dropped] = outcomes;
+            let clone = kept.clone();
+            drop(dropped);
+            assert!((0..count).all(|index| read(&kept, index) == outcome(index)));
+            assert!((0..count).all(|index| read(&clone, index) == outcome(index)));
+        }
+    }
+
+    fn read(outcomes: &Outcomes, index: usize) -> Outcome {
+        outcomes.outcome(index, Limit::per_hour(9), None, Timestamp::EPOCH)
     }
 }

@@ -62,6 +62,9 @@ impl<F: FnOnce(&Decision)> Drop for Granted<F> {
 
 /// Returns the shortest lease of a policy's concurrency limits, if it has any.
 pub(super) fn shortest_lease(policy: &Policy) -> Option<Duration> {
+    if !policy.has_permits() {
+        return None;
+    }
     let limits = policy.limits().iter().map(|limit| limit.limit());
     let leases = limits.filter(|limit| limit.holds_permits());
     leases.map(|limit| Duration::from_micros(limit.period().as_micros())).min()

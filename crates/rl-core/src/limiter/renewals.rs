@@ -33,8 +33,8 @@ pub(super) struct Renewals(Arc<Mutex<Vec<Round>>>);
 
 /// The permits that are renewed at one interval.
 struct Round {
-    /// The time between two ticks.
-    tick: Duration,
+    /// The time of a lease, by which the interval is chosen.
+    lease: Duration,
     permits: Vec<Option<HeldPermit>>,
     /// The positions without a permit.
     free: Vec<usize>,
@@ -50,7 +50,7 @@ struct HeldPermit {
 /// The position of a permit among those that are renewed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RenewalKey {
-    tick: Duration,
+    lease: Duration,
     position: usize,
 }
 
@@ -58,21 +58,21 @@ impl Renewals {
     /// Renews a permit while it is held. Outside a tokio runtime nothing is renewed.
     ///
     /// Returns the key that ends it.
-    pub(super) fn start(&self, permit: Weak<dyn Renewable>, lease: Duration) -> Option<RenewalKey> {
-        let tick = lease / RENEWALS / TICKS;
+    pub(super) fn start<P: Renewable + 'static>(
+        &self,
+        permit: &Weak<P>,
+        lease: Duration,
+    ) -> Option<RenewalKey> {
         let mut rounds = self.lock();
-        let index = rounds.iter().position(|round| round.tick == tick).unwrap_or_else(|| {
-            rounds.push(Round { tick, permits: Vec::new(), free: Vec::new(), is_ticking: false });
+        let index = rounds.iter().position(|round| round.lease == lease).unwrap_or_else(|| {
+            rounds.push(Round { lease, permits: Vec::new(), free: Vec::new(), is_ticking: false });
             rounds.len() - 1
         });
         let round = &mut rounds[index];
-        if !round.is_ticking {
-            let runtime = Handle::try_current().ok()?;
-            round.is_ticking = true;
-            let ticking = Ticking { renewals: self.clone(), tick, is_over: false };
-            runtime.spawn(ticking.keep());
-        }
-        let held = Some(HeldPermit { permit, age: 0 });
+        let is_first = !round.is_ticking;
+        let runtime = if is_first { Some(Handle::try_current().ok()?) } else { None };
+        round.is_ticking = true;
+        let held = Some(HeldPermit { permit: Weak::clone(permit) as Weak<dyn Renewable>, age: 0 });
         let position = match round.free.pop() {
             Some(position) => {
                 round.permits[position] = held;
@@ -83,22 +83,28 @@ impl Renewals {
                 round.permits.len() - 1
             }
         };
-        Some(RenewalKey { tick, position })
+        drop(rounds);
+        if let Some(runtime) = runtime {
+            // After the lock, because a runtime that is shutting down drops the task at once.
+            let ticking = Ticking { renewals: self.clone(), lease, is_over: false };
+            runtime.spawn(ticking.keep());
+        }
+        Some(RenewalKey { lease, position })
     }
 
     /// Ends the renewal of a permit.
-    pub(super) fn end(&self, RenewalKey { tick, position }: RenewalKey) {
+    pub(super) fn end(&self, RenewalKey { lease, position }: RenewalKey) {
         let mut rounds = self.lock();
-        if let Some(round) = rounds.iter_mut().find(|round| round.tick == tick) {
+        if let Some(round) = rounds.iter_mut().find(|round| round.lease == lease) {
             round.permits[position] = None;
             round.free.push(position);
         }
     }
 
     /// Returns the permits to renew at this tick; `None` if no permit is held.
-    fn due(&self, tick: Duration) -> Option<Vec<Arc<dyn Renewable>>> {
+    fn due(&self, lease: Duration) -> Option<Vec<Arc<dyn Renewable>>> {
         let mut rounds = self.lock();
-        let index = rounds.iter().position(|round| round.tick == tick)?;
+        let index = rounds.iter().position(|round| round.lease == lease)?;
         let round = &mut rounds[index];
         if round.permits.len() == round.free.len() {
             rounds.swap_remove(index);
@@ -125,21 +131,22 @@ impl Renewals {
 /// The task of a round. If its runtime ends, the next permit starts another one.
 struct Ticking {
     renewals: Renewals,
-    tick: Duration,
+    lease: Duration,
     is_over: bool,
 }
 
 impl Ticking {
     /// Renews permits until none is held.
     async fn keep(mut self) {
-        let mut ticks = interval_at(Instant::now() + self.tick, self.tick);
+        let tick = self.lease / RENEWALS / TICKS;
+        let mut ticks = interval_at(Instant::now() + tick, tick);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let Some(due) = self.renewals.due(self.tick) else { break };
+            let Some(due) = self.renewals.due(self.lease) else { break };
             for permit in due {
                 // In a task of its own, because a store that does not reply must not delay the others.
-                tokio::spawn(permit.renew(TICKS * self.tick));
+                tokio::spawn(permit.renew(TICKS * tick));
             }
         }
         self.is_over = true;
@@ -150,8 +157,87 @@ impl Drop for Ticking {
     fn drop(&mut self) {
         if !self.is_over {
             let mut rounds = self.renewals.lock();
-            let round = rounds.iter_mut().find(|round| round.tick == self.tick);
+            let round = rounds.iter_mut().find(|round| round.lease == self.lease);
             round.into_iter().for_each(|round| round.is_ticking = false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::time::sleep;
+
+    const LEASE: Duration = Duration::from_secs(6);
+
+    /// A permit that counts its renewals.
+    #[derive(Default)]
+    struct Counting(AtomicU32);
+
+    impl Counting {
+        fn renewed(&self) -> u32 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Renewable for Counting {
+        fn renew(self: Arc<Self>, _: Duration) -> Pending<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+    }
+
+    #[test]
+    fn the_next_permit_continues_renewals_whose_runtime_has_ended() {
+        let (renewals, permits) =
+            (Renewals::default(), [(); 2].map(|()| Arc::new(Counting::default())));
+        let start = |index: usize| renewals.start(&Arc::downgrade(&permits[index]), LEASE).unwrap();
+        let first = runtime();
+        first.block_on(async {
+            start(0);
+            sleep(LEASE).await;
+        });
+        drop(first);
+        let renewed = permits[0].renewed();
+        assert!(renewed > 0, "in its own runtime");
+        runtime().block_on(async {
+            sleep(LEASE).await;
+            assert_eq!(permits[0].renewed(), renewed, "no task is left");
+            let key = start(1);
+            sleep(LEASE).await;
+            assert!(permits[0].renewed() > renewed && permits[1].renewed() > 0);
+            renewals.end(key);
+        });
+    }
+
+    #[test]
+    fn a_permit_is_granted_while_its_runtime_shuts_down() {
+        let (done, granted) = mpsc::channel();
+        thread::spawn(move || {
+            let first = runtime();
+            let ended = first.handle().clone();
+            drop(first);
+            let (renewals, permit) = (Renewals::default(), Arc::new(Counting::default()));
+            let in_ended = ended.enter();
+            assert!(renewals.start(&Arc::downgrade(&permit), LEASE).is_some());
+            drop(in_ended);
+            runtime().block_on(async {
+                renewals.start(&Arc::downgrade(&permit), LEASE);
+                sleep(LEASE).await;
+            });
+            done.send(permit.renewed()).unwrap();
+        });
+        // In a thread of its own: a lock that is taken twice would never be granted.
+        let renewed = granted.recv_timeout(Duration::from_secs(30)).expect("no thread waits");
+        assert!(renewed > 0, "the runtime of the next permit renews it");
     }
 }

@@ -697,6 +697,42 @@ fn a_decision_in_memory_is_ready_immediately_without_an_allocation() {
     assert_eq!([allocated(), allocated(), allocated(), allocated()], [0; 4]);
 }
 
+#[test]
+fn no_decision_under_any_number_of_limits_allocates_once_its_subject_is_known() {
+    let rests = [
+        "",
+        ":clock",
+        ":gcra",
+        ":sliding-log",
+        ":sliding-window-counter",
+        ":token-bucket:refill=interval",
+    ];
+    let limit = |hours: usize, rest: &str| format!("2/{hours}h{rest}").parse::<Limit>().unwrap();
+    for count in [1, 6, 7, 16] {
+        // A policy has six logs at most.
+        let alike = rests.iter().filter(|rest| **rest != ":sliding-log" || count <= 6);
+        let alike = alike.map(|rest| (1..=count).map(|hours| limit(hours, rest)).collect());
+        let mixed = (1..=count).map(|hours| limit(hours, rests[hours % rests.len()])).collect();
+        for limits in alike.chain([mixed]) {
+            let limits: Vec<Limit> = limits;
+            let policy = Policy::new(limits.iter().copied()).unwrap();
+            let limiter = RateLimiter::builder().policy(policy).build().unwrap();
+            let check = || match limiter.check(&alice(), 1) {
+                MaybeReady::Ready(Some(decision)) => decision.is_allowed(),
+                answer => panic!("{answer:?}"),
+            };
+            // The first denial allocates the outcomes that later ones of this thread recycle.
+            assert_eq!([check(), check(), check()], [true, true, false]);
+            let denied = || assert!(!check());
+            assert_eq!(allocation_counter::measure(denied).count_total, 0, "{limits:?}");
+            drop(limiter.reset(&alice()));
+            check();
+            let allowed = || assert!(check());
+            assert_eq!(allocation_counter::measure(allowed).count_total, 0, "{limits:?}");
+        }
+    }
+}
+
 /// A retry succeeds after exactly `retry_after`, and not a microsecond sooner.
 #[tokio::test]
 async fn the_wait_is_exact() {

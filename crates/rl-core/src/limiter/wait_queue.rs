@@ -1,6 +1,7 @@
 //! Queues of requests that wait for capacity, one for each subject.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -11,7 +12,12 @@ use crate::store::Namespace;
 
 /// The wait queues of a limiter. A subject without waiting requests has no queue.
 #[derive(Debug, Default)]
-pub(super) struct WaitQueues(Mutex<Queues>);
+pub(super) struct WaitQueues {
+    queues: Mutex<Queues>,
+    // The number of requests that wait, so that a release takes no lock if there are none. A
+    // request that enters after the number was read decides after the release.
+    waiting: AtomicUsize,
+}
 
 type QueueBySubject = HashMap<Subject, WaitQueue>;
 
@@ -70,6 +76,9 @@ impl WaitQueues {
 
     /// Wakes the request at the head of the subject's queue, because a place has been freed.
     pub(super) fn notify_released(&self, counters: Counters<'_>) {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return;
+        }
         if let Some(queue) = self.lock().get(counters) {
             queue.released.notify_one();
         }
@@ -92,11 +101,12 @@ impl WaitQueues {
         let queue = by_subject.entry(counters.subject.clone()).or_default();
         queue.waiting += 1;
         let (head, released) = (Arc::clone(&queue.head), Arc::clone(&queue.released));
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         Some(QueueTicket { queues: self, counters, head, released })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,6 +132,7 @@ impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         let Counters { namespace, subject } = self.counters;
         let mut queues = self.queues.lock();
+        self.queues.waiting.fetch_sub(1, Ordering::SeqCst);
         match namespace {
             None => leave(&mut queues.own, subject),
             Some(namespace) => {

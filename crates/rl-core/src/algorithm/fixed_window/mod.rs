@@ -88,24 +88,6 @@ impl FixedWindow {
         if now.as_micros() < end { Window { since, used, end } } else { Window::default() }
     }
 
-    /// Returns whether an open window has more than `units` left.
-    #[inline(always)]
-    pub(super) const fn has_more_than(&self, [_, used]: [u64; 2], units: u64) -> bool {
-        used.saturating_add(units) < self.max
-    }
-
-    /// Charges `units` to an open window.
-    #[inline(always)]
-    pub(super) fn charge_open(
-        &self,
-        [since, used]: &mut [u64; 2],
-        now: Timestamp,
-        units: u64,
-    ) -> Outcome {
-        *used += units;
-        Outcome::granted(*used, self.end(*since) - now.as_micros())
-    }
-
     /// Returns the end of the window whose first charge was at `since`.
     #[inline]
     fn end(self, since: u64) -> u64 {

@@ -1,10 +1,11 @@
 use std::cmp::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::decision::Decision;
 use crate::limiter::counters::Counters;
 use crate::limiter::pipeline::Pipeline;
+use crate::limiter::places::shortest_lease;
 use crate::limiter::renewals::RenewalKey;
 use crate::limiter::stores::both;
 use crate::maybe_ready::MaybeReady;
@@ -67,7 +68,7 @@ impl From<ReservationStatus> for ReservationState {
 
 impl PermitInner {
     /// Creates the shared state of a permit for the charge of `decision`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(
         pipeline: Arc<Pipeline>,
         namespace: Option<Box<Namespace>>,
@@ -102,6 +103,25 @@ impl PermitInner {
         Counters { namespace: self.namespace.as_deref(), subject: &self.subject }
     }
 
+    /// Starts to renew what the permit holds until it is settled. `permit` is its handle.
+    ///
+    /// A renewal finds no permit until it is complete, and tries again at the next time.
+    pub(super) fn start_renewal(&mut self, permit: &Weak<Self>) {
+        if self.account_mut().is_settled {
+            return;
+        }
+        let leased = self.decision.policy().filter(|_| self.decision.charged() > 0);
+        let lease = leased.and_then(shortest_lease);
+        if let Some(shortest) = lease.into_iter().chain(self.reservation_lifetime()).min() {
+            let renewal = self.pipeline.renewals.start(permit, shortest);
+            self.account_mut().renewal = renewal;
+        }
+    }
+
+    fn account_mut(&mut self) -> &mut Account {
+        self.account.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Locks the account.
     pub(super) fn account(&self) -> MutexGuard<'_, Account> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
@@ -123,6 +143,10 @@ impl PermitInner {
             account.is_settled = true;
             *account
         };
+        self.settle_once(account)
+    }
+
+    fn settle_once(&self, account: Account) -> StoreFuture<()> {
         let corrected = match account.reservation {
             ReservationState::None => self.correct(account.cost.units()),
             reservation => self.settle_reservation(account.cost.units(), reservation),
@@ -187,12 +211,15 @@ impl PermitInner {
 
 impl Drop for PermitInner {
     fn drop(&mut self) {
-        let account = self.account.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(renewal) = account.renewal.take() {
+        let account = *self.account_mut();
+        if let Some(renewal) = account.renewal {
             self.pipeline.renewals.end(renewal);
         }
+        if account.is_settled {
+            return;
+        }
         let call = self.pipeline.breaker.observe();
-        let (settlement, origin) = (self.settle(), self.decision.origin());
+        let (settlement, origin) = (self.settle_once(account), self.decision.origin());
         self.pipeline.settlements.complete(&self.subject, origin, call, settlement);
     }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use inner::PermitInner;
 
 use super::pipeline::Pipeline;
-use super::places::shortest_lease;
 use super::stores::both;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
@@ -219,16 +218,11 @@ fn hold(
     subject: Subject,
     decision: Decision,
 ) -> Arc<PermitInner> {
-    let leased = decision.policy().filter(|_| decision.charged() > 0);
-    let lease = leased.and_then(shortest_lease);
-    let inner = Arc::new(PermitInner::new(Arc::clone(pipeline), namespace, subject, decision));
-    let shortest = lease.into_iter().chain(inner.reservation_lifetime()).min();
-    if let Some(shortest) = shortest.filter(|_| !inner.account().is_settled) {
-        let permit = Arc::downgrade(&inner);
-        let renewal = inner.pipeline.renewals.start(permit, shortest);
-        inner.account().renewal = renewal;
-    }
-    inner
+    Arc::new_cyclic(|permit| {
+        let mut inner = PermitInner::new(Arc::clone(pipeline), namespace, subject, decision);
+        inner.start_renewal(permit);
+        inner
+    })
 }
 
 impl fmt::Debug for Permit {

@@ -90,9 +90,6 @@ impl Entry {
                 }
             }
             Self::Unpacked(entry) => {
-                if entry.try_decide_steady(args, decision) {
-                    return Ok(());
-                }
                 entry.decide(args, decision)?;
                 if args.policy.plan().fits_lanes() && decision.charged() > 0 {
                     self.pack(args.policy, context);
@@ -100,6 +97,17 @@ impl Entry {
             }
         }
         Ok(())
+    }
+
+    /// Decides under more than six fixed windows with one comparison, which nearly always suffices.
+    ///
+    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
+    #[inline(always)]
+    pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<Decision> {
+        match self {
+            Self::Packed(_) => None,
+            Self::Unpacked(entry) => entry.try_decide_steady(args),
+        }
     }
 
     #[inline(never)]

@@ -12,9 +12,8 @@
 //! One decision hashes the subject, locks the shard, reads the clock, finds the entry, and runs the
 //! plan of the policy over its states (`run.rs`, `algorithm/plan.rs`). The plan judges all limits,
 //! then charges all of them or none. A request of several parts locks the shards of all its subjects
-//! (`parts.rs`). Two shortcuts decide nearly all requests under fixed windows:
-//! one comparison of the lanes of a packed entry, or one addition for each window of an unpacked
-//! entry.
+//! (`parts.rs`). Two shortcuts decide nearly all requests under fixed windows: one comparison of
+//! the lanes of a packed entry, or one comparison of numbers for the windows of an unpacked entry.
 
 mod entry;
 mod layout;
@@ -56,8 +55,9 @@ const SHARDS: usize = 64;
 ///   denied, new subjects share one counter until there is room again.
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
 ///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two).
-///   Other policies take some 200 bytes more. A sliding log and a concurrency limit add 16 to 32
-///   bytes for each entry, a sliding window adds 8 for each bucket.
+///   Other policies take some 200 bytes more, and more than six fixed windows some 400. A sliding
+///   log and a concurrency limit add 16 to 32 bytes for each entry, a sliding window adds 8 for each
+///   bucket.
 /// * Counters are local to the process, and are lost when it ends. `RedisStore` (feature `redis`)
 ///   has shared counters.
 ///
@@ -133,7 +133,21 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Decides a request that the fast path does not cover.
+/// Decides a request under more than six fixed windows.
+#[inline(never)]
+fn decide_many_windows(
+    mut shard: MutexGuard<'_, Shard>,
+    subject: Fingerprint,
+    args: DecideArgs<'_>,
+    otherwise: &dyn Fn() -> MaybeReady<Decision>,
+) -> MaybeReady<Decision> {
+    match shard.try_decide_steady(subject, args) {
+        Some(decision) => MaybeReady::ready(decision),
+        None => decide_fully(shard, subject, args, otherwise),
+    }
+}
+
+/// Decides a request that the fast paths do not cover.
 ///
 /// Returns `otherwise()` and changes nothing if a charge would exceed the states that one subject
 /// may have.
@@ -199,6 +213,9 @@ impl<C: Clock> Store for MemoryStore<C> {
         match shard.try_decide_fast(subject, args) {
             Some(FastDecision { at, is_allowed, states }) => {
                 MaybeReady::ready(Decision::from_windows(policy, cost, at, is_allowed, states))
+            }
+            None if policy.plan().has_many_windows() => {
+                decide_many_windows(shard, subject, args, otherwise)
             }
             None => decide_fully(shard, subject, args, otherwise),
         }

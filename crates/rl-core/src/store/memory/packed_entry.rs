@@ -216,7 +216,7 @@ impl PackedEntry {
         let mut cells = self.cells(plan.cells(), base);
         let mut states = SubjectStatesMut { cells: &mut cells[..plan.cells()], logs: &mut [] };
         let at = args.now.max(self.last_change(base));
-        let sole = run::try_charge_sole_limit(&args, &mut states, at, decision);
+        let sole = run::try_decide_sole_limit(&args, &mut states, at, decision);
         let denied_until = sole.unwrap_or_else(|| {
             let judgement = plan.judge(states.read(), at, args.mode, args.cost);
             run::conclude(&args, &mut states, &judgement, decision)

@@ -1,10 +1,8 @@
 //! Runs the plan of a policy over the states of one subject.
 
-use smallvec::SmallVec;
-
 use crate::algorithm::{Judgement, PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::Decision;
-use crate::model::{Cost, Mode, Outcome};
+use crate::model::{Cost, Mode};
 use crate::policy::Policy;
 use crate::store::Part;
 use crate::time::Timestamp;
@@ -51,12 +49,12 @@ pub(super) fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
     last_change >= now && last_change.micros_since(now) < STEP_BACK_MICROS
 }
 
-/// Grants a request under a single limit in one pass. Returns the time until which further requests
-/// will be denied.
+/// Decides a request under a single limit in one pass. Returns the time until which further
+/// requests will be denied.
 ///
 /// Returns `None` and changes nothing if the plan has to judge the request.
 #[inline(always)]
-pub(super) fn try_charge_sole_limit(
+pub(super) fn try_decide_sole_limit(
     args: &DecideArgs<'_>,
     states: &mut SubjectStatesMut<'_>,
     at: Timestamp,
@@ -66,7 +64,17 @@ pub(super) fn try_charge_sole_limit(
     if args.mode != Mode::Check || units == 0 {
         return None;
     }
-    let outcome = step.try_charge(states, at, units)?;
+    let Some(outcome) = step.try_charge(states, at, units) else {
+        let denied_until = deny(args, states.read(), at, decision);
+        return Some(match args.policy.plan() {
+            // A full limit denies smaller requests as well.
+            plan if units > 1 => match plan.denied_until(states.read(), at, 1) {
+                Timestamp::EPOCH => denied_until,
+                until => until,
+            },
+            _ => denied_until,
+        });
+    };
     if decision.outcomes_mut().grant().set(0, outcome) != 0 {
         compute_outcomes(args.policy, states.read(), at, decision);
     }
@@ -88,44 +96,56 @@ pub(super) fn conclude(
     decision: &mut Decision,
 ) -> Timestamp {
     let (plan, Judgement { at, charged, is_full, .. }) = (args.policy.plan(), *judgement);
-    if charged > 0 {
-        if judgement.uncharged == 0 {
-            let granted = decision.outcomes_mut().grant();
-            let mut misfits = 0;
-            plan.commit(states, judgement, |index, outcome| misfits |= granted.set(index, outcome));
-            if misfits != 0 {
-                compute_outcomes(args.policy, states.read(), at, decision);
-            }
-        } else {
-            let mut outcomes: SmallVec<[Outcome; 6]> = SmallVec::new();
-            plan.commit(states, judgement, |_, outcome| outcomes.push(outcome));
-            *decision.outcomes_mut() = outcomes.into_iter().collect();
-        }
-        decision.finish(charged, at, true);
-        return if is_full { plan.denied_until(states.read(), at, 1) } else { Timestamp::EPOCH };
+    if charged == 0 {
+        let denied_until = deny(args, states.read(), at, decision);
+        return match if is_full { 1 } else { args.cost.units() } {
+            units if units == args.mode.required(args.cost) => denied_until,
+            units => plan.denied_until(states.read(), at, units),
+        };
     }
+    if judgement.uncharged == 0 {
+        let mut misfits = 0;
+        let usages = decision.outcomes_mut().grant();
+        plan.commit(states, judgement, |index, outcome| misfits |= usages.set(index, outcome));
+        if misfits != 0 {
+            compute_outcomes(args.policy, states.read(), at, decision);
+        }
+    } else {
+        let outcomes = decision.outcomes_mut().renew(plan.steps().len());
+        plan.commit(states, judgement, |index, outcome| outcomes[index] = outcome);
+    }
+    decision.finish(charged, at, true);
+    if is_full { plan.denied_until(states.read(), at, 1) } else { Timestamp::EPOCH }
+}
+
+/// Completes the decision on a request that charges nothing, because a limit denies it or it only peeks.
+/// Returns the time until which the enforced limits deny it; the beginning of time if they do not.
+#[inline(always)]
+fn deny(
+    args: &DecideArgs<'_>,
+    states: SubjectStates<'_>,
+    at: Timestamp,
+    decision: &mut Decision,
+) -> Timestamp {
     let (mut is_allowed, mut wait) = (true, None);
-    let required = args.mode.required(args.cost);
-    let outcomes = plan.steps().iter().map(|step| {
-        let outcome = step.outcome(states.read(), at, required);
+    let (steps, required) = (args.policy.plan().steps(), args.mode.required(args.cost));
+    let outcomes = decision.outcomes_mut().renew(steps.len());
+    for (step, set) in steps.iter().zip(outcomes) {
+        let outcome = step.outcome(states, at, required);
+        *set = outcome;
         if !step.limit().is_shadow() {
             is_allowed &= !outcome.is_over();
             wait = outcome.wait_micros().max(wait);
         }
-        outcome
-    });
-    *decision.outcomes_mut() = outcomes.collect();
-    decision.finish(0, at, is_allowed);
-    match if is_full { 1 } else { args.cost.units() } {
-        units if units == required => wait.map_or(Timestamp::EPOCH, |wait| at.plus_micros(wait)),
-        units => plan.denied_until(states.read(), at, units),
     }
+    decision.finish(0, at, is_allowed);
+    wait.map_or(Timestamp::EPOCH, |wait| at.plus_micros(wait))
 }
 
 /// Computes the outcomes of a granted request again, because a number does not fit into their
 /// compact form.
 #[cold]
-pub(super) fn compute_outcomes(
+fn compute_outcomes(
     policy: &Policy,
     states: SubjectStates<'_>,
     at: Timestamp,

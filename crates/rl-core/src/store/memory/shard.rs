@@ -41,6 +41,8 @@ pub(super) struct Shard {
     /// The position of the next entry to inspect.
     cursor: usize,
     last_eviction: Eviction,
+    /// Whether newcomers have ever shared an entry.
+    has_shared: bool,
 }
 
 /// The eviction of a subject in the microsecond of its last change.
@@ -78,6 +80,7 @@ impl Shard {
             capacity,
             cursor: 0,
             last_eviction: Eviction { at: Timestamp::EPOCH, earliest_decision: Timestamp::EPOCH },
+            has_shared: false,
         }
     }
 
@@ -152,6 +155,19 @@ impl Shard {
             return None;
         }
         packed.try_decide_fast(windows, self.context.time_base, args)
+    }
+
+    /// Decides for a known subject under more than six fixed windows if one comparison suffices, which is
+    /// nearly always.
+    ///
+    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
+    #[inline(always)]
+    pub(super) fn try_decide_steady(
+        &mut self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+    ) -> Option<Decision> {
+        self.entries.get_mut(subject)?.try_decide_steady(args)
     }
 
     /// Decides for all limits of the policy, and charges all of them or none.
@@ -231,9 +247,12 @@ impl Shard {
         refund: &Refund<'_>,
         now: Timestamp,
     ) -> Fingerprint {
+        if !self.has_shared {
+            return subject;
+        }
         let holds = |entry: &Entry| entry.holds(refund, now);
-        let is_shared = self.entries.get(Fingerprint::OVERFLOW).is_some_and(holds)
-            && !self.entries.get(subject).is_some_and(holds);
+        let is_own = self.entries.get(subject).is_some_and(holds);
+        let is_shared = !is_own && self.entries.get(Fingerprint::OVERFLOW).is_some_and(holds);
         if is_shared { Fingerprint::OVERFLOW } else { subject }
     }
 
@@ -273,6 +292,7 @@ impl Shard {
     ) -> Result<(), TooManyStates> {
         let Some(shared) = self.entries.get_mut(Fingerprint::OVERFLOW) else {
             self.entries.add(Fingerprint::OVERFLOW, entry);
+            self.has_shared = true;
             return Ok(());
         };
         shared.decide(&mut self.context, args, decision)

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::run::{self, DecideArgs, TooManyStates};
 use crate::algorithm::{Log, PlanStep, SubjectStates, SubjectStatesMut};
-use crate::decision::Decision;
+use crate::decision::{Decision, OpenWindows, Outcomes, Usages};
 use crate::model::{MAX_FOREIGN_STATES, Mode, StateId};
 use crate::policy::Policy;
 use crate::store::{Refund, Renewal};
@@ -26,10 +26,30 @@ pub(super) struct UnpackedEntry {
     last_change: Timestamp,
     /// The time at which the recorded denial ends.
     denied_until: Timestamp,
-    /// The time at which the first window ends. It is the epoch unless all limits are fixed windows
-    /// that count units and are enforced, and all of them are open.
-    first_end: Timestamp,
+    /// The windows, if all limits are fixed windows, and too many for a packed entry.
+    windows: Option<Box<SteadyWindows>>,
 }
+
+/// Fixed windows that are all open.
+///
+/// Until the first of them ends, every charge adds the same units to all of them. One number
+/// therefore decides. The outcomes are those of an earlier decision, with more units and less time.
+#[derive(Debug)]
+struct SteadyWindows {
+    /// The outcomes of the decision at `since`.
+    before: Usages,
+    since: Timestamp,
+    /// The time at which the first window ends.
+    first_end: Timestamp,
+    /// The units that were charged after `since`.
+    charged: u32,
+    /// The units that the fullest window has left.
+    left: u64,
+}
+
+/// The microseconds for which an entry with an empty log is kept, so that a subject that acquires one
+/// permit after another needs no new entry for each.
+const EMPTY_IS_KEPT: u64 = 1_000_000;
 
 /// The states beside the cells of the policy.
 #[derive(Debug, Default)]
@@ -53,6 +73,16 @@ enum StateContent {
     Log(Log),
 }
 
+impl SteadyWindows {
+    /// Creates the windows of `policy`, all of which a request was charged to at `at`.
+    fn new(policy: &Policy, before: Usages, states: SubjectStates<'_>, at: Timestamp) -> Self {
+        let steps = || policy.plan().steps().iter();
+        let first_end = steps().map(|step| step.expires(states)).min().unwrap_or_default();
+        let left = steps().map(|step| step.available(states, at)).min().unwrap_or(0);
+        Self { before, since: at, first_end, charged: 0, left }
+    }
+}
+
 impl UnpackedEntry {
     /// Creates an entry without any used units.
     pub(super) fn new(policy: &Policy) -> Self {
@@ -62,7 +92,7 @@ impl UnpackedEntry {
             extra: None,
             last_change: Timestamp::EPOCH,
             denied_until: Timestamp::EPOCH,
-            first_end: Timestamp::EPOCH,
+            windows: None,
         };
         entry.lay_out(policy, Vec::new());
         entry
@@ -76,8 +106,7 @@ impl UnpackedEntry {
         denied_until: Timestamp,
     ) -> Self {
         let (policy, cells) = (policy.clone(), cells.into());
-        let first_end = Timestamp::EPOCH;
-        Self { policy, cells, extra: None, last_change, denied_until, first_end }
+        Self { policy, cells, extra: None, last_change, denied_until, windows: None }
     }
 
     /// Returns the cells if the entry has no other states.
@@ -103,7 +132,8 @@ impl UnpackedEntry {
     /// Returns whether all states are expired at `now`.
     pub(super) fn is_expired(&self, now: Timestamp) -> bool {
         let now = self.decision_time(now);
-        now >= self.policy.plan().expires(self.states())
+        let kept = if self.extra.is_some() { EMPTY_IS_KEPT } else { 0 };
+        now >= self.policy.plan().expires(self.states()).max(self.last_change.plus_micros(kept))
             && self.foreign().iter().all(|state| now >= state.expires)
     }
 
@@ -158,9 +188,12 @@ impl UnpackedEntry {
         if self.policy.is_same_handle(args.policy)
             && self.foreign().is_empty()
             && let states = &mut self.states_mut()
-            && let Some(until) = run::try_charge_sole_limit(&args, states, at, decision)
+            && let Some(until) = run::try_decide_sole_limit(&args, states, at, decision)
         {
-            self.last_change = at;
+            if decision.charged() > 0 {
+                self.last_change = at;
+                self.close_windows();
+            }
             self.denied_until = self.denied_until.max(until);
             return Ok(());
         }
@@ -173,49 +206,64 @@ impl UnpackedEntry {
                 self.policy = args.policy.clone();
             }
             self.last_change = at;
-            self.first_end = Timestamp::EPOCH;
+            self.close_windows();
         }
         let denied_until = run::conclude(&args, &mut self.states_mut(), &judgement, decision);
         self.denied_until = self.denied_until.max(denied_until);
-        if judgement.charged > 0 && args.policy.plan().has_plain_windows() {
-            let ends = args.policy.plan().steps().iter().map(|step| step.expires(self.states()));
-            self.first_end = ends.min().unwrap_or_default();
+        if judgement.charged > 0
+            && args.policy.plan().has_many_windows()
+            && let Outcomes::Granted(usages) = decision.outcomes_mut()
+        {
+            let steady = SteadyWindows::new(args.policy, *usages, self.states(), at);
+            match &mut self.windows {
+                Some(windows) => **windows = steady,
+                None => self.windows = Some(Box::new(steady)),
+            }
         }
         Ok(())
     }
 
-    /// Grants a request under any number of fixed windows, if all of them are open and have more
-    /// than its cost left. Nearly all such requests are decided here.
+    /// Decides under more than six fixed windows with one comparison, if all of them are open.
     ///
-    /// Returns `false` and changes nothing if [`decide`](Self::decide) has to decide.
+    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
-    pub(super) fn try_decide_steady(
-        &mut self,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> bool {
+    pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<Decision> {
         let at = self.decision_time(args.now);
-        let units = args.cost.units();
-        if at >= self.first_end
+        let windows = self.windows.as_mut()?;
+        let units = u32::try_from(args.cost.units()).ok()?;
+        let charged = windows.charged.checked_add(units)?;
+        if at >= windows.first_end
             || units == 0
             || args.mode == Mode::Peek
             || !self.policy.is_same_handle(args.policy)
             || self.extra.is_some()
         {
-            return false;
+            return None;
         }
-        let granted = decision.outcomes_mut().grant();
-        let mut misfits = 0;
-        let set = |index, outcome| misfits |= granted.set(index, outcome);
-        if !args.policy.plan().try_charge_open_windows(&mut self.cells, at, units, set) {
-            return false;
+        let is_allowed = u64::from(units) < windows.left;
+        if is_allowed {
+            windows.charged = charged;
+            windows.left -= u64::from(units);
+            for [_, used] in self.cells.as_chunks_mut().0 {
+                *used += u64::from(units);
+            }
+            self.last_change = at;
+        } else if windows.left > 0 || args.mode != Mode::Check {
+            // The plan computes how long the denial lasts, or charges a part of the cost.
+            return None;
         }
-        if misfits != 0 {
-            run::compute_outcomes(args.policy, self.states(), at, decision);
+        let later = at.micros_since(windows.since);
+        let required = if is_allowed { 0 } else { units };
+        let charged = windows.charged;
+        let open = OpenWindows { before: windows.before, charged, required, later };
+        Some(Decision::from_open_windows(args.policy, args.cost, at, is_allowed, open))
+    }
+
+    /// Records that the windows may not all be open.
+    fn close_windows(&mut self) {
+        if let Some(windows) = &mut self.windows {
+            windows.first_end = Timestamp::EPOCH;
         }
-        self.last_change = at;
-        decision.finish(units, at, true);
-        true
     }
 
     /// Checks that a charge under `policy` at `at` would not leave too many states of other
@@ -249,12 +297,14 @@ impl UnpackedEntry {
     ) {
         let at = self.decision_time(now);
         self.last_change = at;
-        self.first_end = Timestamp::EPOCH;
+        self.close_windows();
         if !self.has_states_of(policy) {
             self.adopt(policy);
         }
-        // An error is ignored: a change must succeed even if too many states still count.
-        let _ = self.make_room(at);
+        if !self.foreign().is_empty() {
+            // An error is ignored: a change must succeed even if too many states still count.
+            let _ = self.make_room(at);
+        }
         run::amend(policy, &mut self.states_mut(), at, change);
         // The recorded denial may have ended, unless states of other policies deny as well.
         if at < self.denied_until && self.foreign().is_empty() {
@@ -401,6 +451,7 @@ impl UnpackedEntry {
             }
         }
         self.cells = cells.into();
+        self.windows = None;
         let has_extra = !logs.is_empty() || !states.is_empty();
         self.extra = has_extra.then(|| Box::new(ExtraStates { logs, foreign: states }));
     }
