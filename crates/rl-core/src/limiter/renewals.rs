@@ -171,7 +171,8 @@ mod tests {
     use std::thread;
 
     use tokio::runtime::{Builder, Runtime};
-    use tokio::time::sleep;
+    use tokio::task::yield_now;
+    use tokio::time::advance;
 
     const LEASE: Duration = Duration::from_secs(6);
 
@@ -192,6 +193,13 @@ mod tests {
         }
     }
 
+    async fn let_a_lease_pass() {
+        for _ in 0..=RENEWALS * TICKS {
+            advance(LEASE / RENEWALS / TICKS).await;
+            yield_now().await;
+        }
+    }
+
     fn runtime() -> Runtime {
         Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
     }
@@ -204,16 +212,16 @@ mod tests {
         let first = runtime();
         first.block_on(async {
             start(0);
-            sleep(LEASE).await;
+            let_a_lease_pass().await;
         });
         drop(first);
         let renewed = permits[0].renewed();
         assert!(renewed > 0, "in its own runtime");
         runtime().block_on(async {
-            sleep(LEASE).await;
+            let_a_lease_pass().await;
             assert_eq!(permits[0].renewed(), renewed, "no task is left");
             let key = start(1);
-            sleep(LEASE).await;
+            let_a_lease_pass().await;
             assert!(permits[0].renewed() > renewed && permits[1].renewed() > 0);
             renewals.end(key);
         });
@@ -232,7 +240,7 @@ mod tests {
             drop(in_ended);
             runtime().block_on(async {
                 renewals.start(&Arc::downgrade(&permit), LEASE);
-                sleep(LEASE).await;
+                let_a_lease_pass().await;
             });
             done.send(permit.renewed()).unwrap();
         });

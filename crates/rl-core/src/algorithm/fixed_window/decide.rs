@@ -195,8 +195,11 @@ pub(crate) fn try_open_fast(
 ) -> Option<u8> {
     let shortest = windows.shortest?;
     let units = units_of_lane(mode, cost)?;
+    if !fits(now.relative) {
+        return None;
+    }
     let end = now.relative + windows.min_duration.get(usize::from(shortest))?;
-    if !fits(now.relative) || end >> 48 != 0 {
+    if !fits(end) {
         return None;
     }
     let sum = windows.add(&PackedStates::EMPTY, units);

@@ -21,6 +21,7 @@ mod packed_entry;
 mod parts;
 mod run;
 mod shard;
+mod steady_windows;
 mod table;
 #[cfg(test)]
 mod tests;

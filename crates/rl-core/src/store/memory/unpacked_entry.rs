@@ -8,9 +8,10 @@
 use smallvec::SmallVec;
 
 use super::run::{self, DecideArgs, TooManyStates};
+use super::steady_windows::SteadyWindows;
 use crate::algorithm::{Log, PlanStep, SubjectStates, SubjectStatesMut};
-use crate::decision::{Decision, OpenWindows, Outcomes, Usages};
-use crate::model::{MAX_FOREIGN_STATES, Mode, StateId};
+use crate::decision::{Decision, Outcomes};
+use crate::model::{MAX_FOREIGN_STATES, StateId};
 use crate::policy::Policy;
 use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
@@ -28,23 +29,6 @@ pub(super) struct UnpackedEntry {
     denied_until: Timestamp,
     /// The windows, if all limits are fixed windows, and too many for a packed entry.
     windows: Option<Box<SteadyWindows>>,
-}
-
-/// Fixed windows that are all open.
-///
-/// Until the first of them ends, every charge adds the same units to all of them. One number
-/// therefore decides. The outcomes are those of an earlier decision, with more units and less time.
-#[derive(Debug)]
-struct SteadyWindows {
-    /// The outcomes of the decision at `since`.
-    before: Usages,
-    since: Timestamp,
-    /// The time at which the first window ends.
-    first_end: Timestamp,
-    /// The units that were charged after `since`.
-    charged: u32,
-    /// The units that the fullest window has left.
-    left: u64,
 }
 
 /// The microseconds for which an entry with an empty log is kept, so that a subject that acquires one
@@ -71,16 +55,6 @@ struct ForeignState {
 enum StateContent {
     Cells(Box<[u64]>),
     Log(Log),
-}
-
-impl SteadyWindows {
-    /// Creates the windows of `policy`, all of which a request was charged to at `at`.
-    fn new(policy: &Policy, before: Usages, states: SubjectStates<'_>, at: Timestamp) -> Self {
-        let steps = || policy.plan().steps().iter();
-        let first_end = steps().map(|step| step.expires(states)).min().unwrap_or_default();
-        let left = steps().map(|step| step.available(states, at)).min().unwrap_or(0);
-        Self { before, since: at, first_end, charged: 0, left }
-    }
 }
 
 impl UnpackedEntry {
@@ -230,39 +204,20 @@ impl UnpackedEntry {
     pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<Decision> {
         let at = self.decision_time(args.now);
         let windows = self.windows.as_mut()?;
-        let units = u32::try_from(args.cost.units()).ok()?;
-        let charged = windows.charged.checked_add(units)?;
-        if at >= windows.first_end
-            || units == 0
-            || args.mode == Mode::Peek
-            || !self.policy.is_same_handle(args.policy)
-            || self.extra.is_some()
-        {
+        if !self.policy.is_same_handle(args.policy) || self.extra.is_some() {
             return None;
         }
-        let is_allowed = u64::from(units) < windows.left;
-        if is_allowed {
-            windows.charged = charged;
-            windows.left -= u64::from(units);
-            for [_, used] in self.cells.as_chunks_mut().0 {
-                *used += u64::from(units);
-            }
+        let decision = windows.try_decide(&mut self.cells, args, at)?;
+        if decision.charged() > 0 {
             self.last_change = at;
-        } else if windows.left > 0 || args.mode != Mode::Check {
-            // The plan computes how long the denial lasts, or charges a part of the cost.
-            return None;
         }
-        let later = at.micros_since(windows.since);
-        let required = if is_allowed { 0 } else { units };
-        let charged = windows.charged;
-        let open = OpenWindows { before: windows.before, charged, required, later };
-        Some(Decision::from_open_windows(args.policy, args.cost, at, is_allowed, open))
+        Some(decision)
     }
 
     /// Records that the windows may not all be open.
     fn close_windows(&mut self) {
         if let Some(windows) = &mut self.windows {
-            windows.first_end = Timestamp::EPOCH;
+            windows.close();
         }
     }
 

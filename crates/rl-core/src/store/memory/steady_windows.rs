@@ -1,0 +1,77 @@
+//! More than six fixed windows of one subject while all of them are open.
+//!
+//! Until the first of them ends, every charge adds the same units to all of them. One number
+//! therefore decides. The outcomes are those of an earlier decision, with more units and less time.
+
+use super::run::DecideArgs;
+use crate::algorithm::SubjectStates;
+use crate::decision::{Decision, OpenWindows, Usages};
+use crate::model::Mode;
+use crate::policy::Policy;
+use crate::time::Timestamp;
+
+/// Fixed windows that are all open.
+#[derive(Debug)]
+pub(super) struct SteadyWindows {
+    /// The outcomes of the decision at `since`.
+    before: Usages,
+    since: Timestamp,
+    /// The time at which the first window ends.
+    first_end: Timestamp,
+    /// The units that were charged after `since`.
+    charged: u32,
+    /// The units that the fullest window has left.
+    left: u64,
+}
+
+impl SteadyWindows {
+    /// Creates the windows of `policy`, all of which were charged at `at`.
+    pub(super) fn new(
+        policy: &Policy,
+        before: Usages,
+        states: SubjectStates<'_>,
+        at: Timestamp,
+    ) -> Self {
+        let steps = || policy.plan().steps().iter();
+        let first_end = steps().map(|step| step.expires(states)).min().unwrap_or_default();
+        let left = steps().map(|step| step.available(states, at)).min().unwrap_or(0);
+        Self { before, since: at, first_end, charged: 0, left }
+    }
+
+    /// Records that the windows may not all be open.
+    pub(super) const fn close(&mut self) {
+        self.first_end = Timestamp::EPOCH;
+    }
+
+    /// Decides at `at` if one comparison suffices. `cells` are the states of the windows.
+    ///
+    /// Returns `None` and changes nothing if the plan has to decide.
+    #[inline(always)]
+    pub(super) fn try_decide(
+        &mut self,
+        cells: &mut [u64],
+        args: DecideArgs<'_>,
+        at: Timestamp,
+    ) -> Option<Decision> {
+        let units = u32::try_from(args.cost.units()).ok()?;
+        let charged = self.charged.checked_add(units)?;
+        if at >= self.first_end || units == 0 || args.mode == Mode::Peek {
+            return None;
+        }
+        let is_allowed = u64::from(units) < self.left;
+        if is_allowed {
+            self.charged = charged;
+            self.left -= u64::from(units);
+            for [_, used] in cells.as_chunks_mut().0 {
+                *used += u64::from(units);
+            }
+        } else if self.left > 0 || args.mode != Mode::Check {
+            // The plan computes how long the denial lasts, or charges a part of the cost.
+            return None;
+        }
+        let (before, charged) = (self.before, self.charged);
+        let required = if is_allowed { 0 } else { units };
+        let open = OpenWindows { before, charged, required, later: at.micros_since(self.since) };
+        Some(Decision::from_open_windows(args.policy, args.cost, at, is_allowed, open))
+    }
+}
