@@ -191,7 +191,7 @@ impl Decision {
             is_reserved: false,
             limiter_id: 0,
             subject_hash: 0,
-            outer: None,
+            linked: None,
         }
     }
 
