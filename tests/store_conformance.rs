@@ -92,8 +92,7 @@ async fn packed_redis_store_keeps_the_contract_on_the_servers_clock() {
 #[tokio::test]
 async fn readable_redis_store_keeps_the_contract() {
     let server = RedisServer::start();
-    let store =
-        server.patient_store().layout(Layout::Readable).connect().await.unwrap();
+    let store = server.patient_store().layout(Layout::Readable).connect().await.unwrap();
     let time = ServerTime(server.connection().await);
     suite(&redis_suite(&server, store, time).await.only_fixed_windows()).await;
     assert_eq!(server.keys_without_expiry().await, [""; 0]);

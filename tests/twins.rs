@@ -317,7 +317,8 @@ fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Ve
         memory: MemoryStore::builder().clock(clock.clone()).build(),
         redis: runtime
             .block_on(
-                server.patient_store()
+                server
+                    .patient_store()
                     .script_shapes(usize::MAX)
                     .manual_clock(clock.clone())
                     .connect(),
