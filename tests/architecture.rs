@@ -14,7 +14,7 @@ use names::Names;
 use source::{crate_paths, files, modules, packages, read, section, top};
 
 /// The modules that each module of rl-core may use. A module comes after all modules that it uses.
-const LEVELS: [(&str, &[&str]); 19] = [
+const LEVELS: [(&str, &[&str]); 20] = [
     ("maybe_ready", &[]),
     ("time", &[]),
     ("model", &["time"]),
@@ -37,9 +37,20 @@ const LEVELS: [(&str, &[&str]); 19] = [
         "store/redis",
         &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "store", "observe"],
     ),
+    ("rules", &["model", "policy", "client_ip", "key", "store", "observe"]),
     (
         "limiter",
-        &["maybe_ready", "time", "model", "policy", "decision", "store", "observe", "source"],
+        &[
+            "maybe_ready",
+            "time",
+            "model",
+            "policy",
+            "decision",
+            "store",
+            "observe",
+            "source",
+            "rules",
+        ],
     ),
     (
         "adapter",
@@ -55,6 +66,7 @@ const LEVELS: [(&str, &[&str]); 19] = [
             "store",
             "observe",
             "source",
+            "rules",
             "limiter",
         ],
     ),

@@ -15,6 +15,7 @@ mod performance;
 mod races;
 mod records;
 mod redis;
+mod rules_file;
 mod scenarios;
 mod store_conformance;
 mod twins;

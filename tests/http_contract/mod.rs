@@ -17,6 +17,7 @@ mod nesting;
 mod on_actix;
 mod on_axum;
 mod over_limit;
+mod rules;
 mod settling;
 mod shadow;
 mod shared;
@@ -149,6 +150,23 @@ contract! {
         a_request_is_rejected_when_the_queue_is_full,
         degraded_requests_reach_the_handler_uncharged,
         the_strategy_is_chosen_for_each_request_if_set,
+    }
+    rules {
+        a_denied_key_does_not_use_up_the_limit_of_the_fleet,
+        headers_describe_the_strictest_rule_that_is_disclosed,
+        a_denial_by_an_undisclosed_rule_names_no_numbers,
+        the_body_names_the_rule_that_governs,
+        a_cost_that_a_rule_never_grants_is_reported_without_retry_after,
+        retry_after_is_the_longest_wait_of_all_rules,
+        rules_match_by_method_path_and_header,
+        requests_that_no_rule_matches_or_that_are_exempt_have_no_headers,
+        the_first_key_that_is_present_is_counted,
+        a_rule_whose_key_is_missing_rejects_or_does_not_count,
+        a_tier_has_limits_of_its_own,
+        a_rule_in_shadow_denies_nothing,
+        the_rule_that_denies_sets_what_happens,
+        a_place_under_a_rule_is_free_when_the_response_has_ended,
+        the_cost_of_a_request_is_settled_under_all_rules,
     }
     settling {
         a_handler_sets_the_cost_of_a_request,

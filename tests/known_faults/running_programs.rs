@@ -15,14 +15,17 @@ use tokio::time::{Instant, timeout};
 use super::GIVE_UP;
 
 /// The programs that need no other server, each with the path to request.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     (env!("CARGO_BIN_EXE_example-axum-quickstart"), "/"),
     (env!("CARGO_BIN_EXE_example-actix-quickstart"), "/"),
     (env!("CARGO_BIN_EXE_example-axum-api-keys"), "/"),
     (env!("CARGO_BIN_EXE_example-axum-metered"), "/words/9"),
     (env!("CARGO_BIN_EXE_example-behind-proxy"), "/"),
     (env!("CARGO_BIN_EXE_example-open-bank"), "/obp/v6.0.0/banks"),
+    (env!("CARGO_BIN_EXE_example-axum-rules"), "/"),
 ];
+/// The rules of `axum-rules`.
+const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/axum-rules/limits.yaml");
 const SHARED_REDIS: &str = env!("CARGO_BIN_EXE_example-shared-redis");
 const ADMIN_SERVER: &str = env!("CARGO_BIN_EXE_admin-server");
 
@@ -46,6 +49,7 @@ impl Program {
         let mut child = Command::new(program)
             .env_clear()
             .env("RL_LISTEN", address)
+            .env("RL_RULES", RULES)
             .envs(settings.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

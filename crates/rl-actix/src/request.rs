@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use actix_web::HttpMessage;
 use actix_web::dev::{Extensions, ServiceRequest};
-use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo};
+use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 use rl_core::{Subject, adapter};
 
 /// Reads the extensions of a request in closures over `&dyn RequestInfo`, such as settings of a
@@ -110,6 +110,14 @@ impl RequestInfo for ActixRequest<'_> {
 
     fn identified_subject(&self) -> Option<&Subject> {
         self.extensions.get()
+    }
+
+    fn tier(&self) -> Option<&Tier> {
+        self.extensions.get()
+    }
+
+    fn target_host(&self) -> Option<&str> {
+        self.request.uri().host()
     }
 }
 

@@ -26,6 +26,7 @@
 //! | `redis-tls` | Redis over TLS and mutual TLS | No |
 //! | `redis-sentinel` | The primary server, found through Redis Sentinel | No |
 //! | `redis-cluster` | Redis Cluster | No |
+//! | `rules-file` | [Rules](rules) from YAML and TOML files, which are read again when they change | No |
 //! | `serde` | Limits, periods and policies in configuration files | No |
 //! | `conformance` | The contract of [`Store`](store::Store) as tests, and stores on a clock that tests control | No |
 //!
@@ -57,6 +58,7 @@ pub mod key;
 pub mod store;
 
 pub mod observe;
+pub mod rules;
 pub mod source;
 
 mod limiter;
@@ -70,7 +72,7 @@ pub mod conformance;
 pub mod _documentation;
 
 pub use adapter::response::ResponseInfo;
-pub use adapter::settings::{CountedSubject, MissingKey, OverLimit};
+pub use adapter::settings::CountedSubject;
 pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, PartStatus, RetryAfter};
 pub use limiter::{
     BuildError, OnFailure, Permit, RateLimiter, RateLimiterBuilder, ResetError, Share,
@@ -82,6 +84,7 @@ pub use model::{
     Refill, StoreError, Subject, SubjectId,
 };
 pub use policy::{Block, InvalidPolicy, LimitSet, NamedLimit, Policy, PolicyBuilder};
+pub use rules::{MissingKey, OverLimit};
 pub use store::Part;
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]

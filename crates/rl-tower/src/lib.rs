@@ -112,6 +112,7 @@
 //! | `redis-tls` | Redis over TLS and mutual TLS | No |
 //! | `redis-sentinel` | The primary server, found through Redis Sentinel | No |
 //! | `redis-cluster` | Redis Cluster | No |
+//! | `rules-file` | [Rules](rules) from YAML and TOML files, which are read again when they change | No |
 //! | `serde` | Limits, periods and policies in configuration files | No |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::Request;
 use rl_core::Subject;
 use rl_core::adapter::Extensions;
-use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo};
+use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 
 /// Reads the extensions of a request in closures over `&dyn RequestInfo`, such as settings of a
 /// [`RateLimitLayer`](crate::RateLimitLayer).
@@ -111,6 +111,14 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
 
     fn identified_subject(&self) -> Option<&Subject> {
         self.0.extensions().get()
+    }
+
+    fn tier(&self) -> Option<&Tier> {
+        self.0.extensions().get()
+    }
+
+    fn target_host(&self) -> Option<&str> {
+        self.0.uri().host()
     }
 }
 

@@ -51,7 +51,7 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
     });
     let subject = Subject::ip([192, 0, 2, 7]);
     for protocol in [Protocol::Http, Protocol::Grpc] {
-        let reason = DenialReason::Decision { decision: &decision, subject: &subject };
+        let reason = DenialReason::Decision { decision: &decision, subject: &subject, rule: None };
         let _ = DenialBody::problem().denial(reason, GoverningLimit::FewestRemaining, protocol);
     }
 });

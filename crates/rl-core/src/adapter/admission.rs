@@ -1,10 +1,11 @@
 //! The result of examining a request before it is decided.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use crate::denial::{Denial, Protocol};
 use crate::key::RequestInfo;
 use crate::model::Subject;
+use crate::rules::RequestParts;
 use crate::store::SubjectHasher;
 
 /// Hashes the subjects of requests, so that a decision need not carry a copy of its subject.
@@ -30,12 +31,30 @@ pub struct RequestContext {
     pub(super) protocol: Protocol,
     // Whether the request's extensions contain the decision of an outer limiter.
     pub(super) is_nested: bool,
+    // The parts of the request, if the limiter has rules.
+    pub(super) parts: Option<Arc<RequestParts>>,
 }
 
 impl RequestContext {
     pub(super) fn new(subject: Subject, request: &dyn RequestInfo, is_nested: bool) -> Self {
         let subject_hash = SUBJECTS.hash(&subject);
-        Self { subject, subject_hash, protocol: protocol_of(request), is_nested }
+        Self { subject, subject_hash, protocol: protocol_of(request), is_nested, parts: None }
+    }
+
+    /// Creates the context of a request that is counted under rules.
+    pub(super) fn of_parts(
+        parts: Arc<RequestParts>,
+        request: &dyn RequestInfo,
+        is_nested: bool,
+    ) -> Self {
+        // The position of a rule rotates the hash, because two rules may count the same subject.
+        let hashes = parts
+            .subjects()
+            .map(|(place, subject)| SUBJECTS.hash(subject).rotate_left(place as u32 + 1));
+        let subject_hash = hashes.fold(0, |all, hash| all ^ hash);
+        let subject = parts.main_subject().clone();
+        let protocol = protocol_of(request);
+        Self { subject, subject_hash, protocol, is_nested, parts: Some(parts) }
     }
 
     /// Returns the subject that the request is counted under.

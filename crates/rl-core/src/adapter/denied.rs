@@ -24,7 +24,7 @@ impl Denied {
     #[must_use]
     pub fn new(decision: Decision, subject: &Subject) -> Self {
         let headers = Headers::default();
-        let reason = DenialReason::Decision { decision: &decision, subject };
+        let reason = DenialReason::Decision { decision: &decision, subject, rule: None };
         let denial =
             DenialBody::default().denial(reason, headers.governing_limit(), Protocol::Http);
         Self::with_headers(decision, denial, headers)

@@ -6,7 +6,8 @@ use super::admission::{Admission, RequestContext, protocol_of};
 use super::denied::Denied;
 use super::preflight::is_preflight;
 use super::response::{CountedRequest, Extensions, ResponseInfo};
-use super::settings::{CountedSubject, MissingKey, OverLimit, Settings};
+use super::settings::{CountedSubject, Settings};
+use super::under_rules;
 use crate::decision::Decision;
 use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
 use crate::headers::Headers;
@@ -16,6 +17,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, Realm, Subject};
 use crate::observe;
 use crate::policy::Policy;
+use crate::rules::{Defaults, MissingKey, OverLimit, Uncounted};
 
 /// A [`RateLimiter`] with the settings that a web service needs.
 ///
@@ -44,6 +46,7 @@ impl HttpLimiter {
     }
 
     /// Sets the extractor that finds the subject of a request. Defaults to the address of the peer.
+    /// If the limiter has [rules](crate::rules), their extractors apply instead.
     #[must_use]
     pub fn key(self, key: impl KeyExtractor) -> Self {
         self.set(|settings| settings.key = Arc::new(key))
@@ -150,7 +153,11 @@ impl HttpLimiter {
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(Arc::make_mut(&mut self.settings));
+        let settings = Arc::make_mut(&mut self.settings);
+        change(settings);
+        settings.is_special = settings.limiter.has_rules()
+            || settings.exempts_preflights
+            || !settings.exempt.is_empty();
         self
     }
 
@@ -158,8 +165,10 @@ impl HttpLimiter {
     ///
     /// `outer` is the [`Decision`] that an outer limiter has left in the request's extensions.
     pub fn admit(&self, request: &dyn RequestInfo, outer: Option<&Decision>) -> Admission {
-        if self.is_exempt(request) {
-            return Admission::Exempt;
+        if self.settings.is_special
+            && let Some(admission) = self.admit_special(request, outer)
+        {
+            return admission;
         }
         let subject = match self.settings.key.subject(request) {
             Ok(Some(subject)) => subject,
@@ -180,8 +189,39 @@ impl HttpLimiter {
 
     /// Decides a request that is counted. The decision of a remote store is not ready yet.
     pub fn decide(&self, request: &dyn RequestInfo, context: &RequestContext) -> CountedRequest {
-        let decision = self.start_decision(request, &context.subject);
+        let decision = match &context.parts {
+            None => self.start_decision(request, &context.subject),
+            Some(parts) => under_rules::decide(&self.settings, request, parts),
+        };
         CountedRequest::new(decision, self.settings.response.clone())
+    }
+
+    /// Examines a request that is exempt, or whose limiter has rules.
+    #[inline(never)]
+    fn admit_special(
+        &self,
+        request: &dyn RequestInfo,
+        outer: Option<&Decision>,
+    ) -> Option<Admission> {
+        if self.is_exempt(request) {
+            return Some(Admission::Exempt);
+        }
+        let settings = &*self.settings;
+        let rules = settings.limiter.rules()?;
+        let cost = settings.cost.as_deref();
+        let defaults = Defaults { on_missing_key: settings.on_missing_key, cost };
+        let parts = match rules.parts_of(request, &defaults) {
+            Ok(Some(parts)) => Arc::new(parts),
+            Ok(None) => return Some(Admission::Exempt),
+            Err(Uncounted::MissingKey) => return Some(self.reject_missing_key(request)),
+            Err(Uncounted::AmbiguousKey) => return Some(self.reject_ambiguous_key(request)),
+        };
+        let context = RequestContext::of_parts(parts, request, outer.is_some());
+        let limiter = settings.limiter.id();
+        if outer.is_some_and(|outer| outer.was_made_by(limiter, context.subject_hash)) {
+            return Some(Admission::Exempt);
+        }
+        Some(Admission::Counted(context))
     }
 
     /// Applies the decision of a request, which is ready, to the request.
@@ -223,7 +263,7 @@ impl HttpLimiter {
     /// headers that are set on this limiter.
     #[must_use]
     pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
-        let reason = DenialReason::Decision { decision: &decision, subject };
+        let reason = DenialReason::Decision { decision: &decision, subject, rule: None };
         let denial = self.respond(reason, Protocol::Http);
         Denied::with_headers(decision, denial, self.settings.response.headers.clone())
     }
@@ -234,14 +274,13 @@ impl HttpLimiter {
             || settings.exempts_preflights && is_preflight(request)
     }
 
+    #[inline]
     fn start_decision(&self, request: &dyn RequestInfo, subject: &Subject) -> MaybeReady<Decision> {
         let settings = &*self.settings;
         let limiter = &settings.limiter;
         let cost = settings.cost.as_ref().map_or(Cost::ONE, |cost| cost(request));
-        // A charge that is settled at the end of the request may be a reservation.
-        let reserves = settings.is_metered || settings.response.cost.is_some();
-        let over_limit = settings.on_over_limit.as_ref();
-        match over_limit.map_or(OverLimit::Reject, |choose| choose(request)) {
+        let reserves = settings.settles_cost();
+        match settings.over_limit(request) {
             OverLimit::Reject => limiter.decide(subject, Mode::Check, cost, reserves),
             OverLimit::Wait { at_most, queue } => {
                 limiter.decide_or_wait(subject, cost, Wait { at_most, queue, reserves })
@@ -278,24 +317,47 @@ impl HttpLimiter {
 
     /// Returns the permit of an allowed request if it holds units of a concurrency limit, or if its
     /// cost may change.
+    #[inline]
     fn permit(
         &self,
         decision: &Decision,
         context: &RequestContext,
         outer: Option<Permit>,
     ) -> Option<Permit> {
-        let is_metered = self.settings.is_metered;
-        let holds_permits = decision.policy().is_some_and(Policy::has_permits);
-        if !is_metered && self.settings.response.cost.is_none() && !holds_permits {
+        let may_hold_permits = decision.policy().is_some_and(Policy::has_permits);
+        if !self.settings.settles_cost() && !may_hold_permits && context.parts.is_none() {
             return outer;
         }
-        let permit = self.settings.limiter.permit(&context.subject, decision.clone());
-        Some(permit.metered(is_metered).inside(outer))
+        self.new_permit(decision, context, outer)
+    }
+
+    #[inline(never)]
+    fn new_permit(
+        &self,
+        decision: &Decision,
+        context: &RequestContext,
+        outer: Option<Permit>,
+    ) -> Option<Permit> {
+        let limiter = &self.settings.limiter;
+        let permit = match context.parts.as_deref() {
+            Some(parts) if !self.settings.settles_cost() && !parts.has_permits() => return outer,
+            Some(parts) => limiter.permit_of_parts(&parts.parts(), decision.clone()),
+            None => limiter.permit(&context.subject, decision.clone()),
+        };
+        Some(permit.metered(self.settings.is_metered).inside(outer))
     }
 
     /// Returns the denial of a request that is over its limits or cannot be decided.
     pub(super) fn denial(&self, decision: &Decision, context: &RequestContext) -> Denial {
-        let reason = DenialReason::Decision { decision, subject: &context.subject };
+        let rule = context.parts.as_deref().and_then(|parts| {
+            let part = decision.governing_part().or_else(|| decision.denying_part());
+            parts.rule(part?)
+        });
+        let (subject, rule) = match rule {
+            Some((subject, rule)) => (subject, Some(rule)),
+            None => (&context.subject, None),
+        };
+        let reason = DenialReason::Decision { decision, subject, rule };
         self.respond(reason, context.protocol)
     }
 

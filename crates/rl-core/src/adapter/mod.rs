@@ -24,7 +24,9 @@
 //!    can be set by the handler ([`metered`](HttpLimiter::metered)) or read from the response
 //!    ([`response_cost`](HttpLimiter::response_cost), [`refund_if`](HttpLimiter::refund_if)). It is settled
 //!    when the body of the response has ended.
-//! 6. **Nested limiters** merge their headers. For a header with a single value, the value of the
+//! 6. **Under [rules](crate::rules)** a request has several subjects, each with a policy and a cost. It is
+//!    charged to all of them, or to none. A request that no rule matches is exempt.
+//! 7. **Nested limiters** merge their headers. For a header with a single value, the value of the
 //!    stricter limiter stays. List values of both limiters are sent.
 //!
 //! # Example
@@ -61,6 +63,7 @@ pub(crate) mod response;
 pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
+mod under_rules;
 
 pub use admission::{Admission, RequestContext};
 pub use denied::Denied;

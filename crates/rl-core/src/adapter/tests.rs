@@ -2,7 +2,7 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 
 use super::response::{ResponseInfo, ResponseSettings};
-use super::settings::{CountedSubject, MissingKey};
+use super::settings::CountedSubject;
 use super::{
     Admission, CountedRequest, Denied, Extensions, HttpLimiter, RequestContext, ResponseHead,
 };
@@ -16,6 +16,7 @@ use crate::limiter::RateLimiter;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Limit, Outcome, Realm, Subject};
 use crate::policy::Policy;
+use crate::rules::MissingKey;
 
 fn limiter(limit: Limit) -> RateLimiter {
     RateLimiter::builder().limit(limit).build().unwrap()

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::rule::{Rule, require_eq};
+use super::clause::{Clause, require_eq};
 use super::subject::{policy, used};
 use super::suite::{LIMITS, Suite, limit};
 use crate::decision::RetryAfter;
@@ -39,7 +39,7 @@ async fn six_units_pass_at_once(suite: &Suite, policy: &Policy) {
         let decision = subject.check(policy, cost).await;
         let got = (decision.is_allowed(), used(&decision).first().copied());
         let expected = (expected.0, Some(expected.1));
-        require_eq(Rule::Exact, got, expected, format_args!("cost {cost} under {policy}"));
+        require_eq(Clause::Exact, got, expected, format_args!("cost {cost} under {policy}"));
     }
 }
 
@@ -50,14 +50,14 @@ async fn a_refund_and_a_reset_return_units(suite: &Suite, policy: &Policy) {
     if suite.time.manual().is_some() {
         subject.refund(&decision, 3).await;
         let what = format!("4 charged and 3 refunded under {policy}");
-        require_eq(Rule::Refund, subject.used(policy).await, vec![1], what);
+        require_eq(Clause::Refund, subject.used(policy).await, vec![1], what);
         let is_allowed = subject.check(policy, 5).await.is_allowed();
         let what = format!("the 5 remaining units pass under {policy}");
-        require_eq(Rule::Refund, is_allowed, true, what);
+        require_eq(Clause::Refund, is_allowed, true, what);
     }
     subject.reset(policy, None).await;
     let is_allowed = subject.check(policy, 6).await.is_allowed();
-    require_eq(Rule::State, is_allowed, true, format_args!("after a reset under {policy}"));
+    require_eq(Clause::State, is_allowed, true, format_args!("after a reset under {policy}"));
 }
 
 async fn a_refund_after_a_reset_gives_nothing(suite: &Suite, policy: &Policy) {
@@ -69,14 +69,14 @@ async fn a_refund_after_a_reset_gives_nothing(suite: &Suite, policy: &Policy) {
     subject.refund(&decision, 4).await;
     let is_allowed = subject.check(policy, 1).await.is_allowed();
     let what = format!("a refund of units from before a reset, under {policy}");
-    require_eq(Rule::Refund, is_allowed, false, what);
+    require_eq(Clause::Refund, is_allowed, false, what);
 }
 
 async fn unsupported_limits_are_refused(suite: &Suite, policy: &Policy) {
     let answer = suite.subject().try_decide(policy, Mode::Check, 1).await;
     let kind = answer.as_ref().err().map(|error| error.kind());
     let what = format!("a check under {policy}, which the store does not hold");
-    require_eq(Rule::Unsupported, kind, Some(FailureKind::Unsupported), what);
+    require_eq(Clause::Unsupported, kind, Some(FailureKind::Unsupported), what);
 }
 
 /// A request: the milliseconds since the previous request, its cost, and the expected answer.
@@ -136,6 +136,6 @@ async fn requests_pass_as_the_algorithm_defines(
             Denied => (false, got.1),
         };
         let what = format!("request {} of cost {cost} under {text}", place + 1);
-        require_eq(Rule::Exact, got, expected, what);
+        require_eq(Clause::Exact, got, expected, what);
     }
 }

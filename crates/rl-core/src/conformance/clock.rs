@@ -1,8 +1,8 @@
-//! Rule 4: the clock, and the beginning and end of windows.
+//! Clause 4: the clock, and the beginning and end of windows.
 
 use std::time::Duration;
 
-use super::rule::{Rule, require, require_eq};
+use super::clause::{Clause, require, require_eq};
 use super::subject::{policy, used};
 use super::suite::Suite;
 use crate::decision::RetryAfter;
@@ -28,14 +28,14 @@ async fn a_window_ends_at_its_reported_time(suite: &Suite) {
     subject.check(&policy, 1).await;
     let wait = match subject.check(&policy, 1).await.retry_after() {
         RetryAfter::In(wait) if wait <= Duration::from_secs(1) => wait,
-        other => panic!("{}: a wait of {other:?} under 2/second", Rule::OneClock),
+        other => panic!("{}: a wait of {other:?} under 2/second", Clause::OneClock),
     };
     let is_allowed = subject.check(&policy, 1).await.is_allowed();
-    require(Rule::DenialChangesNothing, !is_allowed, "a denied request does not move the end");
+    require(Clause::DenialChangesNothing, !is_allowed, "a denied request does not move the end");
     suite.time.pass(wait).await;
     let next = subject.check(&policy, 1).await;
     let got = (next.is_allowed(), used(&next));
-    require_eq(Rule::OneClock, got, (true, vec![1, 3]), "after the wait that a denial reported");
+    require_eq(Clause::OneClock, got, (true, vec![1, 3]), "after the wait that a denial reported");
 }
 
 async fn clock_windows_begin_on_the_clock(suite: &Suite) {
@@ -48,9 +48,9 @@ async fn clock_windows_begin_on_the_clock(suite: &Suite) {
     let micros_to_hour = 3_600_000_000 - decision.at().as_micros() % 3_600_000_000;
     let resets: Vec<_> = decision.limits().map(|limit| limit.reset_after()).collect();
     let expected = vec![Duration::from_secs(3_600), Duration::from_micros(micros_to_hour)];
-    require_eq(Rule::OneClock, resets, expected, "the ends of 9/hour and 9/hour:clock");
+    require_eq(Clause::OneClock, resets, expected, "the ends of 9/hour and 9/hour:clock");
     subject.check(&policy, 1).await;
-    require_eq(Rule::State, subject.used(&policy).await, vec![2, 2], "the anchors count apart");
+    require_eq(Clause::State, subject.used(&policy).await, vec![2, 2], "the anchors count apart");
 }
 
 async fn a_window_ends_to_the_microsecond(suite: &Suite, clock: &ManualClock) {
@@ -60,13 +60,13 @@ async fn a_window_ends_to_the_microsecond(suite: &Suite, clock: &ManualClock) {
     clock.advance(Duration::from_micros(1_234_567));
     let wait = Duration::from_micros(60_000_000 - 1_234_567);
     let answered = subject.check(&policy, 1).await.retry_after();
-    require_eq(Rule::OneClock, answered, RetryAfter::In(wait), "the wait of a denied request");
+    require_eq(Clause::OneClock, answered, RetryAfter::In(wait), "the wait of a denied request");
     clock.advance(wait - Duration::from_micros(1));
     let is_allowed = subject.check(&policy, 1).await.is_allowed();
-    require(Rule::OneClock, !is_allowed, "a microsecond less than the wait is too early");
+    require(Clause::OneClock, !is_allowed, "a microsecond less than the wait is too early");
     clock.advance(Duration::from_micros(1));
     let is_allowed = subject.check(&policy, 1).await.is_allowed();
-    require(Rule::OneClock, is_allowed, "the reported wait is enough");
+    require(Clause::OneClock, is_allowed, "the reported wait is enough");
 }
 
 async fn a_clock_that_steps_back_grants_nothing(suite: &Suite, clock: &ManualClock) {
@@ -81,12 +81,12 @@ async fn a_clock_that_steps_back_grants_nothing(suite: &Suite, clock: &ManualClo
     subject.check(&policy, 1).await;
     clock.advance(Duration::from_secs(2));
     let last = subject.check(&policy, 1).await;
-    require(Rule::OneClock, last.is_allowed(), "a request two seconds later under 1/second");
+    require(Clause::OneClock, last.is_allowed(), "a request two seconds later under 1/second");
     for _ in 0..3 {
         clock.set(start);
         let denied = subject.check(&policy, 1).await;
         let got = (denied.is_allowed(), denied.at());
-        require_eq(Rule::OneClock, got, (false, last.at()), "a request after a step back");
+        require_eq(Clause::OneClock, got, (false, last.at()), "a request after a step back");
     }
     clock.set(last.at());
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rule::{Rule, require, require_eq};
+use super::clause::{Clause, require, require_eq};
 use super::subject::{over, policy, used};
 use super::suite::Suite;
 use crate::decision::{Decision, RetryAfter};
@@ -24,7 +24,7 @@ pub(super) async fn check(suite: &Suite) {
 }
 
 async fn exactly_max_units_pass(suite: &Suite) {
-    use Rule::Exact;
+    use Clause::Exact;
 
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(5)]));
     for count in 1..=5 {
@@ -47,7 +47,7 @@ async fn exactly_max_units_pass(suite: &Suite) {
     }
     let is_allowed = subject.check(&policy, 2).await.is_allowed();
     require(
-        Rule::DenialChangesNothing,
+        Clause::DenialChangesNothing,
         is_allowed,
         "units that a denied request did not use are allowed",
     );
@@ -60,12 +60,12 @@ async fn a_limit_that_counts_requests_takes_one_unit_of_each(suite: &Suite) {
         let decision = subject.check(&policy, 5).await;
         let expected = (count <= 3, vec![count.min(3)]);
         let what = "request of cost 5 under 3/hour:requests, where each request is one unit";
-        require_eq(Rule::Exact, (decision.is_allowed(), used(&decision)), expected, what);
+        require_eq(Clause::Exact, (decision.is_allowed(), used(&decision)), expected, what);
     }
 }
 
 async fn a_peek_writes_nothing(suite: &Suite) {
-    use Rule::Peek;
+    use Clause::Peek;
 
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(2)]));
     for _ in 0..3 {
@@ -93,12 +93,12 @@ async fn all_limits_are_charged_or_none(suite: &Suite) {
     subject.check(&policy, 2).await;
     for _ in 0..5 {
         let denied = subject.check(&policy, 1).await;
-        require_eq(Rule::OneStep, over(&denied), vec!["minute"], "the limits that deny");
+        require_eq(Clause::OneStep, over(&denied), vec!["minute"], "the limits that deny");
     }
     let counts = subject.used(&policy).await;
-    require_eq(Rule::OneStep, counts, vec![2, 2, 2], "counts after five denials by one limit");
+    require_eq(Clause::OneStep, counts, vec![2, 2, 2], "counts after five denials by one limit");
     let denied = subject.check(&policy, 2).await;
-    require_eq(Rule::OneStep, over(&denied), vec!["minute", "day"], "the limits that deny");
+    require_eq(Clause::OneStep, over(&denied), vec!["minute", "day"], "the limits that deny");
 }
 
 async fn a_denial_opens_and_extends_no_window(suite: &Suite) {
@@ -110,11 +110,11 @@ async fn a_denial_opens_and_extends_no_window(suite: &Suite) {
     let second = denied.limits().next().map(|second| (second.used(), second.is_active()));
     let got = (denied.is_allowed(), second);
     let what = "a second that has ended, in a denial by the hour";
-    require_eq(Rule::DenialChangesNothing, got, (false, Some((0, false))), what);
+    require_eq(Clause::DenialChangesNothing, got, (false, Some((0, false))), what);
 }
 
 async fn a_limit_in_shadow_denies_nothing(suite: &Suite) {
-    use Rule::Shadow;
+    use Clause::Shadow;
 
     let subject = suite.subject();
     let (minute, hour) = (Limit::per_minute(5), Limit::per_hour(2));
@@ -155,13 +155,13 @@ async fn a_cost_above_the_limit_never_passes(suite: &Suite) {
     for cost in [3, u64::MAX] {
         let denied = subject.check(&limits, cost).await;
         let got = (denied.is_allowed(), denied.retry_after());
-        require_eq(Rule::Exact, got, never, format_args!("cost {cost} under 2/minute"));
+        require_eq(Clause::Exact, got, never, format_args!("cost {cost} under 2/minute"));
     }
-    require_eq(Rule::DenialChangesNothing, subject.used(&limits).await, vec![0, 0], "counts");
+    require_eq(Clause::DenialChangesNothing, subject.used(&limits).await, vec![0, 0], "counts");
 
     let denied = suite.subject().check(&policy(&[Limit::per_minute(0)]), 1).await;
     let got = (denied.is_allowed(), denied.retry_after());
-    require_eq(Rule::Exact, got, never, "a request under 0/minute");
+    require_eq(Clause::Exact, got, never, "a request under 0/minute");
 }
 
 async fn check_up_to_takes_the_units_that_every_limit_grants(suite: &Suite) {
@@ -170,21 +170,21 @@ async fn check_up_to_takes_the_units_that_every_limit_grants(suite: &Suite) {
     for expected in [(true, 3), (true, 2), (false, 0)] {
         let part = subject.decide(&policy, Mode::CheckUpTo, 3).await;
         let got = (part.is_allowed(), part.granted());
-        require_eq(Rule::Exact, got, expected, "up to 3 units under 5/minute");
+        require_eq(Clause::Exact, got, expected, "up to 3 units under 5/minute");
     }
-    require_eq(Rule::OneStep, subject.used(&policy).await, vec![5, 5], "counts afterwards");
+    require_eq(Clause::OneStep, subject.used(&policy).await, vec![5, 5], "counts afterwards");
 }
 
 async fn a_charge_goes_beyond_the_limit(suite: &Suite) {
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(5)]));
     let charged = subject.decide(&policy, Mode::Charge, 8).await;
     let got = (charged.is_allowed(), charged.granted(), used(&charged));
-    require_eq(Rule::Exact, got, (true, 8, vec![8]), "a charge of 8 under 5/hour");
+    require_eq(Clause::Exact, got, (true, 8, vec![8]), "a charge of 8 under 5/hour");
     let remaining = charged.limits().map(|limit| limit.remaining()).sum();
-    require_eq(Rule::Exact, remaining, 0_u64, "units remaining after it");
+    require_eq(Clause::Exact, remaining, 0_u64, "units remaining after it");
     let is_allowed = subject.check(&policy, 1).await.is_allowed();
-    require(Rule::Exact, !is_allowed, "the next request is denied");
-    require_eq(Rule::DenialChangesNothing, subject.used(&policy).await, vec![8], "the count");
+    require(Clause::Exact, !is_allowed, "the next request is denied");
+    require_eq(Clause::DenialChangesNothing, subject.used(&policy).await, vec![8], "the count");
 }
 
 async fn concurrent_requests_are_counted_one_by_one(suite: &Suite) {
@@ -204,6 +204,6 @@ async fn concurrent_requests_are_counted_one_by_one(suite: &Suite) {
         let decision = task.await.expect("no panic").expect("the store answers");
         allowed += u32::from(decision.is_allowed());
     }
-    require_eq(Rule::OneStep, allowed, 20, "of 50 requests at once under 20/hour");
-    require_eq(Rule::OneStep, subject.used(&policy).await, vec![20, 20], "counts afterwards");
+    require_eq(Clause::OneStep, allowed, 20, "of 50 requests at once under 20/hour");
+    require_eq(Clause::OneStep, subject.used(&policy).await, vec![20, 20], "counts afterwards");
 }

@@ -24,18 +24,18 @@
 //! ```
 
 mod algorithms;
+mod clause;
 mod clock;
 mod limits;
 mod permits;
 mod refunds;
-mod rule;
 mod state;
 mod subject;
 mod suite;
 #[cfg(test)]
 mod tests;
 
-use rule::{Rule, require};
+use clause::{Clause, require};
 use suite::Stored;
 pub use suite::{Suite, Time};
 
@@ -47,7 +47,7 @@ pub use suite::{Suite, Time};
 pub async fn suite(suite: &Suite) {
     let is_known = !matches!(suite.stored, Stored::Unknown);
     let what = "count the stored records with `Suite::count_stored`, or use `without_stored_count`";
-    require(Rule::Expiry, is_known, what);
+    require(Clause::Expiry, is_known, what);
 
     limits::check(suite).await;
     state::check(suite).await;

@@ -1,8 +1,8 @@
-//! Rule 11: permits of concurrency limits.
+//! Clause 11: permits of concurrency limits.
 
 use std::time::Duration;
 
-use super::rule::{Rule, require, require_eq};
+use super::clause::{Clause, require, require_eq};
 use super::subject::{over, policy, used};
 use super::suite::Suite;
 use crate::decision::RetryAfter;
@@ -29,8 +29,8 @@ async fn a_renewal_without_a_permit_changes_nothing(suite: &Suite) {
     let (subject, policy) = (suite.subject(), policy(&[Limit::per_hour(5)]));
     let decision = subject.check(&policy, 1).await;
     let renewed = subject.renew(&policy, decision.at(), 1).await;
-    require_eq(Rule::Permit, renewed, Some(decision.at()), "a renewal without a permit");
-    require_eq(Rule::Permit, subject.used(&policy).await, vec![1], "the count after it");
+    require_eq(Clause::Permit, renewed, Some(decision.at()), "a renewal without a permit");
+    require_eq(Clause::Permit, subject.used(&policy).await, vec![1], "the count after it");
 }
 
 /// Returns a concurrency limit of `max` permits with this lease.
@@ -39,7 +39,7 @@ fn permits(max: u64, lease: Period) -> Limit {
 }
 
 async fn permits_are_given_back_apart_from_rates(suite: &Suite) {
-    use Rule::Permit;
+    use Clause::Permit;
 
     let subject = suite.subject();
     let policy = policy(&[Limit::per_hour(9), permits(2, Period::HOUR)]);
@@ -63,7 +63,7 @@ async fn permits_are_given_back_apart_from_rates(suite: &Suite) {
 }
 
 async fn a_permit_ends_with_its_lease(suite: &Suite) {
-    use Rule::Permit;
+    use Clause::Permit;
 
     let (subject, policy) = (suite.subject(), policy(&[permits(1, Period::SECOND)]));
     let held = subject.check(&policy, 1).await;
@@ -80,7 +80,7 @@ async fn a_permit_ends_with_its_lease(suite: &Suite) {
 }
 
 async fn a_renewal_replaces_the_time_of_the_charge(suite: &Suite) {
-    use Rule::Permit;
+    use Clause::Permit;
 
     let (subject, policy) = (suite.subject(), policy(&[permits(3, Period::HOUR)]));
     let held = subject.check(&policy, 2).await;
@@ -109,15 +109,15 @@ async fn a_permit_that_is_lost_under_one_limit_is_not_renewed(suite: &Suite) {
     let held = subject.check(&policy, 1).await;
     suite.time.pass(Duration::from_secs(1)).await;
     let renewed = subject.renew(&policy, held.at(), 1).await;
-    require_eq(Rule::Permit, renewed, None, "a renewal after one of two leases has ended");
-    require_eq(Rule::Permit, subject.used(&policy).await, vec![0, 1], "it changes nothing");
+    require_eq(Clause::Permit, renewed, None, "a renewal after one of two leases has ended");
+    require_eq(Clause::Permit, subject.used(&policy).await, vec![0, 1], "it changes nothing");
     subject.refund_of(&held, 1, RefundOf::Permits).await;
     let what = "units that are still held can be released";
-    require_eq(Rule::Permit, subject.used(&policy).await, vec![0, 0], what);
+    require_eq(Clause::Permit, subject.used(&policy).await, vec![0, 0], what);
 }
 
 async fn a_renewed_lease_ends_to_the_microsecond(suite: &Suite, clock: &ManualClock) {
-    use Rule::Permit;
+    use Clause::Permit;
 
     let (subject, policy) = (suite.subject(), policy(&[permits(1, Period::SECOND)]));
     let held = subject.check(&policy, 1).await;

@@ -1,8 +1,8 @@
-//! Rule 8: refunds.
+//! Clause 8: refunds.
 
 use std::time::Duration;
 
-use super::rule::{Rule, require_eq};
+use super::clause::{Clause, require_eq};
 use super::subject::policy;
 use super::suite::Suite;
 use crate::model::Limit;
@@ -15,7 +15,7 @@ pub(super) async fn check(suite: &Suite) {
 }
 
 async fn a_refund_stays_in_its_window(suite: &Suite) {
-    use Rule::Refund;
+    use Clause::Refund;
 
     let subject = suite.subject();
     let policy = policy(&[Limit::per_second(5), Limit::per_hour(9)]);
@@ -46,7 +46,7 @@ async fn a_refund_of_another_subject_changes_nothing(suite: &Suite) {
     let decision = subject.check(&policy, 3).await;
     stranger.refund(&decision, 1).await;
     let counts = (subject.used(&policy).await, stranger.used(&policy).await);
-    require_eq(Rule::Refund, counts, (vec![3], vec![0]), "a refund to a subject without charges");
+    require_eq(Clause::Refund, counts, (vec![3], vec![0]), "a refund to a subject without charges");
 }
 
 async fn a_refund_of_the_whole_cost_returns_the_request(suite: &Suite) {
@@ -55,7 +55,7 @@ async fn a_refund_of_the_whole_cost_returns_the_request(suite: &Suite) {
     let decision = subject.check(&policy, 30).await;
     subject.refund(&decision, 30).await;
     let counts = subject.used(&policy).await;
-    require_eq(Rule::Refund, counts, vec![0, 0], "a request of cost 30 is refunded");
+    require_eq(Clause::Refund, counts, vec![0, 0], "a request of cost 30 is refunded");
 }
 
 async fn a_refund_after_a_reset_gives_nothing(suite: &Suite) {
@@ -66,5 +66,5 @@ async fn a_refund_after_a_reset_gives_nothing(suite: &Suite) {
     subject.check(&policy, 100).await;
     subject.refund(&decision, 80).await;
     let counts = subject.used(&policy).await;
-    require_eq(Rule::Refund, counts, vec![100], "a refund of units from before a reset");
+    require_eq(Clause::Refund, counts, vec![100], "a refund of units from before a reset");
 }

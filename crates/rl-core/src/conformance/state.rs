@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rule::{Rule, require, require_eq};
+use super::clause::{Clause, require, require_eq};
 use super::subject::{Tested, policy, used};
 use super::suite::{Stored, Suite};
 use crate::model::Mode;
@@ -29,11 +29,11 @@ async fn subjects_and_namespaces_are_apart(suite: &Suite) {
     };
     for tested in [&subject, &user, &elsewhere, &suite.subject()] {
         let is_allowed = tested.check(&policy, 1).await.is_allowed();
-        require(Rule::Apart, is_allowed, "the first request of each subject passes 1/hour");
+        require(Clause::Apart, is_allowed, "the first request of each subject passes 1/hour");
     }
     for tested in [&subject, &user, &elsewhere] {
         let is_allowed = tested.check(&policy, 1).await.is_allowed();
-        require(Rule::Apart, !is_allowed, "the second request of each subject is denied");
+        require(Clause::Apart, !is_allowed, "the second request of each subject is denied");
     }
 }
 
@@ -43,12 +43,12 @@ async fn a_new_max_keeps_what_was_used(suite: &Suite) {
     subject.check(&of(100), 60).await;
     let lowered = subject.check(&of(10), 1).await;
     let got = (lowered.is_allowed(), used(&lowered));
-    require_eq(Rule::State, got, (false, vec![60]), "100/hour with 60 used, lowered to 10/hour");
+    require_eq(Clause::State, got, (false, vec![60]), "100/hour with 60 used, lowered to 10/hour");
     let remaining = lowered.limits().next().map(|limit| limit.remaining());
-    require_eq(Rule::State, remaining, Some(0), "units remaining then");
+    require_eq(Clause::State, remaining, Some(0), "units remaining then");
     let raised = subject.check(&of(200), 1).await;
     let got = (raised.is_allowed(), used(&raised));
-    require_eq(Rule::State, got, (true, vec![61]), "raised to 200/hour");
+    require_eq(Clause::State, got, (true, vec![61]), "raised to 200/hour");
 }
 
 async fn adding_and_removing_limits_keeps_the_others(suite: &Suite) {
@@ -58,7 +58,7 @@ async fn adding_and_removing_limits_keeps_the_others(suite: &Suite) {
         subject.check(&policy(limits), 1).await;
     }
     let counts = subject.used(&policy(&[minute, hour, day])).await;
-    require_eq(Rule::State, counts, vec![2, 3, 3], "counts after policies that changed");
+    require_eq(Clause::State, counts, vec![2, 3, 3], "counts after policies that changed");
 }
 
 async fn requests_and_units_count_apart(suite: &Suite) {
@@ -66,10 +66,10 @@ async fn requests_and_units_count_apart(suite: &Suite) {
     let (requests, units) = (Limit::per_hour(5).count_requests(), Limit::per_hour(100));
     for limits in [&[requests, units][..], &[requests], &[units], &[units, requests]] {
         let is_allowed = subject.check(&policy(limits), 20).await.is_allowed();
-        require(Rule::State, is_allowed, "cost 20 under 5/hour:requests and 100/hour");
+        require(Clause::State, is_allowed, "cost 20 under 5/hour:requests and 100/hour");
     }
     let counts = subject.used(&policy(&[requests, units])).await;
-    require_eq(Rule::State, counts, vec![3, 60], "requests and units of one period");
+    require_eq(Clause::State, counts, vec![3, 60], "requests and units of one period");
 }
 
 /// Checks that a store does not drop states of a subject to make room for others.
@@ -84,12 +84,12 @@ async fn states_of_many_policies_are_not_forgotten(suite: &Suite) {
         let other = policy(&[Limit::new(9, period).expect("a limit")]);
         match subject.try_decide(&other, Mode::Check, 1).await {
             Err(error) if error.kind() == FailureKind::Unsupported => {}
-            Err(error) => panic!("{}: under {other}: {error}", Rule::Answer),
+            Err(error) => panic!("{}: under {other}: {error}", Clause::Answer),
             Ok(_) => {}
         }
         let is_allowed = subject.check(&daily, 1).await.is_allowed();
         let what = format!("1/day is used up, also after a request under {other}");
-        require(Rule::State, !is_allowed, what);
+        require(Clause::State, !is_allowed, what);
     }
 }
 
@@ -98,11 +98,11 @@ async fn a_reset_forgets_one_limit_or_all(suite: &Suite) {
     let policy = policy(&[Limit::per_minute(5), Limit::per_hour(9)]);
     subject.check(&policy, 4).await;
     subject.reset(&policy, Some(0)).await;
-    require_eq(Rule::State, subject.used(&policy).await, vec![0, 4], "the minute is reset");
+    require_eq(Clause::State, subject.used(&policy).await, vec![0, 4], "the minute is reset");
     subject.check(&policy, 1).await;
-    require_eq(Rule::State, subject.used(&policy).await, vec![1, 5], "and counts anew");
+    require_eq(Clause::State, subject.used(&policy).await, vec![1, 5], "and counts anew");
     subject.reset(&policy, None).await;
-    require_eq(Rule::State, subject.used(&policy).await, vec![0, 0], "all is reset");
+    require_eq(Clause::State, subject.used(&policy).await, vec![0, 0], "all is reset");
     subject.reset(&policy, None).await;
     subject.reset(&policy, Some(1)).await;
 }
@@ -127,5 +127,5 @@ async fn expired_records_are_removed(suite: &Suite) {
          {added} records are held: expected {} at most",
         2 * SUBJECTS
     );
-    require(Rule::Expiry, added <= 2 * SUBJECTS, what);
+    require(Clause::Expiry, added <= 2 * SUBJECTS, what);
 }

@@ -1,6 +1,6 @@
 use std::sync::atomic::Ordering;
 
-use super::rule::Rule;
+use super::clause::Clause;
 use super::suite::Suite;
 use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, Limit, Subject};
@@ -101,9 +101,9 @@ fn failed(policy: &Policy, error: &StoreError) -> ! {
     match error.kind() {
         FailureKind::Unsupported => panic!(
             "{}: {policy} is refused ({error}), but `Suite::without` does not name its algorithm",
-            Rule::Unsupported
+            Clause::Unsupported
         ),
-        _ => panic!("{}: {policy} is answered with an error: {error}", Rule::Answer),
+        _ => panic!("{}: {policy} is answered with an error: {error}", Clause::Answer),
     }
 }
 

@@ -42,7 +42,7 @@ impl DenialBody {
     /// Creates the form of problem details (RFC 9457), with the names of all limits that deny.
     ///
     /// A `detail` is added for a block, for a cost that is never granted, and for a limit that does not
-    /// count requests.
+    /// count requests. A limit of a [rule](crate::rules) is named after both, as in `login/minute`.
     ///
     /// ```json
     /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -185,7 +185,10 @@ impl DenialBody {
                 if i != 0 {
                     body.push(',');
                 }
-                json::push_string(&mut body, limit.name());
+                match reason.rule() {
+                    Some(rule) => json::push_string(&mut body, &format!("{rule}/{}", limit.name())),
+                    None => json::push_string(&mut body, limit.name()),
+                }
             }
             body.push(']');
         }
@@ -208,7 +211,10 @@ impl DenialBody {
             return (Cow::Borrowed(ABOUT_BLANK), reason.phrase());
         }
         let (name, title) = match reason {
-            Reason::Blocked { .. } | Reason::TooCostly { .. } | Reason::OverLimit { .. } => (
+            Reason::Blocked { .. }
+            | Reason::TooCostly { .. }
+            | Reason::OverLimit { .. }
+            | Reason::OverUndisclosedLimit { .. } => (
                 "quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),

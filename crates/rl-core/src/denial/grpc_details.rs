@@ -27,8 +27,8 @@ const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 
 /// Returns the value of `grpc-status-details-bin`, or `None` if there is nothing to add to the status.
 ///
-/// Each limit that denies is a violation: the subject is the name of the limit, and the description is its
-/// quota.
+/// Each limit that denies is a violation: the subject is the name of the limit, after that of its rule, and the
+/// description is its quota.
 pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<String> {
     let decision = reason.decision()?;
     let mut status = Message::default();
@@ -43,7 +43,10 @@ pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<Stri
         let mut failure = Message::default();
         for limit in decision.enforced().filter(|limit| limit.is_over()) {
             let mut violation = Message::default();
-            violation.text(1, limit.name());
+            match reason.rule() {
+                Some(rule) => violation.text(1, &format!("{rule}/{}", limit.name())),
+                None => violation.text(1, limit.name()),
+            }
             let mut allowed = String::new();
             push_quota(&mut allowed, limit.limit());
             violation.text(2, &allowed);

@@ -32,7 +32,11 @@
 //! let decision = Decision::decided(policy, Cost::ONE, 0, Timestamp::EPOCH, outcomes);
 //!
 //! let body = DenialBody::open_bank();
-//! let reason = DenialReason::Decision { decision: &decision, subject: &Subject::consumer("abc") };
+//! let reason = DenialReason::Decision {
+//!     decision: &decision,
+//!     subject: &Subject::consumer("abc"),
+//!     rule: None,
+//! };
 //! let denial = body.denial(reason, GoverningLimit::default(), Protocol::Http);
 //! assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
 //! assert_eq!(

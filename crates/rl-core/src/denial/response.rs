@@ -88,6 +88,9 @@ pub enum DenialReason<'a> {
         decision: &'a Decision,
         /// The subject that was counted.
         subject: &'a Subject,
+        /// The name of the rule that denies the request, if the limiter has
+        /// [rules](crate::rules). The message names it only if the rule is disclosed.
+        rule: Option<&'a str>,
     },
     /// The request has no key, and [`MissingKey::Reject`](crate::MissingKey::Reject) is set.
     MissingKey,
@@ -101,6 +104,15 @@ impl<'a> DenialReason<'a> {
     pub const fn decision(self) -> Option<&'a Decision> {
         match self {
             Self::Decision { decision, .. } => Some(decision),
+            Self::MissingKey | Self::AmbiguousKey => None,
+        }
+    }
+
+    /// Returns the name of the rule that denies the request, if the limiter has rules.
+    #[must_use]
+    pub const fn rule(self) -> Option<&'a str> {
+        match self {
+            Self::Decision { rule, .. } => rule,
             Self::MissingKey | Self::AmbiguousKey => None,
         }
     }

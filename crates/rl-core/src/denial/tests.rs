@@ -31,7 +31,7 @@ fn undecided() -> Decision {
 /// Returns the denial of a request of `subject` that `decision` denies.
 fn deny_to(body: &DenialBody, decision: &Decision, subject: &Subject) -> Denial {
     body.denial(
-        DenialReason::Decision { decision, subject },
+        DenialReason::Decision { decision, subject, rule: None },
         GoverningLimit::default(),
         Protocol::Http,
     )
@@ -44,7 +44,7 @@ fn deny(body: &DenialBody, decision: &Decision) -> Denial {
 fn deny_grpc(body: &DenialBody, decision: &Decision) -> Denial {
     let subject = &Subject::consumer("abc123");
     body.denial(
-        DenialReason::Decision { decision, subject },
+        DenialReason::Decision { decision, subject, rule: None },
         GoverningLimit::default(),
         Protocol::Grpc,
     )
@@ -119,7 +119,7 @@ fn message_names_the_governing_limit() {
         (GoverningLimit::FewestRemaining, "per hour"),
     ] {
         let subject = &Subject::user("alice");
-        let reason = DenialReason::Decision { decision: &decision, subject };
+        let reason = DenialReason::Decision { decision: &decision, subject, rule: None };
         let denial = DenialBody::text().denial(reason, follow, Protocol::Http);
         assert!(denial.body.contains(words), "{follow:?}: {}", denial.body);
     }
@@ -343,7 +343,7 @@ fn the_id_of_a_consumer_cannot_break_out_of_the_message() {
     assert!(message.ends_with(&format!("(consumer_id: {shown}).")), "{message}");
 
     let (decision, subject) = (&minute_full(), &Subject::consumer(id));
-    let reason = DenialReason::Decision { decision, subject };
+    let reason = DenialReason::Decision { decision, subject, rule: None };
     let denial = body.denial(reason, GoverningLimit::default(), Protocol::Grpc);
     let message = header(&denial, "grpc-message").unwrap();
     assert!(message.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{message}");
@@ -382,4 +382,24 @@ fn a_denial_names_the_unit_of_the_limit() {
     let problem: Value =
         serde_json::from_str(&deny(&DenialBody::problem(), &decision).body).unwrap();
     assert!(problem["detail"].as_str().unwrap().contains("10000 tokens per minute"));
+}
+
+#[test]
+fn a_denial_names_the_rule_in_each_form() {
+    let (decision, subject) = (&minute_full(), &Subject::consumer("abc123"));
+    let reason = DenialReason::Decision { decision, subject, rule: Some("login") };
+    assert_eq!(reason.rule(), Some("login"));
+    let deny =
+        |body: DenialBody, protocol| body.denial(reason, GoverningLimit::default(), protocol);
+    let message = "Too Many Requests. We only allow 100 requests per minute for this Consumer under the rule login.";
+    assert_eq!(deny(DenialBody::text(), Protocol::Http).body, message);
+    let problem = deny(DenialBody::problem(), Protocol::Http).body;
+    assert!(problem.ends_with(r#""violated-policies":["login/minute"]}"#), "{problem}");
+    let grpc = deny(DenialBody::text(), Protocol::Grpc);
+    assert_eq!(header(&grpc, "grpc-message"), Some(message));
+
+    let all = Subject::global();
+    let reason = DenialReason::Decision { decision, subject: &all, rule: Some("fleet") };
+    let body = DenialBody::text().denial(reason, GoverningLimit::default(), Protocol::Http).body;
+    assert!(body.ends_with(" per minute for all clients together under the rule fleet."), "{body}");
 }

@@ -9,11 +9,13 @@ use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 #[derive(Clone, Copy)]
 pub(super) enum Reason<'a> {
     /// The governing limit is 0. Only the end of a block or an operator can change that.
-    Blocked { decision: &'a Decision, subject: &'a Subject },
+    Blocked { decision: &'a Decision, counted: CountedUnder<'a> },
     /// The governing limit can never grant the cost.
-    TooCostly { decision: &'a Decision, governing: LimitStatus<'a>, subject: &'a Subject },
+    TooCostly { decision: &'a Decision, governing: LimitStatus<'a>, counted: CountedUnder<'a> },
     /// The request is over the governing limit, and perhaps over others.
-    OverLimit { decision: &'a Decision, governing: LimitStatus<'a>, subject: &'a Subject },
+    OverLimit { decision: &'a Decision, governing: LimitStatus<'a>, counted: CountedUnder<'a> },
+    /// The request is over a limit that clients may not know.
+    OverUndisclosedLimit { decision: &'a Decision },
     /// The limiter cannot decide.
     Undecided { decision: &'a Decision },
     /// The request has no key.
@@ -22,27 +24,40 @@ pub(super) enum Reason<'a> {
     AmbiguousKey,
 }
 
+/// The subject that a request is counted under, and the rule that counts it.
+#[derive(Clone, Copy)]
+pub(super) struct CountedUnder<'a> {
+    subject: &'a Subject,
+    pub(super) rule: Option<&'a str>,
+}
+
 impl<'a> Reason<'a> {
     pub(super) fn new(reason: DenialReason<'a>, governing: GoverningLimit) -> Self {
-        let (decision, subject) = match reason {
-            DenialReason::Decision { decision, subject } => (decision, subject),
+        let (decision, counted) = match reason {
+            DenialReason::Decision { decision, subject, rule } => {
+                (decision, CountedUnder { subject, rule })
+            }
             DenialReason::MissingKey => return Self::MissingKey,
             DenialReason::AmbiguousKey => return Self::AmbiguousKey,
         };
         match decision.governing(governing) {
+            None if decision.denying_part().is_some() => Self::OverUndisclosedLimit { decision },
             None => Self::Undecided { decision },
-            Some(limit) if limit.max() == 0 => Self::Blocked { decision, subject },
+            Some(limit) if limit.max() == 0 => Self::Blocked { decision, counted },
             Some(governing) if governing.retry_after() == RetryAfter::Never => {
-                Self::TooCostly { decision, governing, subject }
+                Self::TooCostly { decision, governing, counted }
             }
-            Some(governing) => Self::OverLimit { decision, governing, subject },
+            Some(governing) => Self::OverLimit { decision, governing, counted },
         }
     }
 
     /// Returns the HTTP status.
     pub(super) const fn status(self) -> u16 {
         match self {
-            Self::Blocked { .. } | Self::TooCostly { .. } | Self::OverLimit { .. } => 429,
+            Self::Blocked { .. }
+            | Self::TooCostly { .. }
+            | Self::OverLimit { .. }
+            | Self::OverUndisclosedLimit { .. } => 429,
             Self::Undecided { .. } => 503,
             Self::MissingKey => 403,
             Self::AmbiguousKey => 400,
@@ -65,16 +80,30 @@ impl<'a> Reason<'a> {
             Self::Blocked { decision, .. }
             | Self::TooCostly { decision, .. }
             | Self::OverLimit { decision, .. }
+            | Self::OverUndisclosedLimit { decision }
             | Self::Undecided { decision } => Some(decision),
             Self::MissingKey | Self::AmbiguousKey => None,
         }
     }
 
-    /// Returns the decision, if it denies by a limit.
+    /// Returns the decision, if it denies by a limit that clients may know.
     pub(super) const fn over_limit(self) -> Option<&'a Decision> {
         match self {
-            Self::Undecided { .. } => None,
+            Self::Undecided { .. } | Self::OverUndisclosedLimit { .. } => None,
             _ => self.decision(),
+        }
+    }
+
+    /// Returns the rule that denies the request, if clients may know it.
+    pub(super) const fn rule(self) -> Option<&'a str> {
+        match self {
+            Self::Blocked { counted, .. }
+            | Self::TooCostly { counted, .. }
+            | Self::OverLimit { counted, .. } => counted.rule,
+            Self::OverUndisclosedLimit { .. }
+            | Self::Undecided { .. }
+            | Self::MissingKey
+            | Self::AmbiguousKey => None,
         }
     }
 
@@ -83,7 +112,10 @@ impl<'a> Reason<'a> {
         match self {
             Self::Blocked { .. } | Self::TooCostly { .. } => true,
             Self::OverLimit { governing, .. } => governing.limit().unit() != "requests",
-            Self::Undecided { .. } | Self::MissingKey | Self::AmbiguousKey => false,
+            Self::OverUndisclosedLimit { .. }
+            | Self::Undecided { .. }
+            | Self::MissingKey
+            | Self::AmbiguousKey => false,
         }
     }
 
@@ -94,13 +126,14 @@ impl<'a> Reason<'a> {
     pub(super) fn push_to(self, text: &mut String, id: Option<PushId>) {
         text.push_str(self.phrase());
         match self {
-            Self::Blocked { subject, .. } => {
+            Self::Blocked { counted: CountedUnder { subject, rule }, .. } => {
                 let is_identified = subject.realm().is_identified();
                 text.push_str(if is_identified { ". This Consumer" } else { ". Anonymous access" });
                 text.push_str(" is blocked");
                 push_id(text, subject, id);
+                push_rule(text, rule);
             }
-            Self::TooCostly { decision, governing, subject } => {
+            Self::TooCostly { decision, governing, counted } => {
                 let limit = governing.limit();
                 text.push_str(". This request asks for ");
                 text.push_str(itoa::Buffer::new().format(decision.cost().units()));
@@ -109,13 +142,16 @@ impl<'a> Reason<'a> {
                 text.push_str(", and we only allow ");
                 text.push_str(itoa::Buffer::new().format(limit.capacity()));
                 text.push_str(" at once");
-                push_for(text, subject, id);
+                push_for(text, counted, id);
             }
-            Self::OverLimit { governing, subject, .. } => {
+            Self::OverLimit { governing, counted, .. } => {
                 let limit = governing.limit();
                 text.push_str(". We only allow ");
                 push_quota(text, limit);
-                push_for(text, subject, id);
+                push_for(text, counted, id);
+            }
+            Self::OverUndisclosedLimit { .. } => {
+                text.push_str(". The service receives too many requests at the moment");
             }
             Self::Undecided { .. } => {
                 text.push_str(". The rate limiter cannot decide at the moment");
@@ -151,11 +187,27 @@ fn printable(character: char) -> char {
     if character.is_control() || is_direction { char::REPLACEMENT_CHARACTER } else { character }
 }
 
-/// Appends ` for this Consumer` or ` for anonymous access`.
-fn push_for(text: &mut String, subject: &Subject, id: Option<PushId>) {
-    let is_identified = subject.realm().is_identified();
-    text.push_str(if is_identified { " for this Consumer" } else { " for anonymous access" });
+/// Appends ` for this Consumer` or ` for anonymous access`, and the name of the rule.
+fn push_for(
+    text: &mut String,
+    CountedUnder { subject, rule }: CountedUnder<'_>,
+    id: Option<PushId>,
+) {
+    text.push_str(match subject.realm() {
+        Realm::Global if rule.is_some() => " for all clients together",
+        realm if realm.is_identified() => " for this Consumer",
+        _ => " for anonymous access",
+    });
     push_id(text, subject, id);
+    push_rule(text, rule);
+}
+
+/// Appends ` under the rule login`. The name of a rule needs no escaping.
+fn push_rule(text: &mut String, rule: Option<&str>) {
+    if let Some(rule) = rule {
+        text.push_str(" under the rule ");
+        text.push_str(rule);
+    }
 }
 
 /// Appends ` (consumer_id: abc123)` for a consumer whose id is known.

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::net::IpAddr;
 
-use super::RequestInfo;
+use super::{RequestInfo, Tier};
 use crate::model::Subject;
 
 #[derive(Default)]
@@ -15,6 +15,7 @@ pub(crate) struct FakeRequest {
     headers: Vec<(&'static str, Vec<u8>)>,
     peer: Option<IpAddr>,
     identified: Option<Subject>,
+    tier: Option<Tier>,
 }
 
 impl FakeRequest {
@@ -48,6 +49,11 @@ impl FakeRequest {
 
     pub(crate) fn identified(mut self, subject: Subject) -> Self {
         self.identified = Some(subject);
+        self
+    }
+
+    pub(crate) fn tier(mut self, name: &str) -> Self {
+        self.tier = Some(Tier::new(name));
         self
     }
 }
@@ -84,5 +90,9 @@ impl RequestInfo for FakeRequest {
 
     fn identified_subject(&self) -> Option<&Subject> {
         self.identified.as_ref()
+    }
+
+    fn tier(&self) -> Option<&Tier> {
+        self.tier.as_ref()
     }
 }

@@ -81,6 +81,7 @@ mod extractors;
 pub(crate) mod fake_request;
 mod request;
 mod secret;
+mod tier;
 
 pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
@@ -89,6 +90,7 @@ pub use extractor::{KeyExtractor, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
 pub use request::RequestInfo;
 pub use secret::{InvalidSecret, KeySecret};
+pub use tier::Tier;
 
 /// The longest value of a header, parameter or cookie that can be a key, in bytes. Servers accept headers
 /// of about this length.

@@ -1,7 +1,7 @@
 use std::any::Any;
 use std::net::IpAddr;
 
-use super::AmbiguousKey;
+use super::{AmbiguousKey, Tier};
 use crate::model::Subject;
 
 /// A view of a request that is the same in every framework.
@@ -39,6 +39,24 @@ pub trait RequestInfo {
 
     /// Returns the subject that an authentication layer left in the extensions of the request.
     fn identified_subject(&self) -> Option<&Subject>;
+
+    /// Returns the tier that an authentication layer left in the extensions of the request. The default
+    /// returns `None`.
+    fn tier(&self) -> Option<&Tier> {
+        None
+    }
+
+    /// Returns the host in the target of the request, where HTTP/2 has it. The default returns `None`.
+    fn target_host(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns the host that the client asks for, perhaps with a port: the host in the target, or else
+    /// that in the header `host`.
+    fn host(&self) -> Option<&str> {
+        let header = || std::str::from_utf8(self.only_header("host").ok().flatten()?).ok();
+        self.target_host().or_else(header)
+    }
 
     /// Returns the value of the first header line called `name` (in lower case).
     ///

@@ -1,6 +1,7 @@
 use std::fmt;
 
 use crate::policy::InvalidPolicy;
+use crate::rules::InvalidRules;
 use crate::store::InvalidNamespace;
 
 /// An error in the settings of a limiter.
@@ -12,6 +13,10 @@ pub enum BuildError {
     /// The builder has both single limits and a source of policies, so it is unclear which of them
     /// apply.
     LimitsAndPolicies,
+    /// The rules are not valid.
+    Rules(InvalidRules),
+    /// The builder has both rules and limits or policies for all requests.
+    LimitsAndRules,
     /// The namespace is not valid.
     Namespace(InvalidNamespace),
     /// The deadline is zero.
@@ -40,6 +45,11 @@ impl fmt::Display for BuildError {
             Self::LimitsAndPolicies => {
                 f.write_str("both `.limit(..)` and `.policies(..)`: expected one of the two")
             }
+            Self::Rules(error) => error.fmt(f),
+            Self::LimitsAndRules => f.write_str(
+                "both `.rules(..)` and `.limit(..)` or `.policies(..)`: expected one of them; a rule \
+                 without a match limits all requests",
+            ),
             Self::Namespace(error) => error.fmt(f),
             Self::ZeroDeadline => f.write_str("deadline must be greater than zero"),
             Self::ZeroReservation => {
@@ -62,8 +72,10 @@ impl std::error::Error for BuildError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Policy(error) => Some(error),
+            Self::Rules(error) => Some(error),
             Self::Namespace(error) => Some(error),
             Self::LimitsAndPolicies
+            | Self::LimitsAndRules
             | Self::ZeroDeadline
             | Self::ZeroReservation
             | Self::NoneInFlight

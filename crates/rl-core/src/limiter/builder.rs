@@ -15,6 +15,7 @@ use crate::model::Limit;
 use crate::observe;
 use crate::observe::Observer;
 use crate::policy::{Policy, PolicyBuilder};
+use crate::rules::RuleSource;
 use crate::source::PolicySource;
 use crate::store::memory::MemoryStore;
 use crate::store::{Namespace, Store};
@@ -37,6 +38,7 @@ use crate::time::{Clock, SystemClock};
 pub struct RateLimiterBuilder {
     policy: PolicyBuilder,
     policies: Option<Policies>,
+    rules: Option<RuleSource>,
     store: Option<Arc<dyn Store>>,
     namespace: String,
     enabled: bool,
@@ -59,6 +61,7 @@ impl Default for RateLimiterBuilder {
         Self {
             policy: Policy::builder(),
             policies: None,
+            rules: None,
             store: None,
             namespace: Namespace::default().to_string(),
             enabled: true,
@@ -101,6 +104,18 @@ impl RateLimiterBuilder {
     /// Sets the source that finds the policy of each subject, instead of single limits.
     pub fn policies(mut self, policies: impl PolicySource) -> Self {
         self.policies = Some(Policies::from_source(policies));
+        self
+    }
+
+    /// Sets the [rules](crate::rules) under which requests are decided, instead of limits that apply to all
+    /// requests. Takes [`Rules`](crate::rules::Rules), or a file that is read again when it changes.
+    ///
+    /// The adapters decide their requests under these rules.
+    /// [`check_rule`](RateLimiter::check_rule) decides under one rule. Operations that take only a
+    /// subject, such as [`check`](RateLimiter::check), have no limits, and fail as
+    /// [`Unsupported`](crate::FailureKind::Unsupported).
+    pub fn rules(mut self, rules: impl Into<RuleSource>) -> Self {
+        self.rules = Some(rules.into());
         self
     }
 
@@ -275,6 +290,7 @@ impl RateLimiterBuilder {
         let Self {
             policy,
             policies,
+            rules,
             store,
             namespace,
             enabled,
@@ -291,11 +307,7 @@ impl RateLimiterBuilder {
             observer,
             reservation,
         } = self;
-        let policies = match (policies, policy.is_empty()) {
-            (Some(_), false) => return Err(BuildError::LimitsAndPolicies),
-            (Some(policies), true) => policies,
-            (None, _) => Policies::One(policy.build().map_err(BuildError::Policy)?),
-        };
+        let policies = Policies::chosen(policy, policies, rules.is_some())?;
         if deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
         }
@@ -319,6 +331,8 @@ impl RateLimiterBuilder {
         }
         let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
+        let rules = rules.map(|rules| rules.activate(&namespace).map(Box::new)).transpose();
+        let rules = rules.map_err(BuildError::Rules)?;
         let registration = match (&policies, store.registry()) {
             (Policies::One(policy), Some(registry)) => {
                 let (token, is_conflict) = registry.register(&namespace, policy);
@@ -346,6 +360,7 @@ impl RateLimiterBuilder {
             enabled,
             has_fast_path,
             policies,
+            rules,
             stores: Stores { primary: store, fallback, namespace, deadline, reservation },
             clock,
             policy_when_overloaded,

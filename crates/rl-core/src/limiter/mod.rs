@@ -17,8 +17,10 @@ mod pipeline;
 mod places;
 mod policies;
 mod policy_denial;
+mod properties;
 mod renewals;
 mod reply_progress;
+mod rules;
 mod settlements;
 mod shadow;
 mod stores;
@@ -43,7 +45,7 @@ use waiting::WaitingRequest;
 
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
+use crate::model::{Cost, Mode, StoreError, Subject};
 use crate::policy::Policy;
 use crate::store::{RefundOf, StoreFuture};
 
@@ -272,7 +274,7 @@ impl RateLimiter {
 
     /// Returns the status of each limit of `policy`, in its order, with one call to the store for each limit.
     ///
-    /// If one counter is damaged ([`FailureKind::Corrupt`]),
+    /// If one counter is damaged ([`FailureKind::Corrupt`](crate::FailureKind::Corrupt)),
     /// [`usage_with_policy`](Self::usage_with_policy) fails as a whole. In the readable layout of
     /// Redis, this method still returns the other limits. In the packed layout all limits of a
     /// subject share one value, and fail together.
@@ -360,36 +362,6 @@ impl RateLimiter {
             pipeline.settlements.finish().await;
             pipeline.stores.close().await
         })
-    }
-
-    /// Returns the number of decisions that wait for the store now, as a gauge for metrics: at most
-    /// [`max_in_flight`](RateLimiterBuilder::max_in_flight), and 0 with a store in memory.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.pipeline.in_flight.waiting()
-    }
-
-    /// Returns whether the limiter is switched on.
-    #[must_use]
-    pub fn is_enabled(&self) -> bool {
-        self.pipeline.enabled
-    }
-
-    /// Returns the setting for requests that the store does not decide for this reason.
-    #[must_use]
-    pub fn on_failure(&self, kind: FailureKind) -> OnFailure {
-        self.pipeline.failure_policy.setting(kind)
-    }
-
-    /// Returns whether the limiter is in shadow: it decides and reports, but denies nothing.
-    #[must_use]
-    pub fn is_shadow(&self) -> bool {
-        self.pipeline.failure_policy.is_shadow
-    }
-
-    /// Returns a number that the limiter shares with its clones, and with no other limiter that is alive.
-    pub(crate) fn id(&self) -> usize {
-        Arc::as_ptr(&self.pipeline).addr()
     }
 }
 

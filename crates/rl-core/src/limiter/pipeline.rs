@@ -42,6 +42,7 @@ pub(super) struct Pipeline {
     /// that there is no observer and that the limiter is not in shadow.
     pub(super) has_fast_path: bool,
     pub(super) policies: Policies,
+    pub(super) rules: Option<Box<crate::rules::ActiveRules>>,
     pub(super) stores: Stores,
     /// The clock on which blocks end.
     pub(super) clock: Arc<dyn Clock>,

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::BuildError;
 use super::reply_progress::{Lateness, ReplyProgress};
 use super::stores::timed_out;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError, Subject};
-use crate::policy::Policy;
+use crate::policy::{Policy, PolicyBuilder};
 use crate::source::{PolicyFuture, PolicySource};
 
 /// The policies of a limiter.
@@ -25,6 +26,26 @@ pub(super) enum Policies {
 }
 
 impl Policies {
+    /// Returns the policies that a builder has been given: limits, a source, or none because there are
+    /// rules.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error unless exactly one of them is given, and if the limits are not valid.
+    pub(super) fn chosen(
+        limits: PolicyBuilder,
+        policies: Option<Self>,
+        has_rules: bool,
+    ) -> Result<Self, BuildError> {
+        match (policies, limits.is_empty(), has_rules) {
+            (None, true, true) => Ok(Self::from_source(RulesOnly)),
+            (_, _, true) => Err(BuildError::LimitsAndRules),
+            (Some(_), false, false) => Err(BuildError::LimitsAndPolicies),
+            (Some(policies), true, false) => Ok(policies),
+            (None, _, false) => Ok(Self::One(limits.build().map_err(BuildError::Policy)?)),
+        }
+    }
+
     /// Uses the policies that `source` returns.
     pub(super) fn from_source(source: impl PolicySource) -> Self {
         Self::Source { source: Arc::new(source), replies: ReplyProgress::default() }
@@ -70,5 +91,16 @@ impl Policies {
             Err(_) => {}
         }
         found
+    }
+}
+
+/// The source of a limiter with rules, which has no policy for a subject alone.
+struct RulesOnly;
+
+impl PolicySource for RulesOnly {
+    fn policy(&self, _: &Subject) -> PolicyFuture {
+        let error = StoreError::new(FailureKind::Unsupported);
+        let detail = "a subject alone, but this limiter has rules: expected a request or a rule";
+        MaybeReady::ready(Err(error.with_detail(detail)))
     }
 }

@@ -77,6 +77,12 @@ pub(crate) const fn not_connected(_: &str, _: &StoreError) {}
 #[cfg(feature = "redis")]
 pub(crate) const fn can_evict(_: &str, _: &str) {}
 
+#[cfg(feature = "rules-file")]
+pub(crate) fn rules_applied(_: &std::path::Path, _: &str) {}
+
+#[cfg(feature = "rules-file")]
+pub(crate) fn rules_refused(_: &std::path::Path, _: &dyn std::error::Error) {}
+
 pub(crate) const fn missing_key() {}
 
 pub(crate) const fn ambiguous_key() {}

@@ -302,6 +302,20 @@ pub(crate) fn can_evict(store: &str, policy: &str) {
     );
 }
 
+#[cfg(feature = "rules-file")]
+pub(crate) fn rules_applied(path: &std::path::Path, version: &str) {
+    tracing::info!(target: "rl_core", path = %path.display(), version, "rules applied");
+}
+
+#[cfg(feature = "rules-file")]
+pub(crate) fn rules_refused(path: &std::path::Path, error: &dyn std::error::Error) {
+    tracing::error!(
+        target: "rl_core", path = %path.display(), %error,
+        consequence = "the last valid rules continue to apply",
+        "rules refused",
+    );
+}
+
 pub(crate) fn missing_key() {
     tracing::warn!(
         target: "rl_core",

@@ -72,6 +72,8 @@ pub(crate) use log::{
 };
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
+#[cfg(feature = "rules-file")]
+pub(crate) use log::{rules_applied, rules_refused};
 pub use transition::{Ended, Transition};
 
 use crate::decision::{Decision, LimitStatus};

@@ -1,8 +1,8 @@
 use std::fmt;
 
-/// A rule of the contract in the documentation of [`Store`](crate::store::Store).
+/// A clause of the contract in the documentation of [`Store`](crate::store::Store).
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rule {
+pub(super) enum Clause {
     OneStep = 1,
     Exact,
     DenialChangesNothing,
@@ -18,7 +18,7 @@ pub(super) enum Rule {
     Unsupported,
 }
 
-impl Rule {
+impl Clause {
     const fn words(self) -> &'static str {
         match self {
             Self::OneStep => "one decision charges all limits in one step, or none",
@@ -40,7 +40,7 @@ impl Rule {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for Clause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rule {}: {}", *self as u8, self.words())
     }
@@ -48,14 +48,14 @@ impl fmt::Display for Rule {
 
 /// Panics with the rule and `what` unless `holds` is true.
 #[track_caller]
-pub(super) fn require(rule: Rule, holds: bool, what: impl fmt::Display) {
+pub(super) fn require(rule: Clause, holds: bool, what: impl fmt::Display) {
     assert!(holds, "{rule}: {what}");
 }
 
 /// Panics with the rule and `what` unless `got` is `expected`.
 #[track_caller]
 pub(super) fn require_eq<T: PartialEq + fmt::Debug>(
-    rule: Rule,
+    rule: Clause,
     got: T,
     expected: T,
     what: impl fmt::Display,

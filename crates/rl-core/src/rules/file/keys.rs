@@ -1,0 +1,147 @@
+//! Key extractors as text: `address`, `header:x-api-key`, `identified+route`.
+
+use std::sync::Arc;
+
+use super::scalars::FromText;
+use crate::client_ip::{ClientIp, header_name};
+use crate::key::{
+    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, RequestInfo, Route,
+};
+use crate::model::Realm;
+
+/// The subjects that a rule counts, as a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum KeyText {
+    Address,
+    Identified,
+    Route,
+    Method,
+    Header(String),
+    Bearer,
+    Query(String),
+    Cookie(String),
+    TrustedHeader(String),
+    /// An extractor that the service has registered under this name.
+    Registered(String),
+    /// Several subjects, which are counted as one.
+    Together(Vec<Self>),
+}
+
+impl FromText for KeyText {
+    const EXPECTED: &'static str = "address, identified, route, method, bearer, header:NAME, query:NAME, cookie:NAME, \
+         trusted-header:NAME, an extractor that the service registers, or several of them joined by +";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        let mut parts = text.split('+').map(|part| Self::one(part.trim()));
+        let all: Option<Vec<Self>> = parts.by_ref().collect();
+        let mut all = all.ok_or_else(|| unknown(text))?;
+        Ok(if all.len() == 1 { all.swap_remove(0) } else { Self::Together(all) })
+    }
+}
+
+/// Returns the error for a text that names no extractor.
+pub(super) fn unknown(text: &str) -> String {
+    let text: String = text.chars().take(80).collect();
+    format!("per {text:?}: expected {}", KeyText::EXPECTED)
+}
+
+/// The values that extractors need, and those that the service has registered.
+pub(super) struct Extractors<'a> {
+    pub(super) client_ip: &'a ClientIp,
+    pub(super) secret: &'a KeySecret,
+    pub(super) registered: &'a [(String, Arc<dyn KeyExtractor>)],
+}
+
+impl KeyText {
+    fn one(text: &str) -> Option<Self> {
+        if let Some((kind, name)) = text.split_once(':') {
+            let is_header = header_name(name).is_ok();
+            return match kind {
+                "header" if is_header => Some(Self::Header(name.to_owned())),
+                "trusted-header" if is_header => Some(Self::TrustedHeader(name.to_owned())),
+                "query" if !name.is_empty() => Some(Self::Query(name.to_owned())),
+                "cookie" if !name.is_empty() => Some(Self::Cookie(name.to_owned())),
+                _ => None,
+            };
+        }
+        let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
+        match text {
+            "address" => Some(Self::Address),
+            "identified" => Some(Self::Identified),
+            "route" => Some(Self::Route),
+            "method" => Some(Self::Method),
+            "bearer" => Some(Self::Bearer),
+            "" => None,
+            name => name.bytes().all(fits).then(|| Self::Registered(name.to_owned())),
+        }
+    }
+
+    /// Returns the extractor.
+    ///
+    /// # Errors
+    ///
+    /// Returns the name of an extractor that the service has not registered.
+    pub(super) fn extractor(
+        &self,
+        extractors: &Extractors<'_>,
+    ) -> Result<Arc<dyn KeyExtractor>, String> {
+        let secret = || extractors.secret.clone();
+        let invalid = |name: &String| name.clone();
+        Ok(match self {
+            Self::Address => Arc::new(ClientAddress::new(extractors.client_ip.clone())),
+            Self::Identified => Arc::new(Identified),
+            Self::Route => Arc::new(Route),
+            Self::Method => Arc::new(Method),
+            Self::Header(name) => {
+                Arc::new(ApiKey::header(name, secret()).map_err(|_| invalid(name))?)
+            }
+            Self::Bearer => Arc::new(ApiKey::bearer(secret())),
+            Self::Query(name) => Arc::new(ApiKey::query(name, secret())),
+            Self::Cookie(name) => Arc::new(ApiKey::cookie(name, secret())),
+            Self::TrustedHeader(name) => {
+                Arc::new(Header::new(name, Realm::Consumer).map_err(|_| invalid(name))?)
+            }
+            Self::Registered(name) => {
+                let mut known = extractors.registered.iter();
+                let found = known.find(|(known, _)| known == name);
+                found.map(|(_, key)| Arc::clone(key)).ok_or_else(|| invalid(name))?
+            }
+            Self::Together(parts) => {
+                let parts = parts.iter().map(|part| part.extractor(extractors));
+                together(parts.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+}
+
+/// Returns an extractor that counts the subjects of all extractors as one.
+fn together(keys: Vec<Arc<dyn KeyExtractor>>) -> Arc<dyn KeyExtractor> {
+    let mut keys = keys.into_iter();
+    let first = keys.next().unwrap_or_else(|| Arc::new(crate::key::Constant));
+    keys.fold(first, |first, second| {
+        let first = move |request: &dyn RequestInfo| first.subject(request);
+        let second = move |request: &dyn RequestInfo| second.subject(request);
+        Arc::new(first.and(second))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extractors_are_read_from_text() {
+        for (text, expected) in [
+            ("address", KeyText::Address),
+            ("header:X-Api-Key", KeyText::Header("X-Api-Key".to_owned())),
+            ("login-name", KeyText::Registered("login-name".to_owned())),
+            ("identified + route", KeyText::Together(vec![KeyText::Identified, KeyText::Route])),
+        ] {
+            assert_eq!(KeyText::from_text(text), Ok(expected), "{text}");
+        }
+        for text in ["", "header:", "header:a b", "headers:a", "Address", "a+", "a b"] {
+            let error = KeyText::from_text(text).unwrap_err();
+            assert!(error.starts_with(&format!("per {text:?}: expected address, ")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Rules in files, in YAML and TOML with one schema.
+
+mod collections;
+mod error;
+mod keys;
+mod parse;
+mod rules_file;
+mod scalars;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod variables;
+mod watcher;
+
+pub use error::RulesFileError;
+pub use rules_file::{RulesFile, RulesFileBuilder, RulesFileStatus};
+pub use schema::json_schema;

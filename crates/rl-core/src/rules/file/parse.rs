@@ -1,0 +1,154 @@
+//! Reads the text of a file, and turns it into rules.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_saphyr::UserMessageFormatter;
+
+use super::error::{FileFailure, RulesFileError};
+use super::keys::{Extractors, unknown};
+use super::scalars::{Proxy, Secret, Text};
+use super::schema::{FileText, RuleText};
+use crate::client_ip::{ClientIp, TrustedProxies};
+use crate::key::{ClientAddress, KeyExtractor, KeySecret};
+use crate::model::Cost;
+use crate::rules::rule::{Rule, RuleCost, RuleLimits};
+use crate::rules::rule_list::{Rules, TierBy};
+use crate::rules::rule_set::RuleSet;
+use crate::store::Namespace;
+
+/// The values that a service adds to a file.
+pub(super) struct Additions {
+    pub(super) extractors: Vec<(String, Arc<dyn KeyExtractor>)>,
+    pub(super) tier_by: Option<TierBy>,
+    /// The secret of files without one.
+    pub(super) secret: KeySecret,
+}
+
+/// The content of a valid file.
+pub(super) struct Content {
+    pub(super) rules: Rules,
+    pub(super) store: Option<Secret>,
+}
+
+/// Reads the rules in `bytes`, the content of the file at `path`.
+///
+/// # Errors
+///
+/// Returns an error for the first value that is not valid.
+pub(super) fn parse(
+    path: &Path,
+    bytes: &[u8],
+    additions: &Additions,
+) -> Result<Content, RulesFileError> {
+    let fail = |place, reason: String| RulesFileError::new(path, place, FileFailure::Text(reason));
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned();
+        fail(Some(place(&before, before.len())), "a byte that is not UTF-8".to_owned())
+    })?;
+    if text.trim().is_empty() {
+        return Err(fail(None, "the file is empty: expected `rules`".to_owned()));
+    }
+    let file = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => toml::from_str(text).map_err(|error| {
+            let place = error.span().map(|span| place(text, span.start));
+            fail(place, error.message().trim().to_owned())
+        }),
+        Some("yaml" | "yml" | "json") => serde_saphyr::from_str(text).map_err(|error| {
+            let place = error.location().and_then(|location| {
+                let number = |number: u64| usize::try_from(number).ok();
+                number(location.line()).zip(number(location.column()))
+            });
+            let message = error.without_snippet().render_with_formatter(&UserMessageFormatter);
+            fail(place, without_place(&message).to_owned())
+        }),
+        _ => {
+            Err(fail(None, "the name of the file: expected .yaml, .yml, .json or .toml".to_owned()))
+        }
+    }?;
+    let content = convert(file, additions)
+        .map_err(|(rule, value)| fail(find(text, &rule, &value), unknown(&value)))?;
+    RuleSet::new(&content.rules, &Namespace::default())
+        .map_err(|error| RulesFileError::new(path, None, FileFailure::Rules(error)))?;
+    Ok(content)
+}
+
+/// Returns the rules of a file, or else the name of a rule with an extractor that is not registered, and the
+/// name of that extractor.
+fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, String)> {
+    let proxies = file.proxies.0.iter().map(|Proxy(text)| &**text);
+    // Each entry was checked alone.
+    let proxies = TrustedProxies::new(proxies).unwrap_or_default();
+    let client_ip = ClientIp::with_proxies(proxies);
+    let secret = file.secret.map_or_else(|| additions.secret.clone(), |Text(secret)| secret);
+    let extractors =
+        Extractors { client_ip: &client_ip, secret: &secret, registered: &additions.extractors };
+    let mut rules = Rules::new();
+    for (name, rule) in file.rules.0 {
+        let rule = convert_rule(&name.0, rule, &extractors).map_err(|value| (name.0, value))?;
+        rules = rules.rule(rule);
+    }
+    rules.exempt = file.exempt.into_iter().map(|exempt| exempt.0).collect();
+    rules.client = ClientAddress::new(client_ip);
+    rules.tier_by.clone_from(&additions.tier_by);
+    Ok(Content { rules, store: file.store.map(|Text(store)| store) })
+}
+
+fn convert_rule(
+    name: &str,
+    RuleText { raw }: RuleText,
+    extractors: &Extractors<'_>,
+) -> Result<Rule, String> {
+    let policy = |limits: &super::collections::LimitTexts| {
+        limits.policy().map(RuleLimits::Policy).map_err(|error| error.to_string())
+    };
+    let tiers =
+        raw.tiers.0.iter().map(|(tier, limits)| Ok((tier.as_str().into(), policy(limits)?)));
+    let per = raw.per.0.iter().map(|key| key.extractor(extractors));
+    let mut rule = Rule::named(name);
+    rule.matches = raw.matches.map(|matches| matches.0);
+    rule.exempt = raw.exempt.into_iter().map(|exempt| exempt.0).collect();
+    rule.per = per.collect::<Result<_, _>>()?;
+    rule.limits = policy(&raw.limits)?;
+    rule.tiers = tiers.collect::<Result<_, String>>()?;
+    rule.cost = raw.cost.map(|units| RuleCost::Units(Cost::new(units.0)));
+    rule.on_over_limit = raw.over.map(|over| over.0);
+    rule.on_missing_key = raw.missing.map(|Text(missing)| missing);
+    rule.is_shadow = raw.shadow.is_some_and(|shadow| shadow.0);
+    rule.is_disclosed = raw.disclosed.map(|disclosed| disclosed.0);
+    Ok(rule)
+}
+
+/// Returns the line and column of the character at `offset`.
+fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    (before.matches('\n').count() + 1, line.chars().count() + 1)
+}
+
+/// Returns the place of `value` after the name of the rule that has it.
+fn find(text: &str, rule: &str, value: &str) -> Option<(usize, usize)> {
+    let rule = text.find(rule)?;
+    let value = text[rule..].find(value)?;
+    Some(place(text, rule + value))
+}
+
+/// Returns a message of the YAML parser without the place, which precedes the message.
+fn without_place(message: &str) -> &str {
+    let end = message.rfind(" at line ").unwrap_or(message.len());
+    message[..end].trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_count_characters() {
+        let text = "é1\n2é3\n";
+        for (offset, expected) in [(0, (1, 1)), (2, (1, 2)), (4, (2, 1)), (7, (2, 3)), (99, (3, 1))]
+        {
+            assert_eq!(place(text, offset), expected, "{offset}");
+        }
+    }
+}

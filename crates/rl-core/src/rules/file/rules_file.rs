@@ -1,0 +1,357 @@
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use super::error::{FileFailure, RulesFileError};
+use super::parse::{Additions, Content, parse};
+use super::scalars::Secret;
+use super::watcher::{Reload, Watcher};
+use crate::key::{KeyExtractor, KeySecret, Tier};
+use crate::model::Subject;
+use crate::observe;
+use crate::rules::invalid_rules::InvalidRules;
+use crate::rules::rule_list::Rules;
+use crate::rules::rule_set::RuleSet;
+use crate::store::Namespace;
+
+/// A file of rules that is read again when it changes.
+///
+/// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. Every limiter that was built
+/// with it decides under the new rules after a change, and counters survive: a rule keeps those of
+/// the limits that stay. Clones are handles of the same file. It is watched until the last handle
+/// and the last limiter are dropped.
+///
+/// # When the file is read
+///
+/// * When it changes: it is written in place, replaced by a rename, or reached through a symbolic
+///   link that changes, as in a volume of Kubernetes. The directory is watched, and the content is
+///   compared. Every 30 seconds the content is compared in any case, for file systems that
+///   report no changes.
+/// * On SIGHUP, if the tokio runtime in which [`watch`](Self::watch) was called runs. Secrets in files of
+///   their own (`file:PATH`) are read again too.
+/// * On [`reload`](Self::reload).
+///
+/// **A file that is not valid changes nothing.** The last valid rules continue to apply, the error is
+/// logged, and [`status`](Self::status) returns it.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::RateLimiter;
+/// use rl_core::rules::RulesFile;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("rl-rules-{}.yaml", std::process::id()));
+/// std::fs::write(&path, "rules: { fleet: { limits: 5000/second } }")?;
+/// let file = RulesFile::watch(&path)?;
+/// let limiter = RateLimiter::builder().rules(&file).build()?;
+/// assert_eq!(file.status().applied(), 1);
+/// # std::fs::remove_file(&path)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RulesFile(Arc<File>);
+
+pub(super) struct File {
+    path: PathBuf,
+    additions: Additions,
+    state: Mutex<FileState>,
+    status: watch::Sender<RulesFileStatus>,
+    store: Option<Secret>,
+    watcher: Mutex<Option<Watcher>>,
+}
+
+struct FileState {
+    /// The content that was read last, valid or not; `None` if the file could not be read.
+    bytes: Option<Vec<u8>>,
+    rules: Rules,
+    sets: Vec<(Namespace, Weak<ArcSwap<RuleSet>>)>,
+}
+
+/// The result of the last readings of a [`RulesFile`].
+#[derive(Clone, Debug, Default)]
+pub struct RulesFileStatus {
+    applied: u64,
+    refused: u64,
+    error: Option<RulesFileError>,
+    version: String,
+}
+
+impl RulesFileStatus {
+    /// Returns how often the file was applied, at least once.
+    #[must_use]
+    pub const fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Returns how often the file was refused because it was not valid or could not be read.
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Returns the error of the last reading; `None` if the rules in the file apply.
+    #[must_use]
+    pub const fn error(&self) -> Option<&RulesFileError> {
+        self.error.as_ref()
+    }
+
+    /// Returns the version of the rules that apply: sixteen hexadecimal digits of a hash of the
+    /// content. Instances with the same version have the same file.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+/// Builds a [`RulesFile`] with extractors and tiers of the service.
+#[must_use]
+pub struct RulesFileBuilder {
+    path: PathBuf,
+    additions: Additions,
+}
+
+impl RulesFileBuilder {
+    /// Registers an extractor that rules name in `per`. The name consists of `a-z`, `0-9`, `-` and `_`.
+    pub fn extractor(mut self, name: &str, key: impl KeyExtractor) -> Self {
+        self.additions.extractors.push((name.to_owned(), Arc::new(key)));
+        self
+    }
+
+    /// Sets the function that returns the tier of a subject, as [`Rules::tier_by`] does.
+    pub fn tier_by(
+        mut self,
+        tier_by: impl Fn(&Subject) -> Option<Tier> + Send + Sync + 'static,
+    ) -> Self {
+        self.additions.tier_by = Some(Arc::new(tier_by));
+        self
+    }
+
+    /// Reads the file once.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read or is not valid.
+    pub fn read(self) -> Result<Rules, RulesFileError> {
+        let bytes = read(&self.path)?;
+        parse(&self.path, &bytes, &self.additions).map(|content| content.rules)
+    }
+
+    /// Reads the file, and watches it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, is not valid, or cannot be watched.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called in a tokio runtime without an I/O driver, which delivers signals.
+    pub fn watch(self) -> Result<RulesFile, RulesFileError> {
+        let Self { path, additions } = self;
+        let bytes = read(&path)?;
+        let Content { rules, store } = parse(&path, &bytes, &additions)?;
+        let version = version(&bytes);
+        let status = RulesFileStatus { applied: 1, version, ..RulesFileStatus::default() };
+        let state = FileState { bytes: Some(bytes), rules, sets: Vec::new() };
+        let file = Arc::new(File {
+            path,
+            additions,
+            state: Mutex::new(state),
+            status: watch::Sender::new(status),
+            store,
+            watcher: Mutex::new(None),
+        });
+        let weak = Arc::downgrade(&file);
+        let watcher = Watcher::start(&file.path, move |reload| {
+            let Some(file) = weak.upgrade() else { return false };
+            file.reload_and_log(reload);
+            file.follow_links();
+            true
+        });
+        let watcher = watcher
+            .map_err(|error| RulesFileError::new(&file.path, None, FileFailure::Watch(error)))?;
+        *file.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
+        // A change between the first reading and the start of the watch was not reported.
+        file.reload_and_log(Reload::IfChanged);
+        Ok(RulesFile(file))
+    }
+}
+
+impl fmt::Debug for RulesFileBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RulesFileBuilder").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl RulesFile {
+    /// Returns a builder for the file at `path`, whose name ends with `.yaml`, `.yml`, `.json` or `.toml`.
+    pub fn builder(path: impl AsRef<Path>) -> RulesFileBuilder {
+        let secret = KeySecret::random();
+        let additions = Additions { extractors: Vec::new(), tier_by: None, secret };
+        RulesFileBuilder { path: path.as_ref().to_owned(), additions }
+    }
+
+    /// Reads the file at `path`, and watches it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, is not valid, or cannot be watched.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called in a tokio runtime without an I/O driver, which delivers signals.
+    pub fn watch(path: impl AsRef<Path>) -> Result<Self, RulesFileError> {
+        Self::builder(path).watch()
+    }
+
+    /// Returns the `store` of the file when it was read first: the URL to which the service connects.
+    ///
+    /// It contains the password, if there is one. A later change of it applies after a restart.
+    #[must_use]
+    pub fn store(&self) -> Option<&str> {
+        self.0.store.as_ref().map(|Secret(url)| &**url)
+    }
+
+    /// Returns the result of the last readings.
+    #[must_use]
+    pub fn status(&self) -> RulesFileStatus {
+        self.0.status.borrow().clone()
+    }
+
+    /// Waits until the file has been applied or refused again since `status` was returned.
+    pub async fn changed_since(&self, status: &RulesFileStatus) -> RulesFileStatus {
+        let readings = |status: &RulesFileStatus| (status.applied, status.refused);
+        let mut current = self.0.status.subscribe();
+        match current.wait_for(|current| readings(current) != readings(status)).await {
+            Ok(current) => current.clone(),
+            // The sender lives as long as this handle.
+            Err(_) => self.status(),
+        }
+    }
+
+    /// Reads the file now, also if it has not changed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read or is not valid. The last valid rules continue to
+    /// apply.
+    pub fn reload(&self) -> Result<(), RulesFileError> {
+        self.0.reload(Reload::Always).map(drop)
+    }
+
+    /// Returns the rules for a limiter whose counters belong to `namespace`. They change with the
+    /// file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the rules are not valid.
+    pub(crate) fn subscribe(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<Arc<ArcSwap<RuleSet>>, InvalidRules> {
+        let mut state = self.0.state();
+        let rules = Arc::new(ArcSwap::from_pointee(RuleSet::new(&state.rules, namespace)?));
+        state.sets.push((namespace.clone(), Arc::downgrade(&rules)));
+        Ok(rules)
+    }
+}
+
+impl File {
+    fn state(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the file, and applies it to all limiters if it is valid. Returns whether it was applied.
+    fn reload(&self, reload: Reload) -> Result<bool, RulesFileError> {
+        let mut state = self.state();
+        let bytes = match read(&self.path) {
+            Ok(bytes) if reload == Reload::IfChanged && state.bytes.as_ref() == Some(&bytes) => {
+                return Ok(false);
+            }
+            Ok(bytes) => bytes,
+            // A file that stays away is reported once.
+            Err(_) if reload == Reload::IfChanged && state.bytes.is_none() => return Ok(false),
+            Err(error) => {
+                state.bytes = None;
+                return Err(self.refuse(error));
+            }
+        };
+        let parsed = parse(&self.path, &bytes, &self.additions);
+        let version = version(&bytes);
+        state.bytes = Some(bytes);
+        let Content { rules, .. } = parsed.map_err(|error| self.refuse(error))?;
+        state.sets.retain(|(_, set)| set.strong_count() > 0);
+        for (namespace, set) in &state.sets {
+            let valid = RuleSet::new(&rules, namespace).map_err(|error| {
+                self.refuse(RulesFileError::new(&self.path, None, FileFailure::Rules(error)))
+            })?;
+            if let Some(set) = set.upgrade() {
+                set.store(Arc::new(valid));
+            }
+        }
+        state.rules = rules;
+        self.status.send_modify(|status| {
+            status.applied += 1;
+            status.error = None;
+            status.version = version;
+        });
+        Ok(true)
+    }
+
+    fn refuse(&self, error: RulesFileError) -> RulesFileError {
+        self.status.send_modify(|status| {
+            status.refused += 1;
+            status.error = Some(error.clone());
+        });
+        error
+    }
+
+    fn reload_and_log(&self, reload: Reload) {
+        match self.reload(reload) {
+            Ok(true) => observe::rules_applied(&self.path, &self.status.borrow().version),
+            Ok(false) => {}
+            Err(error) => observe::rules_refused(&self.path, &error),
+        }
+    }
+
+    /// Watches the directories to which symbolic links lead now.
+    fn follow_links(&self) {
+        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watcher) = &mut *watcher {
+            watcher.follow_links();
+        }
+    }
+}
+
+impl Rules {
+    /// Reads the rules in the file at `path`, once. [`RulesFile`] also follows its changes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read or is not valid.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesFileError> {
+        RulesFile::builder(path).read()
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, RulesFileError> {
+    fs::read(path).map_err(|error| RulesFileError::new(path, None, FileFailure::Read(error)))
+}
+
+/// Returns sixteen hexadecimal digits of a hash of the content.
+fn version(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..16].to_owned()
+}
+
+impl fmt::Debug for RulesFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RulesFile")
+            .field("path", &self.0.path)
+            .field("status", &*self.0.status.borrow())
+            .finish_non_exhaustive()
+    }
+}

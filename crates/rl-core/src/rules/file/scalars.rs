@@ -1,0 +1,240 @@
+//! The values of a file, each of which is checked when it is read, so that its error has a place.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+
+use super::variables::{expanded, expanded_secret};
+use crate::client_ip::TrustedProxies;
+use crate::key::KeySecret;
+use crate::model::{Limit, ParseLimitError, Period};
+
+/// A type whose values are written as text.
+pub(super) trait FromText: Sized {
+    /// The description of the text in an error, and its schema.
+    const EXPECTED: &'static str;
+
+    /// Returns the schema of the text.
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "description": Self::EXPECTED })
+    }
+
+    /// Reads a text.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is wrong, and what is accepted.
+    fn from_text(text: &str) -> Result<Self, String>;
+}
+
+/// A value that is written as text.
+#[derive(Clone, Debug)]
+pub(super) struct Text<T>(pub(super) T);
+
+struct TextVisitor<T>(PhantomData<T>);
+
+impl<T: FromText> Visitor<'_> for TextVisitor<T> {
+    type Value = Text<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::EXPECTED)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
+        T::from_text(text).map(Text).map_err(E::custom)
+    }
+}
+
+impl<'de, T: FromText> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextVisitor(PhantomData))
+    }
+}
+
+impl<T: FromText> JsonSchema for Text<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "text".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        T::schema()
+    }
+}
+
+/// A text with `${VARIABLE}`s.
+impl FromText for String {
+    const EXPECTED: &'static str = "a text";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        expanded(text)
+    }
+}
+
+/// A value that may be secret.
+#[derive(Clone)]
+pub(super) struct Secret(pub(super) String);
+
+impl FromText for Secret {
+    const EXPECTED: &'static str = "${VARIABLE}, file:PATH or a text";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        expanded_secret(text).map(Self)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl FromText for KeySecret {
+    const EXPECTED: &'static str = Secret::EXPECTED;
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        Self::new(expanded_secret(text)?.as_bytes()).map_err(|error| error.to_string())
+    }
+}
+
+/// A proxy whose headers are trusted.
+#[derive(Clone, Debug)]
+pub(super) struct Proxy(pub(super) String);
+
+impl FromText for Proxy {
+    const EXPECTED: &'static str = "an address or a network, such as 10.0.0.0/8";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        let text = expanded(text)?;
+        TrustedProxies::new([&*text]).map_err(|error| error.to_string())?;
+        Ok(Self(text))
+    }
+}
+
+impl FromText for Limit {
+    const EXPECTED: &'static str = "a limit, such as 10/second, 5000/day:clock or 20:concurrency";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        expanded(text)?.parse().map_err(|error: ParseLimitError| error.to_string())
+    }
+}
+
+/// A span of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span(pub(super) Duration);
+
+impl FromText for Span {
+    const EXPECTED: &'static str = "a time, such as 2s or 500ms";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        let period: Result<Period, _> = text.parse();
+        let period = period.map_err(|_| format!("time {text:?}: expected {}", Self::EXPECTED))?;
+        Ok(Self(Duration::from_millis(period.as_millis())))
+    }
+}
+
+impl FromText for RuleName {
+    const EXPECTED: &'static str = "the name of a rule";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+        if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
+            Ok(Self(text.to_owned()))
+        } else {
+            let name: String = text.chars().take(80).collect();
+            Err(format!("rule name {name:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -"))
+        }
+    }
+}
+
+/// The name of a rule.
+#[derive(Clone, Debug)]
+pub(super) struct RuleName(pub(super) String);
+
+/// A number of units.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Units(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Units {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+
+        impl Visitor<'_> for Number {
+            type Value = Units;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number that is not negative")
+            }
+
+            fn visit_u64<E: Error>(self, units: u64) -> Result<Units, E> {
+                Ok(Units(units))
+            }
+
+            fn visit_i64<E: Error>(self, units: i64) -> Result<Units, E> {
+                let unexpected = Unexpected::Signed(units);
+                u64::try_from(units).map(Units).map_err(|_| E::invalid_value(unexpected, &self))
+            }
+        }
+
+        deserializer.deserialize_any(Number)
+    }
+}
+
+impl JsonSchema for Units {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "units".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "minimum": 0 })
+    }
+}
+
+/// A truth value, whose error names the value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flag(pub(super) bool);
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TrueOrFalse;
+
+        impl Visitor<'_> for TrueOrFalse {
+            type Value = Flag;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true or false")
+            }
+
+            fn visit_bool<E: Error>(self, flag: bool) -> Result<Flag, E> {
+                Ok(Flag(flag))
+            }
+        }
+
+        deserializer.deserialize_any(TrueOrFalse)
+    }
+}
+
+impl JsonSchema for Flag {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "flag".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "boolean" })
+    }
+}

@@ -1,0 +1,140 @@
+use std::fmt;
+
+use crate::policy::InvalidPolicy;
+use crate::store::Part;
+
+/// The error for rules that a limiter cannot be built with.
+///
+/// Its text names the rule and the value, and says what is accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidRules {
+    /// There is no rule.
+    Empty,
+    /// The name of a rule is not valid.
+    Name {
+        /// The name.
+        rule: String,
+    },
+    /// Two rules have the same name, and would share counters.
+    NameTwice {
+        /// The name.
+        rule: String,
+    },
+    /// The limits of a rule, or of one of its tiers, do not form a policy.
+    Policy {
+        /// The name of the rule.
+        rule: String,
+        /// The tier with these limits; `None` for the limits of the rule itself.
+        tier: Option<String>,
+        /// The reason.
+        error: InvalidPolicy,
+    },
+    /// A rule names a tier twice.
+    TierTwice {
+        /// The name of the rule.
+        rule: String,
+        /// The name of the tier.
+        tier: String,
+    },
+    /// A match has a value that is not valid.
+    Match {
+        /// The name of the rule; `None` for the exemptions of the whole set.
+        rule: Option<String>,
+        /// The reason.
+        error: InvalidMatch,
+    },
+    /// One request may match more rules than a decision can have parts.
+    TooMany {
+        /// The names of rules that one request may match.
+        rules: Vec<String>,
+    },
+}
+
+impl InvalidRules {
+    /// Returns the name of the rule that is not valid, if it is one rule.
+    #[must_use]
+    pub fn rule(&self) -> Option<&str> {
+        match self {
+            Self::Name { rule }
+            | Self::NameTwice { rule }
+            | Self::Policy { rule, .. }
+            | Self::TierTwice { rule, .. } => Some(rule),
+            Self::Match { rule, .. } => rule.as_deref(),
+            Self::Empty | Self::TooMany { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for InvalidRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("no rules: expected at least one"),
+            Self::Name { rule } => {
+                write!(f, "rule name {rule:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -")
+            }
+            Self::NameTwice { rule } => {
+                write!(f, "rule {rule:?} is defined twice: give one of the two another name")
+            }
+            Self::Policy { rule, tier: None, error: InvalidPolicy::Empty } => {
+                write!(f, "rule {rule:?} has no limits: expected at least one")
+            }
+            Self::Policy { rule, tier: None, error } => write!(f, "rule {rule:?}: {error}"),
+            Self::Policy { rule, tier: Some(tier), error: InvalidPolicy::Empty } => {
+                write!(f, "rule {rule:?}, tier {tier:?} has no limits: expected at least one")
+            }
+            Self::Policy { rule, tier: Some(tier), error } => {
+                write!(f, "rule {rule:?}, tier {tier:?}: {error}")
+            }
+            Self::TierTwice { rule, tier } => {
+                write!(f, "rule {rule:?} has two tiers {tier:?}: give one of the two another name")
+            }
+            Self::Match { rule: Some(rule), error } => write!(f, "rule {rule:?}: {error}"),
+            Self::Match { rule: None, error } => write!(f, "exempt: {error}"),
+            Self::TooMany { rules } => write!(
+                f,
+                "one request may match {} rules ({}): expected at most {}; narrow their matches",
+                rules.len(),
+                rules.join(", "),
+                Part::MAX
+            ),
+        }
+    }
+}
+
+impl std::error::Error for InvalidRules {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Policy { error, .. } => Some(error),
+            Self::Match { error, .. } => Some(error),
+            Self::Empty
+            | Self::Name { .. }
+            | Self::NameTwice { .. }
+            | Self::TierTwice { .. }
+            | Self::TooMany { .. } => None,
+        }
+    }
+}
+
+/// The error for a value of a [`Match`](super::Match) that is not valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidMatch {
+    setting: &'static str,
+    value: String,
+    expected: String,
+}
+
+impl InvalidMatch {
+    pub(super) fn new(setting: &'static str, value: &str, expected: impl Into<String>) -> Self {
+        let value = value.chars().take(80).collect();
+        Self { setting, value, expected: expected.into() }
+    }
+}
+
+impl fmt::Display for InvalidMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}: expected {}", self.setting, self.value, self.expected)
+    }
+}
+
+impl std::error::Error for InvalidMatch {}

@@ -1,0 +1,97 @@
+//! Rules: which subjects a request is counted under, and with which limits.
+//!
+//! A request belongs to several subjects at once: its API key, the address that it comes from, and
+//! the fleet as a whole. A [`Rule`] makes a part of a decision from a request: it sets which
+//! requests it matches, which subject it counts, and the limits of that subject. A request is
+//! decided under all [`Rules`] that match it, in one step: **all are charged, or none**.
+//!
+//! # Example
+//!
+//! ```
+//! use rl_core::adapter::HttpLimiter;
+//! use rl_core::key::{ApiKey, ClientAddress, KeySecret};
+//! use rl_core::rules::{Rule, Rules};
+//! use rl_core::{Limit, RateLimiter};
+//!
+//! let secret = KeySecret::new(b"16 bytes or more, from your configuration")?;
+//! let clients = Rule::named("clients")
+//!     .per(ApiKey::header("x-api-key", secret)?)
+//!     .per(ClientAddress::default()) // for requests without a key
+//!     .limits([Limit::per_second(10), Limit::per_day(5_000)])
+//!     .tier("pro", [Limit::per_second(100)]);
+//! let login = Rule::named("login")
+//!     .on("POST", "/login")
+//!     .per(ClientAddress::default())
+//!     .limit(Limit::per_minute(5));
+//! let fleet = Rule::named("fleet").limit(Limit::per_second(5_000));
+//!
+//! let rules = Rules::new().rule(clients).rule(login).rule(fleet);
+//! let limiter = RateLimiter::builder().rules(rules).build()?;
+//! // Or `RateLimitLayer::new(limiter)` of rl-tower, or `RateLimit::new(limiter)` of rl-actix.
+//! let http = HttpLimiter::new(limiter);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How a request is decided
+//!
+//! 1. An exempt request is not counted, and neither is one that no rule matches.
+//! 2. Each rule that matches finds its subject with the first of its extractors that finds a key. A rule
+//!    without extractors counts all requests together.
+//! 3. The limits are those of the client's [`Tier`](crate::key::Tier), or else those of the rule. The cost
+//!    may differ from rule to rule.
+//! 4. If one rule denies the request, no counter changes. A rule in [shadow](Rule::shadow) denies
+//!    nothing.
+//! 5. The headers and the message describe the rule that denies longest or has the least left, among
+//!    those that are [disclosed](Rule::disclosed). `Retry-After` is the longest wait of all rules that
+//!    deny.
+//!
+//! Counters belong to the name of the rule and the subject. A rule that gets another name begins
+//! with new counters.
+//!
+//! # Files
+//!
+//! With the feature `rules-file`, rules can be in a file: `RulesFile` follows its changes, and
+//! `Rules::from_file` reads it once. YAML and TOML have the same structure, and `json_schema`
+//! describes it.
+//!
+//! ```yaml
+//! secret: ${RL_KEY_SECRET} # or file:/run/secrets/rl; hashes the API keys
+//! proxies: [10.0.0.0/8]
+//! exempt: [{ path: /health }]
+//! rules:
+//!   clients: { per: ["header:x-api-key", address], limits: [10/second, 5000/day:clock], tiers: { pro: [100/second] } }
+//!   login:   { match: { method: POST, path: /login }, per: address, limits: 5/minute }
+//!   export:  { match: { path: "/export/{name}" }, per: address, limits: 60/hour, cost: 20 }
+//!   fleet:   { limits: 5000/second }
+//! ```
+//!
+//! # Settings of a layer
+//!
+//! The settings of a layer apply to rules that do not set them: the cost, what happens over the
+//! limits, and what happens to requests without a key. The key of the layer does not apply.
+
+#[cfg(feature = "rules-file")]
+mod file;
+mod invalid_rules;
+mod over_limit;
+mod overlap;
+mod path_templates;
+mod request_match;
+mod rule;
+mod rule_list;
+mod rule_set;
+mod rule_source;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "rules-file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
+pub use file::{RulesFile, RulesFileBuilder, RulesFileError, RulesFileStatus, json_schema};
+pub use invalid_rules::{InvalidMatch, InvalidRules};
+pub use over_limit::{MissingKey, OverLimit};
+pub use request_match::Match;
+pub use rule::Rule;
+pub use rule_list::Rules;
+pub(crate) use rule_set::{Defaults, RequestParts, RuleSet, Uncounted};
+pub(crate) use rule_source::ActiveRules;
+pub use rule_source::RuleSource;

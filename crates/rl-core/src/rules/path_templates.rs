@@ -1,0 +1,194 @@
+//! Path templates, such as `/users/{id}`, in the syntax of axum's routes.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use matchit::{InsertError, Router};
+use percent_encoding::percent_decode_str;
+
+use super::invalid_rules::InvalidMatch;
+
+const EXPECTED: &str = "a path that begins with `/`, in which `{name}` is a segment and a final \
+                        `{*name}` all further segments";
+
+/// Path templates of which one has to match.
+#[derive(Clone)]
+pub(super) struct PathTemplates {
+    router: Router<()>,
+    templates: Box<[Box<str>]>,
+}
+
+impl PathTemplates {
+    /// Parses templates.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first template that is not valid.
+    pub(super) fn new(templates: &[Box<str>]) -> Result<Self, InvalidMatch> {
+        let mut router = Router::new();
+        for template in templates {
+            if !template.starts_with('/') {
+                return Err(InvalidMatch::new("path", template, EXPECTED));
+            }
+            // A template that conflicts with an earlier one matches the same paths.
+            match router.insert(&**template, ()) {
+                Ok(()) | Err(InsertError::Conflict { .. }) => {}
+                Err(_) => return Err(InvalidMatch::new("path", template, EXPECTED)),
+            }
+        }
+        Ok(Self { router, templates: templates.into() })
+    }
+
+    /// Returns whether a template matches the path as a service may read it.
+    pub(super) fn matches(&self, paths: &RequestPath<'_>) -> bool {
+        let is_match = |path: &str| self.router.at(path).is_ok();
+        is_match(paths.raw) || paths.normalized.as_deref().is_some_and(is_match)
+    }
+
+    /// Returns whether a template matches the path in the only way in which it can be read.
+    pub(super) fn matches_plainly(&self, paths: &RequestPath<'_>) -> bool {
+        paths.normalized.is_none() && self.router.at(paths.raw).is_ok()
+    }
+
+    /// Returns whether some path matches a template of each side.
+    pub(super) fn may_overlap(&self, other: &Self) -> bool {
+        let pairs = self
+            .templates
+            .iter()
+            .flat_map(|one| other.templates.iter().map(move |other| (&**one, &**other)));
+        pairs.into_iter().any(|(one, other)| may_overlap(one, other))
+    }
+}
+
+impl fmt::Debug for PathTemplates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.templates.fmt(f)
+    }
+}
+
+/// The path of a request, and the form to which a service may normalize it.
+///
+/// actix-web decodes `/%6Cogin` before it looks for the route, and some services merge slashes or
+/// ignore the last one. A client could otherwise avoid the limits of a path by writing it another
+/// way.
+#[derive(Debug)]
+pub(super) struct RequestPath<'a> {
+    raw: &'a str,
+    // `None` if it is the same.
+    normalized: Option<String>,
+}
+
+impl<'a> RequestPath<'a> {
+    pub(super) fn new(raw: &'a str) -> Self {
+        let is_plain = !raw.contains('%')
+            && !raw.contains("//")
+            && !raw.contains("/.")
+            && (raw == "/" || !raw.ends_with('/'));
+        let normalized = (!is_plain).then(|| normalize(raw)).filter(|path| path != raw);
+        Self { raw, normalized }
+    }
+}
+
+/// Decodes percent-encoded characters, merges slashes, resolves dots, and removes the last slash.
+fn normalize(path: &str) -> String {
+    let decoded: Cow<'_, str> = percent_decode_str(path).decode_utf8_lossy();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
+
+/// Returns whether some path may match both templates. It may return true although none does.
+fn may_overlap(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('/'), other.split('/'));
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) => return true,
+            (Some(segment), _) | (_, Some(segment)) if segment.contains("{*") => return true,
+            (Some(one), Some(other)) => {
+                let is_literal = !one.contains('{') && !other.contains('{');
+                if is_literal && one != other {
+                    return false;
+                }
+            }
+            (Some(_), None) | (None, Some(_)) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn templates(templates: &[&str]) -> Result<PathTemplates, InvalidMatch> {
+        let templates: Vec<Box<str>> = templates.iter().map(|text| (*text).into()).collect();
+        PathTemplates::new(&templates)
+    }
+
+    #[test]
+    fn templates_match_like_routes_of_axum() {
+        let export = templates(&["/export", "/export/{name}", "/files/{*rest}"]).unwrap();
+        for (path, expected) in [
+            ("/export", true),
+            ("/export/a", true),
+            ("/export/a/b", false),
+            ("/exports", false),
+            ("/files", false),
+            ("/files/a/b/c", true),
+            ("/", false),
+        ] {
+            assert_eq!(export.matches(&RequestPath::new(path)), expected, "{path}");
+            assert_eq!(export.matches_plainly(&RequestPath::new(path)), expected, "{path}");
+        }
+    }
+
+    /// A client must not avoid a rule by writing the path in another way, nor reach an exemption.
+    #[test]
+    fn other_ways_to_write_a_path_match_but_do_not_match_plainly() {
+        let login = templates(&["/login"]).unwrap();
+        for path in ["/login/", "//login", "/%6Cogin", "/%6cogin/", "/./login", "/a/../login"] {
+            let path = RequestPath::new(path);
+            assert!(login.matches(&path), "{path:?}");
+            assert!(!login.matches_plainly(&path), "{path:?}");
+        }
+        let known = templates(&["/.well-known/{name}"]).unwrap();
+        assert!(known.matches_plainly(&RequestPath::new("/.well-known/acme")));
+        assert!(!login.matches(&RequestPath::new("/Login")));
+        assert!(!login.matches(&RequestPath::new("/log%2Fin")));
+    }
+
+    #[test]
+    fn invalid_templates_are_refused() {
+        for template in ["", "login", "/{", "/{}", "/{a}b", "/{*rest}/a", "/{a}{b}"] {
+            let error = templates(&[template]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("path {template:?}: expected a path")), "{error}");
+        }
+        assert!(templates(&["/{a}", "/{b}"]).is_ok(), "both match the same paths");
+    }
+
+    #[test]
+    fn overlaps_are_found() {
+        for (one, other, expected) in [
+            ("/a", "/a", true),
+            ("/a", "/b", false),
+            ("/a/{x}", "/a/b", true),
+            ("/a/{x}", "/b/{x}", false),
+            ("/a/{x}", "/a", false),
+            ("/{*x}", "/a/b/c", true),
+            ("/a/{*x}", "/a/b/c", true),
+            ("/a/{*x}", "/b/c", false),
+            ("/{x}/b", "/a/{y}", true),
+            ("/v{x}", "/v1", true),
+        ] {
+            assert_eq!(may_overlap(one, other), expected, "{one} {other}");
+            assert_eq!(may_overlap(other, one), expected, "{other} {one}");
+        }
+    }
+}

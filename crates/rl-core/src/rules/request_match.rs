@@ -1,0 +1,396 @@
+//! The requests to which a rule applies.
+
+use std::cell::OnceCell;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::invalid_rules::InvalidMatch;
+use super::path_templates::{PathTemplates, RequestPath};
+use crate::client_ip::{header_name, is_token_byte};
+use crate::key::{ClientAddress, RequestInfo};
+
+/// The requests to which a [`Rule`](super::Rule) applies, or which are exempt from it.
+///
+/// A request has to satisfy each kind of condition that is set. Of several values of one kind, such
+/// as two methods, one suffices. A match without conditions matches every request.
+///
+/// The values are checked when the limiter is built.
+///
+/// # Reading a request
+///
+/// A condition of a rule errs on the side of counting, and one of an exemption on the side of not
+/// exempting.
+///
+/// * A path matches a rule also if it is percent-encoded, has empty or dot segments, or ends with a
+///   slash: services read such paths in different ways. It matches an exemption only if it can be
+///   read in one way.
+/// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`.
+/// * The client controls the host and the headers of its request, so a match by them does not
+///   protect against abuse.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::rules::Match;
+///
+/// let uploads = Match::new().method("PUT").method("POST").path("/files/{*path}");
+/// let office = Match::new().address("192.0.2.0/24");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Match {
+    pub(super) methods: Vec<Box<str>>,
+    pub(super) paths: Vec<Box<str>>,
+    pub(super) hosts: Vec<Box<str>>,
+    pub(super) headers: Vec<(Box<str>, Option<Box<str>>)>,
+    pub(super) addresses: Vec<Box<str>>,
+}
+
+impl Match {
+    /// Creates a match of every request.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a method, such as `POST`.
+    pub fn method(mut self, method: impl AsRef<str>) -> Self {
+        self.methods.push(method.as_ref().into());
+        self
+    }
+
+    /// Adds a path template in the syntax of axum: `/users/{id}`, `/files/{*rest}`.
+    pub fn path(mut self, template: impl AsRef<str>) -> Self {
+        self.paths.push(template.as_ref().into());
+        self
+    }
+
+    /// Adds a host without its port: `api.example.org`, or `*.example.org` for all hosts below it.
+    pub fn host(mut self, host: impl AsRef<str>) -> Self {
+        self.hosts.push(host.as_ref().into());
+        self
+    }
+
+    /// Adds a header that the request must have. Each header that is added is required.
+    pub fn header(mut self, name: impl AsRef<str>) -> Self {
+        self.headers.push((name.as_ref().into(), None));
+        self
+    }
+
+    /// Adds a header, one line of which must have this value.
+    pub fn header_value(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
+        self.headers.push((name.as_ref().into(), Some(value.as_ref().into())));
+        self
+    }
+
+    /// Adds an address or network of clients, such as `192.0.2.7` or `2001:db8::/32`.
+    ///
+    /// Behind proxies, [`Rules::client_ip`](super::Rules::client_ip) finds the client.
+    pub fn address(mut self, range: impl AsRef<str>) -> Self {
+        self.addresses.push(range.as_ref().into());
+        self
+    }
+}
+
+/// A [`Match`] whose values are valid.
+#[derive(Clone, Debug)]
+pub(super) struct CompiledMatch {
+    methods: Box<[Box<str>]>,
+    paths: Option<PathTemplates>,
+    hosts: Box<[Host]>,
+    headers: Box<[(Box<str>, Option<Box<str>>)]>,
+    addresses: Box<[IpNet]>,
+}
+
+impl CompiledMatch {
+    /// Checks the values of `text`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first value that is not valid.
+    pub(super) fn new(text: &Match) -> Result<Self, InvalidMatch> {
+        for method in &text.methods {
+            if method.is_empty()
+                || !method.bytes().all(|b| is_token_byte(b) && !b.is_ascii_lowercase())
+            {
+                return Err(InvalidMatch::new(
+                    "method",
+                    method,
+                    "a method in upper case, such as GET",
+                ));
+            }
+        }
+        let headers = text.headers.iter().map(|(name, value)| {
+            let valid = header_name(name);
+            let valid =
+                valid.map_err(|_| InvalidMatch::new("header", name, "the name of a header"));
+            Ok((valid?, value.clone()))
+        });
+        Ok(Self {
+            methods: text.methods.as_slice().into(),
+            paths: (!text.paths.is_empty()).then(|| PathTemplates::new(&text.paths)).transpose()?,
+            hosts: text.hosts.iter().map(|host| Host::parse(host)).collect::<Result<_, _>>()?,
+            headers: headers.collect::<Result<_, _>>()?,
+            addresses: text
+                .addresses
+                .iter()
+                .map(|range| network(range))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Returns whether a rule with this match applies to a request.
+    pub(super) fn applies(&self, request: &RequestView<'_>) -> bool {
+        self.matches_except_path(request)
+            && self.paths.as_ref().is_none_or(|paths| paths.matches(request.path()))
+    }
+
+    /// Returns whether this match exempts a request.
+    pub(super) fn exempts(&self, request: &RequestView<'_>) -> bool {
+        self.matches_except_path(request)
+            && self.paths.as_ref().is_none_or(|paths| paths.matches_plainly(request.path()))
+    }
+
+    fn matches_except_path(&self, request: &RequestView<'_>) -> bool {
+        self.matches_method(request.info.method())
+            && (self.hosts.is_empty() || self.matches_host(request.info.host()))
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| has_line(request.info, name, value.as_deref()))
+            && (self.addresses.is_empty() || self.matches_address(request.address()))
+    }
+
+    fn matches_method(&self, method: &str) -> bool {
+        let is = |known: &str| known == method || known == "GET" && method == "HEAD";
+        self.methods.is_empty() || self.methods.iter().any(|known| is(known))
+    }
+
+    fn matches_host(&self, host: Option<&str>) -> bool {
+        host.is_some_and(|host| self.hosts.iter().any(|known| known.matches(host)))
+    }
+
+    fn matches_address(&self, address: Option<IpAddr>) -> bool {
+        address.is_some_and(|address| self.addresses.iter().any(|range| range.contains(&address)))
+    }
+
+    /// Returns whether one request may match both. It may return true although none does.
+    pub(super) fn may_overlap(&self, other: &Self) -> bool {
+        let methods = self.methods.is_empty()
+            || other.methods.is_empty()
+            || self.methods.iter().any(|method| other.matches_method(method))
+            || other.methods.iter().any(|method| self.matches_method(method));
+        let paths = match (&self.paths, &other.paths) {
+            (Some(one), Some(other)) => one.may_overlap(other),
+            _ => true,
+        };
+        let addresses = self.addresses.is_empty()
+            || other.addresses.is_empty()
+            || self.addresses.iter().any(|one| {
+                other.addresses.iter().any(|other| one.contains(other) || other.contains(one))
+            });
+        let hosts = self.hosts.is_empty()
+            || other.hosts.is_empty()
+            || self.hosts.iter().any(|one| other.hosts.iter().any(|other| one.may_overlap(other)));
+        methods && paths && addresses && hosts
+    }
+}
+
+/// Returns whether a header line called `name` exists, with `value` if it is given.
+fn has_line(request: &dyn RequestInfo, name: &str, value: Option<&str>) -> bool {
+    let mut found = false;
+    request.header_lines(name, &mut |line| {
+        found |= value.is_none_or(|value| line == value.as_bytes());
+    });
+    found
+}
+
+/// Parses an address or a network without host bits.
+fn network(text: &str) -> Result<IpNet, InvalidMatch> {
+    let single = text.parse::<IpAddr>().ok().map(|address| IpNet::from(address.to_canonical()));
+    let network = single.or_else(|| text.parse::<IpNet>().ok().filter(|net| net.trunc() == *net));
+    let expected = "an address or a network without host bits, such as 192.0.2.7 or 10.0.0.0/8";
+    network.ok_or_else(|| InvalidMatch::new("address", text, expected))
+}
+
+/// A host, or all hosts below a domain, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Host {
+    One(Box<str>),
+    // With the dot before the domain.
+    Below(Box<str>),
+}
+
+impl Host {
+    fn parse(text: &str) -> Result<Self, InvalidMatch> {
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+        let is_v6 = text.starts_with('[') && text.ends_with(']');
+        if name.is_empty() || !is_v6 && !name.bytes().all(fits) {
+            let expected = "a host without its port, such as api.example.org or *.example.org";
+            return Err(InvalidMatch::new("host", text, expected));
+        }
+        let lower = text.to_ascii_lowercase();
+        Ok(match lower.strip_prefix('*') {
+            Some(domain) => Self::Below(domain.into()),
+            None => Self::One(lower.into()),
+        })
+    }
+
+    /// Returns whether `host`, as a request names it, is this one.
+    fn matches(&self, host: &str) -> bool {
+        let host = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let host = host.strip_suffix('.').unwrap_or(host);
+        match self {
+            Self::One(name) => host.eq_ignore_ascii_case(name),
+            Self::Below(domain) => {
+                let end = host.len().checked_sub(domain.len()).and_then(|at| host.get(at..));
+                host.len() > domain.len() && end.is_some_and(|end| end.eq_ignore_ascii_case(domain))
+            }
+        }
+    }
+
+    fn may_overlap(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::One(one), Self::One(other)) => one == other,
+            (Self::One(name), below @ Self::Below(_))
+            | (below @ Self::Below(_), Self::One(name)) => below.matches(name),
+            (Self::Below(one), Self::Below(other)) => {
+                one.ends_with(&**other) || other.ends_with(&**one)
+            }
+        }
+    }
+}
+
+/// A request whose parts are read at most once for all rules.
+pub(super) struct RequestView<'a> {
+    pub(super) info: &'a dyn RequestInfo,
+    client: &'a ClientAddress,
+    path: OnceCell<RequestPath<'a>>,
+    address: OnceCell<Option<IpAddr>>,
+}
+
+impl<'a> RequestView<'a> {
+    /// Creates the view of a request whose client `client` finds.
+    pub(super) const fn new(info: &'a dyn RequestInfo, client: &'a ClientAddress) -> Self {
+        Self { info, client, path: OnceCell::new(), address: OnceCell::new() }
+    }
+
+    fn path(&self) -> &RequestPath<'a> {
+        self.path.get_or_init(|| RequestPath::new(self.info.path()))
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        let resolve = || self.client.resolve(self.info).map(|resolved| resolved.address());
+        *self.address.get_or_init(resolve)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::fake_request::FakeRequest;
+
+    fn applies(text: &Match, request: &FakeRequest) -> bool {
+        let client = ClientAddress::default();
+        let compiled = CompiledMatch::new(text).unwrap();
+        compiled.applies(&RequestView::new(request, &client))
+    }
+
+    #[test]
+    fn each_kind_of_condition_has_to_hold() {
+        let get = |path: &str| FakeRequest::get(path);
+        let login = Match::new().method("POST").path("/login");
+        assert!(applies(&login, &get("/login").method("POST")));
+        assert!(!applies(&login, &get("/login")));
+        assert!(!applies(&login, &get("/").method("POST")));
+        assert!(applies(&Match::new(), &get("/")));
+        let either = Match::new().method("GET").method("PUT");
+        assert!(applies(&either, &get("/")) && applies(&either, &get("/").method("HEAD")));
+        assert!(!applies(&either, &get("/").method("POST")));
+        assert!(!applies(&Match::new().method("HEAD"), &get("/")));
+    }
+
+    #[test]
+    fn headers_match_by_presence_or_by_a_line() {
+        let request = FakeRequest::get("/").header("x-plan", b"pro").header("x-plan", b"free");
+        assert!(applies(&Match::new().header("X-Plan"), &request));
+        assert!(applies(&Match::new().header_value("x-plan", "free"), &request));
+        assert!(!applies(&Match::new().header_value("x-plan", "team"), &request));
+        assert!(!applies(&Match::new().header("x-plan").header("x-other"), &request));
+    }
+
+    #[test]
+    fn hosts_match_without_port_and_case() {
+        let with = |host: &str| FakeRequest::get("/").header("host", host.as_bytes());
+        let api = Match::new().host("API.example.org");
+        for host in ["api.example.org", "Api.Example.org:8443", "api.example.org."] {
+            assert!(applies(&api, &with(host)), "{host}");
+        }
+        let below = Match::new().host("*.example.org");
+        for (host, expected) in [
+            ("a.example.org", true),
+            ("a.b.example.org:1", true),
+            ("example.org", false),
+            (".example.org", false),
+            ("badexample.org", false),
+            ("é.org", false),
+        ] {
+            assert_eq!(applies(&below, &with(host)), expected, "{host}");
+        }
+        assert!(!applies(&api, &FakeRequest::get("/")));
+    }
+
+    #[test]
+    fn addresses_match_by_network() {
+        let office = Match::new().address("192.0.2.0/24").address("2001:db8::/32");
+        for (peer, expected) in [
+            ("192.0.2.7", true),
+            ("::ffff:192.0.2.7", true),
+            ("198.51.100.1", false),
+            ("2001:db8::1", true),
+        ] {
+            assert_eq!(applies(&office, &FakeRequest::get("/").peer(peer)), expected, "{peer}");
+        }
+        assert!(!applies(&office, &FakeRequest::get("/")));
+    }
+
+    #[test]
+    fn invalid_values_are_named_with_what_is_accepted() {
+        for (text, expected) in [
+            (Match::new().method("post"), "method \"post\": expected a method in upper case"),
+            (Match::new().path("login"), "path \"login\": expected a path that begins with `/`"),
+            (Match::new().host("a b"), "host \"a b\": expected a host without its port"),
+            (Match::new().host("a:80"), "host \"a:80\": expected a host without its port"),
+            (Match::new().header("x y"), "header \"x y\": expected the name of a header"),
+            (Match::new().address("10.0.0.1/8"), "address \"10.0.0.1/8\": expected an address or"),
+        ] {
+            let error = CompiledMatch::new(&text).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn overlaps_are_found_by_each_kind_of_condition() {
+        let may = |one: &Match, other: &Match| {
+            let [one, other] = [one, other].map(|text| CompiledMatch::new(text).unwrap());
+            assert_eq!(one.may_overlap(&other), other.may_overlap(&one));
+            one.may_overlap(&other)
+        };
+        let all = Match::new();
+        let (get, head, post) =
+            (all.clone().method("GET"), all.clone().method("HEAD"), all.clone().method("POST"));
+        assert!(may(&all, &get) && may(&get, &head) && !may(&get, &post));
+        assert!(!may(&all.clone().path("/a"), &all.clone().path("/b")));
+        assert!(!may(&all.clone().host("a.org"), &all.clone().host("b.org")));
+        assert!(may(&all.clone().host("a.b.org"), &all.clone().host("*.b.org")));
+        assert!(may(&all.clone().host("*.a.b.org"), &all.clone().host("*.b.org")));
+        assert!(!may(&all.clone().address("10.0.0.0/8"), &all.clone().address("192.0.2.1")));
+        assert!(may(&all.clone().address("10.0.0.0/8"), &all.clone().address("10.1.0.0/16")));
+        // A request may have two lines of one header.
+        assert!(may(&all.clone().header_value("x", "a"), &all.header_value("x", "b")));
+    }
+}

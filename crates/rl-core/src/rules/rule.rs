@@ -1,0 +1,210 @@
+use std::fmt;
+use std::sync::Arc;
+
+use super::over_limit::{MissingKey, OverLimit};
+use super::request_match::Match;
+use crate::key::{KeyExtractor, RequestInfo};
+use crate::model::{Cost, Limit};
+use crate::policy::{Policy, PolicyBuilder};
+
+/// One subject of a request, and its limits: how a part of a decision comes from a request.
+///
+/// A rule has a name, which is part of the identity of its counters. Two rules therefore never
+/// share a counter, and a rule keeps its counters when other settings of it change.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::key::{ClientAddress, Identified};
+/// use rl_core::rules::Rule;
+/// use rl_core::Limit;
+///
+/// let export = Rule::named("export")
+///     .on("GET", "/export/{name}")
+///     .per(Identified)
+///     .per(ClientAddress::default()) // for requests without a consumer
+///     .limit(Limit::per_hour(60))
+///     .cost(20);
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Rule {
+    pub(super) name: Arc<str>,
+    pub(super) matches: Option<Match>,
+    pub(super) exempt: Vec<Match>,
+    pub(super) per: Vec<Arc<dyn KeyExtractor>>,
+    pub(super) limits: RuleLimits,
+    pub(super) tiers: Vec<(Arc<str>, RuleLimits)>,
+    pub(super) cost: Option<RuleCost>,
+    pub(super) on_over_limit: Option<OverLimit>,
+    pub(super) on_missing_key: Option<MissingKey>,
+    pub(super) is_shadow: bool,
+    pub(super) is_disclosed: Option<bool>,
+}
+
+/// The limits of a rule or of a tier, not checked yet.
+#[derive(Clone, Debug)]
+pub(super) enum RuleLimits {
+    Builder(PolicyBuilder),
+    Policy(Policy),
+}
+
+/// The units that a request costs under a rule.
+#[derive(Clone)]
+pub(super) enum RuleCost {
+    Units(Cost),
+    OfRequest(Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>),
+}
+
+impl Rule {
+    /// Creates a rule with this name, which matches every request and has no limits yet.
+    ///
+    /// The name has 1 to 64 characters of `A-Z a-z 0-9 _ . -`.
+    pub fn named(name: impl AsRef<str>) -> Self {
+        Self {
+            name: name.as_ref().into(),
+            matches: None,
+            exempt: Vec::new(),
+            per: Vec::new(),
+            limits: RuleLimits::Builder(Policy::builder()),
+            tiers: Vec::new(),
+            cost: None,
+            on_over_limit: None,
+            on_missing_key: None,
+            is_shadow: false,
+            is_disclosed: None,
+        }
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Restricts the rule to a method and a path template, such as `/users/{id}`.
+    pub fn on(self, method: impl AsRef<str>, path: impl AsRef<str>) -> Self {
+        self.matching(Match::new().method(method).path(path))
+    }
+
+    /// Restricts the rule to requests that match. Replaces an earlier match.
+    pub fn matching(mut self, matches: Match) -> Self {
+        self.matches = Some(matches);
+        self
+    }
+
+    /// Exempts requests that match from this rule. Repeated calls add exemptions.
+    pub fn exempt(mut self, matches: Match) -> Self {
+        self.exempt.push(matches);
+        self
+    }
+
+    /// Counts each subject that `key` finds separately. A second call adds an extractor for requests
+    /// in which the first finds no key, and so on. Without this setting, one counter counts all requests.
+    pub fn per(mut self, key: impl KeyExtractor) -> Self {
+        self.per.push(Arc::new(key));
+        self
+    }
+
+    /// Adds a limit, which is named after its period: `second`, `15minutes`.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits = self.limits.with(|policy| policy.limit(limit));
+        self
+    }
+
+    /// Adds limits, each of which is named after its period.
+    pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
+        limits.into_iter().fold(self, Self::limit)
+    }
+
+    /// Adds a limit with a name of its own.
+    pub fn named_limit(mut self, name: &str, limit: Limit) -> Self {
+        self.limits = self.limits.with(|policy| policy.named(name, limit));
+        self
+    }
+
+    /// Sets the policy, and replaces all limits that were added before.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.limits = RuleLimits::Policy(policy);
+        self
+    }
+
+    /// Sets the limits of clients in the [tier](crate::key::Tier) called `name`. They replace the limits of
+    /// the rule.
+    pub fn tier(mut self, name: &str, limits: impl IntoIterator<Item = Limit>) -> Self {
+        let policy = limits.into_iter().fold(Policy::builder(), PolicyBuilder::limit);
+        self.tiers.push((name.into(), RuleLimits::Builder(policy)));
+        self
+    }
+
+    /// Sets the units that each request costs under this rule. Defaults to the cost of the layer, which is 1.
+    pub fn cost(mut self, cost: impl Into<Cost>) -> Self {
+        self.cost = Some(RuleCost::Units(cost.into()));
+        self
+    }
+
+    /// Sets the function that returns the cost of a request under this rule.
+    pub fn cost_by(
+        mut self,
+        cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static,
+    ) -> Self {
+        self.cost = Some(RuleCost::OfRequest(Arc::new(cost)));
+        self
+    }
+
+    /// Sets how requests over the limits of this rule are handled. Defaults to the setting of the
+    /// layer.
+    ///
+    /// If several rules deny a request, it is rejected if one of them rejects. Otherwise it waits
+    /// if one of them waits, and is degraded if all of them degrade.
+    pub fn on_over_limit(mut self, over_limit: OverLimit) -> Self {
+        self.on_over_limit = Some(over_limit);
+        self
+    }
+
+    /// Sets how requests without a key are handled, if the rule has [extractors](Self::per). Defaults
+    /// to the setting of the layer.
+    ///
+    /// [`MissingKey::Allow`] means that such a request is not counted under this rule.
+    pub fn on_missing_key(mut self, missing_key: MissingKey) -> Self {
+        self.on_missing_key = Some(missing_key);
+        self
+    }
+
+    /// Puts the rule in shadow: it counts and reports, but denies nothing.
+    pub fn shadow(mut self) -> Self {
+        self.is_shadow = true;
+        self
+    }
+
+    /// Sets whether headers and bodies describe this rule.
+    ///
+    /// By default they describe a rule with [extractors](Self::per). A rule without extractors
+    /// counts the requests of all clients. A denial by it is a 429 with `Retry-After`, but
+    /// contains no name and no numbers.
+    pub fn disclosed(mut self, is_disclosed: bool) -> Self {
+        self.is_disclosed = Some(is_disclosed);
+        self
+    }
+}
+
+impl RuleLimits {
+    /// Adds to the limits; the limits of a whole policy are replaced.
+    fn with(self, add: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Self {
+        match self {
+            Self::Builder(policy) => Self::Builder(add(policy)),
+            Self::Policy(_) => Self::Builder(add(Policy::builder())),
+        }
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A key extractor may contain a secret.
+        f.debug_struct("Rule")
+            .field("name", &self.name)
+            .field("matches", &self.matches)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

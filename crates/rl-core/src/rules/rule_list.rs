@@ -1,0 +1,78 @@
+use std::fmt;
+use std::sync::Arc;
+
+use super::request_match::Match;
+use super::rule::Rule;
+use crate::client_ip::ClientIp;
+use crate::key::{ClientAddress, Tier};
+use crate::model::Subject;
+
+/// The rules of a limiter: each request is decided under all that match, in one step.
+///
+/// The request is charged under all rules that match it, or under none. A request that no rule
+/// matches is not counted. At most 8 rules may match one request.
+///
+/// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) checks the rules. The
+/// [module](super) has an example.
+#[derive(Clone, Default)]
+#[must_use]
+pub struct Rules {
+    pub(super) rules: Vec<Rule>,
+    pub(super) exempt: Vec<Match>,
+    pub(super) client: ClientAddress,
+    pub(super) tier_by: Option<TierBy>,
+}
+
+pub(super) type TierBy = Arc<dyn Fn(&Subject) -> Option<Tier> + Send + Sync>;
+
+impl Rules {
+    /// Creates an empty set, to which rules are added.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a rule.
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Exempts requests that match from all rules. They are not counted, and their responses get no
+    /// headers.
+    pub fn exempt(mut self, matches: Match) -> Self {
+        self.exempt.push(matches);
+        self
+    }
+
+    /// Sets how [`Match::address`] finds the client. Defaults to the peer of the connection.
+    ///
+    /// The extractor [`ClientAddress`] has a setting of its own.
+    pub fn client_ip(mut self, client_ip: ClientIp) -> Self {
+        self.client = ClientAddress::new(client_ip);
+        self
+    }
+
+    /// Sets the function that returns the tier of a subject, for requests without a [`Tier`] in their
+    /// extensions.
+    pub fn tier_by(
+        mut self,
+        tier_by: impl Fn(&Subject) -> Option<Tier> + Send + Sync + 'static,
+    ) -> Self {
+        self.tier_by = Some(Arc::new(tier_by));
+        self
+    }
+
+    /// Returns the names of the rules, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().map(Rule::name)
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules")
+            .field("rules", &self.rules)
+            .field("exempt", &self.exempt)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a limiter gets its rules from.
+
+use std::fmt;
+use std::sync::Arc;
+
+#[cfg(feature = "rules-file")]
+use super::file::RulesFile;
+use super::invalid_rules::InvalidRules;
+use super::rule_list::Rules;
+use super::rule_set::RuleSet;
+use crate::store::Namespace;
+
+/// The rules for [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules).
+///
+/// [`Rules`] are fixed when the limiter is built. With the feature `rules-file`, the rules of a
+/// `RulesFile` change with the file.
+pub struct RuleSource(Source);
+
+enum Source {
+    Fixed(Rules),
+    #[cfg(feature = "rules-file")]
+    File(RulesFile),
+}
+
+#[cfg(feature = "rules-file")]
+impl From<RulesFile> for RuleSource {
+    fn from(file: RulesFile) -> Self {
+        Self(Source::File(file))
+    }
+}
+
+#[cfg(feature = "rules-file")]
+impl From<&RulesFile> for RuleSource {
+    fn from(file: &RulesFile) -> Self {
+        Self(Source::File(file.clone()))
+    }
+}
+
+impl From<Rules> for RuleSource {
+    fn from(rules: Rules) -> Self {
+        Self(Source::Fixed(rules))
+    }
+}
+
+impl RuleSource {
+    /// Checks the rules for a limiter whose counters belong to `namespace`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first value that is not valid.
+    pub(crate) fn activate(self, namespace: &Namespace) -> Result<ActiveRules, InvalidRules> {
+        match self.0 {
+            Source::Fixed(rules) => {
+                RuleSet::new(&rules, namespace).map(|rules| ActiveRules::Fixed(Arc::new(rules)))
+            }
+            #[cfg(feature = "rules-file")]
+            Source::File(file) => {
+                let rules = file.subscribe(namespace)?;
+                Ok(ActiveRules::Watched { rules, _file: file })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for RuleSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Source::Fixed(rules) => rules.fmt(f),
+            #[cfg(feature = "rules-file")]
+            Source::File(file) => file.fmt(f),
+        }
+    }
+}
+
+/// The rules of a limiter.
+pub(crate) enum ActiveRules {
+    Fixed(Arc<RuleSet>),
+    #[cfg(feature = "rules-file")]
+    Watched {
+        rules: Arc<arc_swap::ArcSwap<RuleSet>>,
+        // Watched as long as the limiter lives.
+        _file: RulesFile,
+    },
+}
+
+impl ActiveRules {
+    /// Returns the rules that apply now.
+    pub(crate) fn current(&self) -> Arc<RuleSet> {
+        match self {
+            Self::Fixed(rules) => Arc::clone(rules),
+            #[cfg(feature = "rules-file")]
+            Self::Watched { rules, .. } => rules.load_full(),
+        }
+    }
+}

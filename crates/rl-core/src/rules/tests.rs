@@ -1,0 +1,236 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::key::fake_request::FakeRequest;
+use crate::key::{AmbiguousKey, ClientAddress, Constant, Identified, RequestInfo, Tier};
+use crate::model::{Cost, Limit, Subject};
+use crate::policy::InvalidPolicy;
+use crate::store::Namespace;
+
+fn set(rules: Vec<Rule>) -> Result<Arc<RuleSet>, InvalidRules> {
+    let rules = rules.into_iter().fold(Rules::new(), Rules::rule);
+    RuleSet::new(&rules, &Namespace::default()).map(Arc::new)
+}
+
+fn rule(name: &str) -> Rule {
+    Rule::named(name).limit(Limit::per_minute(5))
+}
+
+/// Returns the parts of a request in one line for each: rule, subject, cost and first limit.
+fn parts(set: &Arc<RuleSet>, request: &FakeRequest) -> Vec<String> {
+    match parts_by(set, request, MissingKey::Reject) {
+        Ok(parts) => parts,
+        Err(uncounted) => vec![format!("{uncounted:?}")],
+    }
+}
+
+fn parts_by(
+    set: &Arc<RuleSet>,
+    request: &dyn RequestInfo,
+    on_missing_key: MissingKey,
+) -> Result<Vec<String>, Uncounted> {
+    let found = set.parts_of(request, &Defaults { on_missing_key, cost: None })?;
+    let Some(found) = found else { return Ok(Vec::new()) };
+    let lines = found.parts().into_iter().enumerate().map(|(place, part)| {
+        let (subject, name) = found.rule(place).unwrap();
+        assert_eq!(part.subject, subject);
+        assert_eq!(part.namespace.map(Namespace::as_str), Some(&*format!("default/{name}")));
+        let (units, limit) = (part.cost.units(), part.policy.limits()[0].limit());
+        let shadow = if part.is_shadow() { " shadow" } else { "" };
+        let hidden = if part.is_disclosed() { "" } else { " undisclosed" };
+        format!(
+            "{name} {}:{} {units} {limit}{shadow}{hidden}",
+            subject.realm().as_str(),
+            subject.id()
+        )
+    });
+    Ok(lines.collect())
+}
+
+#[test]
+fn a_request_has_a_part_for_each_rule_that_matches() {
+    let set = set(vec![
+        rule("clients").per(Identified).per(ClientAddress::default()),
+        rule("login").on("POST", "/login").per(ClientAddress::default()).cost(2),
+        rule("fleet"),
+    ])
+    .unwrap();
+    let get = FakeRequest::get("/").peer("192.0.2.7");
+    let fleet = "fleet global: 1 5/minute undisclosed";
+    assert_eq!(parts(&set, &get), ["clients ip:192.0.2.7 1 5/minute", fleet]);
+    let alice = FakeRequest::get("/").identified(Subject::consumer("alice"));
+    assert_eq!(parts(&set, &alice), ["clients consumer:alice 1 5/minute", fleet]);
+    let login = FakeRequest::get("/login").method("POST").peer("192.0.2.7");
+    assert_eq!(
+        parts(&set, &login),
+        ["clients ip:192.0.2.7 1 5/minute", "login ip:192.0.2.7 2 5/minute", fleet]
+    );
+    assert_eq!(parts(&set, &FakeRequest::get("/")), ["MissingKey"]);
+}
+
+#[test]
+fn a_request_that_no_rule_matches_has_no_parts() {
+    let set = set(vec![rule("login").on("POST", "/login")]).unwrap();
+    assert!(parts(&set, &FakeRequest::get("/login")).is_empty());
+}
+
+#[test]
+fn exemptions_apply_to_one_rule_or_to_all() {
+    let health = Match::new().path("/health");
+    let office = Match::new().address("192.0.2.0/24");
+    let rules = Rules::new()
+        .rule(rule("clients").per(ClientAddress::default()).exempt(office))
+        .rule(rule("fleet"))
+        .exempt(health);
+    let set = Arc::new(RuleSet::new(&rules, &Namespace::default()).unwrap());
+    let from = |path: &str, peer: &str| parts(&set, &FakeRequest::get(path).peer(peer)).len();
+    assert_eq!([from("/", "198.51.100.1"), from("/", "192.0.2.7")], [2, 1]);
+    assert_eq!([from("/health", "198.51.100.1"), from("/health/", "198.51.100.1")], [0, 2]);
+}
+
+#[test]
+fn a_request_without_a_key_is_handled_as_the_rule_sets() {
+    let by = |missing| rule("a").per(Identified).on_missing_key(missing);
+    let alone = |rule| set(vec![rule, super::tests::rule("fleet").disclosed(true)]).unwrap();
+    let request = FakeRequest::get("/");
+    let fleet = "fleet global: 1 5/minute".to_owned();
+    assert_eq!(parts(&alone(by(MissingKey::Reject)), &request), ["MissingKey"]);
+    assert_eq!(parts(&alone(by(MissingKey::Allow)), &request), [&*fleet]);
+    assert_eq!(parts(&alone(by(MissingKey::Share)), &request), ["a unknown: 1 5/minute", &fleet]);
+    assert_eq!(parts(&alone(by(MissingKey::Reject).shadow()), &request), [&*fleet]);
+    let default = alone(rule("a").per(Identified));
+    assert_eq!(parts_by(&default, &request, MissingKey::Allow), Ok(vec![fleet]));
+}
+
+#[test]
+fn an_ambiguous_key_rejects_the_request_unless_the_rule_is_in_shadow() {
+    let ambiguous = |_: &dyn RequestInfo| Err(AmbiguousKey);
+    let request = FakeRequest::get("/");
+    let enforced = set(vec![rule("a").per(ambiguous).per(Constant)]).unwrap();
+    assert_eq!(parts(&enforced, &request), ["AmbiguousKey"]);
+    let shadow = set(vec![rule("a").per(ambiguous).shadow(), rule("b").shadow()]).unwrap();
+    assert_eq!(parts(&shadow, &request), ["b global: 1 5/minute shadow undisclosed"]);
+}
+
+#[test]
+fn tiers_have_limits_of_their_own() {
+    let tiered = rule("a").per(Identified).tier("pro", [Limit::per_minute(50)]);
+    let rules = Rules::new()
+        .rule(tiered)
+        .tier_by(|subject| (*subject == Subject::consumer("alice")).then(|| Tier::new("pro")));
+    let set = Arc::new(RuleSet::new(&rules, &Namespace::default()).unwrap());
+    let of = |id: &str| FakeRequest::get("/").identified(Subject::consumer(id));
+    assert_eq!(parts(&set, &of("bob")), ["a consumer:bob 1 5/minute"]);
+    assert_eq!(parts(&set, &of("alice")), ["a consumer:alice 1 50/minute"]);
+    assert_eq!(parts(&set, &of("bob").tier("pro")), ["a consumer:bob 1 50/minute"]);
+    assert_eq!(parts(&set, &of("alice").tier("basic")), ["a consumer:alice 1 5/minute"]);
+}
+
+#[test]
+fn the_cost_is_that_of_the_rule_or_of_the_layer() {
+    let by_request = |request: &dyn RequestInfo| Cost::new(request.path().len() as u64);
+    let set = set(vec![rule("a"), rule("b").cost(20), rule("c").cost_by(by_request)]).unwrap();
+    let layer = |_: &dyn RequestInfo| Cost::new(3);
+    let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: Some(&layer) };
+    let parts = set.parts_of(&FakeRequest::get("/four"), &defaults).unwrap().unwrap();
+    let costs: Vec<u64> = parts.parts().iter().map(|part| part.cost.units()).collect();
+    assert_eq!(costs, [3, 20, 5]);
+}
+
+#[test]
+fn the_strictest_setting_of_the_rules_that_deny_applies() {
+    use std::time::Duration;
+
+    let wait = |seconds, queue| OverLimit::Wait { at_most: Duration::from_secs(seconds), queue };
+    let set = set(vec![
+        rule("a"),
+        rule("b").on_over_limit(wait(2, 9)),
+        rule("c").on_over_limit(wait(3, 4)),
+        rule("d").on_over_limit(OverLimit::Degrade),
+    ])
+    .unwrap();
+    let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: None };
+    let parts = set.parts_of(&FakeRequest::get("/"), &defaults).unwrap().unwrap();
+    let over = |denying: &[usize]| parts.on_over_limit(denying.iter().copied(), OverLimit::Reject);
+    assert_eq!(over(&[0]), OverLimit::Reject);
+    assert_eq!(over(&[1]), wait(2, 9));
+    assert_eq!(over(&[1, 2, 3]), wait(2, 4));
+    assert_eq!(over(&[3]), OverLimit::Degrade);
+    assert_eq!(over(&[3, 0]), OverLimit::Reject);
+    assert!(parts.may_wait_or_degrade(OverLimit::Reject));
+}
+
+#[test]
+fn invalid_rules_are_named_with_the_value() {
+    let error = |rules: Vec<Rule>| set(rules).unwrap_err();
+    assert_eq!(error(vec![]), InvalidRules::Empty);
+    let cases = [
+        (
+            vec![rule("a"), rule("a")],
+            "rule \"a\" is defined twice: give one of the two another name",
+        ),
+        (vec![rule("a/b")], "rule name \"a/b\": expected 1 to 64 characters of A-Z a-z 0-9 _ . -"),
+        (vec![Rule::named("a")], "rule \"a\" has no limits: expected at least one"),
+        (
+            vec![rule("a").tier("pro", [])],
+            "rule \"a\", tier \"pro\" has no limits: expected at least one",
+        ),
+        (
+            vec![rule("a").tier("pro", [Limit::per_day(1)]).tier("pro", [Limit::per_day(2)])],
+            "rule \"a\" has two tiers \"pro\": give one of the two another name",
+        ),
+        (
+            vec![rule("a").limit(Limit::per_minute(9))],
+            "rule \"a\": limits 5/minute and 9/minute would share one counter",
+        ),
+        (
+            vec![rule("a").on("POST", "login")],
+            "rule \"a\": path \"login\": expected a path that begins",
+        ),
+        (vec![rule("a").exempt(Match::new().host(""))], "rule \"a\": host \"\": expected a host"),
+    ];
+    for (rules, expected) in cases {
+        let error = error(rules).to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let rules = Rules::new().rule(rule("a")).exempt(Match::new().method("get"));
+    let error = RuleSet::new(&rules, &Namespace::default()).unwrap_err();
+    assert!(error.to_string().starts_with("exempt: method \"get\": expected"), "{error}");
+    assert_eq!(error.rule(), None);
+    let twice =
+        set(vec![rule("a").policy(crate::policy::Policy::new([Limit::per_day(1)]).unwrap())]);
+    assert!(twice.is_ok());
+    let empty = set(vec![Rule::named("a")]).unwrap_err();
+    assert_eq!(
+        (empty.rule(), &empty),
+        (
+            Some("a"),
+            &InvalidRules::Policy { rule: "a".into(), tier: None, error: InvalidPolicy::Empty }
+        )
+    );
+}
+
+/// A decision has at most eight parts, so a ninth rule that matches could not be enforced.
+#[test]
+fn more_rules_than_parts_that_may_match_one_request_are_refused() {
+    let names: Vec<String> = (0..9).map(|place| format!("r{place}")).collect();
+    let all = |count: usize| names[..count].iter().map(|name| rule(name)).collect::<Vec<_>>();
+    assert!(set(all(8)).is_ok());
+    let error = set(all(9)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "one request may match 9 rules (r0, r1, r2, r3, r4, r5, r6, r7, r8): expected at most 8; \
+         narrow their matches"
+    );
+    // Rules for different paths never match one request.
+    let by_path = |name: &String| rule(name).on("GET", format!("/{name}"));
+    let apart: Vec<Rule> = names
+        .iter()
+        .map(by_path)
+        .chain(all(7).into_iter().map(|rule| {
+            let name = format!("all-{}", rule.name());
+            super::tests::rule(&name)
+        }))
+        .collect();
+    assert!(set(apart).is_ok());
+}

@@ -1,0 +1,277 @@
+//! Rules: several subjects of one request, charged together or not at all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rl_core::adapter::HttpLimiter;
+use rl_core::denial::DenialBody;
+use rl_core::key::{ApiKey, ClientAddress, Header, Identified, KeySecret, Tier};
+use rl_core::rules::{Match, Rule, Rules};
+use rl_core::time::ManualClock;
+use rl_core::{Limit, MemoryStore, OverLimit, RateLimiter, Realm, Subject};
+use rl_tests::web::{Answer, Fetch, Target, new_year};
+
+fn rule(name: &str, limits: &[&str]) -> Rule {
+    Rule::named(name).limits(limits.iter().map(|limit| limit.parse::<Limit>().unwrap()))
+}
+
+/// Returns a rule that counts the consumer whom the application has authenticated.
+fn per_consumer(name: &str, limits: &[&str]) -> Rule {
+    rule(name, limits).per(Identified)
+}
+
+fn limiter(clock: &Arc<ManualClock>, rules: Vec<Rule>) -> RateLimiter {
+    let rules = rules.into_iter().fold(Rules::new(), Rules::rule);
+    let store = MemoryStore::builder().clock(Arc::clone(clock)).build();
+    RateLimiter::builder().rules(rules).store(store).build().unwrap()
+}
+
+fn under(rules: Vec<Rule>) -> HttpLimiter {
+    HttpLimiter::new(limiter(&new_year(), rules))
+}
+
+/// Returns the used units of the first limit of a subject under a rule.
+async fn used(limiter: &RateLimiter, rule: &str, subject: &Subject) -> u64 {
+    let usage = limiter.usage_of_rule(rule, subject).await.unwrap();
+    usage.limits().next().unwrap().used()
+}
+
+async fn as_consumer(site: &rl_tests::web::Site, path: &str, id: &str) -> Answer {
+    site.get(path).header("x-consumer", id).fetch().await
+}
+
+/// Fault of nested limiters: the outer one is charged when the inner one denies, so one abusive key
+/// uses up the tokens of all.
+pub(super) async fn a_denied_key_does_not_use_up_the_limit_of_the_fleet<T: Target>() {
+    let fleet = rule("fleet", &["100/hour"]);
+    let limiter = limiter(&new_year(), vec![fleet, per_consumer("consumers", &["1/hour"])]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    let mut statuses = Vec::new();
+    for _ in 0..30 {
+        statuses.push(as_consumer(&site, "/", "abusive").await.status);
+    }
+    assert_eq!((statuses[0], &statuses[1..]), (200, &[429; 29][..]));
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 1);
+    assert_eq!(site.handled(), 1);
+    assert_eq!(as_consumer(&site, "/", "another").await.status, 200);
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 2);
+}
+
+pub(super) async fn headers_describe_the_strictest_rule_that_is_disclosed<T: Target>() {
+    let site = T::serve(vec![under(vec![
+        per_consumer("consumers", &["10/hour"]),
+        rule("users", &["3/minute"]).matching(Match::new().path("/users/{id}")).disclosed(true),
+        rule("fleet", &["2/second"]),
+    ])]);
+    assert_eq!(as_consumer(&site, "/", "a").await.standing(), "200 10-9-3600");
+    assert_eq!(as_consumer(&site, "/users/7", "a").await.standing(), "200 3-2-60");
+    assert_eq!(as_consumer(&site, "/users/7", "b").await.standing(), "429, retry 1");
+}
+
+pub(super) async fn a_denial_by_an_undisclosed_rule_names_no_numbers<T: Target>() {
+    let rules = || vec![per_consumer("consumers", &["10/hour"]), rule("fleet", &["1/minute"])];
+    let site = T::serve(vec![under(rules())]);
+    assert_eq!(as_consumer(&site, "/", "a").await.standing(), "200 10-9-3600");
+    let denied = as_consumer(&site, "/", "a").await;
+    assert_eq!(denied.limit_lines(), ["retry-after: 60"]);
+    let body = r#"{"code":429,"message":"Too Many Requests. The service receives too many requests at the moment."}"#;
+    assert_eq!((denied.status, denied.body.as_str()), (429, body));
+
+    let site = T::serve(vec![under(rules()).denial_body(DenialBody::problem())]);
+    as_consumer(&site, "/", "a").await;
+    let body = concat!(
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+        r#""title":"Request cannot be satisfied as assigned quota has been exceeded","status":429}"#,
+    );
+    assert_eq!(as_consumer(&site, "/", "a").await.body, body);
+}
+
+pub(super) async fn the_body_names_the_rule_that_governs<T: Target>() {
+    let rules = || {
+        let tokens = per_consumer("tokens", &["100/minute:unit=tokens"]).cost(60);
+        vec![tokens, per_consumer("consumers", &["10/hour"])]
+    };
+    let site = T::serve(vec![under(rules())]);
+    as_consumer(&site, "/", "a").await;
+    let denied = as_consumer(&site, "/", "a").await;
+    let message = "Too Many Requests. We only allow 100 tokens per minute for this Consumer under the rule tokens.";
+    assert!(denied.body.contains(message), "{}", denied.body);
+    assert_eq!(denied.standing(), "429 100-40-60, retry 60");
+
+    let site = T::serve(vec![under(rules()).denial_body(DenialBody::problem())]);
+    as_consumer(&site, "/", "a").await;
+    let denied = as_consumer(&site, "/", "a").await;
+    assert!(denied.body.contains(r#""violated-policies":["tokens/minute"]"#), "{}", denied.body);
+
+    let all = rule("fleet", &["1/minute"]).disclosed(true);
+    let site = T::serve(vec![under(vec![all])]);
+    site.get("/").fetch().await;
+    let denied = site.get("/").fetch().await.body;
+    assert!(
+        denied.contains("1 requests per minute for all clients together under the rule fleet.")
+    );
+}
+
+pub(super) async fn a_cost_that_a_rule_never_grants_is_reported_without_retry_after<T: Target>() {
+    let limiter = limiter(
+        &new_year(),
+        vec![per_consumer("exports", &["10/hour"]).cost(20), rule("fleet", &["100/hour"])],
+    );
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    let denied = as_consumer(&site, "/", "a").await;
+    let message = "This request asks for 20 requests, and we only allow 10 at once for this Consumer under the rule exports.";
+    assert!(denied.body.contains(message), "{}", denied.body);
+    assert_eq!((denied.status, denied.header("retry-after")), (429, None));
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 0);
+}
+
+pub(super) async fn retry_after_is_the_longest_wait_of_all_rules<T: Target>() {
+    let site = T::serve(vec![under(vec![
+        per_consumer("consumers", &["1/minute"]),
+        rule("fleet", &["1/hour"]),
+    ])]);
+    as_consumer(&site, "/", "a").await;
+    assert_eq!(as_consumer(&site, "/", "a").await.standing(), "429 1-0-60, retry 3600");
+}
+
+pub(super) async fn rules_match_by_method_path_and_header<T: Target>() {
+    let clock = new_year();
+    let counted = [
+        rule("users", &["9/hour"]).on("GET", "/users/{id}"),
+        rule("posts", &["9/hour"]).matching(Match::new().method("POST")),
+        rule("beta", &["9/hour"]).matching(Match::new().header_value("x-beta", "1")),
+        rule("hosts", &["9/hour"]).matching(Match::new().host("localhost")),
+        rule("local", &["9/hour"]).matching(Match::new().address("127.0.0.0/8")),
+    ];
+    let limiter = limiter(&clock, counted.into());
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    assert_eq!(site.get("/users/7").fetch().await.limit_lines(), [""; 0]);
+    // actix-web decodes the path before it looks for the route; both count such a request.
+    site.get("/%75sers/8").fetch().await;
+    site.post("/").header("x-beta", "1").fetch().await;
+    site.get("/").header("host", "localhost:80").fetch().await;
+    let mut all = Vec::new();
+    for name in ["users", "posts", "beta", "hosts", "local"] {
+        all.push(used(&limiter, name, &Subject::global()).await);
+    }
+    assert_eq!(all, [2, 1, 1, 1, 4]);
+}
+
+pub(super) async fn requests_that_no_rule_matches_or_that_are_exempt_have_no_headers<T: Target>() {
+    let rules = Rules::new()
+        .rule(per_consumer("consumers", &["1/hour"]).matching(Match::new().method("GET")))
+        .exempt(Match::new().path("/health"));
+    let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+    let site = T::serve(vec![HttpLimiter::new(limiter)]);
+    for _ in 0..3 {
+        assert_eq!(as_consumer(&site, "/health", "a").await.limit_lines(), [""; 0]);
+        assert_eq!(site.post("/").fetch().await.limit_lines(), [""; 0]);
+    }
+    assert_eq!(as_consumer(&site, "/", "a").await.standing(), "200 1-0-3600");
+}
+
+pub(super) async fn the_first_key_that_is_present_is_counted<T: Target>() {
+    let secret = KeySecret::new(b"sixteen bytes or more").unwrap();
+    let key = secret.subject(Realm::Key, b"k1");
+    let clients = rule("clients", &["9/hour"])
+        .per(ApiKey::header("x-api-key", secret).unwrap())
+        .per(Identified)
+        .per(ClientAddress::default());
+    let limiter = limiter(&new_year(), vec![clients, rule("fleet", &["99/hour"])]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    let with = |name: &str, value: &str| site.get("/").header(name, value).fetch();
+    with("x-api-key", "k1").await;
+    with("x-consumer", "alice").await;
+    site.get("/").fetch().await;
+    let twice = site.get("/").header("x-api-key", "a").header("x-api-key", "b").fetch().await;
+    assert_eq!(twice.status, 400);
+    for subject in [key, Subject::consumer("alice"), Subject::ip([127, 0, 0, 1])] {
+        assert_eq!(used(&limiter, "clients", &subject).await, 1);
+    }
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 3);
+}
+
+pub(super) async fn a_rule_whose_key_is_missing_rejects_or_does_not_count<T: Target>() {
+    let by_header = || Header::new("x-tenant", Realm::User).unwrap();
+    let tenants = || rule("tenants", &["9/hour"]).per(by_header());
+    let site = T::serve(vec![under(vec![tenants(), rule("fleet", &["9/hour"])])]);
+    assert_eq!(site.get("/").fetch().await.status, 403);
+    let tenants = tenants().on_missing_key(rl_core::MissingKey::Allow);
+    let limiter = limiter(&new_year(), vec![tenants, rule("fleet", &["1/hour"])]);
+    let site = T::serve(vec![HttpLimiter::new(limiter)]);
+    assert_eq!(site.get("/").fetch().await.status, 200);
+    assert_eq!(site.get("/").fetch().await.standing(), "429, retry 3600");
+}
+
+pub(super) async fn a_tier_has_limits_of_its_own<T: Target>() {
+    let consumers = per_consumer("consumers", &["1/hour"]).tier("pro", [Limit::per_hour(5)]);
+    let rules = Rules::new()
+        .rule(consumers)
+        .tier_by(|subject| (*subject == Subject::consumer("alice")).then(|| Tier::new("pro")));
+    let store = MemoryStore::builder().clock(new_year()).build();
+    let limiter = RateLimiter::builder().rules(rules).store(store).build().unwrap();
+    let site = T::serve(vec![HttpLimiter::new(limiter)]);
+    assert_eq!(as_consumer(&site, "/", "alice").await.standing(), "200 5-4-3600");
+    assert_eq!(as_consumer(&site, "/", "bob").await.standing(), "200 1-0-3600");
+}
+
+pub(super) async fn a_rule_in_shadow_denies_nothing<T: Target>() {
+    let clock = new_year();
+    let trial = per_consumer("trial", &["1/hour"]).shadow();
+    let limiter = limiter(&clock, vec![trial, per_consumer("consumers", &["3/hour"])]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        statuses.push(as_consumer(&site, "/", "a").await.status);
+    }
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    assert_eq!(used(&limiter, "trial", &Subject::consumer("a")).await, 1);
+}
+
+pub(super) async fn the_rule_that_denies_sets_what_happens<T: Target>() {
+    let degrade = per_consumer("consumers", &["1/hour"]).on_over_limit(OverLimit::Degrade);
+    let site = T::serve(vec![under(vec![degrade, rule("fleet", &["3/hour"])])]);
+    assert_eq!(as_consumer(&site, "/", "a").await.status, 200);
+    let degraded = as_consumer(&site, "/", "a").await;
+    assert!(degraded.body.starts_with("degraded "), "{}", degraded.body);
+    as_consumer(&site, "/", "b").await;
+    as_consumer(&site, "/", "c").await;
+    assert_eq!(as_consumer(&site, "/", "d").await.standing(), "429, retry 3600");
+
+    let wait = OverLimit::Wait { at_most: Duration::from_secs(60), queue: 9 };
+    let patient = per_consumer("consumers", &["1/100ms"]).on_over_limit(wait);
+    let rules = Rules::new().rule(patient).rule(rule("fleet", &["9/hour"]));
+    let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    for _ in 0..3 {
+        assert_eq!(as_consumer(&site, "/", "a").await.status, 200);
+    }
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 3);
+}
+
+pub(super) async fn a_place_under_a_rule_is_free_when_the_response_has_ended<T: Target>() {
+    let streams = per_consumer("streams", &["1:concurrency"]);
+    let limiter = limiter(&new_year(), vec![rule("fleet", &["9/hour"]), streams]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    let request = site.get("/waits").header("x-consumer", "a");
+    let waiting = tokio::spawn(async move { request.fetch().await.status });
+    site.reached(1).await;
+    assert_eq!(as_consumer(&site, "/", "a").await.status, 429);
+    assert_eq!(as_consumer(&site, "/", "b").await.status, 200);
+    site.cue();
+    assert_eq!(waiting.await.unwrap(), 200);
+    assert_eq!(as_consumer(&site, "/", "a").await.status, 200);
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 3);
+}
+
+pub(super) async fn the_cost_of_a_request_is_settled_under_all_rules<T: Target>() {
+    let rules = vec![per_consumer("tokens", &["100/hour"]).cost(10), rule("fleet", &["100/hour"])];
+    let limiter = limiter(&new_year(), rules);
+    let http = HttpLimiter::new(limiter.clone()).refund_if(|response| response.status() >= 500);
+    let site = T::serve(vec![http]);
+    assert_eq!(as_consumer(&site, "/fails", "a").await.status, 500);
+    assert_eq!(used(&limiter, "tokens", &Subject::consumer("a")).await, 0);
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 0);
+    as_consumer(&site, "/", "a").await;
+    assert_eq!(used(&limiter, "tokens", &Subject::consumer("a")).await, 10);
+}
