@@ -45,7 +45,8 @@ pub(crate) struct Plan {
     fits_lanes: bool,
     /// Whether all limits count units and are enforced.
     is_plain: bool,
-    /// Whether all of these are fixed windows as well, and too many for the lanes.
+    /// Whether there are more limits than lanes, and all of them are fixed windows that count units
+    /// and are enforced.
     has_many_windows: bool,
 }
 
@@ -181,7 +182,8 @@ impl Plan {
         }
     }
 
-    /// Returns whether there are more than six limits, all fixed windows that count units and are enforced.
+    /// Returns whether there are more than six limits, and all of them are fixed windows that count
+    /// units and are enforced.
     #[inline]
     pub(crate) const fn has_many_windows(&self) -> bool {
         self.has_many_windows

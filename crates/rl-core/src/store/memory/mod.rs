@@ -150,8 +150,8 @@ fn decide_many_windows(
 
 /// Decides a request that the fast paths do not cover.
 ///
-/// Returns `otherwise()` and changes nothing if a charge would exceed the states that one subject
-/// may have.
+/// Returns `otherwise()` and changes nothing if a charge would exceed the number of states that one
+/// subject may have.
 #[inline(never)]
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,
@@ -176,7 +176,7 @@ fn is_of_one_part(request: &DecideRequest<'_>) -> bool {
     matches!(request.parts, [part] if part.is_plain())
 }
 
-/// Returns the error of a charge that would exceed the states that one subject may have.
+/// Returns the error of a charge that would exceed the number of states that one subject may have.
 #[cold]
 fn too_many_states() -> StoreError {
     static WARNED: Once = Once::new();

@@ -67,7 +67,7 @@ pub(super) fn try_decide_sole_limit(
     let Some(outcome) = step.try_charge(states, at, units) else {
         let denied_until = deny(args, states.read(), at, decision);
         return Some(match args.policy.plan() {
-            // A full limit denies smaller requests as well.
+            // If the limit is full, return the time until which it denies even a single unit.
             plan if units > 1 => match plan.denied_until(states.read(), at, 1) {
                 Timestamp::EPOCH => denied_until,
                 until => until,
@@ -118,8 +118,8 @@ pub(super) fn conclude(
     if is_full { plan.denied_until(states.read(), at, 1) } else { Timestamp::EPOCH }
 }
 
-/// Completes the decision on a request that charges nothing, because a limit denies it or it only peeks.
-/// Returns the time until which the enforced limits deny it; the beginning of time if they do not.
+/// Completes the decision on a request that charges nothing, because it is denied or only peeks.
+/// Returns the time until which the enforced limits deny it, or the epoch if they do not deny it.
 #[inline(always)]
 fn deny(
     args: &DecideArgs<'_>,

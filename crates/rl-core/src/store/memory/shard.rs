@@ -41,7 +41,7 @@ pub(super) struct Shard {
     /// The position of the next entry to inspect.
     cursor: usize,
     last_eviction: Eviction,
-    /// Whether newcomers have ever shared an entry.
+    /// Whether new subjects have ever been counted in the shared entry.
     has_shared: bool,
 }
 
@@ -157,8 +157,8 @@ impl Shard {
         packed.try_decide_fast(windows, self.context.time_base, args)
     }
 
-    /// Decides for a known subject under more than six fixed windows if one comparison suffices, which is
-    /// nearly always.
+    /// Decides for a known subject under more than six fixed windows if one comparison suffices.
+    /// This is nearly always the case.
     ///
     /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
@@ -174,7 +174,8 @@ impl Shard {
     ///
     /// # Errors
     ///
-    /// Fails and changes nothing if a charge would exceed the states that one subject may have.
+    /// Fails and changes nothing if a charge would exceed the number of states that one subject may
+    /// have.
     #[inline(always)]
     pub(super) fn decide(
         &mut self,

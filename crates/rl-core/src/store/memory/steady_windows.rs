@@ -1,7 +1,8 @@
 //! More than six fixed windows of one subject while all of them are open.
 //!
-//! Until the first of them ends, every charge adds the same units to all of them. One number
-//! therefore decides. The outcomes are those of an earlier decision, with more units and less time.
+//! Until the first window ends, every charge adds the same units to all windows. A comparison with
+//! one number, the units that the fullest window has left, therefore decides. The outcomes are
+//! computed from those of an earlier decision: more units are used, and less time is left.
 
 use super::run::DecideArgs;
 use crate::algorithm::SubjectStates;
@@ -25,7 +26,7 @@ pub(super) struct SteadyWindows {
 }
 
 impl SteadyWindows {
-    /// Creates the windows of `policy`, all of which were charged at `at`.
+    /// Creates the windows of `policy` after a charge of all of them at `at`.
     pub(super) fn new(
         policy: &Policy,
         before: Usages,
@@ -38,7 +39,7 @@ impl SteadyWindows {
         Self { before, since: at, first_end, charged: 0, left }
     }
 
-    /// Records that the windows may not all be open.
+    /// Records that some of the windows may no longer be open.
     pub(super) const fn close(&mut self) {
         self.first_end = Timestamp::EPOCH;
     }
@@ -66,7 +67,7 @@ impl SteadyWindows {
                 *used += u64::from(units);
             }
         } else if self.left > 0 || args.mode != Mode::Check {
-            // The plan computes how long the denial lasts, or charges a part of the cost.
+            // The plan has to compute how long the denial lasts, or to charge a part of the cost.
             return None;
         }
         let (before, charged) = (self.before, self.charged);

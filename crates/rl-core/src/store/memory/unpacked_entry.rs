@@ -27,12 +27,12 @@ pub(super) struct UnpackedEntry {
     last_change: Timestamp,
     /// The time at which the recorded denial ends.
     denied_until: Timestamp,
-    /// The windows, if all limits are fixed windows, and too many for a packed entry.
+    /// The windows, if all limits are fixed windows that are too many for a packed entry.
     windows: Option<Box<SteadyWindows>>,
 }
 
-/// The microseconds for which an entry with an empty log is kept, so that a subject that acquires one
-/// permit after another needs no new entry for each.
+/// The time in µs for which an entry with an empty log is kept. A subject that acquires one permit
+/// after another then needs no new entry for each of them.
 const EMPTY_IS_KEPT: u64 = 1_000_000;
 
 /// The states beside the cells of the policy.
@@ -214,7 +214,7 @@ impl UnpackedEntry {
         Some(decision)
     }
 
-    /// Records that the windows may not all be open.
+    /// Records that some of the windows may no longer be open.
     fn close_windows(&mut self) {
         if let Some(windows) = &mut self.windows {
             windows.close();
