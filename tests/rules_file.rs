@@ -33,21 +33,22 @@ impl Drop for Directory {
     }
 }
 
-/// A way in which an operator changes a file.
+/// A way in which an operator changes the file of rules.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     InPlace,
     Rename,
-    /// A link to a directory that is replaced, as in a volume of Kubernetes.
+    /// The file is reached through a link to a directory. The link is replaced, as in a volume of
+    /// Kubernetes.
     SwapLink,
-    /// In place, and SIGHUP.
+    /// The file is rewritten in place, and the process gets SIGHUP.
     Signal,
 }
 
 impl Way {
     const ALL: [Self; 4] = [Self::InPlace, Self::Rename, Self::SwapLink, Self::Signal];
 
-    /// Changes the file. `version` differs for each change.
+    /// Changes the file. `version` is different for each change.
     fn change(self, directory: &Path, content: &str, version: u64) {
         let file = directory.join("limits.yaml");
         match self {
@@ -86,7 +87,7 @@ fn content(version: u64) -> String {
     )
 }
 
-/// Waits until `is_reached` holds.
+/// Waits until the status of the file satisfies `is_reached`.
 async fn until(file: &RulesFile, is_reached: impl Fn(&RulesFileStatus) -> bool) -> RulesFileStatus {
     let mut status = file.status();
     while !is_reached(&status) {

@@ -15,7 +15,7 @@ fn rule(name: &str, limits: &[&str]) -> Rule {
     Rule::named(name).limits(limits.iter().map(|limit| limit.parse::<Limit>().unwrap()))
 }
 
-/// Returns a rule that counts the consumer whom the application has authenticated.
+/// Returns a rule that counts by the consumer that the application has authenticated.
 fn per_consumer(name: &str, limits: &[&str]) -> Rule {
     rule(name, limits).per(Identified)
 }
@@ -40,8 +40,8 @@ async fn as_consumer(site: &rl_tests::web::Site, path: &str, id: &str) -> Answer
     site.get(path).header("x-consumer", id).fetch().await
 }
 
-/// Fault of nested limiters: the outer one is charged when the inner one denies, so one abusive key
-/// uses up the tokens of all.
+/// Fault: of two nested limiters, the outer one was charged although the inner one denied. So one
+/// abusive key used up the units of all keys.
 pub(super) async fn a_denied_key_does_not_use_up_the_limit_of_the_fleet<T: Target>() {
     let fleet = rule("fleet", &["100/hour"]);
     let limiter = limiter(&new_year(), vec![fleet, per_consumer("consumers", &["1/hour"])]);
