@@ -224,7 +224,7 @@ impl HttpLimiter {
         Some(Admission::Counted(context))
     }
 
-    /// Applies the decision of a request, which is ready, to the request.
+    /// Applies the decision to its request. The decision must be ready.
     ///
     /// If the request may continue, inserts the decision into its `extensions`, and a permit if it
     /// holds one. The adapter then calls the service. A denied request gets the returned denial as
@@ -369,7 +369,7 @@ impl HttpLimiter {
         match (&settings.responder, protocol) {
             (None, _) => default,
             (Some(responder), Protocol::Http) => responder(reason, default),
-            // A gRPC client can read only a denial in the form of gRPC.
+            // A gRPC client can read only a gRPC denial, so a response in another form is ignored.
             (Some(responder), Protocol::Grpc) => {
                 let response = responder(reason, default.clone());
                 if response.is_grpc() { response } else { default }

@@ -26,8 +26,8 @@
 //!    when the body of the response has ended.
 //! 6. **Under [rules](crate::rules)** a request has several subjects, each with a policy and a cost. It is
 //!    charged to all of them, or to none. A request that no rule matches is exempt.
-//! 7. **Nested limiters** merge their headers. For a header with a single value, the value of the
-//!    stricter limiter stays. List values of both limiters are sent.
+//! 7. **Nested limiters** merge their headers. A header with a single value keeps the value of the
+//!    stricter limiter. List values of both limiters are sent.
 //!
 //! # Example
 //!

@@ -18,7 +18,7 @@ pub(super) fn decide(
     parts: &Arc<RequestParts>,
 ) -> MaybeReady<Decision> {
     let (limiter, reserves) = (&settings.limiter, settings.settles_cost());
-    // It applies to rules that do not set what happens to requests over their limits.
+    // The setting of the layer applies to rules that have none of their own.
     let default = settings.over_limit(request);
     let decision = limiter.decide_parts(&parts.parts(), Mode::Check, reserves);
     if !parts.may_wait_or_degrade(default) {

@@ -1,5 +1,5 @@
-//! Rules 2 and 13: for each algorithm, a store either counts as the algorithm is defined or rejects
-//! its limits as unsupported.
+//! Clauses 2 and 13: for each algorithm, a store either counts as the algorithm is defined or
+//! rejects its limits as unsupported.
 
 use std::time::Duration;
 

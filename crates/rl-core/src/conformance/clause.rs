@@ -46,13 +46,13 @@ impl fmt::Display for Clause {
     }
 }
 
-/// Panics with the rule and `what` unless `holds` is true.
+/// Panics with the clause and `what` unless `holds` is true.
 #[track_caller]
 pub(super) fn require(rule: Clause, holds: bool, what: impl fmt::Display) {
     assert!(holds, "{rule}: {what}");
 }
 
-/// Panics with the rule and `what` unless `got` is `expected`.
+/// Panics with the clause and `what` unless `got` is `expected`.
 #[track_caller]
 pub(super) fn require_eq<T: PartialEq + fmt::Debug>(
     rule: Clause,

@@ -1,4 +1,4 @@
-//! Rules 1, 2, 3, 7 and 12: decisions and charges.
+//! Clauses 1, 2, 3, 7 and 12: decisions and charges.
 
 use std::time::Duration;
 

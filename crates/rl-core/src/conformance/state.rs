@@ -1,4 +1,4 @@
-//! Rules 5, 6 and 9: the identity of states, their expiry, and the separation of subjects.
+//! Clauses 5, 6 and 9: the identity of states, their expiry, and the separation of subjects.
 
 use std::time::Duration;
 

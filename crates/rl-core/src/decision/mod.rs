@@ -176,7 +176,8 @@ impl Decision {
     /// Creates a decision that a store completes with [`finish`](Self::finish).
     #[inline(always)]
     pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
-        // Written in place: moved outcomes are copied, although there are none.
+        // Built in place, because moving `Outcomes` copies all of their bytes, even if there are
+        // none.
         let policy = PolicyHandle::new(policy);
         Self {
             statuses: LimitStatuses {

@@ -17,13 +17,13 @@ pub(crate) enum Outcomes {
     /// The fixed windows after the decision. Each read computes an outcome, because most callers
     /// read only the verdict. Computing all outcomes of six windows at once takes 200 instructions more.
     Lazy(DecidedWindows),
-    /// Limits that all grant the request.
+    /// The usages of limits that all grant the request.
     Granted(Usages),
-    /// Up to six limits of which some may deny the request.
+    /// The outcomes of at most six limits, some of which may deny the request.
     Few([Outcome; FEW]),
-    /// The same for more of them.
+    /// The outcomes of more than six limits, some of which may deny the request.
     Many(RecycledOutcomes),
-    /// Fixed windows of any number that were all open at an earlier decision, and still are.
+    /// Any number of fixed windows that were all open at an earlier decision, and are still open.
     Open(OpenWindows),
 }
 
@@ -65,15 +65,15 @@ impl Usages {
     }
 }
 
-/// Open windows at a decision, by what has changed since an earlier one: nothing but the time and the number
-/// of units, which is the same for all of them.
+/// Open windows, stored as the difference to an earlier decision. Since then only the time has
+/// changed, and the same number of units was charged to every window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenWindows {
     /// The windows as the earlier decision left them.
     pub(crate) before: Usages,
     /// The units that were charged since.
     pub(crate) charged: u32,
-    /// The units that the outcome of each limit is computed for.
+    /// The units that a limit must have left to grant the request.
     pub(crate) required: u32,
     /// The microseconds that have passed since.
     pub(crate) later: u64,
@@ -88,9 +88,9 @@ impl OpenWindows {
     }
 }
 
-/// The outcomes of a denial by one of more than six limits, whose memory is recycled by each thread.
+/// The outcomes of more than six limits. Each thread recycles their memory.
 ///
-/// They take 384 bytes. In place, they would double the cost of moving a decision.
+/// They take 384 bytes. Stored in the decision itself, they would double the cost of moving it.
 #[derive(Debug)]
 pub(crate) struct RecycledOutcomes(Option<Box<[Outcome; Policy::MAX_LIMITS]>>);
 
@@ -127,7 +127,7 @@ impl Clone for RecycledOutcomes {
 
 impl Drop for RecycledOutcomes {
     fn drop(&mut self) {
-        // While the thread ends, the slot no longer exists.
+        // The slot no longer exists while the thread ends.
         let _ = RECYCLED.try_with(|slot| slot.set(self.0.take()));
     }
 }
@@ -165,8 +165,8 @@ impl Outcomes {
         }
     }
 
-    /// Returns the outcomes as they are `micros` later, if nothing has been used since; `None` if they are
-    /// not stored in a form that depends on the time.
+    /// Returns the outcomes as they will be after `micros` microseconds without further use.
+    /// Returns `None` if they are not stored in a form that depends on the time.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Option<Self> {
@@ -179,7 +179,8 @@ impl Outcomes {
         }
     }
 
-    /// Replaces all outcomes by those of a granted request, to which a store adds the usage of each limit.
+    /// Replaces all outcomes with empty usages of a granted request. The store then sets the usage
+    /// of each limit.
     #[inline(always)]
     pub(crate) fn grant(&mut self) -> &mut Usages {
         *self = Self::Granted(Usages::EMPTY);
@@ -189,7 +190,7 @@ impl Outcomes {
         }
     }
 
-    /// Replaces the outcomes by those of `count` limits, which a store sets.
+    /// Replaces all outcomes with those of `count` limits. The store then sets each of them.
     #[inline(always)]
     pub(crate) fn renew(&mut self, count: usize) -> &mut [Outcome] {
         *self = if count <= FEW {

@@ -86,7 +86,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Returns the decision, if it denies by a limit that clients may know.
+    /// Returns the decision if a limit that clients may know denies the request.
     pub(super) const fn over_limit(self) -> Option<&'a Decision> {
         match self {
             Self::Undecided { .. } | Self::OverUndisclosedLimit { .. } => None,
@@ -107,7 +107,8 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Returns whether the message says more than the other members of problem details.
+    /// Returns whether problem details need a `detail`, because the message says more than their
+    /// other members.
     pub(super) fn has_detail(self) -> bool {
         match self {
             Self::Blocked { .. } | Self::TooCostly { .. } => true,

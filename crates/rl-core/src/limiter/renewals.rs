@@ -33,7 +33,7 @@ pub(super) struct Renewals(Arc<Mutex<Vec<Round>>>);
 
 /// The permits that are renewed at one interval.
 struct Round {
-    /// The time of a lease, by which the interval is chosen.
+    /// The length of the leases, which determines the renewal interval.
     lease: Duration,
     permits: Vec<Option<HeldPermit>>,
     /// The positions without a permit.
@@ -57,7 +57,7 @@ pub(super) struct RenewalKey {
 impl Renewals {
     /// Renews a permit while it is held. Outside a tokio runtime nothing is renewed.
     ///
-    /// Returns the key that ends it.
+    /// Returns the key with which [`end`](Self::end) ends the renewal.
     pub(super) fn start<P: Renewable + 'static>(
         &self,
         permit: &Weak<P>,
@@ -85,7 +85,8 @@ impl Renewals {
         };
         drop(rounds);
         if let Some(runtime) = runtime {
-            // After the lock, because a runtime that is shutting down drops the task at once.
+            // Spawned after the lock is released: a runtime that is shutting down drops the task at
+            // once, and the drop takes the lock.
             let ticking = Ticking { renewals: self.clone(), lease, is_over: false };
             runtime.spawn(ticking.keep());
         }
@@ -244,7 +245,8 @@ mod tests {
             });
             done.send(permit.renewed()).unwrap();
         });
-        // In a thread of its own: a lock that is taken twice would never be granted.
+        // The permits are started in a thread of their own, so that a deadlock fails the test
+        // instead of blocking it.
         let renewed = granted.recv_timeout(Duration::from_secs(30)).expect("no thread waits");
         assert!(renewed > 0, "the runtime of the next permit renews it");
     }

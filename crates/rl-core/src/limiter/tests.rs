@@ -721,7 +721,7 @@ fn no_decision_under_any_number_of_limits_allocates_once_its_subject_is_known() 
                 MaybeReady::Ready(Some(decision)) => decision.is_allowed(),
                 answer => panic!("{answer:?}"),
             };
-            // The first denial allocates the outcomes that later ones of this thread recycle.
+            // The first denial allocates the outcomes that later denials of this thread recycle.
             assert_eq!([check(), check(), check()], [true, true, false]);
             let denied = || assert!(!check());
             assert_eq!(allocation_counter::measure(denied).count_total, 0, "{limits:?}");

@@ -15,7 +15,8 @@ use crate::store::Namespace;
 pub(super) struct WaitQueues {
     queues: Mutex<Queues>,
     // The number of requests that wait, so that a release takes no lock if there are none. A
-    // request that enters after the number was read decides after the release.
+    // request that enters after the number was read decides after the release, so it misses
+    // nothing.
     waiting: AtomicUsize,
 }
 

@@ -52,7 +52,7 @@ pub enum InvalidRules {
 }
 
 impl InvalidRules {
-    /// Returns the name of the rule that is not valid, if it is one rule.
+    /// Returns the name of the rule that is not valid, if the error concerns one rule.
     #[must_use]
     pub fn rule(&self) -> Option<&str> {
         match self {

@@ -1,9 +1,9 @@
 //! Rules: which subjects a request is counted under, and with which limits.
 //!
 //! A request belongs to several subjects at once: its API key, the address that it comes from, and
-//! the fleet as a whole. A [`Rule`] makes a part of a decision from a request: it sets which
-//! requests it matches, which subject it counts, and the limits of that subject. A request is
-//! decided under all [`Rules`] that match it, in one step: **all are charged, or none**.
+//! the fleet as a whole. A [`Rule`] sets which requests it matches, which subject it counts, and
+//! the limits of that subject. A request is decided under all [`Rules`] that match it, in one step:
+//! **all are charged, or none**.
 //!
 //! # Example
 //!
@@ -41,9 +41,9 @@
 //!    may differ from rule to rule.
 //! 4. If one rule denies the request, no counter changes. A rule in [shadow](Rule::shadow) denies
 //!    nothing.
-//! 5. The headers and the message describe the rule that denies longest or has the least left, among
-//!    those that are [disclosed](Rule::disclosed). `Retry-After` is the longest wait of all rules that
-//!    deny.
+//! 5. The headers and the message describe the [disclosed](Rule::disclosed) rule that denies for
+//!    the longest time, or else the one with the fewest units left. `Retry-After` is the longest
+//!    wait of all rules that deny.
 //!
 //! Counters belong to the name of the rule and the subject. A rule that gets another name begins
 //! with new counters.

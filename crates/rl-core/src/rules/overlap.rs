@@ -14,7 +14,7 @@ pub(super) fn overlapping(
     extend(&mut chosen, &all, count, overlap).then_some(chosen)
 }
 
-/// Extends `chosen` by `candidates`, which overlap with all of `chosen`.
+/// Extends `chosen` with `candidates`, each of which overlaps with all of `chosen`.
 fn extend(
     chosen: &mut Vec<usize>,
     candidates: &[usize],

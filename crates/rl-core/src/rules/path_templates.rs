@@ -39,18 +39,19 @@ impl PathTemplates {
         Ok(Self { router, templates: templates.into() })
     }
 
-    /// Returns whether a template matches the path as a service may read it.
+    /// Returns whether a template matches the path in one of the forms in which services may read
+    /// it.
     pub(super) fn matches(&self, paths: &RequestPath<'_>) -> bool {
         let is_match = |path: &str| self.router.at(path).is_ok();
         is_match(paths.raw) || paths.normalized.as_deref().is_some_and(is_match)
     }
 
-    /// Returns whether a template matches the path in the only way in which it can be read.
+    /// Returns whether a template matches the path, and services can read the path in only one way.
     pub(super) fn matches_plainly(&self, paths: &RequestPath<'_>) -> bool {
         paths.normalized.is_none() && self.router.at(paths.raw).is_ok()
     }
 
-    /// Returns whether some path matches a template of each side.
+    /// Returns whether some path may match templates of both.
     pub(super) fn may_overlap(&self, other: &Self) -> bool {
         let pairs = self
             .templates
@@ -105,7 +106,7 @@ fn normalize(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-/// Returns whether some path may match both templates. It may return true although none does.
+/// Returns whether some path may match both templates. It may return true although no path does.
 fn may_overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('/'), other.split('/'));
     loop {
@@ -149,7 +150,7 @@ mod tests {
         }
     }
 
-    /// A client must not avoid a rule by writing the path in another way, nor reach an exemption.
+    /// Writing the path in another way must neither avoid a rule nor reach an exemption.
     #[test]
     fn other_ways_to_write_a_path_match_but_do_not_match_plainly() {
         let login = templates(&["/login"]).unwrap();

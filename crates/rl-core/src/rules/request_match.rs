@@ -19,10 +19,9 @@ use crate::key::{ClientAddress, RequestInfo};
 ///
 /// # Reading a request
 ///
-/// A condition of a rule errs on the side of counting, and one of an exemption on the side of not
-/// exempting.
+/// In doubt, a rule applies to a request, and an exemption does not.
 ///
-/// * A path matches a rule also if it is percent-encoded, has empty or dot segments, or ends with a
+/// * A path matches a rule even if it is percent-encoded, has empty or dot segments, or ends with a
 ///   slash: services read such paths in different ways. It matches an exemption only if it can be
 ///   read in one way.
 /// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`.
@@ -174,7 +173,7 @@ impl CompiledMatch {
         address.is_some_and(|address| self.addresses.iter().any(|range| range.contains(&address)))
     }
 
-    /// Returns whether one request may match both. It may return true although none does.
+    /// Returns whether one request may match both. It may return true although no request does.
     pub(super) fn may_overlap(&self, other: &Self) -> bool {
         let methods = self.methods.is_empty()
             || other.methods.is_empty()

@@ -7,7 +7,7 @@ use crate::key::{KeyExtractor, RequestInfo};
 use crate::model::{Cost, Limit};
 use crate::policy::{Policy, PolicyBuilder};
 
-/// One subject of a request, and its limits: how a part of a decision comes from a request.
+/// Sets which requests are counted, under which subject, and with which limits.
 ///
 /// A rule has a name, which is part of the identity of its counters. Two rules therefore never
 /// share a counter, and a rule keeps its counters when other settings of it change.
@@ -189,7 +189,7 @@ impl Rule {
 }
 
 impl RuleLimits {
-    /// Adds to the limits; the limits of a whole policy are replaced.
+    /// Adds limits. They replace a whole policy that was set before.
     fn with(self, add: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Self {
         match self {
             Self::Builder(policy) => Self::Builder(add(policy)),

@@ -324,15 +324,15 @@ impl RequestParts {
         settings.reduce(stricter).unwrap_or(default)
     }
 
-    /// Returns whether a rule of the request does something else than to reject.
+    /// Returns whether a rule of the request lets it wait or degrades it, instead of rejecting it.
     pub(crate) fn may_wait_or_degrade(&self, default: OverLimit) -> bool {
         let setting = |part: &RulePart| self.set.rules[part.place].on_over_limit.unwrap_or(default);
         self.parts.iter().any(|part| setting(part) != OverLimit::Reject)
     }
 }
 
-/// Returns the setting that applies if two rules deny: to reject outweighs to wait, and to wait outweighs to
-/// degrade. Of two waits, the shorter applies.
+/// Returns the setting that applies if two rules deny. Rejecting takes precedence over waiting, and
+/// waiting over degrading. Of two waits, the shorter one applies.
 fn stricter(one: OverLimit, other: OverLimit) -> OverLimit {
     match (one, other) {
         (OverLimit::Reject, _) | (_, OverLimit::Reject) => OverLimit::Reject,

@@ -1,4 +1,4 @@
-//! Where a limiter gets its rules from.
+//! The sources of the rules of a limiter: fixed rules, or a file.
 
 use std::fmt;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ pub(crate) enum ActiveRules {
     #[cfg(feature = "rules-file")]
     Watched {
         rules: Arc<arc_swap::ArcSwap<RuleSet>>,
-        // Watched as long as the limiter lives.
+        // Keeps the file watched as long as the limiter lives.
         _file: RulesFile,
     },
 }

@@ -105,7 +105,7 @@ impl PermitInner {
 
     /// Starts to renew what the permit holds until it is settled. `permit` is its handle.
     ///
-    /// A renewal finds no permit until it is complete, and tries again at the next time.
+    /// Until the permit is complete, a renewal cannot find it. The next renewal then tries again.
     pub(super) fn start_renewal(&mut self, permit: &Weak<Self>) {
         if self.account_mut().is_settled {
             return;

@@ -73,11 +73,11 @@ pub(super) fn parse(
     Ok(content)
 }
 
-/// Returns the rules of a file, or else the name of a rule with an extractor that is not registered, and the
-/// name of that extractor.
+/// Returns the rules of a file. The error is the name of a rule, and the name of an extractor in it
+/// that is not registered.
 fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, String)> {
     let proxies = file.proxies.0.iter().map(|Proxy(text)| &**text);
-    // Each entry was checked alone.
+    // This cannot fail, because each entry was checked when the file was read.
     let proxies = TrustedProxies::new(proxies).unwrap_or_default();
     let client_ip = ClientIp::with_proxies(proxies);
     let secret = file.secret.map_or_else(|| additions.secret.clone(), |Text(secret)| secret);

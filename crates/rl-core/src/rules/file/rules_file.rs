@@ -20,17 +20,17 @@ use crate::store::Namespace;
 
 /// A file of rules that is read again when it changes.
 ///
-/// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. Every limiter that was built
-/// with it decides under the new rules after a change, and counters survive: a rule keeps those of
-/// the limits that stay. Clones are handles of the same file. It is watched until the last handle
-/// and the last limiter are dropped.
+/// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. After a change, every
+/// limiter that was built with it decides under the new rules. A rule keeps the counters of the
+/// limits that stay. Clones are handles of the same file. It is watched until the last handle and
+/// the last limiter are dropped.
 ///
 /// # When the file is read
 ///
-/// * When it changes: it is written in place, replaced by a rename, or reached through a symbolic
-///   link that changes, as in a volume of Kubernetes. The directory is watched, and the content is
-///   compared. Every 30 seconds the content is compared in any case, for file systems that
-///   report no changes.
+/// * When it changes: it may be written in place, replaced by a rename, or reached through a
+///   symbolic link that changes, as in a volume of Kubernetes. The directory is watched, and the
+///   content is compared. Every 30 seconds the content is compared in any case, for file systems
+///   that report no changes.
 /// * On SIGHUP, if the tokio runtime in which [`watch`](Self::watch) was called runs. Secrets in files of
 ///   their own (`file:PATH`) are read again too.
 /// * On [`reload`](Self::reload).
@@ -175,7 +175,8 @@ impl RulesFileBuilder {
         let watcher = watcher
             .map_err(|error| RulesFileError::new(&file.path, None, FileFailure::Watch(error)))?;
         *file.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
-        // A change between the first reading and the start of the watch was not reported.
+        // A change between the first reading and the start of the watch was not reported, so the
+        // file is compared once more.
         file.reload_and_log(Reload::IfChanged);
         Ok(RulesFile(file))
     }
@@ -228,12 +229,12 @@ impl RulesFile {
         let mut current = self.0.status.subscribe();
         match current.wait_for(|current| readings(current) != readings(status)).await {
             Ok(current) => current.clone(),
-            // The sender lives as long as this handle.
+            // Never happens, because the sender lives as long as this handle.
             Err(_) => self.status(),
         }
     }
 
-    /// Reads the file now, also if it has not changed.
+    /// Reads the file now, even if it has not changed.
     ///
     /// # Errors
     ///
@@ -273,7 +274,7 @@ impl File {
                 return Ok(false);
             }
             Ok(bytes) => bytes,
-            // A file that stays away is reported once.
+            // A file that stays missing is reported only once.
             Err(_) if reload == Reload::IfChanged && state.bytes.is_none() => return Ok(false),
             Err(error) => {
                 state.bytes = None;

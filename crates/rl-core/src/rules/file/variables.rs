@@ -3,8 +3,8 @@
 use std::env;
 use std::fs;
 
-/// Replaces each `${NAME}` by the variable of the environment, and `${NAME:-text}` by the text if the
-/// variable is unset or empty. `$$` is one `$`.
+/// Replaces each `${NAME}` with the value of the environment variable. `${NAME:-text}` is replaced
+/// with `text` if the variable is unset or empty. `$$` is one `$`.
 ///
 /// # Errors
 ///
@@ -45,8 +45,8 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
     Ok(result)
 }
 
-/// Returns the content of a file for `file:PATH`, without the line break at its end, and otherwise
-/// the text with its variables replaced.
+/// Returns the content of the file if `text` is `file:PATH`, without the line break at its end.
+/// Otherwise returns `text` with its variables replaced.
 ///
 /// # Errors
 ///

@@ -11,18 +11,18 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::task::AbortHandle;
 
-/// The pause after the last event, after which the file is read: a file that is written in place is
-/// not complete before.
+/// The time without events after which the file is read. A file that is written in place is
+/// incomplete before.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The number of pauses that may be interrupted by further events. Other files in the directory
-/// may change all the time.
+/// The number of times that further events may restart the pause. Without this bound, events of
+/// other files in the directory could delay the reading for ever.
 const PAUSES: usize = 20;
 
 /// The time after which the file is compared although no event was reported.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// When the file is applied.
+/// The condition under which the file is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reload {
     /// If its content has changed.
@@ -53,7 +53,7 @@ impl Watcher {
         let events = sender.clone();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().map_or(true, is_change) {
-                // The thread may have ended.
+                // This fails if the thread has ended.
                 let _ = events.send(Reload::IfChanged);
             }
         })?;
@@ -70,7 +70,7 @@ impl Watcher {
         Ok(Self { path: path.to_owned(), watcher, directories, signals })
     }
 
-    /// Watches the directories to which symbolic links lead now, instead of those before.
+    /// Watches the directories to which symbolic links lead now, instead of the previous ones.
     pub(super) fn follow_links(&mut self) {
         let now = directories(&self.path);
         for directory in self.directories.difference(&now) {
@@ -107,7 +107,7 @@ fn directories(path: &Path) -> BTreeSet<PathBuf> {
     parent.into_iter().chain(target.filter(|_| !is_same)).collect()
 }
 
-/// Returns whether an event may have changed the file. To read it is no change.
+/// Returns whether an event may have changed the file. Reading it is not a change.
 fn is_change(event: &Event) -> bool {
     match event.kind {
         EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
