@@ -208,7 +208,7 @@ impl HttpLimiter {
         }
         let settings = &*self.settings;
         let rules = settings.limiter.rules()?;
-        let cost = settings.cost.as_deref();
+        let cost = settings.cost.as_ref();
         let defaults = Defaults { on_missing_key: settings.on_missing_key, cost };
         let parts = match rules.parts_of(request, &defaults) {
             Ok(Some(parts)) => Arc::new(parts),

@@ -7,8 +7,8 @@ use super::response::ResponseSettings;
 use crate::denial::{Denial, DenialBody, DenialReason};
 use crate::key::{ClientAddress, KeyExtractor, RequestInfo};
 use crate::limiter::RateLimiter;
-use crate::model::{Cost, Subject};
-use crate::rules::{MissingKey, OverLimit};
+use crate::model::Subject;
+use crate::rules::{MissingKey, OverLimit, RequestCost};
 
 /// The subject that a request was counted under, in the extensions of the request.
 ///
@@ -18,7 +18,6 @@ use crate::rules::{MissingKey, OverLimit};
 pub struct CountedSubject(pub Subject);
 
 type Predicate = Arc<dyn Fn(&dyn RequestInfo) -> bool + Send + Sync>;
-type RequestCost = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
 type ChooseOverLimit = Arc<dyn Fn(&dyn RequestInfo) -> OverLimit + Send + Sync>;
 type Responder = Arc<dyn Fn(DenialReason<'_>, Denial) -> Denial + Send + Sync>;
 

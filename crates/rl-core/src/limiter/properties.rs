@@ -7,7 +7,7 @@ use crate::model::FailureKind;
 
 impl RateLimiter {
     /// Returns the number of decisions that wait for the store now, as a gauge for metrics: at most
-    /// [`max_in_flight`](RateLimiterBuilder::max_in_flight), and 0 with a store in memory.
+    /// [`max_in_flight`](crate::RateLimiterBuilder::max_in_flight), and 0 with a store in memory.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pipeline.in_flight.waiting()

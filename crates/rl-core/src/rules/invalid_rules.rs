@@ -28,7 +28,7 @@ pub enum InvalidRules {
         /// The tier with these limits; `None` for the limits of the rule itself.
         tier: Option<String>,
         /// The reason.
-        error: InvalidPolicy,
+        error: Box<InvalidPolicy>,
     },
     /// A rule names a tier twice.
     TierTwice {
@@ -76,15 +76,15 @@ impl fmt::Display for InvalidRules {
             Self::NameTwice { rule } => {
                 write!(f, "rule {rule:?} is defined twice: give one of the two another name")
             }
-            Self::Policy { rule, tier: None, error: InvalidPolicy::Empty } => {
-                write!(f, "rule {rule:?} has no limits: expected at least one")
-            }
-            Self::Policy { rule, tier: None, error } => write!(f, "rule {rule:?}: {error}"),
-            Self::Policy { rule, tier: Some(tier), error: InvalidPolicy::Empty } => {
-                write!(f, "rule {rule:?}, tier {tier:?} has no limits: expected at least one")
-            }
-            Self::Policy { rule, tier: Some(tier), error } => {
-                write!(f, "rule {rule:?}, tier {tier:?}: {error}")
+            Self::Policy { rule, tier, error } => {
+                write!(f, "rule {rule:?}")?;
+                if let Some(tier) = tier {
+                    write!(f, ", tier {tier:?}")?;
+                }
+                match **error {
+                    InvalidPolicy::Empty => f.write_str(" has no limits: expected at least one"),
+                    _ => write!(f, ": {error}"),
+                }
             }
             Self::TierTwice { rule, tier } => {
                 write!(f, "rule {rule:?} has two tiers {tier:?}: give one of the two another name")
@@ -105,7 +105,7 @@ impl fmt::Display for InvalidRules {
 impl std::error::Error for InvalidRules {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Policy { error, .. } => Some(error),
+            Self::Policy { error, .. } => Some(&**error),
             Self::Match { error, .. } => Some(error),
             Self::Empty
             | Self::Name { .. }

@@ -90,6 +90,7 @@ pub use file::{RulesFile, RulesFileBuilder, RulesFileError, RulesFileStatus, jso
 pub use invalid_rules::{InvalidMatch, InvalidRules};
 pub use over_limit::{MissingKey, OverLimit};
 pub use request_match::Match;
+pub(crate) use rule::RequestCost;
 pub use rule::Rule;
 pub use rule_list::Rules;
 pub(crate) use rule_set::{Defaults, RequestParts, RuleSet, Uncounted};

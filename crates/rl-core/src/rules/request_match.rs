@@ -42,7 +42,7 @@ pub struct Match {
     pub(super) methods: Vec<Box<str>>,
     pub(super) paths: Vec<Box<str>>,
     pub(super) hosts: Vec<Box<str>>,
-    pub(super) headers: Vec<(Box<str>, Option<Box<str>>)>,
+    pub(super) headers: Vec<HeaderCondition>,
     pub(super) addresses: Vec<Box<str>>,
 }
 
@@ -91,13 +91,16 @@ impl Match {
     }
 }
 
+/// The name of a header, and the value that one of its lines has; `None` for any value.
+type HeaderCondition = (Box<str>, Option<Box<str>>);
+
 /// A [`Match`] whose values are valid.
 #[derive(Clone, Debug)]
 pub(super) struct CompiledMatch {
     methods: Box<[Box<str>]>,
     paths: Option<PathTemplates>,
     hosts: Box<[Host]>,
-    headers: Box<[(Box<str>, Option<Box<str>>)]>,
+    headers: Box<[HeaderCondition]>,
     addresses: Box<[IpNet]>,
 }
 

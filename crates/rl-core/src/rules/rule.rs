@@ -53,8 +53,11 @@ pub(super) enum RuleLimits {
 #[derive(Clone)]
 pub(super) enum RuleCost {
     Units(Cost),
-    OfRequest(Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>),
+    OfRequest(RequestCost),
 }
+
+/// A function that returns the cost of a request.
+pub(crate) type RequestCost = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
 
 impl Rule {
     /// Creates a rule with this name, which matches every request and has no limits yet.

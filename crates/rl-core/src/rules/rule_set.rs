@@ -9,7 +9,7 @@ use super::invalid_rules::InvalidRules;
 use super::over_limit::{MissingKey, OverLimit};
 use super::overlap::overlapping;
 use super::request_match::{CompiledMatch, Match, RequestView};
-use super::rule::{Rule, RuleCost, RuleLimits};
+use super::rule::{RequestCost, Rule, RuleCost, RuleLimits};
 use super::rule_list::{Rules, TierBy};
 use crate::key::{AmbiguousKey, ClientAddress, KeyExtractor, RequestInfo, Tier};
 use crate::model::{Cost, Realm, Subject};
@@ -43,7 +43,7 @@ struct ValidRule {
 /// The settings of a layer for rules without settings of their own.
 pub(crate) struct Defaults<'a> {
     pub(crate) on_missing_key: MissingKey,
-    pub(crate) cost: Option<&'a (dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync)>,
+    pub(crate) cost: Option<&'a RequestCost>,
 }
 
 /// The reason for which rules reject a request without counting it.
@@ -164,7 +164,11 @@ impl ValidRule {
             rule.matches.as_ref().map(CompiledMatch::new).transpose().map_err(of_match)?;
         let of_tier = |tier: Option<&str>| {
             let tier = tier.map(str::to_owned);
-            move |error| InvalidRules::Policy { rule: rule.name.to_string(), tier, error }
+            move |error| InvalidRules::Policy {
+                rule: rule.name.to_string(),
+                tier,
+                error: Box::new(error),
+            }
         };
         let mut tiers = Vec::<(Tier, Policy)>::with_capacity(rule.tiers.len());
         for (tier, limits) in &rule.tiers {

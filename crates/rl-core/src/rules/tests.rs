@@ -130,7 +130,7 @@ fn tiers_have_limits_of_their_own() {
 fn the_cost_is_that_of_the_rule_or_of_the_layer() {
     let by_request = |request: &dyn RequestInfo| Cost::new(request.path().len() as u64);
     let set = set(vec![rule("a"), rule("b").cost(20), rule("c").cost_by(by_request)]).unwrap();
-    let layer = |_: &dyn RequestInfo| Cost::new(3);
+    let layer: RequestCost = Arc::new(|_: &dyn RequestInfo| Cost::new(3));
     let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: Some(&layer) };
     let parts = set.parts_of(&FakeRequest::get("/four"), &defaults).unwrap().unwrap();
     let costs: Vec<u64> = parts.parts().iter().map(|part| part.cost.units()).collect();
@@ -205,7 +205,11 @@ fn invalid_rules_are_named_with_the_value() {
         (empty.rule(), &empty),
         (
             Some("a"),
-            &InvalidRules::Policy { rule: "a".into(), tier: None, error: InvalidPolicy::Empty }
+            &InvalidRules::Policy {
+                rule: "a".into(),
+                tier: None,
+                error: Box::new(InvalidPolicy::Empty)
+            }
         )
     );
 }

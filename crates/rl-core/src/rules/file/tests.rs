@@ -297,7 +297,7 @@ fn the_published_schema_is_that_of_the_code() {
         fs::write(path, &schema).unwrap();
     }
     let published = fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(published, schema, "UPDATE_PUBLIC_API=1 rewrites {path}");
+    assert!(published == schema, "UPDATE_PUBLIC_API=1 rewrites {path}");
 }
 
 /// Returns the number of units of the rule `a`.
