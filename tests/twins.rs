@@ -1,6 +1,8 @@
 //! The algorithms exist twice, in Rust and in Lua. Random timelines drive both, and every field of
 //! every decision must be equal.
 
+mod parts;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

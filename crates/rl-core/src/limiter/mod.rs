@@ -41,7 +41,6 @@ pub use failure_policy::{OnFailure, Share};
 pub use permit::Permit;
 use pipeline::Pipeline;
 pub(crate) use waiting::Wait;
-use waiting::WaitingRequest;
 
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
@@ -124,8 +123,7 @@ impl RateLimiter {
         self.decide(subject, Mode::Check, cost.into(), false)
     }
 
-    /// Charges as many of `cost` units as every limit grants. The request is denied if that is
-    /// zero.
+    /// Charges as many of `cost` units as every limit grants, and denies the request if that is 0.
     pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::CheckUpTo, cost.into(), false)
     }
@@ -213,7 +211,7 @@ impl RateLimiter {
         cost: Cost,
         wait: Wait,
     ) -> MaybeReady<Decision> {
-        WaitingRequest::of_subject(&self.pipeline, subject, cost, wait).check()
+        waiting::WaitingRequest::of_subject(&self.pipeline, subject, cost, wait).check()
     }
 
     /// Decides like [`check`](Self::check), and returns a permit. The permit holds the units of

@@ -2,9 +2,10 @@
 //!
 //! # The contract of [`Store`]
 //!
-//! 1. **One decision, one step.** [`Store::decide`] evaluates every limit of the policy on the same
+//! 1. **One decision, one step.** [`Store::decide`] evaluates every limit of all parts on the same
 //!    state and at the same time. It charges all of the limits or none. No other operation on the
-//!    subject happens in between.
+//!    subjects happens in between. A store may refuse requests of several parts
+//!    ([`DecideRequest::sole_part`]).
 //! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max`.
 //! 3. **A denial changes nothing**: it charges no limit and opens no window.
 //! 4. **One clock.** A store makes all decisions on its own clock. A clock that steps back grants

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{DecideRequest, Namespace, Part};
-use crate::decision::Decision;
+use crate::decision::{Decision, PartFlags};
 use crate::model::{Cost, FailureKind, StoreError, Subject};
 use crate::policy::Policy;
 
@@ -24,9 +24,15 @@ pub(crate) struct PartGroup<'a, K> {
 #[derive(Debug)]
 pub(crate) struct PartGroups<'a, K> {
     groups: SmallVec<[PartGroup<'a, K>; 4]>,
-    parts: &'a [Part<'a>],
-    /// The group of each part.
-    group_of: [u8; Part::MAX],
+    join: PartJoin,
+}
+
+/// Combines the decisions of groups into the decision about a request.
+#[derive(Clone, Debug)]
+pub(crate) struct PartJoin {
+    /// The cost of each part, and its group.
+    parts: SmallVec<[(Cost, u8); 4]>,
+    flags: PartFlags,
 }
 
 impl<'a, K: Copy + Eq> PartGroups<'a, K> {
@@ -48,13 +54,14 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
                 Part::MAX
             )));
         }
-        let mut grouped = Self { groups: SmallVec::new(), parts, group_of: [0; Part::MAX] };
+        let join = PartJoin { parts: SmallVec::new(), flags: Part::flags(parts) };
+        let mut grouped = Self { groups: SmallVec::new(), join };
         for (index, part) in parts.iter().enumerate() {
             let (namespace, subject) = (request.namespace_of(part), part.subject);
             let key = key(namespace, subject);
             let (Part { policy, cost, .. }, is_shadow) = (*part, part.is_shadow());
             let known = grouped.groups.iter().position(|group| group.key == key);
-            grouped.group_of[index] = known.unwrap_or(grouped.groups.len()) as u8;
+            grouped.join.parts.push((cost, known.unwrap_or(grouped.groups.len()) as u8));
             let Some(known) = known else {
                 let group = PartGroup { key, namespace, subject, policy, cost, is_shadow };
                 grouped.groups.push(group);
@@ -79,24 +86,35 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     }
 
     /// Returns the decision on the request. `decisions` are those of the groups, in their order.
+    pub(crate) fn decision(&self, decisions: SmallVec<[Decision; 4]>) -> Decision {
+        self.join.decision(decisions)
+    }
+
+    /// Returns the part of this that combines decisions.
+    #[cfg(feature = "redis")]
+    pub(crate) fn join(&self) -> PartJoin {
+        self.join.clone()
+    }
+}
+
+impl PartJoin {
+    /// Returns the decision on the request. `decisions` are those of the groups, in their order.
     ///
     /// Parts of one group have the same status. The charge of the group is divided among them in
     /// their order, each up to its cost.
-    pub(crate) fn decision(&self, mut decisions: SmallVec<[Decision; 4]>) -> Decision {
-        let flags = Part::flags(self.parts);
+    pub(crate) fn decision(&self, decisions: SmallVec<[Decision; 4]>) -> Decision {
         if decisions.len() == self.parts.len() {
-            return Decision::of_parts(flags, decisions);
+            return Decision::of_parts(self.flags, decisions);
         }
         let mut charged: SmallVec<[u64; 4]> = decisions.iter().map(Decision::charged).collect();
-        let decision = self.parts.iter().zip(self.group_of).map(|(part, group)| {
-            let group = usize::from(group);
-            let share = charged[group].min(part.cost.units());
+        let decision = self.parts.iter().map(|(cost, group)| {
+            let group = usize::from(*group);
+            let share = charged[group].min(cost.units());
             charged[group] -= share;
-            decisions[group].clone().with_units(part.cost, share)
+            decisions[group].clone().with_units(*cost, share)
         });
         let all: SmallVec<[Decision; 4]> = decision.collect();
-        decisions.clear();
-        Decision::of_parts(flags, all)
+        Decision::of_parts(self.flags, all)
     }
 }
 

@@ -5,19 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use super::connection::{Command, Router};
 use super::encoding::Layout;
+use super::encoding::parts::EncodedPart;
 use super::encoding::policy::PolicyEncoding;
-use super::encoding::reply::ScriptReply;
+use super::encoding::reply::{CallResult, ScriptReply};
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall, RequestEncoder};
 use super::layer::{Amendment, Layer, LeaseRequest, PartRequest};
+use super::subject_key::SubjectKey;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::observe::{self, Transition};
+use crate::store::part_groups::PartGroup;
 use crate::store::{Mode, Reservations, StoreFuture};
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
@@ -36,6 +40,13 @@ pub(crate) trait Execute: Layer {
         &self,
         call: &DecideCall<'_>,
     ) -> impl Future<Output = Result<Vec<Option<ScriptReply>>, StoreError>> + Send;
+}
+
+/// The call of a request of several parts.
+pub(crate) struct PartsCall {
+    command: Command,
+    parts: Vec<EncodedPart>,
+    mode: Mode,
 }
 
 /// Sends commands to Redis.
@@ -99,6 +110,36 @@ impl ScriptExecutor {
         reply.ok_or_else(reply_reader::undecided)
     }
 
+    /// Creates the call that decides a request of several parts.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no script can decide the parts in one step.
+    pub(crate) fn call_of_parts(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        mode: Mode,
+    ) -> Result<PartsCall, StoreError> {
+        let (command, parts) = self.shared.encoder.decide_parts(groups, mode)?;
+        Ok(PartsCall { command: self.at_manual_time(command), parts, mode })
+    }
+
+    /// Runs the call of a request of several parts. Returns the decision on each part.
+    pub(crate) async fn execute_parts(
+        &self,
+        call: PartsCall,
+    ) -> Result<SmallVec<[Decision; 4]>, StoreError> {
+        let PartsCall { command, parts, mode } = call;
+        let reply = self.shared.router.send(&command).await?;
+        let reply = reply_reader::read_parts(&reply, &parts)?;
+        self.count_healed(reply.healed);
+        let results = reply.parts.iter().zip(&parts);
+        let decision = |(result, part): (&CallResult, &EncodedPart)| {
+            result.part_decision(part.args(mode), reply.is_allowed)
+        };
+        Ok(results.map(decision).collect())
+    }
+
     /// Sends a command. Returns the reply of its script.
     async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
         self.shared.router.send(&self.at_manual_time(command)).await
@@ -115,9 +156,8 @@ impl ScriptExecutor {
 
     /// Counts the counters that had no expiry. Logs a line when the first are found, and one when
     /// no more have been found for a while.
-    fn count_healed(&self, replies: &[Option<ScriptReply>]) {
+    fn count_healed(&self, found: u64) {
         let ExecutorShared { healing, healed, label, .. } = &*self.shared;
-        let found = replies.iter().flatten().map(|reply| reply.healed).sum();
         if found > 0 {
             healed.fetch_add(found, Ordering::Relaxed);
             if healing.occurred_times(found) {
@@ -148,7 +188,7 @@ impl Execute for ScriptExecutor {
         };
         let replies =
             reply_reader::read(&reply, call.policy, &encoding, call.subjects.len(), call.calls())?;
-        self.count_healed(&replies);
+        self.count_healed(replies.iter().flatten().map(|reply| reply.healed).sum());
         Ok(replies)
     }
 }

@@ -12,6 +12,7 @@ mod error;
 mod executor;
 mod hash_slot;
 mod layer;
+mod parts;
 mod scripts;
 mod shortcuts;
 mod subject_key;
@@ -243,14 +244,10 @@ impl RedisStore {
         KeyedSubjectRef { namespace, subject, key }
     }
 
-    /// Returns the request that the layers decide.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the request has no part, or more than one.
-    fn part_request<'a>(&self, request: &DecideRequest<'a>) -> Result<PartRequest<'a>, StoreError> {
-        let part = request.sole_part()?;
-        Ok(PartRequest {
+    /// Returns the request that the layers decide; `None` if it has several parts.
+    fn part_request<'a>(&self, request: &DecideRequest<'a>) -> Option<PartRequest<'a>> {
+        let part = request.sole_part().ok()?;
+        Some(PartRequest {
             subject: self.keyed(request.namespace_of(&part), part.subject),
             policy: part.policy,
             mode: request.mode,
@@ -264,13 +261,16 @@ impl RedisStore {
 impl Store for RedisStore {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
         match self.part_request(&request) {
-            Ok(request) => self.inner.layers.decide(request),
-            Err(error) => MaybeReady::ready(Err(error)),
+            Some(request) => self.inner.layers.decide(request),
+            None => self.decide_parts(&request),
         }
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
-        self.inner.layers.decide_locally(self.part_request(request).ok()?)
+        match self.part_request(request) {
+            Some(request) => self.inner.layers.decide_locally(request),
+            None => self.decide_parts_locally(request),
+        }
     }
 
     fn label(&self) -> &str {

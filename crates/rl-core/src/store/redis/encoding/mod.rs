@@ -4,6 +4,7 @@ pub(crate) mod arguments;
 pub(crate) mod keys;
 pub(crate) mod kind;
 mod layout;
+pub(crate) mod parts;
 pub(crate) mod placement;
 pub(crate) mod policy;
 pub(crate) mod reply;

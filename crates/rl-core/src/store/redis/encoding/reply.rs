@@ -48,6 +48,20 @@ pub(crate) struct CallResult {
     pub(crate) states: States,
 }
 
+impl CallResult {
+    /// Returns the decision on a part of a request that `is_allowed` or not.
+    pub(crate) fn part_decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
+        let CallArgs { policy, mode, cost } = args;
+        let Self { uncharged, granted, states } = self;
+        let required = |place| match *granted {
+            // A part in shadow is denied the units that the others were granted.
+            0 if is_allowed => Mode::Check.required(cost),
+            granted => mode.required_after(cost, granted, uncharged.contains(place)),
+        };
+        states.decision(policy, cost, *granted, Adjustment::NONE, required)
+    }
+}
+
 /// The states of all limits after the last call.
 #[derive(Clone, Debug)]
 pub(crate) enum FinalState {

@@ -14,6 +14,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::kind::Kind;
+use super::parts::EncodedPart;
 use super::policy::{self, PolicyEncoding, StoredLimit};
 use super::reply::{CallResult, FinalState, ReplyBody, ScriptReply, States};
 use crate::algorithm::State;
@@ -178,17 +179,22 @@ impl<'a> Reader<'a> {
         let [_, healed] = self.take()?;
         let mut calls = Vec::with_capacity(1);
         while calls.is_empty() || !self.bytes.is_empty() {
-            let uncharged = LimitSet::from_bits(u16::from_be_bytes(self.take()?));
-            let order = self.encoding.order.iter().enumerate();
-            let uncharged = order.filter(|(index, _)| uncharged.contains(*index));
-            let uncharged = uncharged.map(|(_, place)| *place).collect();
-            let granted = self.number()?;
-            calls.push(CallResult { uncharged, granted, states: self.stored_states(true)? });
+            calls.push(self.call_result()?);
             if calls.len() > usize::from(self.calls) {
                 return Err(None);
             }
         }
         Ok(ScriptReply { healed: healed.into(), body: ReplyBody::PerCall(calls) })
+    }
+
+    /// Reads the result of one call.
+    fn call_result(&mut self) -> Result<CallResult, Refusal> {
+        let uncharged = LimitSet::from_bits(u16::from_be_bytes(self.take()?));
+        let order = self.encoding.order.iter().enumerate();
+        let uncharged = order.filter(|(index, _)| uncharged.contains(*index));
+        let uncharged = uncharged.map(|(_, place)| *place).collect();
+        let granted = self.number()?;
+        Ok(CallResult { uncharged, granted, states: self.stored_states(true)? })
     }
 
     fn counted(&mut self) -> Result<Option<ScriptReply>, Refusal> {
@@ -265,6 +271,49 @@ pub(crate) fn read(
             }
         }
     })
+}
+
+/// The reply to a request of several parts.
+#[derive(Debug)]
+pub(crate) struct PartsReply {
+    /// Whether all enforced parts grant the request.
+    pub(crate) is_allowed: bool,
+    /// The number of counters whose missing expiry was restored.
+    pub(crate) healed: u64,
+    /// The result of each part.
+    pub(crate) parts: Vec<CallResult>,
+}
+
+/// Decodes the reply to a request of these parts.
+///
+/// ```text
+///   allowed:1  { healed:1  uncharged:2  granted:7  states } for each part
+/// ```
+pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsReply, StoreError> {
+    let malformed = || {
+        let detail = format!("a script replied {} bytes for {} parts", bytes.len(), parts.len());
+        StoreError::new(FailureKind::Protocol).with_detail(detail)
+    };
+    let (&is_allowed, mut rest) = bytes.split_first().ok_or_else(malformed)?;
+    let mut reply = PartsReply {
+        is_allowed: is_allowed == 1,
+        healed: 0,
+        parts: Vec::with_capacity(parts.len()),
+    };
+    for part in parts {
+        let EncodedPart { policy, encoding, .. } = part;
+        let mut reader = Reader { bytes: rest, policy, encoding, calls: 1 };
+        let read = reader.take().and_then(|[healed]| Ok((healed, reader.call_result()?)));
+        let (healed, result) = read.map_err(|refusal| match refusal {
+            Some(found) => StoreError::new(FailureKind::Protocol)
+                .with_detail(format!("a script replied {found}")),
+            None => malformed(),
+        })?;
+        reply.healed += u64::from(healed);
+        reply.parts.push(result);
+        rest = reader.bytes;
+    }
+    if rest.is_empty() { Ok(reply) } else { Err(malformed()) }
 }
 
 /// Returns the error for a call with a single subject that was not decided. No script of this crate

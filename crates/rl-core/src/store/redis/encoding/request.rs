@@ -9,7 +9,7 @@ use crate::model::{Algorithm, Anchor, Cost, FailureKind, Mode, Period, StoreErro
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::connection::Command;
 use crate::store::redis::layer::AmendOperation;
-use crate::store::redis::scripts::{self, Purpose, Script, ShapeScripts};
+use crate::store::redis::scripts::{self, PartScripts, Purpose, Script, ShapeScripts};
 use crate::store::redis::subject_key::KeyedSubjectRef;
 use crate::store::{
     Namespace, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset,
@@ -80,9 +80,10 @@ impl<'a> DecideCall<'a> {
 pub(crate) struct RequestEncoder {
     pub(crate) layout: Layout,
     prefix: String,
-    placement: Placement,
+    pub(super) placement: Placement,
     decide_scripts: ShapeScripts,
     refund_scripts: ShapeScripts,
+    pub(super) part_scripts: PartScripts,
 }
 
 impl RequestEncoder {
@@ -103,6 +104,7 @@ impl RequestEncoder {
             placement,
             decide_scripts: ShapeScripts::new(decide, script_shapes),
             refund_scripts: ShapeScripts::new(Purpose::Refund, script_shapes),
+            part_scripts: PartScripts::new(script_shapes),
         }
     }
 
@@ -278,7 +280,7 @@ impl RequestEncoder {
         Ok(keys)
     }
 
-    fn push_keys(
+    pub(super) fn push_keys(
         &self,
         keys: &mut Vec<String>,
         namespace: &Namespace,

@@ -25,10 +25,11 @@
 
 use std::sync::LazyLock;
 
-use super::super::encoding::kind::{Kind, LimitKind};
+use super::super::encoding::kind::{Kind, LimitKind, ScriptShape};
 
 const FAST_PATH: &str = include_str!("shape.lua");
 const READABLE_FAST_PATH: &str = include_str!("readable_shape.lua");
+const PARTS_FAST_PATH: &str = include_str!("parts_shape.lua");
 const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
 
 /// The maximum number of registers that the cells and constants of a fast path may take. A function
@@ -182,19 +183,55 @@ pub(super) fn refund_fast_path(limits: &[LimitKind]) -> String {
 
 fn with_helpers(template: &str, limits: &[LimitKind]) -> String {
     let kinds: Vec<_> = limits.iter().map(|limit| limit.kind).collect();
-    if limits.is_empty() { String::new() } else { helpers(&kinds) + &written_out(template, limits) }
+    if limits.is_empty() {
+        String::new()
+    } else {
+        helpers(&kinds) + &written_out(template, limits, 1)
+    }
 }
 
 /// Returns the fast path of checks in the readable layout. `time` are the lines that read the time.
 pub(super) fn readable_fast_path(limits: &[LimitKind], time: &str) -> String {
     match limits {
         [] => String::new(),
-        _ => written_out(READABLE_FAST_PATH, limits).replace("--@ time", time),
+        _ => written_out(READABLE_FAST_PATH, limits, 1).replace("--@ time", time),
     }
 }
 
-/// Writes a template out for these limits.
-fn written_out(template: &str, limits: &[LimitKind]) -> String {
+/// Returns whether Lua has room for the variables of the fast path of parts of these shapes. The
+/// entries of logs have no fast path.
+pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
+    const MAX_VARIABLES: usize = 150;
+    let limits = || shapes.iter().flatten().map(|limit| AlgorithmParts::of(limit.kind));
+    let variables = limits().map(|parts| parts.cells.len() + parts.constants.len()).sum::<usize>();
+    variables + 4 * shapes.len() <= MAX_VARIABLES && !limits().any(|parts| parts.kind.is_log())
+}
+
+/// Returns the fast path of checks of parts of these shapes. It is empty if there are none.
+pub(super) fn parts_fast_path(shapes: &[ScriptShape]) -> String {
+    if shapes.is_empty() {
+        return String::new();
+    }
+    let kinds: Vec<_> = shapes.iter().flatten().map(|limit| limit.kind).collect();
+    let mut script = helpers(&kinds);
+    for (index, section) in PARTS_FAST_PATH.split("--@ parts\n").enumerate() {
+        let (of_parts, rest) = match section.split_once("--@ end parts\n") {
+            Some((of_parts, rest)) if index > 0 => (of_parts, rest),
+            _ => ("", section),
+        };
+        let mut first = 1;
+        for (number, shape) in (1..).zip(shapes) {
+            let of_part = of_parts.replace("PART", &number.to_string());
+            script.push_str(&written_out(&of_part, shape, first));
+            first += shape.len();
+        }
+        script.push_str(rest);
+    }
+    script
+}
+
+/// Writes a template out for these limits. The number of the first of them is `first`.
+fn written_out(template: &str, limits: &[LimitKind], first: usize) -> String {
     let logs = limits.iter().filter(|limit| limit.kind.is_log()).count();
     let mut script = String::new();
     let is_read = |line: &&str| is_code(line) || line.trim_start().starts_with("--@");
@@ -204,7 +241,7 @@ fn written_out(template: &str, limits: &[LimitKind]) -> String {
             let block: Vec<_> =
                 lines.by_ref().take_while(|line| line.trim() != "--@ end").collect();
             let mut logs_before = 0;
-            for (number, limit) in (1..).zip(limits) {
+            for (number, limit) in (first..).zip(limits) {
                 logs_before += usize::from(limit.kind.is_log());
                 push_block(&mut script, &block, *limit, number, logs_before);
             }
@@ -212,7 +249,7 @@ fn written_out(template: &str, limits: &[LimitKind]) -> String {
             let line = line.replace("STRIDE", &(1 + logs).to_string());
             let line = line.replace("LIMITS", &limits.len().to_string());
             let line = line.replace("LOGS", &logs.to_string());
-            script.push_str(&with_lists(&line, limits));
+            script.push_str(&with_lists(&line, limits, first));
             script.push('\n');
         }
     }
@@ -240,14 +277,14 @@ fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usi
 /// Writes out the lists of a line. Between `<<` and `>>` are names that each limit has, or one of
 /// the words `cells` and `constants`. These words stand for the names that its algorithm lists.
 /// After `I7`, the list becomes the same number of integer formats.
-fn with_lists(line: &str, limits: &[LimitKind]) -> String {
+fn with_lists(line: &str, limits: &[LimitKind], first: usize) -> String {
     let mut parts = line.split("<<");
     let mut written = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (list, rest) = part.split_once(">>").unwrap_or((part, ""));
         let (list, is_format) = list.strip_prefix("I7 ").map_or((list, false), |list| (list, true));
         let mut items = Vec::new();
-        for (number, limit) in (1..).zip(limits) {
+        for (number, limit) in (first..).zip(limits) {
             let parts = AlgorithmParts::of(limit.kind);
             let names = match list {
                 "cells" => parts.cells.clone(),

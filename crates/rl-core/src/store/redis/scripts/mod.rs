@@ -12,6 +12,8 @@
 //! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `amend` |
 //! | `readable` of a shape | `readable_shape` (composed), `readable_counters`, `readable`, `readable_reply` |
 //! | `readable` | `readable_counters`, `readable`, `readable_reply` |
+//! | `parts` of a list of shapes | `parts_shape` (composed), a function of `arguments`, `stored`, packed states and `part`, `parts` |
+//! | `readable_parts` | a function of `readable_counters` and `readable_part`, `parts` |
 //! | `readable_refund` | `readable_counters`, `readable_refund` |
 //!
 //! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject.
@@ -21,11 +23,14 @@
 //! operator can load them before the service starts, and grant it the permission for `EVALSHA`
 //! alone.
 
-mod composer;
+pub(super) mod composer;
+mod parts;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
+
+pub(super) use parts::{PartScripts, of_any_parts};
 
 use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, ScriptShape, script_name};
@@ -214,7 +219,7 @@ pub(super) fn change_reservation() -> &'static Script {
 
 /// Returns the scripts of a layout that are not composed for a shape.
 pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
-    let mut scripts = vec![decide(layout), amend(layout)];
+    let mut scripts = vec![decide(layout), amend(layout), of_any_parts(layout)];
     if layout == Layout::Packed {
         scripts.extend([reserve(), change_reservation()]);
     }

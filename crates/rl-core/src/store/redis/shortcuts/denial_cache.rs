@@ -46,7 +46,7 @@ pub(crate) struct DenialCache<S> {
 
 /// The result of a look-up.
 #[expect(clippy::large_enum_variant, reason = "returned and matched at once; a box would allocate")]
-pub(super) enum Lookup {
+pub(crate) enum Lookup {
     /// A cached denial rejects the request.
     Denied(Decision),
     /// The server has to decide. If there is a cache, the stamp is needed to store the decision.
@@ -55,7 +55,7 @@ pub(super) enum Lookup {
 
 /// The state of the cache at the time a request is sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RequestStamp {
+pub(crate) struct RequestStamp {
     generation: u64,
     sent: u64,
     /// Whether a denial is cached. It must be removed if the server allows the request.
@@ -69,7 +69,7 @@ impl<S: Layer> DenialCache<S> {
     }
 
     /// Looks up a cached denial of a check.
-    pub(super) fn lookup(&self, request: PartRequest<'_>) -> Lookup {
+    pub(crate) fn lookup(&self, request: PartRequest<'_>) -> Lookup {
         match &self.denials {
             Some(denials) => denials.lookup(request),
             None => Lookup::Unknown(None),
@@ -78,7 +78,7 @@ impl<S: Layer> DenialCache<S> {
 
     /// Caches a denial by the server. If the server has allowed the request, removes an older
     /// denial.
-    pub(super) fn remember(
+    pub(crate) fn remember(
         &self,
         subject: SubjectKey,
         decision: &Decision,
@@ -93,7 +93,7 @@ impl<S: Layer> DenialCache<S> {
     }
 
     /// Repeats a denial whose wait has not ended, however old it is. Used during an overload.
-    pub(super) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
+    pub(crate) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
         self.denials.as_ref()?.promised(request)
     }
 }

@@ -133,6 +133,11 @@ impl<S: Layer> Leases<DenialCache<S>> {
         }
     }
 
+    /// Returns the layer below, which caches denials.
+    pub(crate) fn denials(&self) -> &DenialCache<S> {
+        &self.shared.inner
+    }
+
     /// Decides a request without asking the server: with leased units, or by a cached denial.
     pub(crate) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
         if !request.is_plain_check() {

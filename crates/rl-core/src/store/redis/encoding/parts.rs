@@ -1,0 +1,121 @@
+//! The script call of a request of several parts.
+
+use super::arguments;
+use super::layout::Layout;
+use super::policy::{PolicyEncoding, has_fast_path};
+use super::reply::CallArgs;
+use super::request::RequestEncoder;
+use crate::model::{Cost, FailureKind, Mode, StoreError};
+use crate::policy::Policy;
+use crate::store::part_groups::PartGroup;
+use crate::store::redis::connection::Command;
+use crate::store::redis::scripts::{Script, composer, of_any_parts};
+use crate::store::redis::subject_key::SubjectKey;
+
+/// The encoding of one part, by which its reply is read.
+#[derive(Debug)]
+pub(crate) struct EncodedPart {
+    pub(crate) policy: Policy,
+    pub(crate) encoding: PolicyEncoding,
+    pub(crate) cost: Cost,
+}
+
+impl EncodedPart {
+    /// Returns the arguments of the decision on the part.
+    pub(crate) const fn args(&self, mode: Mode) -> CallArgs<'_> {
+        CallArgs { policy: &self.policy, mode, cost: self.cost }
+    }
+}
+
+impl RequestEncoder {
+    /// Creates the command that decides the parts in one step, and the encoding of each part.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the layout does not support a limit, or if the keys of the parts are in
+    /// several slots of a cluster.
+    pub(crate) fn decide_parts(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        mode: Mode,
+    ) -> Result<(Command, Vec<EncodedPart>), StoreError> {
+        let encode = |group: &PartGroup<'_, SubjectKey>| EncodedPart {
+            policy: group.policy.clone(),
+            encoding: PolicyEncoding::new(group.policy),
+            cost: group.cost,
+        };
+        let parts: Vec<_> = groups.iter().map(encode).collect();
+        let (mut keys, mut flags, mut arguments) = (Vec::new(), Vec::new(), vec![Vec::new()]);
+        for (group, part) in groups.iter().zip(&parts) {
+            let before = keys.len();
+            let PartGroup { namespace, subject, policy, .. } = *group;
+            self.push_keys(&mut keys, namespace, subject, policy, &part.encoding)?;
+            let count = u8::try_from(keys.len() - before).expect("a part has at most 17 keys");
+            flags.push(count | u8::from(group.is_shadow) << 7);
+            arguments.extend(self.part_arguments(part, mode));
+        }
+        arguments[0] = flags;
+        if self.placement.is_cluster() {
+            check_slots(&keys)?;
+        }
+        let script = self.fast_script_of_parts(groups, &parts, mode);
+        let script = script.unwrap_or_else(|| of_any_parts(self.layout));
+        Ok((Command::Script { script, keys, arguments }, parts))
+    }
+
+    fn part_arguments(&self, part: &EncodedPart, mode: Mode) -> Vec<Vec<u8>> {
+        let EncodedPart { policy, encoding, cost } = part;
+        match self.layout {
+            Layout::Packed => {
+                let plan = arguments::decide_plan(policy, encoding, mode, *cost, 1, 1);
+                vec![encoding.shape.clone(), plan, encoding.format.clone()]
+            }
+            Layout::Readable => {
+                let (shape, format) = encoding.of_any_count();
+                let plan = arguments::readable_plan(policy, encoding, mode, *cost);
+                vec![arguments::readable_periods(policy, encoding), plan, shape, format]
+            }
+        }
+    }
+
+    /// Returns the script with a fast path for the parts, if there is one: for checks of enforced
+    /// limits without logs, as far as Lua has room for their variables.
+    fn fast_script_of_parts(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        parts: &[EncodedPart],
+        mode: Mode,
+    ) -> Option<&'static Script> {
+        let is_fast = |group: &PartGroup<'_, SubjectKey>| {
+            !group.is_shadow && group.cost > Cost::ZERO && has_fast_path(group.policy)
+        };
+        if self.layout == Layout::Readable || mode != Mode::Check || !groups.iter().all(is_fast) {
+            return None;
+        }
+        let shapes: Vec<_> = parts.iter().map(|part| part.encoding.script_shape()).collect();
+        if composer::fits_parts_fast_path(&shapes) { self.part_scripts.get(&shapes) } else { None }
+    }
+}
+
+/// Checks that all keys are in one slot of a cluster.
+///
+/// # Errors
+///
+/// Returns an error of kind [`FailureKind::Unsupported`] if they are not.
+fn check_slots(keys: &[String]) -> Result<(), StoreError> {
+    #[cfg(feature = "redis-cluster")]
+    {
+        use crate::store::redis::hash_slot::slot_of;
+
+        let mut slots = keys.iter().map(|key| slot_of(key));
+        let first = slots.next();
+        if slots.any(|slot| Some(slot) != first) {
+            return Err(StoreError::new(FailureKind::Unsupported).with_detail(
+                "the parts of the request are in several slots of the cluster, and no script can \
+                 decide them in one step",
+            ));
+        }
+    }
+    let _ = keys;
+    Ok(())
+}

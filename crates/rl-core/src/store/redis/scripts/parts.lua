@@ -1,0 +1,57 @@
+-- Decides a request of several parts: charges all of them or none.
+--
+-- KEYS      for each part, the keys of its subject (see lib/slots.lua or lib/readable_counters.lua)
+-- ARGV[1]   a byte for each part: the number of its keys, plus 128 if the part is in shadow
+-- ARGV[2…]  for each part, the three arguments of decide.lua in the packed layout, or periods,
+--           plan, shape and format in the readable layout (four)
+--
+-- Returns   1 byte   1 if all enforced parts grant the request, else 0
+--           and for each part:
+--             1 byte   the number of keys that had lost their expiry
+--             2 bytes  the set of limits in shadow that were not charged
+--             7 bytes  the granted units
+--             the states as they would be stored, and the waits of logs (see decide.lua)
+--
+-- `read_part` reads and checks a part. All parts are read before one is written, because a script is
+-- not rolled back. The time of the decision is the latest of the last changes of all parts, if the
+-- clock has stepped back.
+local flags, parts, at = ARGV[1], {}, server_time
+repeat
+  local first, time = 1, at
+  for p = 1, #flags do
+    local flag = string.byte(flags, p)
+    local last_key = first + flag % 128 - 1
+    local before = 1 + (p - 1) * ARGUMENTS_OF_PART
+    local arguments = { unpack(ARGV, before + 1, before + ARGUMENTS_OF_PART) }
+    -- The time of tests is the last argument.
+    arguments[#arguments + 1] = ARGV[#ARGV]
+    local part = read_part({ unpack(KEYS, first, last_key) }, arguments, time)
+    if part.err then return part end
+    part.in_shadow = flag > 127
+    parts[p], first, at = part, last_key + 1, math.max(at, part.now or at)
+  end
+until at == time
+
+local mode, is_allowed, common = parts[1].mode, true, 9007199254740992
+for _, part in ipairs(parts) do
+  part.free = part.available()
+  if not part.in_shadow and mode ~= 3 and part.cost > part.free then
+    -- Of a cost that not all parts grant, each part is charged as much as the scarcest one grants.
+    if mode == 1 and part.free > 0 then common = math.min(common, part.free) else is_allowed = false end
+  end
+end
+for _, part in ipairs(parts) do
+  local units = math.min(part.cost, common)
+  if not is_allowed or mode == 2 or part.in_shadow and mode ~= 3 and units > part.free then units = 0 end
+  part.granted = units
+  if units > 0 and part.is_full then
+    return redis.error_reply('RLFULL states of other policies still count for this subject')
+  end
+end
+
+local replies = { is_allowed and '\1' or '\0' }
+for p, part in ipairs(parts) do
+  local required = part.granted > 0 and 0 or part.cost
+  if not is_allowed and mode == 1 then required = math.min(part.cost, 1) end
+  replies[p + 1] = part.charge(part.granted, required)
+end

@@ -1,0 +1,149 @@
+//! The scripts that decide requests of several parts.
+//!
+//! ```text
+//! packed     time · fast path of a list of shapes · read_part { arguments, stored, packed states, part }
+//!            · parts
+//! readable   read_part { windows, readable_counters, readable_part } · parts · time
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
+
+use super::composer;
+use super::{ARGUMENTS, PACKED_STATES, READABLE_COUNTERS, STORED, Script};
+use crate::store::redis::encoding::Layout;
+use crate::store::redis::encoding::kind::{ScriptShape, script_name};
+
+/// The shapes of the parts of a request, in their order.
+pub(crate) type PartShapes = Vec<ScriptShape>;
+
+const DECIDE_PARTS: &str = include_str!("parts.lua");
+const PART: &str = include_str!("part.lua");
+const READABLE_PART: &str = include_str!("readable_part.lua");
+
+/// The names that all parts share.
+const HEAD: &str = "local server_time, MAX_UNITS, LATEST = now, 9007199254740991, 4503599627370496";
+
+static ANY_PARTS: LazyLock<Script> = LazyLock::new(|| packed(&[]));
+static READABLE_PARTS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new("readable_parts", |source| {
+        [
+            "local server_time, ARGUMENTS_OF_PART = 0, 4",
+            "local function read_part(KEYS, ARGV)",
+            source.windows,
+            READABLE_COUNTERS,
+            READABLE_PART,
+            "end",
+            DECIDE_PARTS,
+            source.time,
+            "for p, part in ipairs(parts) do replies[p + 1] = part.reply(now) end",
+            "return table.concat(replies)",
+        ]
+        .join("\n")
+    })
+});
+static OF_SHAPES: LazyLock<Mutex<HashMap<PartShapes, &'static Script>>> =
+    LazyLock::new(Mutex::default);
+
+/// Returns the script that decides requests of any parts.
+pub(crate) fn of_any_parts(layout: Layout) -> &'static Script {
+    match layout {
+        Layout::Packed => &ANY_PARTS,
+        Layout::Readable => &READABLE_PARTS,
+    }
+}
+
+/// Creates the script of the packed layout with a fast path for parts of these shapes. It has no fast
+/// path if there are no shapes.
+fn packed(shapes: &[ScriptShape]) -> Script {
+    let fast_path = composer::parts_fast_path(shapes);
+    let name =
+        shapes.iter().fold("parts".to_owned(), |name, shape| script_name(&name, shape) + ";");
+    Script::new(&name, |source| {
+        [
+            source.time,
+            HEAD,
+            &fast_path,
+            "local ARGUMENTS_OF_PART = 3",
+            "local function read_part(KEYS, ARGV, now)",
+            ARGUMENTS,
+            STORED,
+            &PACKED_STATES,
+            PART,
+            "end",
+            DECIDE_PARTS,
+            "return table.concat(replies)",
+        ]
+        .join("\n")
+    })
+}
+
+/// The scripts for parts of certain shapes that a store has used. Their number is bounded, because a
+/// server keeps every script. Further requests are decided by the script for any parts.
+#[derive(Debug)]
+pub(crate) struct PartScripts {
+    most: usize,
+    scripts: RwLock<HashMap<PartShapes, &'static Script>>,
+}
+
+impl PartScripts {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, scripts: RwLock::default() }
+    }
+
+    /// Returns the script with a fast path for these shapes, or `None` if there are too many.
+    pub(crate) fn get(&self, shapes: &PartShapes) -> Option<&'static Script> {
+        let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
+        match scripts.get(shapes) {
+            Some(script) => Some(script),
+            None if scripts.len() >= self.most => None,
+            None => {
+                drop(scripts);
+                self.add(shapes)
+            }
+        }
+    }
+
+    #[cold]
+    fn add(&self, shapes: &PartShapes) -> Option<&'static Script> {
+        let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have added this script, or the last that is allowed, in the meantime.
+        let has_room = scripts.len() < self.most || scripts.contains_key(shapes);
+        has_room.then(|| *scripts.entry(shapes.clone()).or_insert_with(|| of_shapes(shapes)))
+    }
+}
+
+/// Returns the script with a fast path for parts of these shapes.
+fn of_shapes(shapes: &PartShapes) -> &'static Script {
+    let mut scripts = OF_SHAPES.lock().unwrap_or_else(PoisonError::into_inner);
+    // Leaked, because scripts are used as long as the process runs. Each store bounds their number.
+    let new = || -> &'static Script { Box::leak(Box::new(packed(shapes))) };
+    scripts.entry(shapes.clone()).or_insert_with(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::encoding::kind::{Kind, LimitKind};
+
+    #[test]
+    fn parts_have_a_fast_path_as_far_as_lua_has_room_for_their_variables() {
+        let of = |kind, limits: usize| -> ScriptShape {
+            (0..limits).map(|_| LimitKind { kind, counts_requests: false }).collect()
+        };
+        for (shapes, fits) in [
+            (vec![of(Kind::FixedWindow, 6), of(Kind::FixedWindow, 1), of(Kind::Gcra, 1)], true),
+            (vec![of(Kind::FixedWindow, 14); 2], true),
+            (vec![of(Kind::FixedWindow, 16); 3], false),
+            (vec![of(Kind::Concurrency, 1), of(Kind::FixedWindow, 1)], false),
+        ] {
+            assert_eq!(composer::fits_parts_fast_path(&shapes), fits, "{shapes:?}");
+        }
+        let script = packed(&[of(Kind::FixedWindow, 2), of(Kind::Gcra, 1)]);
+        assert_eq!(script.name(), "parts 2*fixed_window; 1*gcra;");
+        for line in ["used_2 = used_2 + units", "local last_p2, micros_3, fraction_3, since_3"] {
+            assert!(script.text().contains(line), "{}", script.text());
+        }
+        assert!(!script.text().contains("PART * 3") && !script.text().contains("--@"));
+    }
+}

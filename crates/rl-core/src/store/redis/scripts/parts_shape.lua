@@ -1,0 +1,92 @@
+-- The fast path of a check of several parts whose states are stored in the shapes of their policies.
+-- Everything else is left to parts.lua.
+--
+-- This is a template (see shape.lua).
+--
+--   --@ parts … --@ end parts   is repeated for each part. PART stands for its number. The numbers of
+--                               limits run through all parts
+--
+-- KEYS, ARGV, Returns  see parts.lua
+do
+  local now, is_ours = server_time, true
+  local found, replies = redis.pcall('MGET', unpack(KEYS)), {}
+  --@ parts
+  local cost_pPART = struct.unpack('>I7', ARGV[3 * PART], 6)
+  local size_pPART, <<constants>> = struct.unpack('>I2<<I7 constants>>', ARGV[3 * PART], 17)
+  -- MGET returns nothing for a key that is not a string, or if the user has no permission for it.
+  local stored_pPART = found[PART] or redis.pcall('GET', KEYS[PART])
+    or ARGV[3 * PART - 1] .. string.rep('\0', size_pPART - #ARGV[3 * PART - 1])
+  local last_pPART, <<cells>>
+  if #stored_pPART == size_pPART then
+    local head
+    head, last_pPART, <<cells>> = struct.unpack(ARGV[3 * PART + 1], stored_pPART)
+    if head ~= ARGV[3 * PART - 1] then is_ours = false end
+    if last_pPART > now then now = last_pPART end
+  else
+    is_ours = false
+  end
+  --@ end parts
+  if is_ours and now < LATEST then
+    --@ parts
+    do
+      local last, bucket_size = last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+      local gone = now - last
+      --@ each
+      --@ part declare
+      --@ part valid
+      --@ end
+    end
+    --@ end parts
+    if is_ours then
+      local fits = true
+      --@ parts
+      do
+        local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+        local gone = now - last
+        --@ each
+        do
+          --@ part advance
+          local available
+          --@ part available
+          if available < COST then fits = false end
+        end
+        --@ end
+      end
+      --@ end parts
+      --@ parts
+      do
+        local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+        local longest, healed = 0, 0
+        if fits then
+          --@ each
+          do
+            local units = COST
+            --@ part charge
+          end
+          --@ end
+        end
+        --@ each
+        do
+          local lasts
+          --@ part lasts
+          if lasts > longest then longest = lasts end
+        end
+        --@ end
+        local value = struct.pack(ARGV[3 * PART + 1], ARGV[3 * PART - 1], now, <<cells>>)
+        -- In ms, rounded up.
+        local lifetime = now + longest - server_time + 999
+        lifetime = (lifetime - lifetime % 1000) / 1000 + linger
+        if fits then
+          redis.call('SET', KEYS[PART], value, 'PX', string.format('%d', lifetime))
+        elseif redis.call('PTTL', KEYS[PART]) == -1 then
+          -- Another client removed the expiry. Without one the key would stay for ever.
+          redis.call('PEXPIRE', KEYS[PART], lifetime > 0 and lifetime or 1)
+          healed = 1
+        end
+        replies[PART] = struct.pack('>BI2I7', healed, 0, fits and cost or 0) .. value
+      end
+      --@ end parts
+      return (fits and '\1' or '\0') .. table.concat(replies)
+    end
+  end
+end
