@@ -21,6 +21,7 @@ mod origin;
 mod outcomes;
 mod parts;
 mod policy_handle;
+mod shadow;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -248,14 +249,6 @@ impl Decision {
         self
     }
 
-    /// Allows the request if the store decided. Used for a limiter in shadow.
-    pub(crate) fn apply_shadow(&mut self) {
-        if self.origin.is_of_store() {
-            self.origin = Origin::Shadow;
-            self.verdict = Verdict::Allowed;
-        }
-    }
-
     /// Marks the decision as made by the fallback after the store failed with `failure`.
     pub(crate) fn into_fallback(mut self, failure: FailureKind) -> Self {
         if self.origin.is_of_store() {
@@ -352,26 +345,6 @@ impl Decision {
     /// Returns the limits that can deny the request: those that are not in shadow.
     pub fn enforced(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         self.limits().filter(|limit| self.origin != Origin::Shadow && !limit.limit().is_shadow())
-    }
-
-    /// Returns whether the limiter or one of the limits is in shadow.
-    pub(crate) fn has_shadow(&self) -> bool {
-        self.origin == Origin::Shadow
-            || self.policy().is_some_and(Policy::has_shadow)
-            || self.linked.is_some() && self.has_part_in_shadow()
-    }
-
-    /// Returns the limits that would have denied the request if they were not in shadow.
-    pub fn over_in_shadow(&self) -> impl Iterator<Item = LimitStatus<'_>> {
-        self.parts().flat_map(|part| part.over_in_shadow())
-    }
-
-    /// Returns whether the request would have been denied if the limiter were not in shadow.
-    pub(crate) fn is_denied_in_shadow(&self) -> bool {
-        self.origin == Origin::Shadow
-            && self
-                .parts()
-                .any(|part| !part.is_shadow() && part.limits().any(|limit| limit.is_over()))
     }
 
     /// Returns the limits to which `units` cannot be refunded: those that were not charged. If

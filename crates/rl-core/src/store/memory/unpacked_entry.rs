@@ -221,24 +221,18 @@ impl UnpackedEntry {
         }
     }
 
-    /// Checks that a charge under `policy` at `at` would not leave too many states of other
-    /// policies in the entry.
-    ///
-    /// # Errors
-    ///
-    /// Fails if too many of them still count.
+    /// Checks that a charge leaves no more states of other policies than an entry holds.
     pub(super) fn check_states(&self, policy: &Policy, at: Timestamp) -> Result<(), TooManyStates> {
         if self.foreign().is_empty() && self.has_states_of(policy) {
             return Ok(());
         }
-        let is_foreign = |id| !policy.limits().iter().any(|named| named.state_id() == id);
-        let states = self.states();
+        let counts = |id, expires| {
+            at < expires && !policy.limits().iter().any(|named| named.state_id() == id)
+        };
         let own = self.policy.limits().iter().zip(self.policy.plan().steps());
-        let own = own.filter(|(named, step)| {
-            is_foreign(named.state_id()) && !step.is_unused(states) && at < step.expires(states)
-        });
-        let left = self.foreign().iter();
-        let left = left.filter(|state| is_foreign(state.id) && at < state.expires);
+        // An unused state has expired.
+        let own = own.filter(|(named, step)| counts(named.state_id(), step.expires(self.states())));
+        let left = self.foreign().iter().filter(|state| counts(state.id, state.expires));
         if own.count() + left.count() > MAX_FOREIGN_STATES { Err(TooManyStates) } else { Ok(()) }
     }
 
