@@ -8,7 +8,7 @@ use crate::model::Subject;
 use crate::rules::RequestParts;
 use crate::store::SubjectHasher;
 
-/// Hashes the subjects of requests, so that a decision need not carry a copy of its subject.
+/// Hashes the subjects of requests. A decision holds this hash instead of a copy of its subject.
 static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
 /// The next step of an adapter for a request.

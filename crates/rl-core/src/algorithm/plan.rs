@@ -21,7 +21,7 @@ use super::step::{LimitCounter, PlanStep, SubjectStates, SubjectStatesMut};
 use crate::model::{Cost, Limit, Mode, Outcome};
 use crate::time::Timestamp;
 
-/// The charge of a decision, before it is made.
+/// The result of [`Plan::judge`]: the charge that [`Plan::commit`] will make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judgement {
     /// The time of the decision.

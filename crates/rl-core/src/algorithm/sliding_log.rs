@@ -43,8 +43,8 @@ pub(super) struct SlidingLog {
     period: u64,
 }
 
-/// The numbers from which an outcome is computed. A script returns them in place of the log. All
-/// are 0 if no unit counts.
+/// The summary of a log, from which an outcome is computed. A script on Redis returns it in place
+/// of the log. All fields are 0 if no unit counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     used: u64,

@@ -269,8 +269,8 @@ mod tests {
                 passes
             })
             .count();
-        // b × m / (m − r) is 110 for a continuous flow. The 110th whole request comes 0.09 tokens
-        // too early.
+        // The formula gives 110 for a continuous flow. Requests are whole, and the 110th arrives
+        // when 0.09 tokens are still missing.
         assert_eq!(passed, 109);
     }
 }

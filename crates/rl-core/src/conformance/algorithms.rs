@@ -1,5 +1,5 @@
-//! Clauses 2 and 13: for each algorithm, a store either counts as the algorithm is defined or
-//! rejects its limits as unsupported.
+//! Checks clauses 2 and 13 of the contract of [`Store`](crate::store::Store): for each algorithm, a
+//! store either counts as the algorithm is defined or rejects its limits as unsupported.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Clause 4: the clock, and the beginning and end of windows.
+//! Checks clause 4 of the contract of [`Store`](crate::store::Store): the clock, and the beginning
+//! and end of windows.
 
 use std::time::Duration;
 

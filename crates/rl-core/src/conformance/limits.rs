@@ -1,4 +1,5 @@
-//! Clauses 1, 2, 3, 7 and 12: decisions and charges.
+//! Checks clauses 1, 2, 3, 7 and 12 of the contract of [`Store`](crate::store::Store): decisions
+//! and charges.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Clause 11: permits of concurrency limits.
+//! Checks clause 11 of the contract of [`Store`](crate::store::Store): permits of concurrency
+//! limits.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Clause 8: refunds.
+//! Checks clause 8 of the contract of [`Store`](crate::store::Store): refunds.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Clauses 5, 6 and 9: the identity of states, their expiry, and the separation of subjects.
+//! Checks clauses 5, 6 and 9 of the contract of [`Store`](crate::store::Store): the identity of
+//! states, their expiry, and the separation of subjects.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! The decisions, of type `D`, that belong to another decision: that of the outer limiter, and
-//! those of its parts.
+//! The decisions that a decision contains: that of the limiter around its own, and those on the
+//! parts of the request. `D` is the type of a decision.
 
 use smallvec::SmallVec;
 
 /// Further decisions that belong to a decision. Most decisions have none.
 #[derive(Debug)]
 pub(super) struct Linked<D> {
-    /// The decision of the limiter around the one that decided.
+    /// The decision of the outer limiter, if limiters are nested.
     pub(super) outer: Option<D>,
     /// The decisions on the parts of a request that is counted under several subjects.
     pub(super) parts: Option<DecidedParts<D>>,
@@ -31,12 +31,13 @@ impl PartFlags {
     }
 }
 
-/// The parts of a decision, except the governing one, which is the decision itself.
+/// The decisions on the parts of a request. The decision on the governing part is not in `others`:
+/// it is the decision that contains this value.
 #[derive(Clone, Debug)]
 pub(super) struct DecidedParts<D> {
     pub(super) others: SmallVec<[D; 2]>,
     pub(super) flags: PartFlags,
-    /// The position of the part that the decision itself describes.
+    /// The position of the governing part, if there is one.
     pub(super) governing: Option<usize>,
     /// Whether an enforced part denied the request.
     pub(super) is_denied: bool,

@@ -1,4 +1,4 @@
-//! The decision of the limiter around the one that decided.
+//! Decisions of nested limiters: each contains the decision of the limiter around its own.
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ pub(crate) enum Outcomes {
     None,
     /// Outcomes that the store has computed. Six of them fit without an allocation.
     Computed(SmallVec<[Outcome; 6]>),
-    /// The fixed windows after the decision. Each read computes an outcome, because most callers
-    /// read only the verdict. Computing all outcomes of six windows at once takes 200 instructions more.
+    /// The fixed windows after the decision. An outcome is computed only when it is read, because
+    /// most callers read only the verdict. Computing six outcomes at once costs 200 instructions.
     Lazy(DecidedWindows),
     /// The usages of limits that all grant the request.
     Granted(Usages),
@@ -27,12 +27,13 @@ pub(crate) enum Outcomes {
     Open(OpenWindows),
 }
 
-/// The number of outcomes that a decision holds in place.
+/// The number of outcomes that a decision stores in itself, without an allocation.
 const FEW: usize = 6;
 
 /// The used units of each limit, and the time until it is reset.
 ///
-/// Sixteen take 160 bytes, so that a decision under any policy is made without an allocation.
+/// A policy has at most sixteen limits. Their usages take 160 bytes, which a decision stores in
+/// itself, without an allocation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usages {
     used: [u32; Policy::MAX_LIMITS],
@@ -71,11 +72,11 @@ impl Usages {
 pub(crate) struct OpenWindows {
     /// The windows as the earlier decision left them.
     pub(crate) before: Usages,
-    /// The units that were charged since.
+    /// The units that were charged to every window since the earlier decision.
     pub(crate) charged: u32,
     /// The units that a limit must have left to grant the request.
     pub(crate) required: u32,
-    /// The microseconds that have passed since.
+    /// The microseconds that have passed since the earlier decision.
     pub(crate) later: u64,
 }
 

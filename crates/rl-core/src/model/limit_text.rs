@@ -194,7 +194,8 @@ impl<'a> LimitTextParts<'a> {
         ParseLimitError::new(self.text, self.at, expected)
     }
 
-    /// Returns an error at the value of the last part, after its `=`.
+    /// Returns an error at the value of the current part: after its `=`, or at its start if it has
+    /// none.
     fn error_in_value(&self, expected: &'static str) -> ParseLimitError {
         let name = self.text[self.at..].find('=').map_or(0, |equals| equals + 1);
         ParseLimitError::new(self.text, self.at + name, expected)

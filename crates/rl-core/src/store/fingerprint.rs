@@ -106,7 +106,8 @@ struct Keys {
     realm: [Key; REALM_NUMBERS],
 }
 
-/// The part of the sums that belongs to a namespace. It is computed in advance.
+/// The digest of a namespace, and its part of the sums from which lanes are computed. That part is
+/// computed in advance.
 #[derive(Clone, Copy)]
 struct NamespaceSums {
     digest: [u64; 2],

@@ -15,7 +15,8 @@ pub(crate) enum Alignment {
     CalendarMonth,
 }
 
-/// 1970-01-01 was a Thursday, so the week of the epoch began three days before it.
+/// The time from the beginning of a week to the epoch. 1970-01-01 was a Thursday, so its week began
+/// three days earlier.
 const MONDAY_BEFORE_EPOCH: u64 = 3 * Period::DAY.as_micros();
 
 impl Alignment {

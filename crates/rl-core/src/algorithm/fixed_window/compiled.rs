@@ -3,7 +3,8 @@ use super::lanes::{LANES, LaneSum, Lanes, PackedStates, PackedTime};
 use crate::algorithm::divisor::Divisor;
 use crate::model::{Algorithm, Limit};
 
-/// The limits of a policy of fixed windows, compiled to one array for each property.
+/// The limits of a policy of fixed windows, compiled to one array for each property. A *lane* is an
+/// index of these arrays: one limit.
 ///
 /// Only enforced limits that count units are compiled. A window that begins with its first charge,
 /// at `since`, is open while `now < since + duration`. For an aligned window, `since` is the first

@@ -16,7 +16,8 @@ use super::lanes::{LANES, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
 
-/// The value that represents an unknown lane.
+/// Stands in place of a lane when it is not known which window ends first, because one of them is
+/// not open.
 pub(crate) const NO_LANE: u8 = u8::MAX;
 
 /// The decision of [`try_decide_fast`]: the whole cost was granted, or none of it.
@@ -33,7 +34,7 @@ pub(crate) struct FastWindowsDecision {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecidedWindows {
     pub(crate) states: PackedStates,
-    /// The relative time of the decision.
+    /// The time of the decision, in the relative form of [`PackedTime`].
     pub(crate) decided_at: u64,
     /// The number of units for which the outcomes are computed.
     pub(crate) required: u64,

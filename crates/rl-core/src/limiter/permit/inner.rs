@@ -103,9 +103,10 @@ impl PermitInner {
         Counters { namespace: self.namespace.as_deref(), subject: &self.subject }
     }
 
-    /// Starts to renew what the permit holds until it is settled. `permit` is its handle.
+    /// Starts to renew what this permit holds until it is settled. `permit` is a weak handle to it.
     ///
-    /// Until the permit is complete, a renewal cannot find it. The next renewal then tries again.
+    /// The handle works only after the permit has been constructed. An earlier renewal does
+    /// nothing, and the next one tries again.
     pub(super) fn start_renewal(&mut self, permit: &Weak<Self>) {
         if self.account_mut().is_settled {
             return;

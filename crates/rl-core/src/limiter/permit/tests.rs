@@ -476,7 +476,7 @@ fn jumping() -> (RateLimiter, Arc<ManualClock>, Arc<Lapsed>) {
     (limits.build().unwrap(), clock, lapsed)
 }
 
-/// Longer than a third of a lease, so that the permit has renewed its lease.
+/// A pause in which a permit renews its lease, because it is longer than a third of the lease.
 const TO_RENEW: Duration = Duration::from_secs(4);
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Lists and maps of a file.
+//! Lists and maps in a rules file.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -45,7 +45,8 @@ pub(super) fn unknown(text: &str) -> String {
     format!("per {text:?}: expected {}", KeyText::EXPECTED)
 }
 
-/// The values that extractors need, and those that the service has registered.
+/// The values that the built-in extractors need, and the extractors that the service has
+/// registered.
 pub(super) struct Extractors<'a> {
     pub(super) client_ip: &'a ClientIp,
     pub(super) secret: &'a KeySecret,

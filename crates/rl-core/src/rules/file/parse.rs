@@ -21,7 +21,7 @@ use crate::store::Namespace;
 pub(super) struct Additions {
     pub(super) extractors: Vec<(String, Arc<dyn KeyExtractor>)>,
     pub(super) tier_by: Option<TierBy>,
-    /// The secret of files without one.
+    /// The secret with which API keys are hashed if the file sets none.
     pub(super) secret: KeySecret,
 }
 

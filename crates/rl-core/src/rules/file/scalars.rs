@@ -1,4 +1,5 @@
-//! The values of a file, each of which is checked when it is read, so that its error has a place.
+//! The single values of a rules file. Each is checked when it is read, so that an error gives its
+//! line and column.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +16,7 @@ use crate::model::{Limit, ParseLimitError, Period};
 
 /// A type whose values are written as text.
 pub(super) trait FromText: Sized {
-    /// The description of the text in an error, and its schema.
+    /// A description of the expected text, shown in errors and in the JSON schema.
     const EXPECTED: &'static str;
 
     /// Returns the schema of the text.

@@ -11,15 +11,16 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::task::AbortHandle;
 
-/// The time without events after which the file is read. A file that is written in place is
-/// incomplete before.
+/// The time without events after which the file is read. Earlier, a file that is written in place
+/// may be incomplete.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The number of times that further events may restart the pause. Without this bound, events of
 /// other files in the directory could delay the reading for ever.
 const PAUSES: usize = 20;
 
-/// The time after which the file is compared although no event was reported.
+/// The time after which the content of the file is compared with the last one even though no event
+/// was reported.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The condition under which the file is applied.

@@ -25,7 +25,8 @@ use crate::policy::Policy;
 pub(super) struct StateLayout {
     /// The policy that the layout was created for.
     policy: Policy,
-    /// The state of each fixed window that is compiled, as [`StateId`](crate::model::StateId) bits.
+    /// The [`StateId`](crate::model::StateId) bits that identify the state of each fixed window in
+    /// [`CompiledWindows`]. All are 0 if the policy has no such windows.
     states: [u64; LANES],
     /// The maximum of each of these windows.
     max: [u64; LANES],

@@ -31,7 +31,7 @@ pub(crate) struct ConnectionSettings {
     pub(crate) has_warned_of_eviction: AtomicBool,
 }
 
-/// Opens the connections of one pool. Clones share the generation.
+/// Opens the connections of one pool. Clones share the [`Generation`] of these connections.
 #[derive(Clone)]
 pub(crate) struct Connector {
     settings: Arc<ConnectionSettings>,

@@ -1,7 +1,7 @@
 //! Finds the primary through Redis Sentinel.
 //!
-//! The sentinels are asked for the primary before each new connection. After a fail-over, a failed
-//! connection is therefore enough to reach the new primary.
+//! The sentinels are asked for the primary before each new connection, so after a fail-over,
+//! reconnecting reaches the new primary.
 //!
 //! An old primary may accept commands for some seconds more, during a planned fail-over or while it
 //! is cut off from the sentinels. Its counts are lost afterwards.
@@ -9,8 +9,8 @@
 //! The sentinels are therefore also polled while connections work. Connections to a server that
 //! they no longer name are dropped.
 //!
-//! Written by hand, because the client of the library asks for the primary only when it opens a
-//! connection.
+//! This client is written by hand, because the Sentinel client of the `redis` crate does not poll:
+//! it asks for the primary only when it opens a connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,8 @@ use super::server::{Address, Login, Server};
 use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
 
-/// The interval at which the sentinels are polled. It also applies while a server that they have
-/// named does not reply.
+/// The interval at which the sentinels are polled. They are also asked again at this interval while
+/// a connection to the server that they have named is being opened.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The time to wait for the other sentinels after the first reply. Another one may know of a newer

@@ -61,7 +61,7 @@ pub(crate) struct PolicyEncoding {
 pub(crate) struct StoredLimit {
     pub(crate) kind: Kind,
     pub(crate) counts_requests: bool,
-    /// The number of bytes of its time, for kinds that shorten it.
+    /// The number of bytes of a stored time, for kinds that store it in as few bytes as possible.
     pub(crate) time_bytes: u8,
     /// The period in µs.
     pub(crate) period: u64,
@@ -69,7 +69,7 @@ pub(crate) struct StoredLimit {
     pub(crate) precision: u64,
     /// The number of older buckets of a sliding window.
     pub(crate) older: u16,
-    /// The number of its cells, for kinds whose cells all have seven bytes.
+    /// The number of stored cells, for kinds whose cells all have seven bytes.
     cells: u8,
 }
 

@@ -4,9 +4,9 @@
 //! server that holds the slot. The command is then sent to that server. A command that may have
 //! been executed is never sent again.
 //!
-//! Written by hand, because the cluster client of the library resends a command whose connection
-//! was lost, and so may charge twice. Its limit of retries includes redirects, so resending cannot
-//! be turned off.
+//! This client is written by hand, because the cluster client of the `redis` crate resends a
+//! command whose connection was lost, and so may charge twice. Its limit of retries includes
+//! redirects, so resending cannot be turned off.
 
 mod slots;
 

@@ -17,7 +17,7 @@ fn any_id() -> impl Strategy<Value = String> {
         1 => any::<char>().prop_map(String::from),
     ];
     let short = prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat());
-    // These lengths surround those at which an id is replaced by its digest.
+    // Some of these ids are short enough to be part of a key. Others are replaced by their digest.
     let long = (short.clone(), 20..130_usize).prop_map(|(id, times)| id.repeat(times));
     prop_oneof![4 => short, 1 => long]
 }

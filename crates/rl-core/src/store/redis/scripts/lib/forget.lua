@@ -1,11 +1,10 @@
 -- Resets all limits of the subject, whatever is stored.
 --
--- KEYS, ARGV  see amend.lua; the plan consists of its first byte: 3
+-- KEYS, ARGV  see amend.lua; the plan is the single byte 3 (the operation)
 --
 -- A refund names a charge by its time. With a manual clock, a reset may come in the microsecond of
--- the last charge. In this case an empty state is stored for a moment. It holds the time of the
--- last change, so the next charge gets a later time, and a refund of the last charge does not find
--- it.
+-- the last charge. In this case an empty state is stored briefly, only to hold the time of the last
+-- change. The next charge then gets a later time, and a refund of the last charge cannot find it.
 if string.byte(ARGV[2]) == 3 then
   local found = redis.pcall('GET', KEYS[1])
   -- DEL is used in place of an expiry of 0, so that only users with the permission to delete can

@@ -87,8 +87,8 @@ impl<S: Layer> UnitReturner<S> {
     /// Returns all unspent units to the server.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.shared.is_closed.store(true, Ordering::SeqCst);
-        // A task that is leasing units already has its slot, so `empty_all` waits for the refill
-        // lock of that slot.
+        // The table already lists the slot of every task that is still leasing units, so
+        // `empty_all` waits for the refill lock of that slot.
         let emptied = self.empty_all(self.shared.table.subjects(), |_| true);
         let emptied = timeout(CLOSE_TIMEOUT, emptied).await;
         emptied.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
