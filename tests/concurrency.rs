@@ -19,7 +19,8 @@ const CLIENTS: usize = 10;
 const LIMIT: u32 = 5;
 const ROUNDS: usize = 200;
 
-/// Longer than any pause of a busy machine, so that every counted decision is one of the store.
+/// A timeout longer than any pause of a busy machine, so that the store makes every counted
+/// decision.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn subject(round: usize) -> Subject {
@@ -125,7 +126,8 @@ impl Contender {
     /// Starts a process whose system clock is wrong by this number of seconds.
     fn start_off(server: &RedisServer, limit: &str, seconds: i64) -> Self {
         let mut command = Command::new("faketime");
-        // Time limits use the monotonic clock, which stays correct.
+        // Only the wall clock is shifted. Time limits use the monotonic clock, which must stay
+        // correct.
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").args(["-f", &format!("{seconds:+}s")]);
         let contender = env!("CARGO_BIN_EXE_contender");
         Self::run(command.args([contender, &server.url(), limit]))

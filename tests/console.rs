@@ -85,8 +85,8 @@ impl House {
         let tokens = tokens.with("guest", "a token that may do nothing", Roles::NONE).unwrap();
         let admin = Admin::builder(records.clone(), limiter.clone());
         let admin = admin.authorize(tokens).backend(backend).clock(clock);
-        // The tests of this limit are in `known_faults`. Here it is switched off, so that it
-        // affects no other test.
+        // The limit of failed attempts is tested in `known_faults`. Here it is switched off, so
+        // that it affects no other test.
         let admin = admin.failed_attempts(FailedAttempts::per_minute(u32::MAX)).build();
         let consumer = Header::new("x-consumer", Realm::Consumer).unwrap();
         let http = HttpLimiter::new(limiter.clone()).key(consumer);
@@ -102,8 +102,8 @@ impl House {
         self.site.get("/api").header("x-consumer", consumer).fetch().await.status
     }
 
-    /// Creates a record with this number of calls per minute and per hour. It began an hour ago and
-    /// ends in ten hours.
+    /// Creates a record with this number of calls per minute and per hour. The record began an hour
+    /// ago and ends in ten hours.
     async fn record(&self, consumer: &str, per_minute: i64, per_hour: i64) -> Record {
         let now = SystemClock.now();
         let from = Timestamp::from_micros(now.as_micros() / HOUR * HOUR - HOUR);

@@ -146,8 +146,8 @@ async fn changes_under_load_fail_no_request_and_lose_no_count() {
     for client in clients {
         client.await.unwrap();
     }
-    // The counters of both limits have counted every request, although the longer one has changed
-    // each time.
+    // The counters of both limits have counted every request, although each new version of the file
+    // has changed the second limit.
     let allowed = allowed.load(Ordering::Relaxed);
     let usage = limiter.usage_of_rule("a", &subject).await.unwrap();
     assert_eq!(usage.limits().map(|limit| limit.used()).collect::<Vec<_>>(), [allowed; 2]);

@@ -166,7 +166,8 @@ async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
         let before = tested.decide(Mode::Peek, 0).await;
         assert_eq!(used(&before), 4);
 
-        // Other limits are added before and after it, are charged, and are removed again.
+        // Other limits are added before and after the tested one, are charged, and are removed
+        // again.
         let (others, alone) = (["900/day", "800/hour:sliding-log"], tested.policy.clone());
         let others = others.map(|text| text.parse::<Limit>().unwrap());
         tested.policy = Policy::new([others[0], limit, others[1]]).unwrap();

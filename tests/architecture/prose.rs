@@ -10,7 +10,7 @@ struct Wording {
     instead: &'static str,
 }
 
-// Some are split in two, so that this file does not contain the wording itself.
+// Some of the words are split in two, so that this file does not contain them.
 const WORDINGS: [Wording; 6] = [
     Wording {
         words: &[concat!("so", " many"), concat!("so", " much")],

@@ -169,8 +169,8 @@ fn children(parent: &Module) -> Vec<Module> {
     children
 }
 
-/// Returns the paths of its own crate that the code names: `store::StoreError` for
-/// `crate::store::{StoreError}`.
+/// Returns the paths in the code that begin with `crate`, without that word: `store::StoreError`
+/// for `crate::store::{StoreError}`.
 pub(super) fn crate_paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, root) in code.match_indices("crate::") {

@@ -39,7 +39,7 @@ pub(super) async fn a_stranger_cannot_choose_an_address<T: Target>() {
 pub(super) async fn behind_a_proxy_the_rightmost_stranger_counts<T: Target>() {
     let site = site::<T>("127.0.0.0/8");
     assert_eq!(left(&site, &["198.51.100.7"]).await, "8");
-    // The client wrote the entries to the left of its own address.
+    // The client itself wrote the entries to the left of its address, so they are ignored.
     assert_eq!(left(&site, &["6.6.6.6, 198.51.100.7"]).await, "7");
     assert_eq!(left(&site, &["7.7.7.7, 198.51.100.7, 127.0.0.9"]).await, "6");
     assert_eq!(left(&site, &["198.51.100.7:51234"]).await, "5");

@@ -211,8 +211,8 @@ pub(super) async fn grpc_calls_are_denied_with_a_grpc_status<T: Target>() {
             [Some("application/grpc"), Some("8"), Some(words), Some("60000")]
         );
     }
-    // This service receives the call through a gRPC-Web proxy, which stands between it and
-    // browsers.
+    // A gRPC-Web call counts as HTTP: its responses are framed differently, and a proxy between the
+    // client and the service translates them.
     assert_eq!(call("application/grpc-web").await.status, 429);
     assert_eq!(site.handled(), 1);
 

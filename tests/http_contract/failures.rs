@@ -11,7 +11,7 @@ use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Target};
 use tokio::net::TcpSocket;
 
-/// Long enough for a machine that is busy with other tests.
+/// A timeout that is long enough for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns a limiter that allows one request per day, with this store.
@@ -137,7 +137,8 @@ pub(super) async fn a_service_that_starts_before_its_store_enforces_limits_once_
     assert_eq!(site.get("/").fetch().await.standing(), "200");
 
     redis.restart();
-    // The pool tries to connect again after a delay of its own.
+    // The pool reconnects after a delay of its own, so requests are sent until the limiter has
+    // counted one.
     let enforced = async {
         loop {
             let answer = site.get("/").fetch().await;

@@ -14,7 +14,7 @@ use rl_core::{Limit, RateLimiter, Realm, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, eventually, limiter, new_year, statuses};
 
-/// Long enough for a machine that is busy with other tests.
+/// A timeout that is long enough for a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn used(limiter: &RateLimiter, subject: &Subject) -> u64 {
@@ -79,8 +79,8 @@ pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
         assert_eq!(statuses, [400], "{}", value.escape_ascii());
     }
     assert_eq!(site.handled(), 0);
-    // A line feed alone may end a line. In that case there are two lines, and the value ends at the
-    // first one.
+    // A server may accept a line feed alone as the end of a line. In that case the header is read
+    // as two lines, and the first value ends at the line feed.
     let answer = site.send(with_line(b"x-key: a\nx-key: b")).await;
     assert!(matches!(statuses(&answer)[..], [] | [400 | 403]));
     assert_eq!(site.get("/").header("x-key", "a").fetch().await.standing(), "200 9-8-60");
@@ -95,7 +95,8 @@ pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     for (length, expected) in [(60_000, 200), (70_000, 400), (1_000_000, 431)] {
         let line = format!("x-key: {}", "k".repeat(length));
         let statuses = statuses(&site.send(with_line(line.as_bytes())).await);
-        // Servers differ in how they end a connection whose request they have not read.
+        // A server that rejects a long head without reading all of it may send an error, or close
+        // the connection without a response.
         let is_cut = length > 70_000 && matches!(statuses[..], [] | [400 | 413]);
         assert!(is_cut || statuses == [expected], "{length}: {statuses:?}");
     }
@@ -151,7 +152,8 @@ pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>(
         assert!(statuses.iter().all(|status| matches!(status, 200 | 400 | 501)), "{statuses:?}");
         let counted = used(&limiter, &Subject::global()).await;
         assert!(served <= site.handled() && served <= 2, "{length}: {statuses:?}");
-        // A request whose body is empty in one reading is counted, but reaches no handler.
+        // If the server reads the body of a request as empty, the request may be counted and then
+        // fail before its handler. So `counted` may exceed the number of handled requests.
         assert!((site.handled() as u64..=2).contains(&counted), "{length}: {counted}");
         assert_eq!(together::<T>("9/minute").0.get("/").fetch().await.status, 200);
     }

@@ -125,7 +125,8 @@ async fn another_service_answers_degraded_requests() {
     assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "from the cache"));
 }
 
-/// With actix-web, the request is settled at the next write to the connection, which fails.
+/// axum settles the request immediately. actix-web settles it only at the next write to the
+/// connection, which fails.
 #[tokio::test]
 async fn a_request_is_settled_when_its_client_disconnects() {
     let limiter = ten();
@@ -136,7 +137,8 @@ async fn a_request_is_settled_when_its_client_disconnects() {
     settles_at(&limiter, 5).await;
 }
 
-/// With actix-web, the handler continues to run.
+/// axum drops the handler of a client that has disconnected. actix-web lets the handler run to its
+/// end.
 #[tokio::test]
 async fn a_place_is_free_when_the_client_disconnects() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);

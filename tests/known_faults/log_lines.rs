@@ -20,8 +20,8 @@ fn limiter(store: RedisStore) -> RateLimiter {
     limiter.deadline(GIVE_UP * 2).build().unwrap()
 }
 
-/// Fault: the line named neither the host nor the port, and did not say that the host name could
-/// not be resolved.
+/// Fault: the log line named neither the host nor the port, and did not say that the host name
+/// could not be resolved.
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_the_login() {
     let port = free_port();
@@ -49,7 +49,7 @@ async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_t
     }
 }
 
-/// Fault: the texts said twice that the store did not respond, or that it refused the call.
+/// Fault: error texts said twice that the store did not respond, or that it refused the call.
 #[tokio::test]
 async fn an_error_text_names_its_cause_once() {
     let server = RedisServer::start();
@@ -62,7 +62,8 @@ async fn an_error_text_names_its_cause_once() {
     assert!(!error.contains(PASSWORD) && !error.contains("unknown-user"), "{error}");
 }
 
-/// Fault: the line named neither the key nor the subject, and said that all requests were rejected.
+/// Fault: the log line named neither the key nor the subject, and said that all requests were
+/// rejected.
 #[tokio::test]
 async fn a_damaged_value_is_logged_with_its_subject_when_found_and_when_recovered() {
     let server = RedisServer::start();
@@ -90,7 +91,7 @@ async fn a_damaged_value_is_logged_with_its_subject_when_found_and_when_recovere
     assert!(found.contains(&tag) && well.contains(&tag), "{lines:#?}");
 }
 
-/// Fault: each counter caused a line.
+/// Fault: each counter without an expiry caused a log line.
 #[tokio::test]
 async fn counters_without_expiry_are_logged_once_however_many_there_are() {
     let server = RedisServer::start();

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::GIVE_UP;
 
-/// Long enough for a busy machine.
+/// A timeout that is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn store(redis: &RedisServer, connections: u32) -> RedisStore {
@@ -45,7 +45,7 @@ async fn t31_a_lost_connection_is_replaced_at_once() {
     let mut operator = Bystander::new(&redis).await;
     for connections in [1, 4] {
         let limiter = limiter(store(&redis, connections).await);
-        // All connections of the pool are open.
+        // Opens all connections of the pool.
         join_all((0..32).map(|_| check(&limiter))).await;
         let before = used(&check(&limiter).await);
 
@@ -149,8 +149,9 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     timeout(GIVE_UP, answered()).await.expect("answers again");
 }
 
-/// Fault: a server or a proxy closed an idle connection, and the next request was not decided. With
-/// one request in each idle time, every second one was allowed without a limit.
+/// Fault: after a server or a proxy had closed an idle connection, the next request was allowed
+/// undecided. If the pause between requests was longer than the idle timeout, this affected every
+/// second request.
 #[tokio::test]
 async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
     let redis = RedisServer::start();

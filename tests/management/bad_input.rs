@@ -273,7 +273,8 @@ async fn a_body_whose_announced_length_is_too_long_is_refused_without_reading_it
     assert_eq!(rl_tests::web::statuses(&answer), [413]);
 }
 
-/// Browsers and proxies remove `.` and `..` from a path, so no request could reach such a consumer.
+/// Browsers and proxies remove `.` and `..` from a path, so no request could reach a consumer with
+/// such a name.
 #[tokio::test]
 async fn names_that_vanish_from_paths_are_refused() {
     in_both_worlds(async |bank: Bank| {

@@ -44,7 +44,7 @@ use serde_json::{Value, json};
 
 use crate::records::Database;
 
-/// Long enough for a busy machine.
+/// A timeout that is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// 13:34 on the last day of a year.
@@ -114,7 +114,7 @@ impl Bank {
         let admin = Admin::builder(records.clone(), limiter.clone())
             .authorize(tokens())
             .backend(backend)
-            // This limit is switched off here, because its tests create their own services.
+            // The limit of failed attempts is switched off. Its tests create services of their own.
             .failed_attempts(FailedAttempts::per_minute(u32::MAX))
             .clock(clock.clone())
             .build();

@@ -52,7 +52,7 @@ async fn concurrent_changes_without_if_match_all_succeed() {
             let put = async |number: i64| bank.manage("PUT", path, Some(body(number))).await.status;
             assert_eq!(join_all((1..9).map(put)).await, [200; 8], "{path}");
         }
-        // This also holds for an actor who owns only some applications.
+        // The changes also succeed for an actor who owns only some applications.
         let put = async |number: i64| {
             let body = json!({ "apps": ["shop"], "max_permits": number, "rate": 1 });
             bank.as_who(super::OWNER_OF_SHOP, "PUT", PAYMENTS, Some(body)).await.status
@@ -153,7 +153,7 @@ async fn blocks_respect_if_match() {
     .await;
 }
 
-/// The setting applies to blocks as to all other changes.
+/// The setting that requires `If-Match` applies to blocks as to all other changes.
 #[tokio::test]
 async fn a_change_without_if_match_is_428_when_it_is_required() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();

@@ -11,7 +11,7 @@ use sqlx::Executor;
 
 use super::{Database, NEVER, on_every_database, patient, per_hour, policy_text, until_policy};
 
-/// The time that a busy machine may add to the documented second.
+/// The time that a busy machine may add to the documented delay of one second.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Creates, changes and deletes a record on one instance. Returns the longest delay until the other

@@ -180,7 +180,8 @@ async fn until_changed(records: &Records, record: &Record, calls: i64) -> Record
         loop {
             attempts.tick().await;
             let content = per_hour("abc", calls);
-            // Each connection that was opened before the outage fails once.
+            // Each connection that was opened before the outage fails once, so the update is
+            // repeated.
             match records.update(record.id, content, record.revision, "bob").await {
                 Ok(changed) => return changed,
                 Err(ChangeError::Database(_)) => {}

@@ -80,7 +80,9 @@ async fn an_invalid_field_is_named_and_nothing_is_stored() {
             for error in [
                 records.create(content.clone(), "alice").await.unwrap_err(),
                 records.update(stored.id, content, 1, "alice").await.err().unwrap_or_else(|| {
-                    // The update replaces the large limit, so the sum does not overflow.
+                    // Only the last case gets here. Its update replaces the record with the large
+                    // limit, so the sum does not overflow and the update succeeds. `NotFound`
+                    // stands for that success.
                     ChangeError::NotFound
                 }),
             ] {

@@ -248,7 +248,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        // A test that failed has not closed the browser.
+        // A test that failed has not closed the browser, so its processes are killed here.
         for process in self.processes() {
             let id = process.file_name().unwrap_or_default();
             let _ = Command::new("kill").arg("-9").arg(id).stderr(Stdio::null()).status();

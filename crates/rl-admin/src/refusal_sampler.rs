@@ -32,7 +32,7 @@ impl RefusalSampler {
     const MAX_ACTORS: usize = 1_000;
 
     /// Counts a refusal. Returns the number of refusals since the last entry, this one included, or
-    /// `None` if it must not be written.
+    /// `None` if this refusal must not be written.
     pub(crate) fn count(&self, actor: &str, now: Timestamp) -> Option<u64> {
         let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = now.as_micros() / 60_000_000;

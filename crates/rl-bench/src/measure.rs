@@ -8,7 +8,8 @@ use fastrand::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// The number of samples for an interval, enough for two digits of its ends.
+/// The number of bootstrap resamples. It is so large that the ends of a confidence interval are
+/// stable to two digits.
 const RESAMPLES: usize = 2_000;
 
 /// Returns the time that `work` took, and its result.

@@ -3,8 +3,8 @@
 //!
 //! Clients, limiter and Redis share the processors, so the clients must be cheap: they have neither
 //! tasks nor timers of their own. One task for each core keeps its idle clients in a queue. All
-//! pauses have the same length, so the queue is ordered by their ends. The processor time of the
-//! clients is measured separately.
+//! pauses have the same length, so the queue is in the order in which the pauses end. The processor
+//! time of the clients is measured separately.
 
 #![expect(clippy::disallowed_methods, reason = "the denied address pauses in real time")]
 

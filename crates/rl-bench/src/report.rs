@@ -116,7 +116,7 @@ impl Report {
     pub(crate) fn end(&mut self, mut goals: Vec<Goal>) {
         self.progress = Progress::default();
         goals.retain(|goal| self.wants(&[goal.name]));
-        // The goals by algorithm come last.
+        // The goals by algorithm, whose names begin with `E`, come last.
         goals.sort_by_key(|goal| {
             (goal.name.starts_with('E'), goal.name[1..].parse::<u32>().unwrap_or_default())
         });

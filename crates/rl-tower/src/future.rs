@@ -113,7 +113,8 @@ where
                             Ok(response.map(|body| ResponseBody::inner(body, permit)))
                         }
                         Err(error) => {
-                            // The permit is released here, although the service failed.
+                            // The service failed, so there is no body that could hold the permit.
+                            // It is released now.
                             *counted = None;
                             Err(error)
                         }

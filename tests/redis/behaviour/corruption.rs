@@ -53,8 +53,8 @@ fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
             value
         }
         4..=6 => {
-            // This replaces integers of the state, which have seven bytes each, counted from its
-            // end.
+            // Replaces integers of the state. They have seven bytes each, and are located from the
+            // end of the state.
             for _ in 0..=number(2) {
                 let from = value.len().saturating_sub(7 * (1 + number(16) as usize));
                 let old =

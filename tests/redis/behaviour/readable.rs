@@ -53,7 +53,8 @@ async fn all_six_counters_live_as_long_as_their_periods() {
     let limiter = limiter(&store, &six_limits());
     let mut operator = Bystander::new(&server).await;
     let mut expiries = redis::cmd("EVAL");
-    // All are read in one script, because a window of one second is short.
+    // All expiries are read in one script, so that the window of one second does not end in
+    // between.
     expiries.arg("local all = {} for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end return all");
     expiries.arg(SECONDS.len());
     for (suffix, _) in SECONDS {

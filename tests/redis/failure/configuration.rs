@@ -86,7 +86,7 @@ async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     log.assert_lines(&expected);
 }
 
-/// This also holds if the settings allow long waits for an unreachable server.
+/// Requests are rejected at once, even if the settings allow long waits for an unreachable server.
 #[tokio::test]
 async fn no_request_waits_for_a_refused_connection() {
     let server = server();

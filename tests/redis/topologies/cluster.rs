@@ -365,7 +365,7 @@ async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     let origin = limiter.check(&Subject::user("alice"), 1).await.origin();
     assert!(matches!(origin, Origin::FailedOpen(_)), "{origin:?}");
-    // A cluster stores its state in the folders of its servers.
+    // The servers restart in their folders, which contain the state of the cluster.
     for server in &mut cluster.servers {
         server.restart();
     }

@@ -203,8 +203,8 @@ async fn a_server_that_requires_a_client_certificate_accepts_it() {
     assert_eq!(error.kind(), FailureKind::Refused, "{error}");
     assert!(error.to_string().contains("asks for a client certificate"), "{error}");
 
-    // The server does not trust this certificate. Its reason may be lost when the connection is
-    // closed, but the connection is always rejected.
+    // The server does not trust this certificate, and always rejects the connection. The reason may
+    // be lost when the server closes the connection.
     let theirs = stranger.identity("service");
     let store = server.store(tls().client_certificate(theirs.certificate, theirs.key));
     match store.connect_timeout(PATIENCE).connect().await {

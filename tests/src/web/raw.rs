@@ -24,7 +24,8 @@ impl Site {
         let exchange = async {
             let (read, _) =
                 tokio::join!(from.read_to_end(&mut answer), to.write_all(request.as_ref()));
-            // If the connection is cut, earlier requests may still have got a response.
+            // A read error is ignored: if the connection is cut, earlier requests may still have
+            // got a response.
             let _ = read;
         };
         timeout(Duration::from_secs(20), exchange).await.expect("the server ends the connection");

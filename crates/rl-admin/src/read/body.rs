@@ -24,8 +24,8 @@ pub(crate) trait Input: DeserializeOwned {
     /// The optional fields, and the aliases of fields.
     const OPTIONAL: &'static [&'static str] = &[];
 
-    /// The size limit in bytes, which differs between operations. A longer body gets an error as
-    /// JSON; a layer would respond with plain text.
+    /// The size limit in bytes, which differs between operations. It is not left to axum's
+    /// body-limit layer, which would respond with plain text instead of JSON.
     const MAX_BYTES: usize = 16 * 1_024;
 }
 

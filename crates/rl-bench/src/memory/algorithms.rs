@@ -151,8 +151,8 @@ impl Race {
                 let passes = sides[place].is_allowed();
                 sums[place] += match known.get(place) {
                     Some(limiter) => {
-                        // The other limiters have evicted this one from the caches, so some visits
-                        // are untimed.
+                        // The other limiters have displaced the data of this one from the processor
+                        // caches. Untimed visits load some of it again.
                         let other = &slices[(round + 1) % slices.len()][..AT_RANDOM_BEFORE];
                         limiter.count_allowed(keys, other);
                         block(&**limiter, keys, slice, passes)

@@ -6,16 +6,17 @@ use std::fmt::Write;
 use super::in_flight::{END, InFlight};
 use super::svg::{LEFT, LEVELS, RIGHT, head, steps};
 
-/// The bottom of the denied requests, and the height of one of them.
+/// The y position below the denied requests, and the height of one of them, in px.
 const DENIED: f64 = 151.0;
 const PITCH: f64 = 10.0;
 /// The width of a column of denied requests, in ms.
 const COLUMN: u64 = 1_000;
-/// The middle of the lowest row of bars, the distance between rows, and the thickness of a bar.
+/// The y position of the lowest row of bars, the distance between rows, and the thickness of a bar,
+/// in px.
 const LINES: f64 = 212.0;
 const LINE: f64 = 15.0;
 const BAR: f64 = 10.0;
-/// The height of the levels.
+/// The height of the area that shows the number of held permits, in px.
 const HEIGHT: f64 = 72.0;
 
 /// The style for a permit that is never released.

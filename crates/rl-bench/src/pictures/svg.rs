@@ -8,12 +8,13 @@ use super::timeline::{END, Request, Timeline};
 /// The left and the right end of the timeline, in px.
 pub(super) const LEFT: f64 = 48.0;
 pub(super) const RIGHT: f64 = 700.0;
-/// The bottom of the requests, and the height of one of them.
+/// The y position below the requests, and the height of one of them, in px.
 const REQUESTS: f64 = 174.0;
 const PITCH: f64 = 12.0;
 /// The width of a column of requests, in ms.
 const COLUMN: u64 = 3_000;
-/// The bottom of the levels, their height, and the units at their top.
+/// The y position below the area that shows the usage, the height of this area in px, and the units
+/// at its top.
 pub(super) const LEVELS: f64 = 310.0;
 const HEIGHT: f64 = 110.0;
 const TOP: f64 = 20.0;

@@ -35,10 +35,10 @@ const GROUPS: [(&str, Option<u32>); 4] = [
     ("three, 12 groups", Some(12)),
     ("three, 48 groups", Some(48)),
 ];
-/// The indices of deployments in the list.
+/// The indices of deployments in the list that `measure` builds.
 const ONE: usize = 0;
 const ALONE: usize = 1;
-/// The deployment that the goal is about.
+/// The index of the deployment that the goal is about.
 const GROUPED: usize = 4;
 /// The share of its core that a server may use before replies have to wait.
 const BUSY: f64 = 0.7;

@@ -8,10 +8,10 @@ use crate::algorithms::ONE_WINDOW;
 #[derive(Debug)]
 pub(super) struct Dedicated {
     pub(super) name: &'static str,
-    /// The row of the algorithm.
+    /// The name of the table row for the algorithm.
     row: &'static str,
     pub(super) text: &'static str,
-    /// The ends of the names of its keys.
+    /// The suffixes of the names of its keys, one for each key.
     pub(super) keys: &'static [&'static str],
     /// Returns the arguments for a limit.
     pub(super) arguments: fn(Limit) -> Vec<u64>,

@@ -109,7 +109,8 @@ impl SlidingLog {
         let time = now.as_micros();
         let (newest, count) = (log.newest(), log.len() as u64);
         if units > 0 {
-            // A limit of 0 is charged as well, for units that were already used.
+            // A limit of 0 gets an entry too, because units that were already used may be charged
+            // to it.
             if newest.is_none() || (newest < Some(time) && count < self.max) {
                 log.push(time, units);
             } else {

@@ -146,7 +146,8 @@ impl Ticking {
             ticks.tick().await;
             let Some(due) = self.renewals.due(self.lease) else { break };
             for permit in due {
-                // In a task of its own, because a store that does not reply must not delay the others.
+                // Each permit is renewed in a task of its own, because a store that does not reply
+                // must not delay the other renewals.
                 tokio::spawn(permit.renew(TICKS * tick));
             }
         }

@@ -75,7 +75,7 @@ impl fmt::Debug for PathTemplates {
 #[derive(Debug)]
 pub(super) struct RequestPath<'a> {
     raw: &'a str,
-    // `None` if it is the same.
+    // `None` if it is the same as `raw`.
     normalized: Option<String>,
 }
 

@@ -21,13 +21,13 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// The time limit for beginning a change, and for committing it.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The server enforces these limits, because a change that hangs delays all other changes. They
-/// also apply after this process has died.
+/// Begins a change on PostgreSQL, and sets its time limits. The server enforces them, even after
+/// this process has died, because a change that hangs delays all other changes.
 const BEGIN_ON_POSTGRES: &str = "BEGIN; SET LOCAL lock_timeout = '2s'; \
                                  SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
-/// Takes the write lock immediately. A transaction that begins with a read fails, instead of
-/// waiting, if it later needs the lock.
+/// Begins a change on SQLite, and takes the write lock immediately. If a transaction began with a
+/// read and needed the lock later, it would fail instead of waiting.
 const BEGIN_ON_SQLITE: &str = "BEGIN IMMEDIATE";
 
 /// A change in progress. When it is dropped without a [commit](Self::commit), it is rolled back.

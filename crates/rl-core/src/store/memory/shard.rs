@@ -146,8 +146,8 @@ impl Shard {
         let Entry::Packed(packed) = self.entries.get_mut(subject)? else { return None };
         let layouts = &self.context.layouts;
         let layout = layouts.get(packed.layout());
-        // A charge under other limits must first set another layout, because eviction judges the
-        // entry by it.
+        // Eviction judges an entry by the limits of its layout. So a charge under other limits must
+        // first give the entry another layout.
         let is_its_layout = layout.is_same_handle(args.policy)
             || layout.has_states_of_windows(windows)
                 && (layout.has_maxima_of(windows) || layouts.is_crowded());

@@ -120,7 +120,8 @@ fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 6
     });
-    // Otherwise, one new subject in eight would inspect a regular subject first, and evict it.
+    // If a new subject inspected only one entry, one in eight would inspect a regular subject, and
+    // evict it.
     assert!(remaining.count() >= 60);
 }
 

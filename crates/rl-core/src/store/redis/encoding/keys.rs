@@ -164,8 +164,8 @@ fn push_tag(key: &mut String, subject: &Subject, max_len: usize) {
     let begin = key.len();
     push_id(key, subject, max_len);
     if key.len() == begin {
-        // Redis ignores an empty tag. This one is unique, because a percent sign in an id is always
-        // escaped.
+        // Redis ignores an empty hash tag, so an empty id is written as a percent sign. No other id
+        // has this tag, because a percent sign in an id is always escaped.
         key.push('%');
     }
     key.push('}');
