@@ -46,8 +46,8 @@ pub(super) struct Gcra {
     chargeable: u64,
 }
 
-/// A time or a duration with a fraction. The derived `Ord` is correct, because the fraction is
-/// below `max`.
+/// A time or a duration in µs, with a fraction in units of 1 / max µs. The fraction is below `max`,
+/// so the derived `Ord` is correct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Exact {
     micros: u64,

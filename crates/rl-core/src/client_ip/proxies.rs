@@ -116,7 +116,7 @@ pub struct InvalidProxies {
 enum Why {
     /// Neither an address nor a network.
     NoNetwork,
-    /// An address with a prefix, which could mean the network or the address.
+    /// A network with host bits, such as `10.0.0.1/8`, which could mean the network or the address.
     HostBits { network: IpNet, address: IpAddr },
     /// All addresses.
     Everything,

@@ -292,8 +292,7 @@ impl UnpackedEntry {
         Some(renewed_at)
     }
 
-    /// Returns the number of the units that `refund` names that the limit at `index` still counts
-    /// as permits.
+    /// Returns how many of the units in `refund` the limit at `index` still counts as permits.
     fn held(&self, refund: &Refund<'_>, index: usize, now: Timestamp) -> u64 {
         let policy = refund.policy;
         let log = self.log(policy.limits()[index].state_id());
@@ -362,7 +361,7 @@ impl UnpackedEntry {
         Ok(())
     }
 
-    /// Changes the order of the states to that of another policy. States that it does not contain
+    /// Arranges the states as `policy` needs them. States of limits that `policy` does not contain
     /// become foreign.
     #[inline(never)]
     fn adopt(&mut self, policy: &Policy) {

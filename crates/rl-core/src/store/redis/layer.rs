@@ -96,7 +96,7 @@ impl OwnedPartRequest {
     }
 }
 
-/// Units to charge ahead, all to one subject.
+/// A request to charge units to one subject ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseRequest<'a> {
     pub(crate) subject: KeyedSubjectRef<'a>,

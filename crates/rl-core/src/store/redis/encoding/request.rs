@@ -19,7 +19,8 @@ use std::time::Duration;
 /// One call of a deciding script, with the same costs for each of its subjects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecideCall<'a> {
-    /// More than one subject requires a check, and a policy with a fast path ([`has_fast_path`]).
+    /// The subjects to decide. There may be several only for a check under a policy with a fast
+    /// path ([`has_fast_path`]).
     pub(crate) subjects: &'a [KeyedSubjectRef<'a>],
     pub(crate) policy: &'a Policy,
     pub(crate) mode: Mode,
@@ -29,7 +30,7 @@ pub(crate) struct DecideCall<'a> {
 
 /// The costs of the calls of each subject. The calls are decided one after the other.
 ///
-/// More than one call requires the packed layout.
+/// There may be several calls only in the packed layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CallCosts<'a> {
     /// `calls` calls of one cost. If fewer than `least` of them would be allowed, none is.

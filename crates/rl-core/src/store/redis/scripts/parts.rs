@@ -21,7 +21,8 @@ const DECIDE_PARTS: &str = include_str!("parts.lua");
 const PART: &str = include_str!("part.lua");
 const READABLE_PART: &str = include_str!("readable_part.lua");
 
-/// The names that all parts share.
+/// The first line of a script of several parts: the local variables that the code of all parts
+/// uses.
 const HEAD: &str = "local server_time, MAX_UNITS, LATEST = now, 9007199254740991, 4503599627370496";
 
 static ANY_PARTS: LazyLock<Script> = LazyLock::new(|| packed(&[]));

@@ -39,7 +39,7 @@ const SHARDS: usize = 64;
 #[derive(Clone)]
 pub(crate) struct DenialCache<S> {
     inner: S,
-    /// `None` if the cache is switched off.
+    /// The cached denials, or `None` if the cache is switched off.
     denials: Option<Arc<Denials>>,
     clock: Arc<MonotonicClock>,
 }

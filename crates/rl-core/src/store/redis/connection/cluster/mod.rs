@@ -36,7 +36,8 @@ const MAX_REDIRECTS: usize = 16;
 /// The delay before a command is sent again while its slot is being migrated.
 const MIGRATION_DELAY: Duration = Duration::from_millis(2);
 
-/// The number of such delays: one second in total. The deadline of a decision is earlier.
+/// The maximum number of these delays for one command: one second in total. The deadline of a
+/// decision usually ends the wait earlier.
 const MAX_MIGRATION_DELAYS: usize = 500;
 
 /// The shortest time between two refreshes of the slot map.

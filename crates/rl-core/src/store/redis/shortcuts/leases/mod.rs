@@ -92,7 +92,8 @@ struct LeaseRefill {
 
 /// The result of a refill.
 struct Refilled {
-    /// `None` if other tasks have spent the units in the meantime, and the server may have more.
+    /// The decision, or `None` if other tasks have spent the units in the meantime and the server
+    /// may have more.
     decision: Option<Decision>,
     /// The units that were leased.
     units: u64,

@@ -47,7 +47,7 @@ pub(super) struct ActiveLease {
 
 /// The result of [`LeaseSlot::add`].
 pub(super) struct Added {
-    /// `None` if too few units are left in the slot, and the server may have more.
+    /// The decision, or `None` if too few units are left in the slot and the server may have more.
     pub(super) decision: Option<Decision>,
     /// The lease that had already expired when the units were added.
     pub(super) expired: Option<ActiveLease>,
