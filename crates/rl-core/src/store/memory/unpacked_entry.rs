@@ -31,8 +31,7 @@ pub(super) struct UnpackedEntry {
     windows: Option<Box<SteadyWindows>>,
 }
 
-/// The time in µs for which an entry with an empty log is kept. A subject that acquires one permit
-/// after another then needs no new entry for each of them.
+/// The µs for which an entry with an empty log is kept, so that the next permit needs no new one.
 const EMPTY_IS_KEPT: u64 = 1_000_000;
 
 /// The states beside the cells of the policy.
