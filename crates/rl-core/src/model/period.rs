@@ -47,7 +47,7 @@ impl Period {
     pub const DAY: Self = Self::known(86_400_000);
     /// Seven days. Windows that are aligned to the clock begin on Monday.
     pub const WEEK: Self = Self::known(604_800_000);
-    /// 30 days (2 592 000 s). With windows that are aligned to the clock, the calendar month.
+    /// 30 days (2 592 000 s). Windows that are aligned to the clock are calendar months.
     pub const MONTH: Self = Self::known(2_592_000_000);
 
     /// The longest period: 100 years of 365 days.

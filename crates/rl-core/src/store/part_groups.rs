@@ -15,7 +15,7 @@ pub(crate) struct PartGroup<'a, K> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) subject: &'a Subject,
     pub(crate) policy: &'a Policy,
-    /// The sum of the costs.
+    /// The sum of the costs of these parts.
     pub(crate) cost: Cost,
     pub(crate) is_shadow: bool,
 }

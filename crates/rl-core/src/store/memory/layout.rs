@@ -108,7 +108,7 @@ fn are_equal(one: &[u64; LANES], other: &[u64; LANES]) -> bool {
 pub(super) struct LayoutId(NonZeroU8);
 
 impl LayoutId {
-    /// The id in an entry whose layout is not set yet.
+    /// The id in a new entry, until the layout of the entry is set.
     pub(super) const FIRST: Self = Self(NonZeroU8::MIN);
 
     const fn index(self) -> usize {

@@ -42,7 +42,7 @@ pub(crate) trait Execute: Layer {
     ) -> impl Future<Output = Result<Vec<Option<ScriptReply>>, StoreError>> + Send;
 }
 
-/// The call of a request of several parts.
+/// The script call that decides a request of several parts, and the data by which its reply is read.
 pub(crate) struct PartsCall {
     command: Command,
     parts: Vec<EncodedPart>,
