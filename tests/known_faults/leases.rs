@@ -155,8 +155,8 @@ async fn one_task_returns_the_idle_units_of_all_subjects() {
     }
 }
 
-/// This covers both scripts that decide: the short one, and the one for a subject with counts of
-/// another policy.
+/// The test covers both scripts that decide: the short one, and the one for a subject with counts
+/// of another policy.
 #[tokio::test]
 async fn a_denied_request_charges_nothing_when_units_are_leased() {
     let (server, clock) = (RedisServer::start(), clock());
@@ -175,7 +175,7 @@ async fn a_denied_request_charges_nothing_when_units_are_leased() {
         let limit = denied.limits().next().unwrap();
         assert_eq!((denied.is_allowed(), limit.used(), limit.remaining()), (false, 7, 3));
         assert_eq!(used(&plain, subject, &policy).await, 7, "{name}");
-        // Concurrent requests share script calls.
+        // Concurrent requests share script calls, which must not charge anything either.
         let crowd = join_all((0..40).map(|n| decide(&a, subject, &policy, 4 + n % 3))).await;
         assert!(crowd.iter().all(|decision| !decision.is_allowed()));
         assert_eq!(used(&plain, subject, &policy).await, 7, "{name}");

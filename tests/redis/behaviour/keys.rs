@@ -114,7 +114,8 @@ async fn keys_expire_with_their_windows() {
             let address = format!("198.51.{}.{}", visitor / 250, visitor % 250);
             last = Some(check(&limiter, &Subject::new(Realm::Ip, &address)).await.at());
         }
-        // Redis deletes a key only after its last millisecond.
+        // Redis deletes a key only after its last millisecond, so the test waits until two
+        // milliseconds after the window.
         let end = last.unwrap().plus_micros(1_002_000);
         operator.wait_until(end).await;
         let keys: Vec<String> = operator.query("KEYS *").await;

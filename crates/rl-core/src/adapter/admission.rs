@@ -47,7 +47,8 @@ impl RequestContext {
         request: &dyn RequestInfo,
         is_nested: bool,
     ) -> Self {
-        // The position of a rule rotates the hash, because two rules may count the same subject.
+        // The hash is rotated by the position of its rule. Otherwise the hashes of two rules that
+        // count the same subject would cancel out.
         let hashes = parts
             .subjects()
             .map(|(place, subject)| SUBJECTS.hash(subject).rotate_left(place as u32 + 1));

@@ -92,7 +92,8 @@ impl Faulty {
     fn policy(&self, policy: &Policy) -> Policy {
         let change = |text: String| match self.fault {
             Fault::IgnoresRequests => text.replace(":requests", ""),
-            // Policies of a single limit stay correct.
+            // This fault leaves policies of a single limit correct, so only policies of several
+            // limits can detect it.
             Fault::CountsRequestsAsUnits if policy.limits().len() > 1 => {
                 text.replace(":requests", "")
             }

@@ -29,7 +29,8 @@ pub(super) fn token<'a>(
     let Some(value) = request.only_header("authorization")? else { return Ok(None) };
     let after_scheme = |text: &'a [u8]| {
         let (start, rest) = text.split_at_checked(scheme.len())?;
-        // `Bearers x` has another scheme, and readers disagree about `Bearer:x`.
+        // The scheme must end here: `Bearers x` has another scheme. `Bearer:x` is ambiguous,
+        // because readers disagree about it.
         let is_whole = rest.first().is_none_or(|b| !is_token_byte(*b));
         (is_whole && start.eq_ignore_ascii_case(scheme.as_bytes())).then_some(rest)
     };

@@ -100,7 +100,7 @@ impl CompiledWindows {
     /// Returns the end of the window whose first charge was at `since`. Both times are relative.
     #[inline]
     pub(super) const fn end(&self, lane: usize, since: u64, now: PackedTime) -> u64 {
-        // `since` is not after `now`.
+        // The subtraction cannot overflow, because `since` is never after `now`.
         let first_charge = now.absolute - (now.relative - since);
         since + self.alignment[lane].open_for(self.duration[lane], first_charge)
     }

@@ -140,7 +140,7 @@ fn a_successful_probe_closes_it() {
     opened(&circuit, 0);
     assert!(circuit.succeeded(admit(&circuit, 100).unwrap(), || 100));
     assert_eq!(circuit.snapshot().phase(), Phase::Closed);
-    // The count of consecutive failures starts at zero again.
+    // Consecutive failures are counted from zero again, so one failure does not open the breaker.
     circuit.failed(circuit.snapshot(), DOWN, 101, 0);
     assert_eq!(circuit.snapshot().phase(), Phase::Failing);
 }

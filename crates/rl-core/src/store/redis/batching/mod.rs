@@ -189,7 +189,7 @@ impl<E: Execute> Batcher<E> {
                     Some((costs, calls)) => {
                         subjects.push((costs, SubjectBatch { subject, group, calls }));
                     }
-                    // All its requests were cancelled.
+                    // All requests of this subject were cancelled.
                     None => drop(queue.subjects.swap_remove(&subject.key)),
                 }
             }

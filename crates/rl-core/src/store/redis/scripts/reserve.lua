@@ -5,7 +5,8 @@
 local uncharged, granted = 0, 0
 if type(reply) == 'string' then uncharged, granted = struct.unpack('>I2I7', reply, 3) end
 if granted == 0 and is_settled then
-  -- decide.lua stores no state if nothing was charged.
+  -- decide.lua stores no state if nothing was charged, but the refunds of expired reservations must
+  -- be stored.
   save()
 end
 if granted > 0 and reserved_for > 0 then
