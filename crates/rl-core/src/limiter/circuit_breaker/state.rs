@@ -30,8 +30,8 @@ pub(super) const FAILURE_THRESHOLD: u64 = 3;
 pub(super) const FIRST_WAIT: u64 = 100;
 
 /// The longest wait before a probe, in milliseconds. Limits must apply again within a second after
-/// the store has recovered. Even if a probe fails just before the recovery, two more probes fit into
-/// that second.
+/// the store has recovered. Even if a probe fails just before the recovery, two more probes fit
+/// into that second.
 pub(super) const LONGEST_WAIT: u64 = 200;
 
 /// The time without a failure that closes the breaker, in milliseconds. If one part of a cluster is

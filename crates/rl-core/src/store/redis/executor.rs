@@ -42,7 +42,8 @@ pub(crate) trait Execute: Layer {
     ) -> impl Future<Output = Result<Vec<Option<ScriptReply>>, StoreError>> + Send;
 }
 
-/// The script call that decides a request of several parts, and the data by which its reply is read.
+/// The script call that decides a request of several parts, and the data by which its reply is
+/// read.
 pub(crate) struct PartsCall {
     command: Command,
     parts: Vec<EncodedPart>,
