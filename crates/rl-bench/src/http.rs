@@ -35,7 +35,7 @@ const ENDLESS: u32 = 1_000_000_000;
 const PRESSED: u32 = 100;
 const TRIES: usize = 25;
 
-/// The indices of three servers in the list that `start` returns.
+/// The indices of servers in the list that `start` returns.
 const AXUM: usize = 1;
 const OURS_ON_AXUM: usize = 4;
 const ACTIX: usize = 8;

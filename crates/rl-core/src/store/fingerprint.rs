@@ -37,7 +37,7 @@ use crate::store::Namespace;
 /// invertible function, which keeps distinct values distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    // The second lane is stored after it was mixed.
+    // The second lane is stored as it is after the mixing.
     lanes: [u64; 2],
 }
 
