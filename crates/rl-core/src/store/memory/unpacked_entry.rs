@@ -225,9 +225,8 @@ impl UnpackedEntry {
         if self.foreign().is_empty() && self.has_states_of(policy) {
             return Ok(());
         }
-        let counts = |id, expires| {
-            at < expires && !policy.limits().iter().any(|named| named.state_id() == id)
-        };
+        let is_foreign = |id| !policy.limits().iter().any(|named| named.state_id() == id);
+        let counts = |id, expires| at < expires && is_foreign(id);
         let own = self.policy.limits().iter().zip(self.policy.plan().steps());
         // An unused state has expired.
         let own = own.filter(|(named, step)| counts(named.state_id(), step.expires(self.states())));
