@@ -394,7 +394,8 @@ fn every_known_fault_names_tests_that_exist() {
     }
 }
 
-/// If no test has the name, the command in a row of SECURITY.md runs nothing.
+/// Each row of SECURITY.md gives a command `tests/run NAME`. If no test has that name, the command
+/// runs nothing.
 #[test]
 fn every_attack_names_a_test_that_exists() {
     let sources: String =

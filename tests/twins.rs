@@ -139,7 +139,7 @@ fn policy(algorithms: Vec<&'static str>) -> impl Strategy<Value = Policy> {
                 kept.push(limit);
             }
         }
-        // By default, limits of the same period have the same name.
+        // By default, limits of the same period have the same name, so they are numbered here.
         let numbered = kept.into_iter().enumerate();
         let policy = numbered.fold(Policy::builder(), |policy, (i, limit)| {
             policy.named(&format!("limit-{i}"), limit)
@@ -198,8 +198,8 @@ struct Past {
 }
 
 impl Step {
-    /// Returns the same step with a short pause before it, so that the effects of many steps are
-    /// still present.
+    /// Reduces the pause before this step to less than 0.7 s, so that the effects of many earlier
+    /// steps still count.
     fn calm(mut self) -> Self {
         if let Advance::By(micros) = self.advance {
             self.advance = Advance::By(micros.rem_euclid(700_000));

@@ -219,7 +219,7 @@ fn network(text: &str) -> Result<IpNet, InvalidMatch> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
     One(Box<str>),
-    // With the dot before the domain.
+    // The domain with a dot before it, which ends the name of every host below the domain.
     Below(Box<str>),
 }
 

@@ -228,7 +228,7 @@ impl UnpackedEntry {
         let is_foreign = |id| !policy.limits().iter().any(|named| named.state_id() == id);
         let counts = |id, expires| at < expires && is_foreign(id);
         let own = self.policy.limits().iter().zip(self.policy.plan().steps());
-        // An unused state has expired.
+        // A state without counts has already expired, so it is left out.
         let own = own.filter(|(named, step)| counts(named.state_id(), step.expires(self.states())));
         let left = self.foreign().iter().filter(|state| counts(state.id, state.expires));
         if own.count() + left.count() > MAX_FOREIGN_STATES { Err(TooManyStates) } else { Ok(()) }

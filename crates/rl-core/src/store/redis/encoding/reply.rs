@@ -54,7 +54,8 @@ impl CallResult {
         let CallArgs { policy, mode, cost } = args;
         let Self { uncharged, granted, states } = self;
         let required = |place| match *granted {
-            // A part in shadow is denied the units that the others were granted.
+            // The request is allowed although this part granted nothing, so the part is in shadow.
+            // Its limits are evaluated for the whole cost.
             0 if is_allowed => Mode::Check.required(cost),
             granted => mode.required_after(cost, granted, uncharged.contains(place)),
         };

@@ -68,7 +68,7 @@ impl AlgorithmParts {
             }
             Kind::WeekWindow => (
                 include_str!("algorithms/clock_window.lua"),
-                // The epoch was on a Thursday.
+                // The epoch was a Thursday, three days after the beginning of a week.
                 "now - (now + 259200000000) % period_i + period_i",
             ),
             Kind::MonthWindow => (include_str!("algorithms/clock_window.lua"), "month_end(now)"),

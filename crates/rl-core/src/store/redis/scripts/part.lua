@@ -10,7 +10,7 @@ for i, slot in ipairs(slots) do
   slot.in_shadow = floor(shadow / 2 ^ (i - 1)) % 2 == 1
   slot.counts_requests = floor(requests / 2 ^ (i - 1)) % 2 == 1
 end
--- Keys expire by the time of the server, also if the decision is made at a later time.
+-- Keys expire by the time of the server, even if the decision is made for a later time.
 clock = server_time
 local part = { cost = cost, mode = mode, now = now, is_full = #foreign > 16 }
 

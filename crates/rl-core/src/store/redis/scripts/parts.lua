@@ -13,8 +13,8 @@
 --             the states as they would be stored, and the waits of logs (see decide.lua)
 --
 -- `read_part` reads and checks a part. All parts are read before one is written, because a script is
--- not rolled back. The time of the decision is the latest of the last changes of all parts, if the
--- clock has stepped back.
+-- not rolled back. If the clock has stepped back, the time of the decision is the latest time at
+-- which a part was changed.
 local flags, parts, at = ARGV[1], {}, server_time
 repeat
   local first, time = 1, at
@@ -36,7 +36,8 @@ local mode, is_allowed, common = parts[1].mode, true, 9007199254740992
 for _, part in ipairs(parts) do
   part.free = part.available()
   if not part.in_shadow and mode ~= 3 and part.cost > part.free then
-    -- Of a cost that not all parts grant, each part is charged as much as the scarcest one grants.
+    -- If a part cannot grant the whole cost, each part is charged only the units that all parts
+    -- grant.
     if mode == 1 and part.free > 0 then common = math.min(common, part.free) else is_allowed = false end
   end
 end
