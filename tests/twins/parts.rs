@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The number of random requests in each run. `RL_TWIN_STEPS` sets another number.
+/// The number of random requests on one timeline.
 const REQUESTS_PER_TIMELINE: usize = 25;
 const SUBJECTS: usize = 3;
 
@@ -33,8 +33,8 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     prop::collection::vec((policy, prop::bool::weighted(0.15)), 1..=4)
 }
 
-/// The clock never steps back here: the store in memory drops the states of a subject when all have
-/// expired, and the tests let Redis keep them for longer.
+/// Generates random requests. Their times never step back: the store in memory drops the states of
+/// a subject when all have expired, and the tests let Redis keep them for longer.
 fn requests() -> impl Strategy<Value = Vec<Request>> {
     let advance = prop_oneof![
         2 => Just(0_i64),
