@@ -19,6 +19,5 @@
 local floor, ceil, min, max_of = math.floor, math.ceil, math.min, math.max
 local algorithms, cell_counts = {}, {}
 local last, gone = 0, 0
--- In this table, buckets of sliding windows have 7 bytes, which suffice for every count. They are
--- converted from and to the stored size when states are read and written.
-local bucket_size = 7
+-- The number of bytes of an older bucket of a sliding window. slots.lua sets it.
+local bucket_size

@@ -114,17 +114,13 @@ local function format_of(all, width)
   return table.concat(formats)
 end
 
--- Returns the units of each bucket in a string of older buckets with `size` bytes each.
-local function bucket_units(older, size)
-  local count = #older / size
-  local units = { struct.unpack('>' .. string.rep('I' .. size, count), older) }
-  units[count + 1] = nil
-  return units
-end
-
--- Returns a string of older buckets with these units, in `size` bytes each.
-local function bucket_string(units, size)
-  return struct.pack('>' .. string.rep('I' .. size, #units), unpack(units))
+-- Returns a string of older buckets with `size` bytes each, from one with `old_size` bytes each. If
+-- `size` is smaller, the units of each bucket must fit.
+local function resized(older, old_size, size)
+  if size == old_size then return older end
+  local bytes = string.rep('.', min(size, old_size))
+  local wanted = size < old_size and string.rep('.', old_size - size) .. '(' .. bytes .. ')' or bytes
+  return (string.gsub(older, wanted, string.rep('\0', max_of(0, size - old_size)) .. '%1'))
 end
 
 -- Reads the time and the cells of slots from a stored value. Returns the time, or nothing if the
@@ -143,7 +139,7 @@ local function read_cells(bytes, at, read, width)
       slot[cell], next_value = value, next_value + 1
       is_ours = is_ours and (type(value) == 'string' or value <= MAX_UNITS)
     end
-    if slot.kind == 5 then slot[5] = bucket_string(bucket_units(slot[5], width), bucket_size) end
+    if slot.kind == 5 then slot[5] = resized(slot[5], width, bucket_size) end
     is_ours = is_ours and algorithms[slot.kind]('valid', slot)
   end
   return is_ours and last or nil
@@ -152,7 +148,7 @@ end
 -- Sets the state of a slot to that of an unused limit.
 local function clear(slot)
   for cell = 1, cell_counts[slot.kind] do slot[cell] = 0 end
-  if slot.kind == 5 then slot[5] = string.rep('\0', 7 * ceil(slot.period / slot.extra)) end
+  if slot.kind == 5 then slot[5] = string.rep('\0', bucket_size * ceil(slot.period / slot.extra)) end
 end
 
 -- Brings the cells of all slots to a later time.
@@ -175,10 +171,14 @@ local function read_constants(at)
   return at
 end
 
-local is_ours = true
+local is_ours, width = true, stored and string.byte(stored, 2)
+-- The larger width suffices for all older buckets, because charges of this call only count in the
+-- newest one.
+bucket_size = string.byte(shape, 2)
+if width and width <= 7 then bucket_size = max_of(bucket_size, width) end
 for _, slot in ipairs(slots) do clear(slot) end
 if stored then
-  local width, others, from = string.byte(stored, 2), nil, nil
+  local others, from
   if string.sub(stored, 1, #shape) == shape then
     others, from = slots, #shape + 1
   elseif string.byte(stored, 1) == 4 and width and width >= 1 and width <= 7 then
@@ -229,22 +229,32 @@ local function lifetime()
   return max_of(1, ceil((now + lasts - clock) / 1000)) + linger
 end
 
+-- Returns the number of bytes that each older bucket of a slot needs, or `bytes` if it needs fewer.
+local function bytes_of_buckets(slot, bytes)
+  local older = slot[5]
+  local units = { struct.unpack('>' .. string.rep('I' .. bucket_size, #older / bucket_size), older) }
+  -- The last value is the position behind the buckets.
+  units[#units] = 0
+  return bytes_of(max_of(unpack(units)), bytes)
+end
+
 -- Returns the stored form of the states of these slots. `code` is the part of their shape after the
--- width.
-local function pack(all, code)
-  local width, values, windows = string.byte(shape, 2), { now }, {}
-  for i, slot in ipairs(all) do
+-- width. `least` is the least number of bytes of an older bucket. Without it, each is read, which
+-- takes long.
+local function pack(all, code, least)
+  local width, values = string.byte(shape, 2), { now }
+  for _, slot in ipairs(all) do
     if slot.kind < 5 then width = bytes_of(slot[2], width) end
     if slot.kind == 4 then width = bytes_of(slot[3], width) end
     if slot.kind == 5 then
-      windows[i] = bucket_units(slot[5], bucket_size)
       -- The newest bucket will become an older one, so the width must suffice for it too.
-      width = bytes_of(max_of(slot[4], unpack(windows[i])), width)
+      width = bytes_of(slot[4], max_of(width, least or 1))
+      if width < bucket_size then width = bytes_of_buckets(slot, width) end
     end
   end
-  for i, slot in ipairs(all) do
+  for _, slot in ipairs(all) do
     for cell = 1, cell_counts[slot.kind] do values[#values + 1] = slot[cell] end
-    if windows[i] then values[#values] = bucket_string(windows[i], width) end
+    if slot.kind == 5 then values[#values] = resized(slot[5], bucket_size, width) end
   end
   return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(4, width), code, unpack(values))
 end
@@ -252,7 +262,7 @@ end
 -- Returns the states of the policy for a reply, and for each log the time at which the required
 -- units will be available.
 local function reply_states()
-  local reply = { pack(slots, string.sub(shape, 3)) }
+  local reply = { pack(slots, string.sub(shape, 3), bucket_size) }
   for _, slot in ipairs(slots) do
     if slot.kind > 7 then reply[#reply + 1] = struct.pack('>I7', sliding_log.passes_at(slot)) end
   end
@@ -261,9 +271,11 @@ end
 
 -- Stores the states, together with the foreign states that still count.
 local function save()
-  local all, code = slots, string.sub(shape, 3)
+  -- Beside foreign states the width is not reduced: they have many buckets, and the fast path cannot
+  -- read the value in any case.
+  local all, code, least = slots, string.sub(shape, 3), nil
   if #foreign > 0 then
-    all, code = {}, ''
+    all, code, least = {}, '', bucket_size
     -- After a refund or a reset there may be more than 16 foreign states. In that case, unused
     -- states of the policy are not stored, so that no value holds more than 32 states.
     for _, slot in ipairs(slots) do
@@ -273,5 +285,5 @@ local function save()
     for _, slot in ipairs(all) do code = code .. slot.tag end
     code = string.char(128 + #all) .. code
   end
-  redis.call('SET', KEYS[1], pack(all, code), 'PX', lifetime())
+  redis.call('SET', KEYS[1], pack(all, code, least), 'PX', lifetime())
 end
