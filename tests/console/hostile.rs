@@ -79,7 +79,7 @@ async fn a_user_without_roles_sees_nothing() {
     }
 }
 
-/// Every edit of a viewer is refused by the server, whatever the page shows.
+/// The server refuses every edit by a viewer, whatever the page shows.
 #[tokio::test]
 async fn every_edit_of_a_viewer_is_refused() {
     let house = House::new().await;

@@ -74,7 +74,6 @@ async fn a_request_over_a_limit_in_shadow_passes_with_a_warning() {
     }
 }
 
-/// OT50: an enforced limit.
 #[tokio::test]
 async fn a_request_over_an_enforced_limit_is_rejected_until_the_window_ends() {
     let bank = signup(Mode::Enforce, [2, 5, OFF, OFF]);

@@ -243,6 +243,6 @@ pub enum ZeroMeans {
     /// No call is allowed.
     #[default]
     Blocked,
-    /// There is no limit, as for −1. Older open banking systems use 0 with this meaning.
+    /// Like −1: no limit. Older open banking systems use 0 in this way.
     Unlimited,
 }

@@ -66,7 +66,7 @@ impl KeyExtractor for ClientAddress {
         Ok(self.resolve(request).map(|resolved| match resolved.address() {
             IpAddr::V4(address) => Subject::new(Realm::Ip, text_of_v4(address, &mut [0; 16])),
             IpAddr::V6(_) => {
-                // The longest text: eight groups of four digits, and a prefix of three.
+                // The longest text: eight groups of four digits, seven colons, and `/128`.
                 let mut id = ArrayString::<43>::new();
                 write!(id, "{resolved}").expect("43 bytes hold any address");
                 Subject::new(Realm::Ip, &id)

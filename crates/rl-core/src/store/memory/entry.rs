@@ -99,7 +99,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Decides under more than six fixed windows with one comparison, which nearly always suffices.
+    /// Tries to decide for an entry with more than six fixed windows by one comparison.
     ///
     /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]

@@ -120,8 +120,8 @@ fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 6
     });
-    // If a new subject inspected only one entry, one in eight would inspect a regular subject, and
-    // evict it.
+    // If each new subject inspected only one entry, one new subject in eight would find a regular
+    // subject there, and evict it.
     assert!(remaining.count() >= 60);
 }
 

@@ -174,8 +174,8 @@ impl Sentinels {
                 let Ok(Ok(named)) = found else { continue };
                 let mut current = this.lock_current();
                 if current.as_ref().is_some_and(|current| *current != named) {
-                    // The next connection sets the address. Until then there is nothing to compare,
-                    // so the generation ends only once.
+                    // The address is cleared, so that later polls do not end the generation again.
+                    // The next connection sets it.
                     *current = None;
                     generation.advance();
                 }

@@ -1,5 +1,5 @@
--- One part of a request: its limits, judged and charged apart from the other parts. This text stands
--- at the end of the function that reads a part (see parts.lua).
+-- One part of a request: its limits, judged and charged apart from the other parts. This file is
+-- the end of the body of the function that reads a part (see parts.lua).
 --
 -- ARGV      shape, plan and format of the part. The plan is that of decide.lua, for one call
 --

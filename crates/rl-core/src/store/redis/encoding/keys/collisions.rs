@@ -190,7 +190,7 @@ proptest! {
         }
     }
 
-    /// Checks that the realm and the id of a key cannot be divided in another way.
+    /// Checks that a text that is divided into realm and id at two places gives different keys.
     #[test]
     fn parts_do_not_run_together(text in "[a|:~%{}]{0,12}", one in 0..=12_usize, two in 0..=12_usize) {
         let (one, two) = (one.min(text.len()), two.min(text.len()));
