@@ -29,6 +29,8 @@ impl Decision {
         self.origin == Origin::Shadow
             && self
                 .parts()
-                .any(|part| !part.is_shadow() && part.limits().any(|limit| limit.is_over()))
+                .filter(|part| !part.is_shadow())
+                .flat_map(|part| part.limits())
+                .any(|limit| limit.is_over() && !limit.limit().is_shadow())
     }
 }

@@ -19,6 +19,12 @@ impl<'a> Counters<'a> {
             None => part,
         }
     }
+
+    /// Returns whether both identify the same counters. `own` is the namespace of the limiter.
+    pub(super) fn is_same(self, other: Counters<'_>, own: &Namespace) -> bool {
+        self.subject == other.subject
+            && self.namespace.unwrap_or(own) == other.namespace.unwrap_or(own)
+    }
 }
 
 impl<'a> From<&'a Subject> for Counters<'a> {

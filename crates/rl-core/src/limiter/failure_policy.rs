@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::charges::summed_costs;
 use super::operation::Operation;
 use crate::decision::{Decision, Origin, PartStatus, RetryAfter};
-use crate::model::{FailureKind, StoreError};
+use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::Policy;
-use crate::store::{Part, Store};
+use crate::store::{Namespace, Part, Store};
 
 /// The handling of requests that the store cannot decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,16 +83,17 @@ impl FailurePolicy {
     /// Decides a request with the result of the fallback, after `failure` of the store.
     ///
     /// The fallback cannot decide if it fails, or if this instance's share of a limit of `parts` is
-    /// too small.
+    /// too small. `own` is the namespace of parts that name none.
     pub(super) fn after_fallback(
         self,
         result: Result<Decision, StoreError>,
+        own: &Namespace,
         parts: &[Part<'_>],
         operation: Operation,
         failure: FailureKind,
     ) -> Decision {
         let failure = match result {
-            Ok(decision) if !exceeds_share(&decision, parts, operation) => {
+            Ok(decision) if !exceeds_share(&decision, own, parts, operation) => {
                 return decision.into_fallback(failure);
             }
             Ok(_) => failure,
@@ -156,19 +158,28 @@ pub(super) struct Fallback {
 
 /// Returns whether the shares can never grant a cost that the whole limits of `parts` could grant.
 /// Such a request must not be denied as over its limits.
-fn exceeds_share(decision: &Decision, parts: &[Part<'_>], operation: Operation) -> bool {
-    let could_grant = |(status, part): (PartStatus<'_>, &Part<'_>)| {
-        let needed = operation.needed(part.cost);
+///
+/// The costs of parts with the same counters are added, because a store charges them together.
+fn exceeds_share(
+    decision: &Decision,
+    own: &Namespace,
+    parts: &[Part<'_>],
+    operation: Operation,
+) -> bool {
+    let could_grant = |((status, part), cost): ((PartStatus<'_>, &Part<'_>), Cost)| {
+        let needed = operation.needed(cost);
         let mut limits = status.limits().filter(|limit| !limit.limit().is_shadow());
         limits.all(|limit| {
             let whole = part.policy.position(limit.name());
             let whole = whole.map(|place| part.policy.limits()[place].limit());
-            whole.is_some_and(|whole| whole.capacity() >= needed.max(1))
+            whole.is_some_and(|whole| whole.capacity() >= whole.units(needed).max(1))
         })
     };
-    !decision.is_allowed()
-        && decision.retry_after() == RetryAfter::Never
-        && decision.parts().zip(parts).filter(|(_, part)| !part.is_shadow()).all(could_grant)
+    if decision.is_allowed() || decision.retry_after() != RetryAfter::Never {
+        return false;
+    }
+    let mut all = decision.parts().zip(parts).zip(summed_costs(own, parts));
+    all.all(|(part, cost)| part.1.is_shadow() || could_grant((part, cost)))
 }
 
 impl fmt::Debug for Fallback {

@@ -3,6 +3,7 @@
 mod administration;
 mod build_error;
 mod builder;
+mod charges;
 mod circuit_breaker;
 mod counters;
 mod damaged_subjects;

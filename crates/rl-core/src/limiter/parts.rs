@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::administration::reset_named;
-use super::counters::Counters;
+use super::charges::{Charge, ChargedPart};
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::pipeline::Pipeline;
@@ -150,7 +148,8 @@ impl RateLimiter {
     /// part.
     ///
     /// Call it once for each decision, with the parts of the request. At most the charged units of a
-    /// part are refunded, and only those that still count.
+    /// part are refunded, and only those that still count. Parts with the same counters are refunded
+    /// together: a limit that counts requests is refunded only if all their units are.
     ///
     /// # Errors
     ///
@@ -161,18 +160,15 @@ impl RateLimiter {
         decision: &Decision,
         units: &[u64],
     ) -> StoreFuture<()> {
-        let refunds: SmallVec<[_; 4]> = parts
-            .iter()
-            .zip(units)
-            .enumerate()
-            .filter_map(|(index, (part, units))| {
-                let decision = decision.of_part(index)?;
-                let (units, stores) = ((*units).min(decision.charged()), &self.pipeline.stores);
-                let counters = Counters::from(part);
-                Some(stores.refund(&decision, counters, RefundOf::All, decision.at(), units))
-            })
-            .collect();
-        refunds.into_iter().fold(MaybeReady::ready(Ok(())), both)
+        let stores = &self.pipeline.stores;
+        let refund = |Charge { counters, decision, parts }: Charge<'_>| {
+            let of_part =
+                |part: &ChargedPart| units.get(part.index).map_or(0, |u| part.units.min(*u));
+            let units = parts.iter().map(of_part).fold(0, u64::saturating_add);
+            stores.refund(&decision, counters, RefundOf::All, decision.at(), units)
+        };
+        let charges = Charge::of_parts(&stores.namespace, parts, decision);
+        charges.into_iter().map(refund).fold(MaybeReady::ready(Ok(())), both)
     }
 
     /// Returns the status of each limit of a part. Charges nothing, and the failure policy does not

@@ -222,7 +222,7 @@ impl Pipeline {
     fn deny_by_policy(&self, parts: &[Part<'_>], operation: Operation) -> Option<Decision> {
         // A limiter in shadow denies nothing. Work that is already done cannot be denied either.
         let is_enforced = !self.failure_policy.is_shadow && operation.mode != Mode::Charge;
-        policy_denial::deny(parts, operation, &*self.clock).filter(|_| is_enforced)
+        policy_denial::deny(&self.stores, parts, operation, &*self.clock).filter(|_| is_enforced)
     }
 
     /// Denies a request if the policy of a part alone denies it.
@@ -356,14 +356,14 @@ impl Pipeline {
         let shares: Vec<_> = parts.iter().map(|part| fallback.share.of(part.policy)).collect();
         let shared = parts.iter().zip(&shares).map(|(part, policy)| Part { policy, ..*part });
         let shared: Vec<_> = shared.collect();
-        let (mode, reserves) = (operation.mode, operation.reserves);
-        let result = self.stores.decide(&*fallback.store, &shared, mode, reserves);
+        let result =
+            self.stores.decide(&*fallback.store, &shared, operation.mode, operation.reserves);
         let result = self.in_flight.limit(self.stores.within_deadline(result));
-        let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
+        let (this, owned, policy) = (Arc::clone(self), OwnedParts::new(parts), self.failure_policy);
         result.map(move |result| {
-            let parts = owned.as_parts();
+            let (parts, own) = (owned.as_parts(), &this.stores.namespace);
             this.events.fallback_concluded(result.as_ref().err());
-            let decision = this.failure_policy.after_fallback(result, &parts, operation, failure);
+            let decision = policy.after_fallback(result, own, &parts, operation, failure);
             this.finish(&parts, operation, decision)
         })
     }

@@ -1,34 +1,49 @@
 //! Denials that need no counter: by blocks, limits of 0, and costs above every capacity.
 
+use smallvec::SmallVec;
+
+use super::charges::summed_costs;
 use super::operation::Operation;
+use super::stores::Stores;
 use crate::decision::Decision;
-use crate::store::Part;
+use crate::model::Cost;
+use crate::store::{Namespace, Part};
 use crate::time::Clock;
 
-/// Returns the denial of a request that the policy of one of its parts alone denies.
+/// Returns the denial of a request that the policy of one of its parts alone denies. `stores`
+/// state the namespace of parts that name none.
+///
+/// Returns `None` for a request of too many parts, which is a configuration failure.
 pub(super) fn deny(
+    stores: &Stores,
     parts: &[Part<'_>],
     operation: Operation,
     clock: &dyn Clock,
 ) -> Option<Decision> {
-    let may_deny = |part: &Part<'_>| part.policy.may_deny_alone(operation.needed(part.cost));
-    match parts {
-        [part] if part.is_plain() => {
-            if may_deny(part) {
-                find_reason(part, operation, clock)
-            } else {
-                None
-            }
-        }
-        parts if parts.iter().any(may_deny) => find_reason_of_parts(parts, operation, clock),
-        _ => None,
+    if let [part] = parts
+        && part.is_plain()
+    {
+        let needed = operation.needed(part.cost);
+        return if part.policy.may_deny_alone(needed) {
+            find_reason(part, needed, clock)
+        } else {
+            None
+        };
+    }
+    // A policy that grants the cost of all parts together also grants that of some of them.
+    let total = parts.iter().map(|part| part.cost.units()).fold(0, u64::saturating_add);
+    let needed = operation.needed(Cost::new(total));
+    let may_deny = parts.iter().any(|part| part.policy.may_deny_alone(needed));
+    if may_deny && parts.len() <= Part::MAX {
+        find_reason_of_parts(&stores.namespace, parts, operation, clock)
+    } else {
+        None
     }
 }
 
 #[cold]
-fn find_reason(part: &Part<'_>, operation: Operation, clock: &dyn Clock) -> Option<Decision> {
+fn find_reason(part: &Part<'_>, needed: u64, clock: &dyn Clock) -> Option<Decision> {
     let Part { policy, cost, .. } = *part;
-    let needed = operation.needed(cost);
     if let Some(block) = policy.block() {
         let now = clock.now();
         if block.holds_at(now) {
@@ -40,21 +55,31 @@ fn find_reason(part: &Part<'_>, operation: Operation, clock: &dyn Clock) -> Opti
 
 /// Returns the denial of a request that an enforced part denies alone. It reports the other parts as
 /// unused.
+///
+/// The costs of parts with the same counters are added, because a store charges them together.
 #[cold]
 fn find_reason_of_parts(
+    own: &Namespace,
     parts: &[Part<'_>],
     operation: Operation,
     clock: &dyn Clock,
 ) -> Option<Decision> {
     let mut is_denied = false;
+    let costs = summed_costs(own, parts);
+    let needed = costs.into_iter().map(|cost| operation.needed(cost));
+    let needed: SmallVec<[u64; 4]> = needed.collect();
+    if !parts.iter().zip(&needed).any(|(part, needed)| part.policy.may_deny_alone(*needed)) {
+        return None;
+    }
     let statuses: Vec<_> = parts
         .iter()
-        .map(|part| match find_reason(part, operation, clock) {
+        .zip(needed)
+        .map(|(part, needed)| match find_reason(part, needed, clock) {
             Some(denial) => {
                 is_denied |= !part.is_shadow();
                 denial
             }
-            None => Decision::never_granted(part.policy, part.cost, operation.needed(part.cost)),
+            None => Decision::never_granted(part.policy, part.cost, needed),
         })
         .collect();
     is_denied.then(|| Decision::of_parts(Part::flags(parts), statuses))

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use super::charges::Charge;
 use super::circuit_breaker::{CallToken, CircuitBreaker};
 use super::counters::Counters;
 use super::events::Events;
@@ -82,11 +83,12 @@ impl Settlements {
         parts: &[Part<'_>],
         decision: &Decision,
     ) {
-        for (index, part) in parts.iter().enumerate() {
-            let Some(decision) = decision.of_part(index) else { continue };
+        for Charge { counters, decision, .. } in
+            Charge::of_parts(&stores.namespace, parts, decision)
+        {
             let call = self.breaker.observe();
-            let freed = self.free_places(stores, part.into(), &decision, decision.at());
-            self.complete(part.subject, decision.origin(), call, freed);
+            let freed = self.free_places(stores, counters, &decision, decision.at());
+            self.complete(counters.subject, decision.origin(), call, freed);
         }
     }
 

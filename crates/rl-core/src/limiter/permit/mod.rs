@@ -5,9 +5,11 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use inner::PermitInner;
 
+use super::charges::{Charge, ChargedPart};
 use super::pipeline::Pipeline;
 use super::stores::both;
 use crate::decision::Decision;
@@ -58,10 +60,21 @@ pub struct Permit {
     further: Option<Arc<FurtherParts>>,
 }
 
-/// The charges of the parts after the first, and the decision about all parts.
+/// The charges of a request after the first, the decision about all parts, and their costs.
 struct FurtherParts {
     decision: Decision,
     permits: Vec<Arc<PermitInner>>,
+    costs: Vec<PartCost>,
+}
+
+/// The final cost of a part, as far as it is known.
+struct PartCost {
+    /// The position of the part in the request.
+    part: usize,
+    /// The position of its charge, which parts with the same counters share.
+    permit: usize,
+    /// Changes only while the account of the charge is locked.
+    units: AtomicU64,
 }
 
 impl Permit {
@@ -76,22 +89,31 @@ impl Permit {
         Self { inner, is_metered: true, outer: None, further: None }
     }
 
-    /// Creates the permit of a request of several parts.
+    /// Creates the permit of a request of several parts. Parts with the same counters have one
+    /// charge, so that their places are renewed and freed once.
     pub(super) fn of_parts(
         pipeline: &Arc<Pipeline>,
         parts: &[Part<'_>],
         decision: Decision,
     ) -> Self {
-        let mut permits = parts.iter().enumerate().filter_map(|(index, part)| {
-            let of_part = decision.of_part(index)?;
-            let namespace = part.namespace.cloned().map(Box::new);
-            Some(hold(pipeline, namespace, part.subject.clone(), of_part))
+        let charges = Charge::of_parts(&pipeline.stores.namespace, parts, &decision);
+        let costs = charges.iter().enumerate().flat_map(|(permit, charge)| {
+            let cost = move |part: &ChargedPart| {
+                let units = AtomicU64::new(part.units);
+                PartCost { part: part.index, permit, units }
+            };
+            charge.parts.iter().map(cost)
+        });
+        let costs = costs.collect();
+        let mut permits = charges.into_iter().map(|Charge { counters, decision, .. }| {
+            let namespace = counters.namespace.cloned().map(Box::new);
+            hold(pipeline, namespace, counters.subject.clone(), decision)
         });
         let Some(inner) = permits.next() else {
             return Self::new(pipeline, None, Subject::global(), decision);
         };
         let permits: Vec<_> = permits.collect();
-        let further = Some(Arc::new(FurtherParts { decision, permits }));
+        let further = Some(Arc::new(FurtherParts { decision, permits, costs }));
         Self { inner, is_metered: true, outer: None, further }
     }
 
@@ -122,7 +144,13 @@ impl Permit {
     /// cost. For a request of several parts, it is the cost of the first.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        self.inner.account().cost
+        match &self.further {
+            None => self.inner.account().cost,
+            Some(further) => {
+                let first = further.costs.iter().find(|cost| cost.part == 0);
+                Cost::new(first.map_or(0, |cost| cost.units.load(Ordering::Relaxed)))
+            }
+        }
     }
 
     /// Sets the final cost of the request, under this limiter and every metered one around it. It is
@@ -142,20 +170,40 @@ impl Permit {
     /// ([`RateLimiter::acquire_parts`](crate::RateLimiter::acquire_parts)). Ignores a part that does
     /// not exist.
     pub fn set_part_cost(&self, index: usize, cost: impl Into<Cost>) {
-        if let Some(permit) = self.permits().nth(index) {
-            permit.account().cost = cost.into();
-        }
+        let cost = cost.into();
+        self.change_part_costs(&|part| part == index, &|_| cost);
     }
 
     /// Adds units to the cost of the part at `index`.
     pub fn add_part_cost(&self, index: usize, units: u64) {
-        if let Some(permit) = self.permits().nth(index) {
+        let change = |cost: Cost| Cost::new(cost.units().saturating_add(units));
+        self.change_part_costs(&|part| part == index, &change);
+    }
+
+    /// Changes the costs of the parts whose positions are `selected`.
+    fn change_part_costs(&self, selected: &dyn Fn(usize) -> bool, change: &dyn Fn(Cost) -> Cost) {
+        let Some(further) = &self.further else {
+            if selected(0) {
+                let mut account = self.inner.account();
+                account.cost = change(account.cost);
+            }
+            return;
+        };
+        for (index, permit) in self.permits().enumerate() {
             let mut account = permit.account();
-            account.cost = Cost::new(account.cost.units().saturating_add(units));
+            let mut sum: u64 = 0;
+            for cost in further.costs.iter().filter(|cost| cost.permit == index) {
+                if selected(cost.part) {
+                    let before = Cost::new(cost.units.load(Ordering::Relaxed));
+                    cost.units.store(change(before).units(), Ordering::Relaxed);
+                }
+                sum = sum.saturating_add(cost.units.load(Ordering::Relaxed));
+            }
+            account.cost = Cost::new(sum);
         }
     }
 
-    /// Returns the charge of each part.
+    /// Returns the charges: one for each subject that the request counts.
     fn permits(&self) -> impl Iterator<Item = &Arc<PermitInner>> {
         let further = self.further.iter().flat_map(|further| &further.permits);
         std::iter::once(&self.inner).chain(further)
@@ -163,10 +211,7 @@ impl Permit {
 
     fn change_cost(&self, change: &dyn Fn(Cost) -> Cost) {
         if self.is_metered {
-            for permit in self.permits() {
-                let mut account = permit.account();
-                account.cost = change(account.cost);
-            }
+            self.change_part_costs(&|_| true, change);
         }
         if let Some(outer) = &self.outer {
             outer.change_cost(change);
@@ -175,9 +220,7 @@ impl Permit {
 
     /// Sets the final cost of the request under this limiter alone, metered or not.
     pub(crate) fn set_own_cost(&self, cost: Cost) {
-        for permit in self.permits() {
-            permit.account().cost = cost;
-        }
+        self.change_part_costs(&|_| true, &|_| cost);
     }
 
     /// Sets whether [`set_cost`](Self::set_cost) and [`add_cost`](Self::add_cost) change the cost.

@@ -168,6 +168,132 @@ async fn each_part_is_refunded_its_own_units() {
     assert!(rules.limiter.reset_part(of_key, Some("hour")).await.is_err());
 }
 
+/// Returns two parts that share the counters of `key`.
+fn twice(rules: &Rules, key: &'static Subject, costs: [u64; 2]) -> [Part<'static>; 2] {
+    let (namespace, policy) = (rules.key.0.clone(), rules.key.1.clone());
+    let (namespace, policy) = (Box::leak(Box::new(namespace)), Box::leak(Box::new(policy)));
+    costs.map(|cost| Part::new(key, policy, cost.into()).with_namespace(namespace))
+}
+
+fn bob() -> &'static Subject {
+    Box::leak(Box::new(Subject::user("bob")))
+}
+
+/// Fault: each part refunded the one request that both parts together had been charged.
+#[tokio::test]
+async fn parts_with_the_same_counters_are_refunded_and_settled_as_one_request() {
+    let rules = rules(in_memory(), &["9/minute"], &["20/minute:requests", "10000/minute"]);
+    let parts = twice(&rules, bob(), [100, 50]);
+    // The unit of another request, which no refund of this one may return.
+    rules.limiter.check_parts(&[parts[0]]).await;
+    for (units, expected) in
+        [([100, 50], vec![1, 100]), ([100, 0], vec![2, 150]), ([0, 900], vec![3, 250])]
+    {
+        let decision = rules.limiter.check_parts(&parts).await;
+        assert!(decision.is_allowed());
+        rules.limiter.refund_parts(&parts, &decision, &units).await.unwrap();
+        assert_eq!(rules.used(parts[0]).await, expected, "{units:?}");
+    }
+    let permit = rules.limiter.acquire_parts(&parts).await;
+    permit.set_part_cost(0, 0);
+    permit.add_part_cost(1, 7);
+    assert_eq!(permit.cost(), Cost::ZERO);
+    drop(permit);
+    assert_eq!(rules.used(parts[0]).await, [4, 307]);
+    let permit = rules.limiter.acquire_parts(&parts).await;
+    permit.set_cost(0);
+    permit.settle().await.unwrap();
+    assert_eq!(rules.used(parts[0]).await, [4, 307]);
+}
+
+/// Fault: the second part's renewal did not find the place that the first had renewed, and took
+/// another one.
+#[tokio::test(start_paused = true)]
+async fn parts_with_the_same_counters_hold_one_place_under_a_limit_that_counts_requests() {
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(store);
+    let rules = rules(limiter.build().unwrap(), &["9/minute"], &["3:concurrency:requests"]);
+    let parts = twice(&rules, bob(), [100, 50]);
+    let permit = rules.limiter.acquire_parts(&parts).await;
+    let other = rules.limiter.acquire_parts(&parts[..1]).await;
+    assert_eq!(rules.used(parts[0]).await, [2]);
+    tokio::time::timeout(Duration::from_secs(35), std::future::pending::<()>()).await.unwrap_err();
+    assert_eq!(rules.used(parts[0]).await, [2]);
+    drop(permit);
+    assert_eq!(rules.used(parts[0]).await, [1]);
+    drop(other);
+    assert_eq!(rules.used(parts[0]).await, [0]);
+}
+
+/// Fault: the flags of the ninth part were shifted out of their byte.
+#[tokio::test]
+async fn a_request_of_too_many_parts_is_a_configuration_failure_even_if_a_policy_denies() {
+    let rules = rules(in_memory(), &["9/minute"], &["9/minute"]);
+    let subjects: Vec<_> = (0..9).map(|n| Subject::user(&n.to_string())).collect();
+    let blocked = rules.key.1.blocked_until(None);
+    let nine: Vec<_> = subjects.iter().map(|one| Part::new(one, &blocked, ONE)).collect();
+    let wait = Duration::from_secs(1);
+    let decisions = [
+        rules.limiter.check_parts(&nine).await,
+        rules.limiter.check_parts_waiting(&nine, wait, 9).await,
+    ];
+    for decision in decisions {
+        let failures = [Origin::FailedOpen, Origin::FailedClosed];
+        let failures = failures.map(|origin| origin(FailureKind::Unsupported));
+        assert!(failures.contains(&decision.origin()), "{decision:?}");
+    }
+}
+
+/// Fault: each part alone was within the limit, so the failure policy allowed the request.
+#[tokio::test]
+async fn a_policy_denies_the_summed_cost_of_parts_while_the_store_is_down() {
+    let store = Arc::new(Faulty::default());
+    store.fail_with(FailureKind::Unavailable);
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(Arc::clone(&store));
+    let limiter = limiter.on_store_failure(OnFailure::Allow).build().unwrap();
+    let rules = rules(limiter, &["9/minute"], &["3/minute"]);
+    for (costs, expected) in
+        [([2, 2], Origin::Policy), ([2, 1], Origin::FailedOpen(FailureKind::Unavailable))]
+    {
+        let decision = rules.limiter.check_parts(&twice(&rules, bob(), costs)).await;
+        assert_eq!(decision.origin(), expected, "{costs:?}");
+    }
+}
+
+/// Fault: the share of a limit was compared with the cost of one part, and a limit that counts
+/// requests with the units of the request.
+#[tokio::test]
+async fn a_fallback_cannot_decide_a_summed_cost_above_its_share() {
+    let store = Arc::new(Faulty::default());
+    store.fail_with(FailureKind::Unavailable);
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(Arc::clone(&store));
+    let limiter = limiter.fallback(MemoryStore::new(), Share::with_instances(2)).build().unwrap();
+    let rules = rules(limiter, &["9/minute"], &["20/minute:requests", "1000/minute"]);
+    for (costs, expected) in [
+        ([200, 200], Origin::Fallback(FailureKind::Unavailable)),
+        ([300, 300], Origin::FailedClosed(FailureKind::Unavailable)),
+        ([600, 600], Origin::Policy),
+    ] {
+        let decision = rules.limiter.check_parts(&twice(&rules, bob(), costs)).await;
+        assert_eq!(decision.origin(), expected, "{costs:?}");
+    }
+}
+
+/// Fault: a limit in shadow that was over made the permit count as refused, and its place was not
+/// freed.
+#[tokio::test]
+async fn a_limit_in_shadow_does_not_keep_places_under_a_limiter_in_shadow() {
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).shadow(true).build().unwrap();
+    let rules = rules(limiter, &["9/minute"], &["1/hour:shadow", "2:concurrency"]);
+    let parts = twice(&rules, bob(), [1, 0]);
+    for _ in 0..3 {
+        let permit = rules.limiter.acquire_parts(&parts[..1]).await;
+        assert_eq!(rules.used(parts[0]).await[1], 1);
+        drop(permit);
+    }
+    assert_eq!(rules.used(parts[0]).await, [1, 0]);
+}
+
 /// The parts may have different costs, such as one request and its tokens. The smaller cost must
 /// not bound the larger one.
 #[tokio::test]
