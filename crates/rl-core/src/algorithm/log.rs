@@ -41,7 +41,7 @@ const COMPARED: usize = 8;
 /// No entry moves when another one is refunded or expires. The levels of sums answer two questions
 /// in a few steps of 16 additions: which entry must expire before a given number of units is free,
 /// and how many units have expired at a given time.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     slots: Box<[LogEntry]>,
     levels: Vec<Box<[u64]>>,

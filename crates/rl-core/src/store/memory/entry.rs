@@ -12,7 +12,7 @@ use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
 /// The states of one subject.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Entry {
     Packed(PackedEntry),
     Unpacked(UnpackedEntry),

@@ -93,7 +93,7 @@ pub(super) struct FastDecision<'a> {
 }
 
 /// The states of a subject's limits; see the [module](self) for the layout.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PackedEntry {
     states: PackedStates,
     // The relative time of the last change, 0 before the first. It has two fields, so that it takes

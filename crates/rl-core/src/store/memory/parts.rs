@@ -12,13 +12,15 @@
 //! grants them too, because the shards are still locked and the time is the same.
 //!
 //! There is one exception. A new subject in a full shard may be counted in the entry that new
-//! subjects share, and this entry may deny the request. New subjects are therefore charged first in
-//! this case. If one of them is denied, the charges of the others are undone.
+//! subjects share, and this entry may deny the request. Such subjects are therefore charged first.
+//! If one of them is denied, the shared entries are restored from copies. No subject is evicted
+//! for a request that is denied.
 
 use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
+use super::entry::Entry;
 use super::run::{DecideArgs, TooManyStates};
 use super::shard::Shard;
 use super::{MemoryStore, SHARDS, lock, too_many_states};
@@ -27,11 +29,28 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError};
 use crate::store::fingerprint::Fingerprint;
 use crate::store::part_groups::{PartGroup, PartGroups, available, common_units};
-use crate::store::{DecideRequest, Refund, RefundOf};
+use crate::store::{DecideRequest, Part};
 use crate::time::{Clock, Timestamp};
 
 type Group<'a> = PartGroup<'a, Fingerprint>;
 type Decisions = SmallVec<[Decision; 4]>;
+
+/// The units to charge to each group. A group with `None` is not charged.
+type Units = SmallVec<[Option<u64>; 8]>;
+
+/// The decisions on groups that are counted in shared entries; `None` for all other groups.
+type SharedCharges = SmallVec<[Option<Decision>; 8]>;
+
+/// The position of a group, and the decision that denies it.
+type Denial = (usize, Decision);
+
+/// The room for the new subjects of a request.
+struct RoomPlan {
+    /// Whether each group is a new subject without room, which is counted in a shared entry.
+    is_shared: [bool; Part::MAX],
+    /// The subjects to evict for the others.
+    evicted: SmallVec<[Fingerprint; 8]>,
+}
 
 impl<C: Clock> MemoryStore<C> {
     /// Decides a request of several parts.
@@ -81,7 +100,7 @@ impl LockedStep<'_> {
     /// Decides for all groups, and charges all of them or none.
     fn decide(&mut self, mode: Mode, now: Timestamp) -> Result<Decisions, TooManyStates> {
         let (grants, at) = self.judge(mode, now);
-        let units: SmallVec<[Option<u64>; 8]> = match mode {
+        let units: Units = match mode {
             Mode::Peek => return Ok(self.peek_all(at, |group| group.cost)),
             Mode::Charge => self.groups.iter().map(|group| Some(group.cost.units())).collect(),
             Mode::Check if !is_granted(self.groups, &grants) => {
@@ -112,7 +131,6 @@ impl LockedStep<'_> {
                 units.collect()
             }
         };
-        let mode = if mode == Mode::Charge { Mode::Charge } else { Mode::Check };
         self.charge_all(mode, &units, at)
     }
 
@@ -138,11 +156,6 @@ impl LockedStep<'_> {
 
     /// Returns whether the group at `index` grants `cost`, and the time of that decision.
     fn grants(&mut self, index: usize, cost: Cost, at: Timestamp) -> (bool, Timestamp) {
-        let Group { key, policy, .. } = self.groups[index];
-        let args = DecideArgs { policy, mode: Mode::Peek, cost, now: at };
-        if let Some(fast) = self.shard(key).try_decide_fast(key, args) {
-            return (fast.is_allowed, Timestamp::from_micros(fast.at.absolute));
-        }
         let decision = self.peek(index, cost, at);
         (decision.is_allowed(), decision.at())
     }
@@ -175,8 +188,13 @@ impl LockedStep<'_> {
 
     /// Returns the status of the group at `index` for a request of `cost`. Changes nothing.
     fn peek(&mut self, index: usize, cost: Cost, at: Timestamp) -> Decision {
-        let decision = self.decide_group(index, Mode::Peek, cost, at);
-        decision.expect("only a charge needs further states")
+        let Group { key, policy, .. } = self.groups[index];
+        let args = DecideArgs { policy, mode: Mode::Peek, cost, now: at };
+        let mut decision = Decision::pending(policy, cost);
+        // The fast paths decide no peeks.
+        let peeked = self.shard(key).decide(key, args, &mut decision);
+        peeked.expect("only a charge needs further states");
+        decision
     }
 
     fn peek_all(&mut self, at: Timestamp, cost: impl Fn(&Group<'_>) -> Cost) -> Decisions {
@@ -200,8 +218,9 @@ impl LockedStep<'_> {
             may_lack_room |= !shard.contains(group.key) && shard.vacancies() < count;
         }
         if may_lack_room {
-            return self.charge_newcomers_first(mode, units, at);
+            return self.charge_with_little_room(mode, units, at);
         }
+        let mode = mode_of_charge(mode);
         (0..self.groups.len()).map(|index| self.charge(index, mode, units[index], at)).collect()
     }
 
@@ -221,75 +240,174 @@ impl LockedStep<'_> {
         Ok(decision.with_units(cost, charged))
     }
 
-    /// Charges new subjects first, because one of them may be counted in the shared entry, and be
-    /// denied there.
+    /// Charges `units` to the groups. Some of them are new subjects in shards with little room.
     ///
-    /// In that case, undoes the charges of the others, and denies the request. If a new subject
-    /// evicts another subject of the request, that subject is treated as if it had been charged
-    /// before its eviction.
+    /// New subjects without room are charged first, in the entry that new subjects share, because
+    /// this entry may deny the request. Subjects are evicted only once it is certain that all groups
+    /// are charged.
     #[cold]
-    fn charge_newcomers_first(
+    fn charge_with_little_room(
         &mut self,
         mode: Mode,
         units: &[Option<u64>],
         at: Timestamp,
     ) -> Result<Decisions, TooManyStates> {
-        let all = 0..self.groups.len();
-        let is_newcomer: SmallVec<[bool; 8]> =
-            self.groups.iter().map(|group| !self.shards_contain(group.key)).collect();
-        let mut decisions: SmallVec<[Option<Decision>; 8]> = all.clone().map(|_| None).collect();
-        for index in all.clone().filter(|index| is_newcomer[*index]) {
-            let charged = self.charge(index, mode, units[index], at);
-            match charged {
+        let plan = self.plan_room(units, at);
+        let mut units: Units = SmallVec::from_slice(units);
+        let mut tried = self.try_charge_shared(mode, &units, &plan, at)?;
+        if let Err(denial) = tried {
+            let reduced = match mode {
+                Mode::CheckUpTo => self.reduce_to_shared(&units, &plan, denial, at)?,
+                _ => Err(denial),
+            };
+            tried = match reduced {
+                Ok(reduced) => {
+                    units = reduced;
+                    self.try_charge_shared(mode, &units, &plan, at)?
+                }
+                Err(denial) => Err(denial),
+            };
+        }
+        let mut charged = match tried {
+            Ok(charged) => charged,
+            Err((index, denial)) => return Ok(self.deny(mode, index, &denial, at)),
+        };
+        for evicted in plan.evicted {
+            self.shard(evicted).evict(evicted, at);
+        }
+        let all = (0..self.groups.len()).map(|index| match (charged[index].take(), units[index]) {
+            (Some(decision), _) => Ok(decision),
+            (None, Some(units)) => self.charge_in(index, mode, units, at, Shard::decide_with_room),
+            (None, None) => Ok(self.peek(index, self.groups[index].cost, at)),
+        });
+        all.collect()
+    }
+
+    /// Decides where the new subjects among the charged groups are counted.
+    fn plan_room(&mut self, units: &[Option<u64>], at: Timestamp) -> RoomPlan {
+        let groups = self.groups;
+        let own: SmallVec<[Fingerprint; 8]> = groups.iter().map(|group| group.key).collect();
+        let mut plan = RoomPlan { is_shared: [false; Part::MAX], evicted: SmallVec::new() };
+        for (place, shard) in &mut self.shards {
+            let is_newcomer = |index: &usize| {
+                let key = groups[*index].key;
+                let is_charged = units[*index].is_some_and(|units| units > 0);
+                is_charged && key.spread(SHARDS) == *place && !shard.contains(key)
+            };
+            let newcomers: SmallVec<[usize; 8]> = (0..groups.len()).filter(is_newcomer).collect();
+            let (with_room, evicted) = shard.plan_room(newcomers.len(), &own, at);
+            newcomers[with_room..].iter().for_each(|index| plan.is_shared[*index] = true);
+            plan.evicted.extend(evicted);
+        }
+        plan
+    }
+
+    /// Charges the new subjects without room in the entry that new subjects share. If an enforced
+    /// group is denied, restores that entry, and returns the denial.
+    fn try_charge_shared(
+        &mut self,
+        mode: Mode,
+        units: &[Option<u64>],
+        plan: &RoomPlan,
+        at: Timestamp,
+    ) -> Result<Result<SharedCharges, Denial>, TooManyStates> {
+        let copies = self.copy_shared_entries();
+        let mut charged: SharedCharges = self.groups.iter().map(|_| None).collect();
+        for index in (0..self.groups.len()).filter(|index| plan.is_shared[*index]) {
+            let decide = |shard: &mut Shard, _, args: DecideArgs<'_>, decision: &mut Decision| {
+                shard.decide_in_shared_entry(args, decision)
+            };
+            let units = units[index].unwrap_or(0);
+            match self.charge_in(index, mode, units, at, decide) {
                 Ok(decision) if decision.is_allowed() || self.groups[index].is_shadow => {
-                    decisions[index] = Some(decision);
+                    charged[index] = Some(decision);
                 }
                 denied => {
-                    for (index, decision) in decisions.iter().enumerate() {
-                        if let Some(decision) = decision {
-                            self.undo(index, decision);
-                        }
-                    }
-                    let denied = denied?;
-                    let status = |i| {
-                        if i == index {
-                            denied.clone()
-                        } else {
-                            self.peek(i, self.groups[i].cost, at)
-                        }
-                    };
-                    return Ok(all.map(status).collect());
+                    self.restore_shared_entries(copies);
+                    return denied.map(|denied| Err((index, denied)));
                 }
             }
         }
-        all.map(|index| match decisions[index].take() {
-            Some(decision) => Ok(decision),
-            None if self.shards_contain(self.groups[index].key) => {
-                self.charge(index, mode, units[index], at)
-            }
-            None => {
-                let evicted = self.peek(index, Cost::ZERO, at);
-                Ok(evicted.with_units(self.groups[index].cost, units[index].unwrap_or(0)))
-            }
-        })
-        .collect()
+        Ok(Ok(charged))
     }
 
-    fn shards_contain(&self, subject: Fingerprint) -> bool {
-        let place = subject.spread(SHARDS);
-        self.shards.iter().any(|(locked, shard)| *locked == place && shard.contains(subject))
+    /// Returns the largest units, at most `units`, that the shared entries grant. Returns the denial
+    /// of a single unit if they grant nothing. `denial` is the denial of `units`.
+    fn reduce_to_shared(
+        &mut self,
+        units: &[Option<u64>],
+        plan: &RoomPlan,
+        mut denial: Denial,
+        at: Timestamp,
+    ) -> Result<Result<Units, Denial>, TooManyStates> {
+        let bounded = |most: u64| -> Units {
+            units.iter().map(|units| units.map(|units| units.min(most))).collect()
+        };
+        // The largest number of units known to be granted, and the smallest known to be denied.
+        let (mut granted, mut denied) = (0, units.iter().flatten().copied().max().unwrap_or(0));
+        while denied - granted > 1 {
+            let middle = granted + (denied - granted) / 2;
+            let copies = self.copy_shared_entries();
+            match self.try_charge_shared(Mode::Check, &bounded(middle), plan, at)? {
+                Ok(_) => {
+                    granted = middle;
+                    self.restore_shared_entries(copies);
+                }
+                Err(further) => (denied, denial) = (middle, further),
+            }
+        }
+        Ok(if granted > 0 { Ok(bounded(granted)) } else { Err(denial) })
     }
 
-    /// Undoes the charge of a new subject.
-    fn undo(&mut self, index: usize, decision: &Decision) {
-        let Group { key, namespace, subject, policy, .. } = self.groups[index];
-        let (charged, units, uncharged) = (decision.at(), decision.charged(), decision.uncharged());
-        let of = RefundOf::All;
-        if units > 0 {
-            let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
-            self.shard(key).undo_newcomer(key, &refund);
+    /// Returns the decisions of a denied request. The group at `index` was denied by `denial`.
+    fn deny(&mut self, mode: Mode, index: usize, denial: &Decision, at: Timestamp) -> Decisions {
+        let all = (0..self.groups.len()).map(|i| {
+            let cost = self.groups[i].cost;
+            // This mode denies a request only if nothing is available.
+            let needed = if mode == Mode::CheckUpTo { cost.min(Cost::ONE) } else { cost };
+            let decision = if i == index { denial.clone() } else { self.peek(i, needed, at) };
+            decision.with_units(cost, 0)
+        });
+        all.collect()
+    }
+
+    fn copy_shared_entries(&self) -> SmallVec<[Option<Entry>; 4]> {
+        self.shards.iter().map(|(_, shard)| shard.copy_shared_entry()).collect()
+    }
+
+    fn restore_shared_entries(&mut self, copies: SmallVec<[Option<Entry>; 4]>) {
+        for ((_, shard), copy) in self.shards.iter_mut().zip(copies) {
+            shard.restore_shared_entry(copy);
         }
     }
+
+    /// Charges `units` to the group at `index`, by the given operation of its shard.
+    fn charge_in(
+        &mut self,
+        index: usize,
+        mode: Mode,
+        units: u64,
+        now: Timestamp,
+        decide: impl Fn(
+            &mut Shard,
+            Fingerprint,
+            DecideArgs<'_>,
+            &mut Decision,
+        ) -> Result<(), TooManyStates>,
+    ) -> Result<Decision, TooManyStates> {
+        let Group { key, policy, cost, .. } = self.groups[index];
+        let units = Cost::new(units);
+        let args = DecideArgs { policy, mode: mode_of_charge(mode), cost: units, now };
+        let mut decision = Decision::pending(policy, units);
+        decide(self.shard(key), key, args, &mut decision)?;
+        let charged = decision.charged();
+        Ok(decision.with_units(cost, charged))
+    }
+}
+
+/// Returns the mode in which the units of a granted request are charged.
+fn mode_of_charge(mode: Mode) -> Mode {
+    if mode == Mode::Charge { Mode::Charge } else { Mode::Check }
 }
 
 /// Returns whether all enforced groups grant the request.

@@ -6,6 +6,8 @@
 //! inventing subjects. If all inspected subjects are denied, new subjects share one entry until
 //! there is room again.
 
+mod room;
+
 use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
 use super::packed_entry::{FastDecision, TimeBase};
@@ -64,6 +66,19 @@ enum Vacancy {
     Evict(usize),
 }
 
+/// The room of a shard that a request of several parts needs for itself.
+#[derive(Clone, Copy, Debug)]
+struct Claims<'a> {
+    /// The subjects whose entries are neither dropped nor evicted.
+    subjects: &'a [Fingerprint],
+    /// The number of free places that are taken already.
+    free: usize,
+}
+
+impl Claims<'_> {
+    const NONE: Self = Self { subjects: &[], free: 0 };
+}
+
 /// The entry that an inspection would evict.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
@@ -115,16 +130,6 @@ impl Shard {
         self.amend(holder, refund.policy, now, |index, step, states, now| {
             step.refund(states, now, refund.charged, refund.units_of(index));
         });
-    }
-
-    /// Undoes the charge of a new subject: removes its entry, or its units in the entry that new
-    /// subjects share.
-    pub(super) fn undo_newcomer(&mut self, subject: Fingerprint, refund: &Refund<'_>) {
-        if self.contains(subject) {
-            self.entries.remove(subject);
-        } else {
-            self.refund(Fingerprint::OVERFLOW, refund, refund.charged);
-        }
     }
 
     /// Returns the number of entries, expired ones included.
@@ -263,16 +268,14 @@ impl Shard {
     fn decide_newcomer(
         &mut self,
         subject: Fingerprint,
-        mut args: DecideArgs<'_>,
+        args: DecideArgs<'_>,
         decision: &mut Decision,
     ) -> Result<(), TooManyStates> {
-        if args.now == self.last_eviction.at {
-            args.now = args.now.max(self.last_eviction.earliest_decision);
-        }
+        let args = self.after_eviction(args);
         let Some(entry) = Entry::decide_newcomer(&mut self.context, args, decision)? else {
             return Ok(());
         };
-        match self.find_room(args.now, entry.used_fraction(&self.context)) {
+        match self.find_room(args.now, entry.used_fraction(&self.context), Claims::NONE) {
             Some(Vacancy::Free) => self.entries.add(subject, entry),
             Some(Vacancy::Evict(position)) => {
                 self.note_eviction(position, args.now);
@@ -281,6 +284,15 @@ impl Shard {
             None => return self.decide_shared(args, entry, decision),
         }
         Ok(())
+    }
+
+    /// Returns the arguments of a decision on a new subject, which may have been evicted in the same
+    /// microsecond.
+    fn after_eviction<'a>(&self, mut args: DecideArgs<'a>) -> DecideArgs<'a> {
+        if args.now == self.last_eviction.at {
+            args.now = args.now.max(self.last_eviction.earliest_decision);
+        }
+        args
     }
 
     /// Repeats a decision in the shared entry, because the shard has no room for a new subject.
@@ -303,19 +315,24 @@ impl Shard {
     ///
     /// Inspects the next few entries, and drops expired ones. In a full shard, chooses the
     /// inspected entry with the smallest used fraction. Stops early at an entry whose fraction is
-    /// small and no larger than that of the new subject.
-    fn find_room(&mut self, now: Timestamp, newcomer: u8) -> Option<Vacancy> {
+    /// small and no larger than that of the new subject. Leaves out the room that `claims` names.
+    fn find_room(&mut self, now: Timestamp, newcomer: u8, claims: Claims<'_>) -> Option<Vacancy> {
+        let capacity = self.capacity.saturating_sub(claims.free);
         let now = self.context.time_base.moment(now);
         let small = newcomer.min(SMALL_FRACTION);
         for _ in 0..ROUNDS {
             let mut best: Option<Candidate> = None;
-            let is_full = self.entries.len() >= self.capacity;
+            let is_full = self.entries.len() >= capacity;
             for _ in 0..INSPECTED.min(self.entries.len()) {
                 if self.cursor >= self.entries.len() {
                     self.cursor = 0;
                 }
                 let position = self.cursor;
                 let Some((subject, entry)) = self.entries.at(position) else { break };
+                if claims.subjects.contains(&subject) {
+                    self.cursor += 1;
+                    continue;
+                }
                 if entry.is_expired(&self.context, now) {
                     // The last entry moves to this position, and is inspected next. If it was the
                     // candidate, the position of the candidate is no longer valid.
@@ -334,7 +351,7 @@ impl Shard {
                     }
                 }
             }
-            if self.entries.len() < self.capacity {
+            if self.entries.len() < capacity {
                 return Some(Vacancy::Free);
             }
             if let Some(best) = best {

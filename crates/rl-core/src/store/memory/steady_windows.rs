@@ -12,7 +12,7 @@ use crate::policy::Policy;
 use crate::time::Timestamp;
 
 /// Fixed windows that are all open.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct SteadyWindows {
     /// The outcomes of the decision at `since`.
     before: Usages,

@@ -124,8 +124,9 @@ impl<T> Table<T> {
         }
     }
 
+    /// Returns the position of `subject`.
     #[inline(always)]
-    fn position(&self, subject: Fingerprint) -> Option<usize> {
+    pub(super) fn position(&self, subject: Fingerprint) -> Option<usize> {
         self.index.find(subject, |position| self.record(position).subject)
     }
 

@@ -17,7 +17,7 @@ use crate::store::{Refund, Renewal};
 use crate::time::Timestamp;
 
 /// The states of one subject.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct UnpackedEntry {
     /// The policy that was charged last.
     policy: Policy,
@@ -35,14 +35,14 @@ pub(super) struct UnpackedEntry {
 const EMPTY_IS_KEPT: u64 = 1_000_000;
 
 /// The states beside the cells of the policy.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct ExtraStates {
     logs: SmallVec<[Log; 1]>,
     foreign: Vec<ForeignState>,
 }
 
 /// The state of a limit that the policy does not contain.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ForeignState {
     id: StateId,
     content: StateContent,
@@ -50,7 +50,7 @@ struct ForeignState {
     expires: Timestamp,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum StateContent {
     Cells(Box<[u64]>),
     Log(Log),

@@ -8,12 +8,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{HOUR, invented, is_allowed, ready, store, two};
-use crate::decision::Decision;
+use crate::decision::{Decision, RetryAfter};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Limit, Mode, Subject};
-use crate::policy::Policy;
-use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Namespace, Part, Store};
+use crate::policy::{LimitSet, Policy};
+use crate::store::memory::{MemoryStore, SHARDS};
+use crate::store::{DecideRequest, Namespace, Part, Refund, RefundOf, Store};
 use crate::time::{Clock, Timestamp};
 
 fn decide<C: Clock>(store: &MemoryStore<C>, parts: &[Part<'_>], mode: Mode) -> Decision {
@@ -254,6 +254,80 @@ fn a_request_with_a_newcomer_that_finds_no_room_is_charged_whole_or_not_at_all()
     assert!((1..=64 * 2).contains(&allowed), "{allowed}");
     for one in &known {
         assert_eq!(used(&store, Part::new(one, &policy, Cost::ZERO)), 2);
+    }
+}
+
+/// Returns the first `count` consumers whose entries are in the same shard.
+fn consumers_of_one_shard<C: Clock>(store: &MemoryStore<C>, count: usize) -> Vec<Subject> {
+    let namespace = Namespace::default();
+    let shard = |one: &Subject| store.fingerprinter.fingerprint(&namespace, one).spread(SHARDS);
+    let all = (0..).map(|n| Subject::consumer(&n.to_string()));
+    all.filter(|one| shard(one) == 0).take(count).collect()
+}
+
+/// Fault: the new subject dropped the expired entry of the known one, which was then reported as
+/// charged, but was not.
+#[test]
+fn a_known_subject_is_charged_although_a_new_one_of_the_request_needs_room() {
+    let (store, clock) = store(64);
+    let policy = Policy::new([Limit::per_minute(1)]).unwrap();
+    let [known, new] = consumers_of_one_shard(&store, 2).try_into().unwrap();
+    assert!(is_allowed(&store, &policy, &known));
+    clock.advance(Duration::from_secs(60));
+    let parts = [&new, &known].map(|one| Part::new(one, &policy, Cost::ONE));
+    assert!(decide(&store, &parts, Mode::Check).is_allowed());
+    assert!(!is_allowed(&store, &policy, &known));
+}
+
+/// Faults: the denied request evicted a subject, and returned units of another request to the
+/// shared entry.
+#[test]
+fn a_denied_request_with_newcomers_changes_no_counter() {
+    let (store, _) = store(64);
+    let (small, roomy) = (two(), Policy::new([Limit::per_hour(8)]).unwrap());
+    let subjects = consumers_of_one_shard(&store, 6);
+    let part = |index: usize, cost| Part::new(&subjects[index], &roomy, Cost::new(cost));
+    // The only subject of the shard is denied, so the next one fills the shared entry.
+    let victim = Part::new(&subjects[0], &small, Cost::ONE);
+    let charged = decide(&store, &[Part { cost: Cost::new(2), ..victim }], Mode::Check);
+    assert!(decide(&store, &[part(1, 8)], Mode::Check).is_allowed());
+    assert_eq!(used(&store, part(1, 0)), 0, "it is counted in the shared entry");
+    // Now the subject may be evicted.
+    let refund = Refund {
+        namespace: &Namespace::default(),
+        subject: victim.subject,
+        policy: &small,
+        charged: charged.at(),
+        units: 1,
+        of: RefundOf::All,
+        uncharged: LimitSet::EMPTY,
+    };
+    ready(store.refund(refund));
+
+    let denied = decide(&store, &[part(2, 1), part(3, 8), part(4, 1)], Mode::Check);
+    assert!(!denied.is_allowed());
+    assert_eq!((used(&store, victim), used(&store, part(3, 0))), (1, 0));
+    // While the victim is denied, a new subject is counted in the shared entry, which is full.
+    assert!(is_allowed(&store, &small, &subjects[0]));
+    assert!(!decide(&store, &[part(5, 1)], Mode::Check).is_allowed());
+}
+
+/// Fault: the shared entry granted all units or none, and the other parts reported that they never
+/// grant the request.
+#[test]
+fn a_check_up_to_is_granted_what_the_shared_entry_has_left() {
+    let (store, _) = store(64);
+    let (small, roomy) = (two(), Policy::new([Limit::per_hour(8)]).unwrap());
+    let subjects = consumers_of_one_shard(&store, 5);
+    let part = |index: usize, cost| Part::new(&subjects[index], &roomy, Cost::new(cost));
+    decide(&store, &[Part::new(&subjects[0], &small, Cost::new(2))], Mode::Check);
+    assert!(decide(&store, &[part(1, 3)], Mode::Check).is_allowed());
+    for (costs, expected) in [([20, 3], [2, 2]), ([20, 20], [0, 0]), ([1, 0], [1, 0])] {
+        let parts = [part(2, costs[0]), part(3, costs[1])];
+        let decision = decide(&store, &parts, Mode::CheckUpTo);
+        let charged: Vec<_> = decision.parts().map(|part| part.charged()).collect();
+        assert_eq!(charged, expected, "{costs:?}");
+        assert_ne!(decision.retry_after(), RetryAfter::Never, "{costs:?}");
     }
 }
 
