@@ -167,6 +167,10 @@ contract! {
         the_rule_that_denies_sets_what_happens,
         a_place_under_a_rule_is_free_when_the_response_has_ended,
         the_cost_of_a_request_is_settled_under_all_rules,
+        an_undisclosed_rule_in_shadow_adds_no_warning,
+        a_request_under_an_undisclosed_rule_is_not_shown_as_unlimited,
+        a_responder_gets_the_name_of_the_rule_that_denies,
+        a_final_cost_does_not_change_rules_with_a_cost_of_their_own,
     }
     settling {
         a_handler_sets_the_cost_of_a_request,

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use rl_core::adapter::HttpLimiter;
 use rl_core::denial::DenialBody;
+use rl_core::headers::Headers;
 use rl_core::key::{ApiKey, ClientAddress, Header, Identified, KeySecret, Tier};
 use rl_core::rules::{Match, Rule, Rules};
 use rl_core::time::ManualClock;
-use rl_core::{Limit, MemoryStore, OverLimit, RateLimiter, Realm, Subject};
-use rl_tests::web::{Answer, Fetch, Target, new_year};
+use rl_core::{Cost, Limit, MemoryStore, OverLimit, RateLimiter, Realm, Subject};
+use rl_tests::web::{Answer, Fetch, Target, eventually, new_year};
 
 fn rule(name: &str, limits: &[&str]) -> Rule {
     Rule::named(name).limits(limits.iter().map(|limit| limit.parse::<Limit>().unwrap()))
@@ -274,4 +275,61 @@ pub(super) async fn the_cost_of_a_request_is_settled_under_all_rules<T: Target>(
     assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 0);
     as_consumer(&site, "/", "a").await;
     assert_eq!(used(&limiter, "tokens", &Subject::consumer("a")).await, 10);
+}
+
+pub(super) async fn an_undisclosed_rule_in_shadow_adds_no_warning<T: Target>() {
+    let all = || rule("all", &["1/hour"]).shadow();
+    let consumers = || per_consumer("consumers", &["9/hour"]);
+    let site = T::serve(vec![under(vec![all(), consumers()])]);
+    for left in [8, 7] {
+        let answer = as_consumer(&site, "/", "a").await;
+        assert_eq!(answer.standing(), format!("200 9-{left}-3600"));
+        assert_eq!(answer.header("x-rate-limit-warning"), None);
+    }
+    let site = T::serve(vec![under(vec![all().disclosed(true), consumers()])]);
+    as_consumer(&site, "/", "a").await;
+    let warned = as_consumer(&site, "/", "a").await;
+    let warning = "over limits that are not enforced yet: hour=1";
+    assert_eq!(warned.header("x-rate-limit-warning"), Some(warning));
+}
+
+pub(super) async fn a_request_under_an_undisclosed_rule_is_not_shown_as_unlimited<T: Target>() {
+    let headers = Headers::default().show_unlimited();
+    let site = T::serve(vec![under(vec![rule("fleet", &["1/minute"])]).headers(headers)]);
+    assert_eq!(site.get("/").fetch().await.limit_lines(), [""; 0]);
+    assert_eq!(site.get("/").fetch().await.limit_lines(), ["retry-after: 60"]);
+}
+
+pub(super) async fn a_responder_gets_the_name_of_the_rule_that_denies<T: Target>() {
+    let rules = vec![per_consumer("consumers", &["9/hour"]), rule("fleet", &["1/minute"])];
+    let http = under(rules).deny_with(|reason, mut denial| {
+        let realm = reason.subject().map(|subject| subject.realm().as_str());
+        denial.body = format!("{:?} {realm:?}", reason.rule()).into();
+        denial
+    });
+    let site = T::serve(vec![http]);
+    as_consumer(&site, "/", "a").await;
+    assert_eq!(as_consumer(&site, "/", "a").await.body, r#"Some("fleet") Some("global")"#);
+}
+
+/// Fault: the tokens of a response were also charged to the rule that counts requests, and blocked
+/// the key.
+pub(super) async fn a_final_cost_does_not_change_rules_with_a_cost_of_their_own<T: Target>() {
+    let rules = || {
+        let requests = per_consumer("requests", &["20/hour"]).cost(1);
+        limiter(&new_year(), vec![requests, per_consumer("tokens", &["10000/hour"])])
+    };
+    let alice = Subject::consumer("a");
+    let limiter = rules();
+    let http = HttpLimiter::new(limiter.clone()).cost(|_| Cost::new(600));
+    let site = T::serve(vec![http.response_cost(|_| Some(Cost::new(150)))]);
+    assert_eq!(as_consumer(&site, "/", "a").await.status, 200);
+    eventually(|| async { used(&limiter, "tokens", &alice).await == 150 }).await;
+    assert_eq!(used(&limiter, "requests", &alice).await, 1);
+
+    let limiter = rules();
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone()).metered()]);
+    assert_eq!(as_consumer(&site, "/costs/90", "a").await.status, 200);
+    eventually(|| async { used(&limiter, "tokens", &alice).await == 91 }).await;
+    assert_eq!(used(&limiter, "requests", &alice).await, 1);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
-use crate::decision::{Decision, LimitStatus, RetryAfter};
+use crate::decision::{Decision, LimitStatus, PartStatus, RetryAfter};
 use crate::model::{Anchor, Cost, Limit, Period};
 use crate::policy::Policy;
 
@@ -76,14 +76,39 @@ impl<'de> Deserialize<'de> for Anchor {
 }
 
 /// Writes the verdict, how it came about, and every limit. Fields that end in `_us` are microseconds.
+///
+/// The limits are those of the governing part. If the request has several parts, `parts` lists all of
+/// them, disclosed or not.
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let limits: Vec<_> = self.limits().collect();
-        let mut fields = serializer.serialize_struct("Decision", 6)?;
+        let parts: Vec<_> = self.parts().collect();
+        let has_parts = self.has_parts();
+        let mut fields = serializer.serialize_struct("Decision", 6 + usize::from(has_parts))?;
         fields.serialize_field("allowed", &self.is_allowed())?;
         fields.serialize_field("origin", self.origin().as_str())?;
         fields.serialize_field("cost", &self.cost())?;
         fields.serialize_field("granted", &self.granted())?;
+        fields.serialize_field("retry_after_us", &self.retry_after())?;
+        fields.serialize_field("limits", &limits)?;
+        if has_parts {
+            fields.serialize_field("parts", &parts)?;
+        } else {
+            fields.skip_field("parts")?;
+        }
+        fields.end()
+    }
+}
+
+impl Serialize for PartStatus<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let limits: Vec<_> = self.limits().collect();
+        let mut fields = serializer.serialize_struct("PartStatus", 7)?;
+        fields.serialize_field("over", &self.is_over())?;
+        fields.serialize_field("shadow", &self.is_shadow())?;
+        fields.serialize_field("disclosed", &self.is_disclosed())?;
+        fields.serialize_field("cost", &self.cost())?;
+        fields.serialize_field("charged", &self.charged())?;
         fields.serialize_field("retry_after_us", &self.retry_after())?;
         fields.serialize_field("limits", &limits)?;
         fields.end()
@@ -185,6 +210,36 @@ mod tests {
                      "reset_after_us": 0, "retry_after_us": "never"},
                 ],
             })
+        );
+    }
+
+    #[test]
+    fn a_decision_on_several_parts_is_written_with_all_of_them() {
+        let limiter = crate::RateLimiter::builder().limit(Limit::per_second(1)).build().unwrap();
+        let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
+        let (key, all) = (crate::Subject::user("alice"), crate::Subject::global());
+        let (of_key, of_fleet) = (of("2/second"), of("9/day"));
+        let parts = [
+            crate::Part::new(&key, &of_key, 2.into()),
+            crate::Part::new(&all, &of_fleet, 1.into()).undisclosed(),
+        ];
+        let crate::MaybeReady::Ready(Some(decision)) = limiter.check_parts(&parts) else {
+            panic!("memory decides at once")
+        };
+        let written = serde_json::to_value(&decision).unwrap();
+        assert_eq!(written["limits"][0]["limit"], "2/second");
+        assert_eq!(
+            written["parts"],
+            serde_json::json!([
+                {"over": false, "shadow": false, "disclosed": true, "cost": 2, "charged": 2,
+                 "retry_after_us": 0, "limits": [
+                    {"name": "second", "limit": "2/second", "used": 2, "remaining": 0,
+                     "reset_after_us": 1_000_000, "retry_after_us": 0}]},
+                {"over": false, "shadow": false, "disclosed": false, "cost": 1, "charged": 1,
+                 "retry_after_us": 0, "limits": [
+                    {"name": "day", "limit": "9/day", "used": 1, "remaining": 8,
+                     "reset_after_us": 86_400_000_000_u64, "retry_after_us": 0}]},
+            ])
         );
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::admission::{Admission, RequestContext, protocol_of};
 use super::denied::Denied;
 use super::preflight::is_preflight;
-use super::response::{CountedRequest, Extensions, ResponseInfo};
+use super::response::{CountedRequest, Extensions, FinalCost, ResponseInfo};
 use super::settings::{CountedSubject, Settings};
 use super::under_rules;
 use crate::decision::Decision;
@@ -86,22 +86,24 @@ impl HttpLimiter {
     }
 
     /// Sets the function that reads the final cost of a request from its response.
+    ///
+    /// [Rules](crate::rules) with a cost of their own keep that cost.
     #[must_use]
     pub fn response_cost(
         self,
         cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
     ) -> Self {
-        self.set(|settings| settings.response.cost = Some(Arc::new(cost)))
+        self.set(|settings| settings.response.cost = Some(FinalCost::OfResponse(Arc::new(cost))))
     }
 
-    /// Refunds requests whose responses satisfy `predicate`. Replaces
+    /// Refunds requests whose responses satisfy `predicate`, under all rules. Replaces
     /// [`response_cost`](Self::response_cost).
     #[must_use]
     pub fn refund_if(
         self,
         predicate: impl Fn(&dyn ResponseInfo) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.response_cost(move |response| predicate(response).then_some(Cost::ZERO))
+        self.set(|settings| settings.response.cost = Some(FinalCost::RefundIf(Arc::new(predicate))))
     }
 
     /// Sets how requests over their limits are handled. Defaults to [`OverLimit::Reject`].
@@ -339,9 +341,9 @@ impl HttpLimiter {
         outer: Option<Permit>,
     ) -> Option<Permit> {
         let limiter = &self.settings.limiter;
-        let permit = match context.parts.as_deref() {
+        let permit = match &context.parts {
             Some(parts) if !self.settings.settles_cost() && !parts.has_permits() => return outer,
-            Some(parts) => limiter.permit_of_parts(&parts.parts(), decision.clone()),
+            Some(parts) => limiter.permit_of_rules(parts, decision.clone()),
             None => limiter.permit(&context.subject, decision.clone()),
         };
         Some(permit.metered(self.settings.is_metered).inside(outer))
@@ -350,8 +352,10 @@ impl HttpLimiter {
     /// Returns the denial of a request that is over its limits or cannot be decided.
     pub(super) fn denial(&self, decision: &Decision, context: &RequestContext) -> Denial {
         let rule = context.parts.as_deref().and_then(|parts| {
-            let part = decision.governing_part().or_else(|| decision.denying_part());
-            parts.rule(part?)
+            // The message describes the governing part, if that one denies the request.
+            let governing = decision.governing_part();
+            let described = decision.denying_parts().find(|denying| Some(*denying) == governing);
+            parts.rule(described.or_else(|| decision.denying_part())?)
         });
         let (subject, rule) = match rule {
             Some((subject, rule)) => (subject, Some(rule)),

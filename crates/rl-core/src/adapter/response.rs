@@ -52,7 +52,32 @@ pub trait ResponseHead: ResponseInfo {
     fn extensions(&mut self) -> impl Extensions;
 }
 
-pub(super) type ResponseCost = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>;
+/// How the final cost of a request follows from its response.
+#[derive(Clone)]
+pub(super) enum FinalCost {
+    /// The function returns the cost, or `None` if the estimate stays.
+    OfResponse(Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>),
+    /// A request that satisfies the predicate is refunded.
+    RefundIf(Arc<dyn Fn(&dyn ResponseInfo) -> bool + Send + Sync>),
+}
+
+impl FinalCost {
+    /// Sets the final cost of the request that got this response.
+    fn apply(&self, permit: &Permit, response: &dyn ResponseInfo) {
+        match self {
+            Self::OfResponse(cost) => {
+                if let Some(cost) = cost(response) {
+                    permit.set_own_cost(cost);
+                }
+            }
+            Self::RefundIf(predicate) => {
+                if predicate(response) {
+                    permit.refund_all_parts();
+                }
+            }
+        }
+    }
+}
 
 /// The settings that apply to the response.
 ///
@@ -61,7 +86,7 @@ pub(super) type ResponseCost = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + S
 #[derive(Clone, Default)]
 pub(super) struct ResponseSettings {
     pub(super) headers: Headers,
-    pub(super) cost: Option<ResponseCost>,
+    pub(super) cost: Option<FinalCost>,
     pub(super) hides_decision: bool,
 }
 
@@ -124,10 +149,8 @@ impl CountedRequest {
     ///
     /// Panics if the decision is not ready, or the response is complete.
     pub fn finish<R: ResponseHead>(&mut self, response: &mut R) -> Option<Permit> {
-        if let (Some(permit), Some(cost)) = (&self.permit, &self.settings.cost)
-            && let Some(cost) = cost(response)
-        {
-            permit.set_own_cost(cost);
+        if let (Some(permit), Some(cost)) = (&self.permit, &self.settings.cost) {
+            cost.apply(permit, response);
         }
         let permit = self.permit.take();
         let Self { decision: MaybeReady::Ready(slot), settings, .. } = self else {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::settings::Settings;
 use crate::decision::Decision;
 use crate::key::RequestInfo;
-use crate::limiter::{RateLimiter, Wait};
 use crate::maybe_ready::MaybeReady;
 use crate::model::Mode;
 use crate::rules::{OverLimit, RequestParts};
@@ -20,46 +19,24 @@ pub(super) fn decide(
     let (limiter, reserves) = (&settings.limiter, settings.settles_cost());
     // The setting of the layer applies to rules that have none of their own.
     let default = settings.over_limit(request);
-    let decision = limiter.decide_parts(&parts.parts(), Mode::Check, reserves);
-    if !parts.may_wait_or_degrade(default) {
-        return decision;
+    if !parts.may(default, |over_limit| over_limit != OverLimit::Reject) {
+        return limiter.decide_parts(&parts.parts(), Mode::Check, reserves);
     }
-    match decision {
-        MaybeReady::Ready(Some(decision)) => {
-            wait_or_degrade(limiter, parts, decision, default, reserves)
-        }
-        later => {
-            let (limiter, parts) = (limiter.clone(), Arc::clone(parts));
-            MaybeReady::later(async move {
-                let decision = later.await;
-                wait_or_degrade(&limiter, &parts, decision, default, reserves).await
-            })
-        }
-    }
+    // A request that may wait enters the queue behind earlier ones before it is decided.
+    let decision = if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. }))
+    {
+        limiter.decide_rules_or_wait(parts, default, reserves)
+    } else {
+        limiter.decide_parts(&parts.parts(), Mode::Check, reserves)
+    };
+    let parts = Arc::clone(parts);
+    decision.map(move |decision| degrade(&parts, decision, default))
 }
 
-/// Applies the settings of the rules that deny a request.
-#[inline(never)]
-fn wait_or_degrade(
-    limiter: &RateLimiter,
-    parts: &RequestParts,
-    decision: Decision,
-    default: OverLimit,
-    reserves: bool,
-) -> MaybeReady<Decision> {
-    if decision.is_allowed() || !decision.origin().enforces() {
-        return MaybeReady::ready(decision);
-    }
-    let denies = |place: usize| {
-        let part = decision.parts().nth(place);
-        part.is_some_and(|part| part.is_over() && !part.is_shadow())
-    };
-    let denying = (0..decision.parts().len()).filter(|place| denies(*place));
-    match parts.on_over_limit(denying, default) {
-        OverLimit::Wait { at_most, queue } => {
-            limiter.decide_parts_or_wait(&parts.parts(), Wait { at_most, queue, reserves })
-        }
-        OverLimit::Degrade => MaybeReady::ready(decision).map(Decision::degraded_if_denied),
-        OverLimit::Reject => MaybeReady::ready(decision),
+/// Degrades a denied request if the rules that deny it are set so.
+fn degrade(parts: &RequestParts, decision: Decision, default: OverLimit) -> Decision {
+    match parts.on_over_limit(decision.denying_parts(), default) {
+        OverLimit::Degrade => decision.degraded_if_denied(),
+        OverLimit::Wait { .. } | OverLimit::Reject => decision,
     }
 }

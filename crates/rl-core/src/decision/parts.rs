@@ -1,5 +1,8 @@
 //! The parts of a decision about several subjects.
 
+use std::borrow::Cow;
+use std::cmp::Reverse;
+
 use smallvec::SmallVec;
 
 use super::linked::{DecidedParts, PartFlags};
@@ -95,7 +98,7 @@ impl Decision {
             let part = PartStatus { decision, origin: decision.origin, is_shadow, is_disclosed };
             is_denied |= part.is_enforced() && !decision.is_allowed();
             if part.is_enforced() && part.is_disclosed {
-                let candidate = (part.retry_after(), std::cmp::Reverse(part.remaining()));
+                let candidate = (part.retry_after(), Reverse(part.remaining()));
                 if governing.is_none_or(|(_, best)| candidate > best) {
                     governing = Some((index, candidate));
                 }
@@ -142,6 +145,12 @@ impl Decision {
         })
     }
 
+    /// Returns whether the request was decided as a list of parts.
+    #[cfg(feature = "serde")]
+    pub(crate) fn has_parts(&self) -> bool {
+        self.decided_parts().is_some()
+    }
+
     /// Returns the position of the part that the decision describes: its limits, its policy and its
     /// cost.
     ///
@@ -153,13 +162,56 @@ impl Decision {
     }
 
     /// Returns the position of the part that denies the request for the longest time, whether it
-    /// is disclosed or not.
+    /// is disclosed or not. If several parts deny it for the same time, the governing part precedes
+    /// the others.
     #[must_use]
     pub fn denying_part(&self) -> Option<usize> {
         let over =
             self.parts().enumerate().filter(|(_, part)| part.is_enforced() && part.is_over());
-        over.max_by_key(|(index, part)| (part.retry_after(), std::cmp::Reverse(*index)))
-            .map(|(index, _)| index)
+        let governing = self.governing_part();
+        over.max_by_key(|(index, part)| {
+            (part.retry_after(), governing == Some(*index), Reverse(*index))
+        })
+        .map(|(index, _)| index)
+    }
+
+    /// Returns the positions of the parts that deny the request.
+    pub(crate) fn denying_parts(&self) -> impl Iterator<Item = usize> {
+        let denies = |part: &PartStatus<'_>| part.is_enforced() && part.is_over();
+        self.parts().enumerate().filter(move |(_, part)| denies(part)).map(|(index, _)| index)
+    }
+
+    /// Returns the limits that [`over_in_shadow`](Self::over_in_shadow) returns, without those of
+    /// parts that are not disclosed.
+    pub(crate) fn disclosed_over_in_shadow(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        self.parts().filter(PartStatus::is_disclosed).flat_map(|part| part.over_in_shadow())
+    }
+
+    /// Returns the decision as it is reported: its limits are those of the
+    /// [reported part](Self::reported_part).
+    pub(crate) fn reported(&self) -> Cow<'_, Self> {
+        let index = self.reported_part();
+        match self.decided_parts() {
+            Some(parts) if parts.governing != Some(index) && index < parts.len() => {
+                Cow::Owned(self.described_by(parts, index))
+            }
+            _ => Cow::Borrowed(self),
+        }
+    }
+
+    /// Returns the same decision, which describes the part at `index` instead of the governing one.
+    fn described_by(&self, parts: &DecidedParts<Self>, index: usize) -> Self {
+        let part = |place: usize| Self { linked: None, ..parts.get(place, self).clone() };
+        let others = (0..parts.len()).filter(|place| *place != index).map(part).collect();
+        let mut decision = Self {
+            verdict: self.verdict,
+            origin: self.origin,
+            limiter_id: self.limiter_id,
+            subject_hash: self.subject_hash,
+            ..part(index)
+        };
+        decision.set_parts(DecidedParts { others, governing: Some(index), ..*parts });
+        decision
     }
 
     /// Returns the position of the part under whose subject the decision is reported: the part that

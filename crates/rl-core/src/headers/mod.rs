@@ -177,9 +177,7 @@ impl Headers {
                     each(HeaderLine { name: *name, value, is_list: field.is_list() });
                 }
             }
-        } else if self.shows_unlimited
-            && matches!(decision.origin(), Origin::Unlimited | Origin::Store | Origin::Leased)
-        {
+        } else if self.shows_unlimited && is_unlimited(decision) {
             let families = self.families.iter().filter(|family| **family == HeaderFamily::OpenBank);
             for (name, field) in families.flat_map(|family| family.fields()) {
                 let value = FieldValue::Static("-1");
@@ -229,7 +227,15 @@ impl Default for Headers {
     }
 }
 
-/// Writes the names and quotas of the limits in shadow that would have denied the request.
+/// Returns whether no limit applies to the request. Limits of parts that are not disclosed apply too,
+/// although no field describes them.
+fn is_unlimited(decision: &Decision) -> bool {
+    matches!(decision.origin(), Origin::Unlimited | Origin::Store | Origin::Leased)
+        && decision.enforced_of_all_parts().next().is_none()
+}
+
+/// Writes the names and quotas of the limits in shadow that would have denied the request. Limits of
+/// parts that are not disclosed are omitted.
 fn write_warning(
     decision: &Decision,
     value: &mut ValueBuffer,
@@ -240,7 +246,7 @@ fn write_warning(
     }
     let mut separator = "over limits that are not enforced yet: ";
     value.restart(u64::MAX);
-    for limit in decision.over_in_shadow() {
+    for limit in decision.disclosed_over_in_shadow() {
         value.push(separator);
         value.push(limit.name());
         value.push("=");

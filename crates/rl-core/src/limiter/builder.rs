@@ -10,6 +10,7 @@ use super::policies::Policies;
 use super::renewals::Renewals;
 use super::settlements::Settlements;
 use super::stores::Stores;
+use super::wait_queue::WaitQueues;
 use super::{BuildError, OnFailure, RateLimiter, Share};
 use crate::model::Limit;
 use crate::observe;
@@ -333,16 +334,19 @@ impl RateLimiterBuilder {
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
         let rules = rules.map(|rules| rules.activate(&namespace).map(Box::new)).transpose();
         let rules = rules.map_err(BuildError::Rules)?;
-        let registration = match (&policies, store.registry()) {
-            (Policies::One(policy), Some(registry)) => {
-                let (token, is_conflict) = registry.register(&namespace, policy);
-                if is_conflict {
-                    observe::shared_counters(namespace.as_str());
-                }
-                Some(token)
+        let registration = store.registry().map(|registry| {
+            let of_rules = rules.as_ref().map(|rules| rules.current());
+            let of_rules = of_rules.iter().flat_map(|rules| rules.policies());
+            let own = match &policies {
+                Policies::One(policy) => Some((&namespace, vec![policy.clone()])),
+                _ => None,
+            };
+            let (token, conflict) = registry.register(own.into_iter().chain(of_rules));
+            if let Some(namespace) = conflict {
+                observe::shared_counters(namespace.as_str());
             }
-            _ => None,
-        };
+            token
+        });
         let failure_policy = FailurePolicy {
             on_store_failure,
             on_configuration_failure,
@@ -351,7 +355,7 @@ impl RateLimiterBuilder {
             is_shadow,
         };
         let in_flight = InFlight::new(max_in_flight, deadline);
-        let (breaker, wait_queues) = (Arc::default(), Arc::default());
+        let (breaker, wait_queues) = (Arc::default(), Arc::new(WaitQueues::new(&namespace)));
         let has_fast_path = enabled && !is_shadow && observer.is_none() && reservation.is_none();
         let (limiter, label) = (namespace.as_str(), store.label());
         let events = Arc::new(Events::new(observer, failure_policy, &in_flight, limiter, label));

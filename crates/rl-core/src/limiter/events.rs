@@ -92,8 +92,9 @@ impl Events {
         subject_of: impl Fn(usize) -> &'a Subject,
         decision: &Decision,
     ) {
-        let subject = subject_of(decision.reported_part());
-        observe::decided(subject, decision);
+        // The subject and the limits are those of the same part.
+        let (subject, reported) = (subject_of(decision.reported_part()), decision.reported());
+        observe::decided(subject, &reported);
         if decision.has_shadow() {
             for (index, part) in decision.parts().enumerate() {
                 let subject = subject_of(index);
@@ -105,7 +106,7 @@ impl Events {
             }
         }
         if let Some(observer) = &self.observer {
-            observer.decided(subject, decision);
+            observer.decided(subject, &reported);
         }
     }
 

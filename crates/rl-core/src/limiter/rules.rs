@@ -2,18 +2,34 @@
 
 use std::sync::Arc;
 
-use super::RateLimiter;
 use super::administration::ResetError;
+use super::waiting::WaitingRequest;
+use super::{Permit, RateLimiter};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, StoreError, Subject};
-use crate::rules::RuleSet;
+use crate::rules::{OverLimit, RequestParts, RuleSet};
 use crate::store::StoreFuture;
 
 impl RateLimiter {
     /// Returns the rules that apply now, if the limiter has rules.
     pub(crate) fn rules(&self) -> Option<Arc<RuleSet>> {
         self.pipeline.rules.as_ref().map(|rules| rules.current())
+    }
+
+    /// Decides a request under rules. While the rules that deny it let it wait, it waits in a queue.
+    pub(crate) fn decide_rules_or_wait(
+        &self,
+        parts: &Arc<RequestParts>,
+        default: OverLimit,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        WaitingRequest::of_rules(&self.pipeline, parts, default, reserves).check()
+    }
+
+    /// Returns the permit for a request under rules that was decided before.
+    pub(crate) fn permit_of_rules(&self, parts: &Arc<RequestParts>, decision: Decision) -> Permit {
+        Permit::of_rules(&self.pipeline, parts, decision)
     }
 
     /// Returns whether the limiter has rules.

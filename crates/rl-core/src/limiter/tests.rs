@@ -157,6 +157,27 @@ fn two_limiters_that_share_counters_under_different_limits_are_logged_once() {
     assert!(lines[0].starts_with(begin) && lines[0].contains("namespace"), "{lines:?}");
 }
 
+#[cfg(feature = "tracing")]
+#[test]
+fn rules_of_one_name_with_different_limits_are_logged_once() {
+    use crate::observe::capture::Capture;
+    use crate::rules::{Rule, Rules};
+
+    let log = Capture::start();
+    let store = Arc::new(MemoryStore::new());
+    let build = |name: &str, max: u64| {
+        let rule = Rule::named(name).limit(Limit::per_minute(max));
+        let rules = Rules::new().rule(rule.tier("pro", [Limit::per_minute(99)]));
+        RateLimiter::builder().rules(rules).store(store.clone()).build().unwrap()
+    };
+    let _limiters = [build("fleet", 5), build("fleet", 5), build("login", 6)];
+    assert_eq!(log.lines(), [""; 0]);
+    let _others = [build("fleet", 7), build("fleet", 8)];
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("default/fleet"), "{lines:?}");
+}
+
 #[test]
 fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
     let builder = RateLimiter::builder;

@@ -11,12 +11,14 @@ use crate::model::Subject;
 use crate::store::Namespace;
 
 /// The wait queues of a limiter. A subject without waiting requests has no queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct WaitQueues {
+    /// The namespace of the limiter.
+    namespace: Namespace,
     queues: Mutex<Queues>,
     // The number of requests that wait, so that a release takes no lock if there are none. A
-    // request that enters after the number was read decides after the release, so it misses
-    // nothing.
+    // request that was denied by a concurrency limit is checked again after it has entered, so it
+    // misses no release.
     waiting: AtomicUsize,
 }
 
@@ -63,9 +65,23 @@ pub(super) struct QueueTicket<'a> {
 }
 
 impl WaitQueues {
+    /// Creates the wait queues of a limiter that counts in `namespace`.
+    pub(super) fn new(namespace: &Namespace) -> Self {
+        let (queues, waiting) = (Mutex::default(), AtomicUsize::new(0));
+        Self { namespace: namespace.clone(), queues, waiting }
+    }
+
+    /// Returns the counters without their namespace if that is the limiter's own. A subject then has
+    /// one queue, whether its namespace is given or not.
+    fn normalize<'a>(&self, counters: Counters<'a>) -> Counters<'a> {
+        let namespace = counters.namespace.filter(|namespace| **namespace != self.namespace);
+        Counters { namespace, ..counters }
+    }
+
     /// Returns whether requests of a subject wait.
     pub(super) fn has_waiting(&self, counters: Counters<'_>) -> bool {
-        self.lock().get(counters).is_some()
+        self.waiting.load(Ordering::SeqCst) > 0
+            && self.lock().get(self.normalize(counters)).is_some()
     }
 
     /// Returns whether no requests wait.
@@ -80,7 +96,7 @@ impl WaitQueues {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
-        if let Some(queue) = self.lock().get(counters) {
+        if let Some(queue) = self.lock().get(self.normalize(counters)) {
             queue.released.notify_one();
         }
     }
@@ -91,6 +107,7 @@ impl WaitQueues {
         counters: Counters<'a>,
         max_waiting: usize,
     ) -> Option<QueueTicket<'a>> {
+        let counters = self.normalize(counters);
         let mut queues = self.lock();
         if queues.get(counters).map_or(0, |queue| queue.waiting) >= max_waiting {
             return None;

@@ -12,6 +12,7 @@ use super::pipeline::Pipeline;
 use crate::decision::{Decision, LimitStatus, RetryAfter};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Algorithm, Cost, Mode, Subject};
+use crate::rules::{OverLimit, RequestParts};
 use crate::store::Part;
 
 /// The wait that replaces one that is too long to be added to an `Instant`.
@@ -37,13 +38,14 @@ pub(super) struct WaitingRequest {
     pipeline: Arc<Pipeline>,
     counted: Counted,
     operation: Operation,
-    wait: Wait,
 }
 
-/// The subject or the parts of a request.
+/// The subject or the parts of a request, and the bounds of its wait.
 enum Counted {
-    Subject(Subject, Cost),
-    Parts(OwnedParts),
+    Subject(Subject, Cost, Wait),
+    Parts(OwnedParts, Wait),
+    /// The parts that rules make of a request, and the setting of rules that have none of their own.
+    Rules(Arc<RequestParts>, OverLimit),
 }
 
 impl WaitingRequest {
@@ -54,134 +56,219 @@ impl WaitingRequest {
         cost: Cost,
         wait: Wait,
     ) -> Self {
-        Self::new(pipeline, Counted::Subject(subject.clone(), cost), wait)
+        Self::new(pipeline, Counted::Subject(subject.clone(), cost, wait), wait.reserves)
     }
 
     /// Creates a request of several parts.
     pub(super) fn of_parts(pipeline: &Arc<Pipeline>, parts: &[Part<'_>], wait: Wait) -> Self {
-        Self::new(pipeline, Counted::Parts(OwnedParts::new(parts)), wait)
+        Self::new(pipeline, Counted::Parts(OwnedParts::new(parts), wait), wait.reserves)
     }
 
-    fn new(pipeline: &Arc<Pipeline>, counted: Counted, wait: Wait) -> Self {
-        let operation = Operation { reserves: wait.reserves, ..pipeline.operation(Mode::Check) };
-        Self { pipeline: Arc::clone(pipeline), counted, operation, wait }
+    /// Creates a request that is counted under rules. Each denial is handled as the rules that deny
+    /// are set, or as `default`.
+    pub(super) fn of_rules(
+        pipeline: &Arc<Pipeline>,
+        parts: &Arc<RequestParts>,
+        default: OverLimit,
+        reserves: bool,
+    ) -> Self {
+        Self::new(pipeline, Counted::Rules(Arc::clone(parts), default), reserves)
     }
 
-    /// Checks the request. If it is denied, it waits in the queue of one part: the part that denies
-    /// it for the longest time, or a part for which other requests wait already.
+    fn new(pipeline: &Arc<Pipeline>, counted: Counted, reserves: bool) -> Self {
+        let operation = Operation { reserves, ..pipeline.operation(Mode::Check) };
+        Self { pipeline: Arc::clone(pipeline), counted, operation }
+    }
+
+    /// Checks the request. If it is denied, it waits in the queue of the part that denies it for the
+    /// longest time. If other requests wait for one of its parts, it enters that queue first.
     pub(super) fn check(self) -> MaybeReady<Decision> {
         // Waiting does not help if a policy alone denies the request.
         if let Some(denial) = self.try_deny_by_policy() {
             return MaybeReady::ready(denial);
         }
-        if let Some(part) = self.part_with_queue() {
-            return MaybeReady::later(async move { self.wait_in_queue(part, None).await });
+        if let Some((part, wait)) = self.part_with_queue() {
+            return MaybeReady::later(async move { self.wait_in_queue(part, wait, None).await });
         }
         match self.decide(self.operation) {
-            MaybeReady::Ready(Some(decision)) if !is_worth_a_wait(&decision) => {
+            MaybeReady::Ready(Some(decision)) if self.wait_after(&decision).is_none() => {
                 MaybeReady::ready(decision)
             }
             decision => MaybeReady::later(async move {
                 let decision = decision.await;
-                if is_worth_a_wait(&decision) {
-                    self.wait_in_queue(decision.reported_part(), Some(decision)).await
-                } else {
-                    decision
+                match self.wait_after(&decision) {
+                    Some(wait) => {
+                        self.wait_in_queue(decision.reported_part(), wait, Some(decision)).await
+                    }
+                    None => decision,
                 }
             }),
+        }
+    }
+
+    /// Returns the bounds of the wait after a denial; `None` if the request does not wait. Rules may
+    /// have different settings, so each denial has bounds of its own.
+    fn wait_after(&self, decision: &Decision) -> Option<Wait> {
+        if !is_worth_a_wait(decision) {
+            return None;
+        }
+        match &self.counted {
+            Counted::Subject(.., wait) | Counted::Parts(_, wait) => Some(*wait),
+            Counted::Rules(parts, default) => {
+                self.wait_of(parts.on_over_limit(decision.denying_parts(), *default))
+            }
+        }
+    }
+
+    fn wait_of(&self, over_limit: OverLimit) -> Option<Wait> {
+        match over_limit {
+            OverLimit::Wait { at_most, queue } => {
+                Some(Wait { at_most, queue, reserves: self.operation.reserves })
+            }
+            OverLimit::Reject | OverLimit::Degrade => None,
         }
     }
 
     fn try_deny_by_policy(&self) -> Option<Decision> {
         let Self { pipeline, operation, .. } = self;
         match &self.counted {
-            Counted::Subject(subject, cost) => {
+            Counted::Subject(subject, cost, _) => {
                 let policy = pipeline.policies.cached(subject)?;
                 pipeline.try_deny_by_policy(&[Part::new(subject, policy, *cost)], *operation)
             }
-            Counted::Parts(parts) => pipeline.try_deny_by_policy(&parts.as_parts(), *operation),
+            Counted::Parts(parts, _) => pipeline.try_deny_by_policy(&parts.as_parts(), *operation),
+            Counted::Rules(parts, _) => pipeline.try_deny_by_policy(&parts.parts(), *operation),
         }
     }
 
     fn decide(&self, operation: Operation) -> MaybeReady<Decision> {
         match &self.counted {
-            Counted::Subject(subject, cost) => {
+            Counted::Subject(subject, cost, _) => {
                 self.pipeline.decide_by_steps(subject, *cost, operation)
             }
-            Counted::Parts(parts) => {
+            Counted::Parts(parts, _) => {
                 self.pipeline.decide_parts_by_steps(&parts.as_parts(), operation)
+            }
+            Counted::Rules(parts, _) => {
+                self.pipeline.decide_parts_by_steps(&parts.parts(), operation)
             }
         }
     }
 
-    /// Returns the position of the first enforced part for which other requests wait.
-    fn part_with_queue(&self) -> Option<usize> {
-        let has_waiting = |counters| self.pipeline.wait_queues.has_waiting(counters);
+    /// Returns the position of the first enforced part for which other requests wait, and the bounds
+    /// of a wait for it. A part whose rule rejects or degrades is skipped.
+    fn part_with_queue(&self) -> Option<(usize, Wait)> {
+        let has_waiting = |part: &Part<'_>| {
+            !part.is_shadow() && self.pipeline.wait_queues.has_waiting(Counters::from(part))
+        };
         match &self.counted {
-            Counted::Subject(subject, _) => has_waiting(subject.into()).then_some(0),
-            Counted::Parts(parts) => parts
-                .as_parts()
-                .iter()
-                .position(|part| !part.is_shadow() && has_waiting(Counters::from(part))),
+            Counted::Subject(subject, _, wait) => {
+                self.pipeline.wait_queues.has_waiting(subject.into()).then_some((0, *wait))
+            }
+            Counted::Parts(parts, wait) => {
+                Some((parts.as_parts().iter().position(has_waiting)?, *wait))
+            }
+            Counted::Rules(parts, default) => {
+                let of_rules = parts.parts();
+                let waited_for = of_rules.iter().enumerate().filter(|(_, part)| has_waiting(part));
+                let wait_for =
+                    |index| self.wait_of(parts.on_over_limit(std::iter::once(index), *default));
+                waited_for.map(|(index, _)| index).find_map(|index| Some((index, wait_for(index)?)))
+            }
         }
     }
 
     /// Returns the counters of the part at `index`, which has a queue of its own.
     fn counters(&self, index: usize) -> Counters<'_> {
         match &self.counted {
-            Counted::Subject(subject, _) => subject.into(),
-            Counted::Parts(parts) => parts.counters(index),
+            Counted::Subject(subject, ..) => subject.into(),
+            Counted::Parts(parts, _) => parts.counters(index),
+            Counted::Rules(parts, _) => Counters::from(&parts.parts()[index]),
         }
     }
 
     /// Waits in the queue of the part at `index`. `denied` is the earlier denial, if the request has
     /// already been checked.
-    async fn wait_in_queue(self, index: usize, denied: Option<Decision>) -> Decision {
-        let Wait { at_most, queue, .. } = self.wait;
+    ///
+    /// If another part denies the request at the head of the queue, the request moves to the queue of
+    /// that part. Otherwise it would block requests that only share the first part.
+    async fn wait_in_queue(
+        self,
+        mut index: usize,
+        mut wait: Wait,
+        mut denied: Option<Decision>,
+    ) -> Decision {
         let begin = Instant::now();
-        let until = begin.checked_add(at_most).unwrap_or_else(|| begin + A_CENTURY);
-        let Some(ticket) = self.pipeline.wait_queues.enter(self.counters(index), queue) else {
-            return match denied {
-                Some(denied) => denied,
-                None => self.decide_without_waiting().await,
+        // Only the first denial and the last decision are reported.
+        let reports_denial = denied.is_none() && self.operation.reports_denial;
+        let mut operation = Operation { reports_denial, ..self.operation };
+        loop {
+            let until = end_of(begin, wait);
+            let Some(ticket) = self.pipeline.wait_queues.enter(self.counters(index), wait.queue)
+            else {
+                return match denied {
+                    Some(denied) => denied,
+                    None => self.decide_without_waiting(operation).await,
+                };
             };
-        };
-        let (_head, denied) = match ticket.try_take_head() {
-            Some(head) => (head, denied),
-            // Other requests have been served meanwhile, so an earlier denial is out of date: the
-            // request is checked again.
-            None => match timeout_at(until, ticket.take_head()).await {
-                Ok(head) => (head, None),
-                Err(_) => return self.decide_without_waiting().await,
-            },
-        };
-        let mut decision = match denied {
-            Some(denied) => denied,
-            None => self.decide(self.operation).await,
-        };
-        while is_worth_a_wait(&decision) {
-            match Instant::now().checked_add(time_until_next_check(&decision)) {
-                // If a place is freed meanwhile, the pause ends early.
-                Some(next) if next <= until => {
-                    let _ = timeout_at(next, ticket.released()).await;
+            let (_head, denied_now) = match ticket.try_take_head() {
+                // A place that was freed before the request entered did not wake it, so it is
+                // checked again.
+                Some(head) => (head, denied.take().filter(|denied| !is_over_concurrency(denied))),
+                // Other requests have been served meanwhile, so an earlier denial is out of date:
+                // the request is checked again.
+                None => match timeout_at(until, ticket.take_head()).await {
+                    Ok(head) => (head, None),
+                    Err(_) => return self.decide_without_waiting(operation).await,
+                },
+            };
+            let mut decision = match denied_now {
+                Some(denied) => denied,
+                None => self.decide(operation).await,
+            };
+            operation.reports_denial = false;
+            loop {
+                match self.wait_after(&decision) {
+                    Some(bounds) => wait = bounds,
+                    None => return decision,
                 }
-                _ => break,
+                if decision.reported_part() != index {
+                    index = decision.reported_part();
+                    denied = Some(decision);
+                    break;
+                }
+                match Instant::now().checked_add(time_until_next_check(&decision)) {
+                    // If a place is freed meanwhile, the pause ends early.
+                    Some(next) if next <= end_of(begin, wait) => {
+                        let _ = timeout_at(next, ticket.released()).await;
+                    }
+                    _ => return decision,
+                }
+                decision = self.decide(operation).await;
             }
-            // Only the first denial and the last decision are reported.
-            decision = self.decide(Operation { reports_denial: false, ..self.operation }).await;
         }
-        decision
     }
 
     /// Decides a request that found the queue full, or that waited too long to reach its head.
     ///
     /// It peeks first. If the limits deny the request, nothing is charged, and units that come free go
     /// to the queue.
-    async fn decide_without_waiting(&self) -> Decision {
-        let peek = Operation { mode: Mode::Peek, reserves: false, ..self.operation };
+    async fn decide_without_waiting(&self, operation: Operation) -> Decision {
+        let peek = Operation { mode: Mode::Peek, reserves: false, ..operation };
         let available = self.decide(peek).await;
-        if available.is_allowed() { self.decide(self.operation).await } else { available }
+        if available.is_allowed() { self.decide(operation).await } else { available }
     }
+}
+
+/// Returns the end of a wait that began at `begin`.
+fn end_of(begin: Instant, wait: Wait) -> Instant {
+    begin.checked_add(wait.at_most).unwrap_or_else(|| begin + A_CENTURY)
+}
+
+/// Returns whether a concurrency limit denies the request.
+fn is_over_concurrency(denied: &Decision) -> bool {
+    let mut over = denied.enforced_of_all_parts().filter(LimitStatus::is_over);
+    over.any(|limit| limit.limit().algorithm() == Algorithm::Concurrency)
 }
 
 /// Returns whether limits deny the request now and may grant it later.

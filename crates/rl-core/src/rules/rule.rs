@@ -141,6 +141,9 @@ impl Rule {
     }
 
     /// Sets the units that each request costs under this rule. Defaults to the cost of the layer, which is 1.
+    ///
+    /// The final cost that a layer reads from a response, and [`Permit::set_cost`](crate::Permit::set_cost),
+    /// then leave the rule unchanged. [`Permit::set_rule_cost`](crate::Permit::set_rule_cost) changes it.
     pub fn cost(mut self, cost: impl Into<Cost>) -> Self {
         self.cost = Some(RuleCost::Units(cost.into()));
         self

@@ -123,6 +123,14 @@ impl RuleSet {
         Ok((!parts.is_empty()).then(|| RequestParts { set: Arc::clone(self), parts }))
     }
 
+    /// Returns the namespace of each rule, with the policies that may count in it.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = (&Namespace, Vec<Policy>)> {
+        self.rules.iter().map(|rule| {
+            let tiers = rule.tiers.iter().map(|(_, policy)| policy);
+            (&rule.namespace, std::iter::once(&rule.policy).chain(tiers).cloned().collect())
+        })
+    }
+
     /// Returns the part of `subject` under the rule called `name`; `None` if there is no such rule.
     pub(crate) fn part_of_rule<'a>(
         &'a self,
@@ -298,6 +306,12 @@ impl RequestParts {
         Some((&part.subject, &self.set.rules[part.place].name))
     }
 
+    /// Returns whether the rule of the part at `index` has a cost of its own.
+    pub(crate) fn has_own_cost(&self, index: usize) -> bool {
+        let part = self.parts.get(index);
+        part.is_some_and(|part| self.set.rules[part.place].cost.is_some())
+    }
+
     /// Returns the subject of the first rule that has extractors, or of the first rule.
     pub(crate) fn main_subject(&self) -> &Subject {
         let has_key = |part: &&RulePart| !self.set.rules[part.place].per.is_empty();
@@ -328,10 +342,10 @@ impl RequestParts {
         settings.reduce(stricter).unwrap_or(default)
     }
 
-    /// Returns whether a rule of the request lets it wait or degrades it, instead of rejecting it.
-    pub(crate) fn may_wait_or_degrade(&self, default: OverLimit) -> bool {
+    /// Returns whether a rule of the request has a setting that satisfies `predicate`.
+    pub(crate) fn may(&self, default: OverLimit, predicate: fn(OverLimit) -> bool) -> bool {
         let setting = |part: &RulePart| self.set.rules[part.place].on_over_limit.unwrap_or(default);
-        self.parts.iter().any(|part| setting(part) != OverLimit::Reject)
+        self.parts.iter().any(|part| predicate(setting(part)))
     }
 }
 

@@ -17,40 +17,58 @@ pub struct LimiterRegistry(Mutex<Registered>);
 
 #[derive(Default)]
 struct Registered {
-    limiters: Vec<(Namespace, Policy, Weak<()>)>,
+    limiters: Vec<(Namespace, Vec<Policy>, Weak<()>)>,
     has_conflict: bool,
 }
 
 impl LimiterRegistry {
-    /// The maximum number of limiters that are compared. Most processes have only a few.
-    const MAX: usize = 64;
+    /// The maximum number of namespaces that are compared. Most processes have only a few.
+    const MAX: usize = 256;
 
-    /// Registers a limiter until the returned token is dropped.
+    /// Registers a limiter until the returned token is dropped. `namespaces` are those in which it
+    /// counts, each with the policies of its subjects: a rule has one policy for each tier.
     ///
-    /// Also returns true if a warning is due. This is the case if another limiter in the same
-    /// namespace shares a counter but has other limits, and no warning was logged before. Limiters
-    /// with equal policies never conflict, because each worker of a server may build the same one.
-    pub(crate) fn register(&self, namespace: &Namespace, policy: &Policy) -> (Arc<()>, bool) {
+    /// Also returns the namespace of which a warning is due. This is the case if another limiter in
+    /// the same namespace shares a counter but has other limits, and no warning was logged before.
+    /// Limiters with equal policies never conflict, because each worker of a server may build the
+    /// same one.
+    pub(crate) fn register<'a>(
+        &self,
+        namespaces: impl IntoIterator<Item = (&'a Namespace, Vec<Policy>)>,
+    ) -> (Arc<()>, Option<&'a Namespace>) {
         let token = Arc::new(());
         let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         registered.limiters.retain(|(_, _, token)| token.strong_count() > 0);
-        let is_conflict = !registered.has_conflict
-            && registered.limiters.iter().any(|(other_namespace, other, _)| {
-                other_namespace == namespace && other != policy && share_a_counter(other, policy)
-            });
-        registered.has_conflict |= is_conflict;
-        if registered.limiters.len() < Self::MAX {
-            let entry = (namespace.clone(), policy.clone(), Arc::downgrade(&token));
-            registered.limiters.push(entry);
+        let earlier = registered.limiters.len();
+        let mut conflict = None;
+        for (namespace, policies) in namespaces {
+            // The limiter does not conflict with itself.
+            let is_conflict =
+                registered.limiters[..earlier].iter().any(|(other_namespace, others, _)| {
+                    other_namespace == namespace
+                        && *others != policies
+                        && share_a_counter(others, &policies)
+                });
+            if is_conflict && !registered.has_conflict {
+                registered.has_conflict = true;
+                conflict = Some(namespace);
+            }
+            if registered.limiters.len() < Self::MAX {
+                registered.limiters.push((namespace.clone(), policies, Arc::downgrade(&token)));
+            }
         }
-        (token, is_conflict)
+        (token, conflict)
     }
 }
 
-/// Returns whether a limit of one policy uses the same state as a limit of the other.
-fn share_a_counter(one: &Policy, other: &Policy) -> bool {
-    let mut limits = one.limits().iter();
-    limits.any(|limit| other.limits().iter().any(|other| other.state_id() == limit.state_id()))
+/// Returns whether limits of two lists of policies use the same state.
+fn share_a_counter(ones: &[Policy], others: &[Policy]) -> bool {
+    let states = |policies: &'_ [Policy]| {
+        let limits = policies.iter().flat_map(|policy| policy.limits());
+        limits.map(|limit| limit.state_id()).collect::<Vec<_>>()
+    };
+    let others = states(others);
+    states(ones).iter().any(|state| others.contains(state))
 }
 
 impl fmt::Debug for LimiterRegistry {
@@ -69,11 +87,11 @@ mod tests {
         let (default, login) = (Namespace::default(), "login".parse().unwrap());
         let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
         let is_conflict = |namespace: &Namespace, limit| {
-            let (token, is_conflict) = limiters.register(namespace, &of(limit));
+            let (token, conflict) = limiters.register([(namespace, vec![of(limit)])]);
             std::mem::forget(token);
-            is_conflict
+            conflict.is_some()
         };
-        drop(limiters.register(&default, &of("7/minute")));
+        drop(limiters.register([(&default, vec![of("7/minute")])]));
         assert!(!is_conflict(&default, "5/minute"), "the other limiter is gone");
         assert!(!is_conflict(&default, "5/minute"), "the same limits");
         assert!(!is_conflict(&default, "9/minute:requests"), "another counter");

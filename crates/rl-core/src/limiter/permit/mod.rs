@@ -15,6 +15,7 @@ use super::stores::both;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Subject};
+use crate::rules::RequestParts;
 use crate::store::{Namespace, Part, StoreFuture};
 
 /// The charge of a request, which can still change until the request ends.
@@ -58,6 +59,8 @@ pub struct Permit {
     outer: Option<Arc<Permit>>,
     // `None` unless the request has several parts.
     further: Option<Arc<FurtherParts>>,
+    // The rules under which the request is counted, if the limiter has rules.
+    rules: Option<Arc<RequestParts>>,
 }
 
 /// The charges of a request after the first, the decision about all parts, and their costs.
@@ -86,7 +89,7 @@ impl Permit {
         decision: Decision,
     ) -> Self {
         let inner = hold(pipeline, namespace, subject, decision);
-        Self { inner, is_metered: true, outer: None, further: None }
+        Self { inner, is_metered: true, outer: None, further: None, rules: None }
     }
 
     /// Creates the permit of a request of several parts. Parts with the same counters have one
@@ -114,7 +117,17 @@ impl Permit {
         };
         let permits: Vec<_> = permits.collect();
         let further = Some(Arc::new(FurtherParts { decision, permits, costs }));
-        Self { inner, is_metered: true, outer: None, further }
+        Self { inner, is_metered: true, outer: None, further, rules: None }
+    }
+
+    /// Creates the permit of a request that is counted under rules.
+    pub(super) fn of_rules(
+        pipeline: &Arc<Pipeline>,
+        rules: &Arc<RequestParts>,
+        decision: Decision,
+    ) -> Self {
+        let permit = Self::of_parts(pipeline, &rules.parts(), decision);
+        Self { rules: Some(Arc::clone(rules)), ..permit }
     }
 
     /// Creates the permit of a request once its decision is made.
@@ -155,15 +168,36 @@ impl Permit {
 
     /// Sets the final cost of the request, under this limiter and every metered one around it. It is
     /// the cost of every part.
+    ///
+    /// A [rule](crate::rules) with a cost of its own keeps that cost.
+    /// [`set_rule_cost`](Self::set_rule_cost) changes it.
     pub fn set_cost(&self, cost: impl Into<Cost>) {
         let cost = cost.into();
         self.change_cost(&|_| cost);
     }
 
     /// Adds units to the cost of the request, under this limiter and every metered one around it, and
-    /// to that of every part.
+    /// to that of every part. A [rule](crate::rules) with a cost of its own keeps that cost.
     pub fn add_cost(&self, units: u64) {
         self.change_cost(&|cost| Cost::new(cost.units().saturating_add(units)));
+    }
+
+    /// Sets the final cost of the request under the [rule](crate::rules) called `rule`, of this limiter
+    /// and every metered one around it. Ignores a rule that does not count the request.
+    ///
+    /// A rule that counts requests and a rule that counts tokens thus get different final costs.
+    pub fn set_rule_cost(&self, rule: &str, cost: impl Into<Cost>) {
+        let cost = cost.into();
+        if let (true, Some(rules)) = (self.is_metered, &self.rules) {
+            let names =
+                self.permits().enumerate().map(|(index, permit)| (rules.rule(index), permit));
+            for (_, permit) in names.filter(|(of, _)| of.is_some_and(|(_, name)| name == rule)) {
+                permit.account().cost = cost;
+            }
+        }
+        if let Some(outer) = &self.outer {
+            outer.set_rule_cost(rule, cost);
+        }
     }
 
     /// Sets the final cost of the part at `index` of a request of several parts
@@ -209,18 +243,29 @@ impl Permit {
         std::iter::once(&self.inner).chain(further)
     }
 
+    /// Returns whether the rule of the part at `index` has no cost of its own.
+    fn has_common_cost(&self, index: usize) -> bool {
+        self.rules.as_ref().is_none_or(|rules| !rules.has_own_cost(index))
+    }
+
     fn change_cost(&self, change: &dyn Fn(Cost) -> Cost) {
         if self.is_metered {
-            self.change_part_costs(&|_| true, change);
+            self.change_part_costs(&|index| self.has_common_cost(index), change);
         }
         if let Some(outer) = &self.outer {
             outer.change_cost(change);
         }
     }
 
-    /// Sets the final cost of the request under this limiter alone, metered or not.
+    /// Sets the final cost of the request under this limiter alone, metered or not. A rule with a cost
+    /// of its own keeps that cost.
     pub(crate) fn set_own_cost(&self, cost: Cost) {
-        self.change_part_costs(&|_| true, &|_| cost);
+        self.change_part_costs(&|index| self.has_common_cost(index), &|_| cost);
+    }
+
+    /// Sets the final cost of every part under this limiter alone to zero, metered or not.
+    pub(crate) fn refund_all_parts(&self) {
+        self.change_part_costs(&|_| true, &|_| Cost::ZERO);
     }
 
     /// Sets whether [`set_cost`](Self::set_cost) and [`add_cost`](Self::add_cost) change the cost.

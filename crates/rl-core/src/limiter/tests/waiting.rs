@@ -12,8 +12,9 @@ use crate::limiter::RateLimiter;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Limit, Subject};
 use crate::observe::Observer;
+use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, Part, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{Timestamp, TokioClock};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -147,6 +148,73 @@ async fn a_released_permit_goes_to_the_first_request_in_the_queue() {
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
+/// The request was denied before it entered the queue, so the release did not wake it.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_released_before_a_request_enters_the_queue_is_granted() {
+    let limiter = limiter(Limit::concurrency(1).unwrap());
+    let held = limiter.acquire(&alice(), 1).await;
+    let waiting = limiter.check_waiting(&alice(), 1, LONG, 10);
+    drop(held);
+    let began = Instant::now();
+    assert!(waiting.await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_requests_that_name_the_namespace_of_the_limiter() {
+    let limiter = limiter(Limit::concurrency(1).unwrap());
+    let policy = Policy::new([Limit::concurrency(1).unwrap()]).unwrap();
+    let held = limiter.acquire(&alice(), 1).await;
+    let subject = alice();
+    let part = Part::new(&subject, &policy, 1.into()).with_namespace(limiter.namespace());
+    let mut waiting = limiter.check_parts_waiting(&[part], LONG, 10);
+    begin(&mut waiting).await;
+    let mut behind = limiter.check_waiting(&subject, 1, LONG, 10);
+    begin(&mut behind).await;
+    let began = Instant::now();
+    drop(held);
+    let served = limiter.permit(&subject, waiting.await);
+    assert_eq!((served.decision().is_allowed(), began.elapsed()), (true, Duration::ZERO));
+    begin(&mut behind).await;
+    drop(served);
+    assert!(behind.await.is_allowed());
+    assert!(no_request_waits(&limiter));
+}
+
+/// Fault: the request stayed at the head of the queue of the first part, and blocked requests of
+/// other keys there.
+#[tokio::test(start_paused = true)]
+async fn a_request_moves_to_the_queue_of_the_part_that_denies_it() {
+    let limiter = limiter(Limit::per_second(1));
+    let rule = |name: &str| limiter.namespace().rule(name).unwrap();
+    let (fleet, keys) = (rule("fleet"), rule("keys"));
+    let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
+    let (of_fleet, of_key, all) = (of("2/second"), of("1/10s"), Subject::global());
+    let wait = |key: &str| {
+        let key = Subject::user(key);
+        let parts = [
+            Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet),
+            Part::new(&key, &of_key, 1.into()).with_namespace(&keys),
+        ];
+        limiter.check_parts_waiting(&parts, LONG, 10)
+    };
+    assert!(wait("a").await.is_allowed() && wait("b").await.is_allowed());
+    let began = Instant::now();
+    let mut first = wait("c");
+    begin(&mut first).await;
+    let mut blocked = wait("a");
+    begin(&mut blocked).await;
+    let mut last = wait("d");
+    begin(&mut last).await;
+    let blocked = tokio::spawn(blocked);
+    assert!(first.await.is_allowed());
+    assert!(last.await.is_allowed());
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    assert!(blocked.await.unwrap().is_allowed());
+    assert_eq!(began.elapsed(), Duration::from_secs(10));
+    assert!(no_request_waits(&limiter));
+}
+
 /// A store in memory whose calls take two milliseconds.
 #[derive(Debug)]
 struct Away(MemoryStore<TokioClock>);
@@ -188,6 +256,39 @@ async fn a_burst_is_served_as_units_come_in() {
     }
     let for_ever = limiter.check_waiting(&alice(), 1, Duration::MAX, 10).await;
     assert!(for_ever.is_allowed());
+}
+
+/// Records the subject of each decision, and the quota of its first limit.
+#[derive(Debug, Default)]
+struct Subjects(Mutex<Vec<(Subject, u64)>>);
+
+impl Observer for Subjects {
+    fn decided(&self, subject: &Subject, decision: &Decision) {
+        let max = decision.limits().next().map_or(0, |limit| limit.max());
+        self.0.lock().unwrap().push((subject.clone(), max));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_subject_and_the_limits_of_a_reported_denial_belong_to_one_part() {
+    let recorder = Arc::<Subjects>::default();
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).observer(recorder.clone());
+    let limiter = limiter.build().unwrap();
+    let rule = |name: &str| limiter.namespace().rule(name).unwrap();
+    let (fleet, keys) = (rule("fleet"), rule("keys"));
+    let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
+    let (of_fleet, of_key, all) = (of("2/hour"), of("1/minute"), Subject::global());
+    let check = |key: &Subject| {
+        let of_key = Part::new(key, &of_key, 1.into()).with_namespace(&keys);
+        let of_fleet = Part::new(&all, &of_fleet, 1.into()).with_namespace(&fleet);
+        limiter.check_parts(&[of_key, of_fleet.undisclosed()])
+    };
+    let (one, other) = (alice(), Subject::user("bob"));
+    for key in [&one, &other, &one] {
+        check(key).await;
+    }
+    let expected = [(one, 1), (other, 1), (all.clone(), 2)];
+    assert_eq!(*recorder.0.lock().unwrap(), expected);
 }
 
 #[derive(Debug, Default)]

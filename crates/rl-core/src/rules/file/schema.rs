@@ -107,13 +107,15 @@ impl LimitTexts {
     }
 }
 
-/// The requests that satisfy all conditions. Of several values of one condition, one suffices.
+/// The requests that satisfy all conditions. A condition with several values is satisfied if one of
+/// them applies.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, try_from = "RawMatch")]
 #[schemars(with = "RawMatch")]
 pub(super) struct MatchText(pub(super) Match);
 
-/// The requests that satisfy all conditions. Of several values of one condition, one suffices.
+/// The requests that satisfy all conditions. A condition with several values is satisfied if one of
+/// them applies.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "match")]
@@ -127,7 +129,7 @@ struct RawMatch {
     /// Hosts without port; `*.example.org` is all hosts below a domain.
     #[serde(default)]
     host: OneOrMany<String>,
-    /// Headers with the values that one of their lines has, or `*` for any value.
+    /// Headers, each with the value that one of its lines must have. `*` accepts any value.
     #[serde(default)]
     header: Named<String, Text<String>>,
     /// Addresses and networks of clients.
