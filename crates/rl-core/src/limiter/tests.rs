@@ -165,7 +165,7 @@ fn rules_of_one_name_with_different_limits_are_logged_once() {
 
     let log = Capture::start();
     let store = Arc::new(MemoryStore::new());
-    let build = |name: &str, max: u64| {
+    let build = |name: &str, max: u32| {
         let rule = Rule::named(name).limit(Limit::per_minute(max));
         let rules = Rules::new().rule(rule.tier("pro", [Limit::per_minute(99)]));
         RateLimiter::builder().rules(rules).store(store.clone()).build().unwrap()

@@ -157,7 +157,7 @@ fn the_strictest_setting_of_the_rules_that_deny_applies() {
     assert_eq!(over(&[1, 2, 3]), wait(2, 4));
     assert_eq!(over(&[3]), OverLimit::Degrade);
     assert_eq!(over(&[3, 0]), OverLimit::Reject);
-    assert!(parts.may_wait_or_degrade(OverLimit::Reject));
+    assert!(parts.may(OverLimit::Reject, |over_limit| over_limit != OverLimit::Reject));
 }
 
 #[test]
