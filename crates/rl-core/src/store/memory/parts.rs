@@ -36,13 +36,13 @@ type Group<'a> = PartGroup<'a, Fingerprint>;
 type Decisions = SmallVec<[Decision; 4]>;
 
 /// The units to charge to each group. A group with `None` is not charged.
-type Units = SmallVec<[Option<u64>; 8]>;
+type GroupUnits = SmallVec<[Option<u64>; 8]>;
 
 /// The decisions on groups that are counted in shared entries; `None` for all other groups.
 type SharedCharges = SmallVec<[Option<Decision>; 8]>;
 
 /// The position of a group, and the decision that denies it.
-type Denial = (usize, Decision);
+type DeniedGroup = (usize, Decision);
 
 /// The room for the new subjects of a request.
 struct RoomPlan {
@@ -100,7 +100,7 @@ impl LockedStep<'_> {
     /// Decides for all groups, and charges all of them or none.
     fn decide(&mut self, mode: Mode, now: Timestamp) -> Result<Decisions, TooManyStates> {
         let (grants, at) = self.judge(mode, now);
-        let units: Units = match mode {
+        let units: GroupUnits = match mode {
             Mode::Peek => return Ok(self.peek_all(at, |group| group.cost)),
             Mode::Charge => self.groups.iter().map(|group| Some(group.cost.units())).collect(),
             Mode::Check if !is_granted(self.groups, &grants) => {
@@ -253,7 +253,7 @@ impl LockedStep<'_> {
         at: Timestamp,
     ) -> Result<Decisions, TooManyStates> {
         let plan = self.plan_room(units, at);
-        let mut units: Units = SmallVec::from_slice(units);
+        let mut units: GroupUnits = SmallVec::from_slice(units);
         let mut tried = self.try_charge_shared(mode, &units, &plan, at)?;
         if let Err(denial) = tried {
             let reduced = match mode {
@@ -310,7 +310,7 @@ impl LockedStep<'_> {
         units: &[Option<u64>],
         plan: &RoomPlan,
         at: Timestamp,
-    ) -> Result<Result<SharedCharges, Denial>, TooManyStates> {
+    ) -> Result<Result<SharedCharges, DeniedGroup>, TooManyStates> {
         let copies = self.copy_shared_entries();
         let mut charged: SharedCharges = self.groups.iter().map(|_| None).collect();
         for index in (0..self.groups.len()).filter(|index| plan.is_shared[*index]) {
@@ -337,10 +337,10 @@ impl LockedStep<'_> {
         &mut self,
         units: &[Option<u64>],
         plan: &RoomPlan,
-        mut denial: Denial,
+        mut denial: DeniedGroup,
         at: Timestamp,
-    ) -> Result<Result<Units, Denial>, TooManyStates> {
-        let bounded = |most: u64| -> Units {
+    ) -> Result<Result<GroupUnits, DeniedGroup>, TooManyStates> {
+        let bounded = |most: u64| -> GroupUnits {
             units.iter().map(|units| units.map(|units| units.min(most))).collect()
         };
         // The largest number of units known to be granted, and the smallest known to be denied.

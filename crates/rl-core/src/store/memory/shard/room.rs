@@ -17,7 +17,7 @@ impl Shard {
     /// is room, and the subjects to [evict](Self::evict) for them.
     ///
     /// Drops expired entries, and evicts nothing. The entries of the subjects of `request` stay.
-    pub(super) fn plan_room(
+    pub(in crate::store::memory) fn plan_room(
         &mut self,
         count: usize,
         request: &[Fingerprint],
@@ -39,7 +39,7 @@ impl Shard {
     }
 
     /// Evicts a subject to make room for a new one at `now`.
-    pub(super) fn evict(&mut self, subject: Fingerprint, now: Timestamp) {
+    pub(in crate::store::memory) fn evict(&mut self, subject: Fingerprint, now: Timestamp) {
         if let Some(position) = self.entries.position(subject) {
             self.note_eviction(position, now);
             self.entries.remove_at(position);
@@ -52,7 +52,7 @@ impl Shard {
     /// # Errors
     ///
     /// Fails like [`decide`](Self::decide).
-    pub(super) fn decide_with_room(
+    pub(in crate::store::memory) fn decide_with_room(
         &mut self,
         subject: Fingerprint,
         args: DecideArgs<'_>,
@@ -73,7 +73,7 @@ impl Shard {
     /// # Errors
     ///
     /// Fails like [`decide`](Self::decide).
-    pub(super) fn decide_in_shared_entry(
+    pub(in crate::store::memory) fn decide_in_shared_entry(
         &mut self,
         args: DecideArgs<'_>,
         decision: &mut Decision,
@@ -83,12 +83,12 @@ impl Shard {
     }
 
     /// Returns a copy of the entry that new subjects share.
-    pub(super) fn copy_shared_entry(&self) -> Option<Entry> {
+    pub(in crate::store::memory) fn copy_shared_entry(&self) -> Option<Entry> {
         self.entries.get(Fingerprint::OVERFLOW).cloned()
     }
 
     /// Replaces the entry that new subjects share by an earlier copy.
-    pub(super) fn restore_shared_entry(&mut self, copy: Option<Entry>) {
+    pub(in crate::store::memory) fn restore_shared_entry(&mut self, copy: Option<Entry>) {
         match (self.entries.get_mut(Fingerprint::OVERFLOW), copy) {
             (Some(shared), Some(copy)) => *shared = copy,
             _ => self.entries.remove(Fingerprint::OVERFLOW),
