@@ -16,7 +16,7 @@ use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::Header;
 use rl_core::time::{Clock, SystemClock, Timestamp};
-use rl_core::{RateLimiter, Realm};
+use rl_core::{RateLimiter, Realm, RedisStore};
 use rl_records::{CallLimits, Record, RecordContent, RecordSource, Records};
 use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site};
@@ -72,7 +72,7 @@ impl House {
         let mut limiter = RateLimiter::builder().policies(source.clone()).deadline(GIVE_UP);
         let mut backend = Backend::Memory;
         if let Some(redis) = redis {
-            limiter = limiter.store(redis.patient_store().connect().await.unwrap());
+            limiter = limiter.store(RedisStore::connect(&redis.url()).await.unwrap());
             backend = Backend::redis(&redis.url());
         }
         let limiter = limiter.build().unwrap();
