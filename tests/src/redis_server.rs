@@ -161,7 +161,6 @@ impl RedisServer {
 
     /// Returns a store on the server that waits a minute for a connection. On a busy machine, the
     /// usual wait is too short while the first connections are opened.
-    #[must_use]
     pub fn patient_store(&self) -> RedisStoreBuilder {
         RedisStore::builder(&self.url()).connection_wait(Duration::from_secs(60))
     }

@@ -52,13 +52,16 @@ pub trait ResponseHead: ResponseInfo {
     fn extensions(&mut self) -> impl Extensions;
 }
 
+type CostOfResponse = dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync;
+type IsRefunded = dyn Fn(&dyn ResponseInfo) -> bool + Send + Sync;
+
 /// How the final cost of a request follows from its response.
 #[derive(Clone)]
 pub(super) enum FinalCost {
     /// The function returns the cost, or `None` if the estimate stays.
-    OfResponse(Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>),
+    OfResponse(Arc<CostOfResponse>),
     /// A request that satisfies the predicate is refunded.
-    RefundIf(Arc<dyn Fn(&dyn ResponseInfo) -> bool + Send + Sync>),
+    RefundIf(Arc<IsRefunded>),
 }
 
 impl FinalCost {

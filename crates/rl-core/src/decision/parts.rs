@@ -27,6 +27,7 @@ impl<'a> PartStatus<'a> {
     }
 
     /// Returns the status of each limit, in the order of the policy.
+    #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'a>> + use<'a> {
         self.decision.statuses.iter()
     }

@@ -324,7 +324,7 @@ impl LockedStep<'_> {
                 }
                 denied => {
                     self.restore_shared_entries(copies);
-                    return denied.map(|denied| Err((index, denied)));
+                    return Ok(Err((index, denied?)));
                 }
             }
         }
