@@ -9,6 +9,8 @@ use crate::policy::Policy;
 
 /// The parts of a request that charge the same counters: those of one subject in one namespace.
 #[derive(Clone, Copy, Debug)]
+// The stores on Redis read the namespace and the subject. The store in memory has the key of both.
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(crate) struct PartGroup<'a, K> {
     /// The key of the counters.
     pub(crate) key: K,
