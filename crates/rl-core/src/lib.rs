@@ -14,8 +14,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Web services use this crate through an adapter, which re-exports all of it: `rl-tower` for axum, tonic
-//! and other services built on tower, `rl-actix` for actix-web.
+//! Web services use this crate through an adapter, which re-exports all of it: `rl-tower` for axum,
+//! tonic and other services built on tower, `rl-actix` for actix-web.
 //!
 //! # Features
 //!

@@ -1,6 +1,6 @@
 //! `serde` implementations. A [`Limit`] and a [`Period`] are read and written in their text form
-//! (`"10/second"`, `"15minutes"`), and a [`Policy`] as a list of limits or a map of names to limits. A
-//! [`Decision`] is only written, for logs and reports.
+//! (`"10/second"`, `"15minutes"`), and a [`Policy`] as a list of limits or a map of names to
+//! limits. A [`Decision`] is only written, for logs and reports.
 
 use std::fmt;
 use std::time::Duration;
@@ -75,10 +75,11 @@ impl<'de> Deserialize<'de> for Anchor {
     }
 }
 
-/// Writes the verdict, how it came about, and every limit. Fields that end in `_us` are microseconds.
+/// Writes the verdict, how it came about, and every limit. Fields that end in `_us` are
+/// microseconds.
 ///
-/// The limits are those of the governing part. If the request has several parts, `parts` lists all of
-/// them, disclosed or not.
+/// The limits are those of the governing part. If the request has several parts, `parts` lists all
+/// of them, disclosed or not.
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let limits: Vec<_> = self.limits().collect();

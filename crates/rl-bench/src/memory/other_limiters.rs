@@ -164,8 +164,8 @@ impl Limiter for Semaphores {
     }
 }
 
-/// A semaphore for each key whose permits expire, in the fewest steps: a look-up under a lock and a reading
-/// of the clock to acquire a permit, and the same look-up to release it.
+/// A semaphore for each key whose permits expire, in the fewest steps: a look-up under a lock and a
+/// reading of the clock to acquire a permit, and the same look-up to release it.
 ///
 /// Nothing renews a permit, and the map grows without a bound.
 struct Leases {

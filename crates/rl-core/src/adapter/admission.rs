@@ -18,8 +18,8 @@ pub enum Admission {
     Exempt,
     /// Respond with this denial, because the key of the request is missing or ambiguous.
     Rejected(Denial),
-    /// [Decide](super::HttpLimiter::decide) the request, and [apply](super::HttpLimiter::apply) the decision when
-    /// it is ready.
+    /// [Decide](super::HttpLimiter::decide) the request, and [apply](super::HttpLimiter::apply) the
+    /// decision when it is ready.
     Counted(RequestContext),
 }
 

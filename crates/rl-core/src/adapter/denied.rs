@@ -19,8 +19,8 @@ struct DeniedParts {
 }
 
 impl Denied {
-    /// Creates the response to a request of `subject` that `decision` denies, in the default form and with the
-    /// default headers.
+    /// Creates the response to a request of `subject` that `decision` denies, in the default form
+    /// and with the default headers.
     #[must_use]
     pub fn new(decision: Decision, subject: &Subject) -> Self {
         let headers = Headers::default();

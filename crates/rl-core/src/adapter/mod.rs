@@ -10,9 +10,10 @@
 //!    [`exempt_preflights`](HttpLimiter::exempt_preflights) adds CORS preflights. By default
 //!    preflights are counted. To avoid this, put the CORS layer outside the limiter, so that it
 //!    answers them.
-//! 2. **The subject** is found by the [`KeyExtractor`](crate::key::KeyExtractor); by default it is the address
-//!    of the peer. [`MissingKey`](crate::MissingKey) sets how a request without a key is handled. A request
-//!    whose key is [ambiguous](crate::key::AmbiguousKey) is always rejected with 400, and counted nowhere.
+//! 2. **The subject** is found by the [`KeyExtractor`](crate::key::KeyExtractor); by default it is
+//!    the address of the peer. [`MissingKey`](crate::MissingKey) sets how a request without a key
+//!    is handled. A request whose key is [ambiguous](crate::key::AmbiguousKey) is always rejected
+//!    with 400, and counted nowhere.
 //! 3. **One charge for each limiter and subject.** A request that passes the same limiter twice
 //!    under the same subject, in nested layers, is charged once. Under another subject it is
 //!    charged again: one limiter may count addresses in one layer and consumers in another. (Two
@@ -20,12 +21,13 @@
 //! 4. **Over its limits** a request is rejected, waits or is degraded:
 //!    [`OverLimit`](crate::OverLimit). Under a concurrency limit, a request holds its permit until
 //!    the body of its response has ended.
-//! 5. **The cost** is one unit, or the result of [`cost`](HttpLimiter::cost) for the request. The final cost
-//!    can be set by the handler ([`metered`](HttpLimiter::metered)) or read from the response
-//!    ([`response_cost`](HttpLimiter::response_cost), [`refund_if`](HttpLimiter::refund_if)). It is settled
-//!    when the body of the response has ended.
-//! 6. **Under [rules](crate::rules)** a request has several subjects, each with a policy and a cost. It is
-//!    charged to all of them, or to none. A request that no rule matches is exempt.
+//! 5. **The cost** is one unit, or the result of [`cost`](HttpLimiter::cost) for the request. The
+//!    final cost can be set by the handler ([`metered`](HttpLimiter::metered)) or read from the
+//!    response ([`response_cost`](HttpLimiter::response_cost),
+//!    [`refund_if`](HttpLimiter::refund_if)). It is settled when the body of the response has
+//!    ended.
+//! 6. **Under [rules](crate::rules)** a request has several subjects, each with a policy and a
+//!    cost. It is charged to all of them, or to none. A request that no rule matches is exempt.
 //! 7. **Nested limiters** merge their headers. A header with a single value keeps the value of the
 //!    stricter limiter. List values of both limiters are sent.
 //!

@@ -96,8 +96,8 @@ pub(super) struct ResponseSettings {
 /// A counted request whose response is not complete yet.
 ///
 /// [`HttpLimiter::decide`](super::HttpLimiter::decide) returns it. The adapter
-/// [applies](super::HttpLimiter::apply) its decision, and calls [`finish`](Self::finish) when it has the head
-/// of the response.
+/// [applies](super::HttpLimiter::apply) its decision, and calls [`finish`](Self::finish) when it
+/// has the head of the response.
 ///
 /// The steps change the decision in place, because moving it would copy more than 200 bytes.
 #[must_use]

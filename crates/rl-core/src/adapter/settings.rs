@@ -71,7 +71,8 @@ impl Settings {
         self.on_over_limit.as_ref().map_or(OverLimit::Reject, |choose| choose(request))
     }
 
-    /// Returns whether the cost is settled at the end of a request, so that its charge may be a reservation.
+    /// Returns whether the cost is settled at the end of a request, so that its charge may be a
+    /// reservation.
     pub(super) const fn settles_cost(&self) -> bool {
         self.is_metered || self.response.cost.is_some()
     }

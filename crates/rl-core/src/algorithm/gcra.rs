@@ -285,8 +285,8 @@ mod tests {
         let mut state = [0; 3];
         limit.charge(&mut state, at(0), 1_000);
         limit.charge(&mut state, at(900), 900);
-        // In 900 ms, 900 units have accrued, and all of them were charged again. The limit was never
-        // idle, so a refund of the first charge returns every unit.
+        // In 900 ms, 900 units have accrued, and all of them were charged again. The limit was
+        // never idle, so a refund of the first charge returns every unit.
         assert_eq!(limit.available(&state, at(900)), 0);
         limit.refund(&mut state, at(900), at(0), 800);
         assert_eq!(limit.available(&state, at(900)), 800);

@@ -1,5 +1,5 @@
-//! Parses addresses in headers: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:443`, with or
-//! without quotes.
+//! Parses addresses in headers: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:443`,
+//! with or without quotes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -27,7 +27,8 @@ pub(super) fn parse(text: &[u8]) -> Option<IpAddr> {
     Some(canonical(address))
 }
 
-/// Parses an IPv6 address, and ignores its zone, which has a meaning only on the machine that wrote it.
+/// Parses an IPv6 address, and ignores its zone, which has a meaning only on the machine that wrote
+/// it.
 fn parse_v6(text: &str) -> Option<Ipv6Addr> {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
     if zone.is_empty() {
@@ -36,7 +37,8 @@ fn parse_v6(text: &str) -> Option<Ipv6Addr> {
     address.parse().ok()
 }
 
-/// Returns whether `port` is a number, or an obfuscated port of the `Forwarded` header such as `_p1`.
+/// Returns whether `port` is a number, or an obfuscated port of the `Forwarded` header such as
+/// `_p1`.
 fn is_port(port: &str) -> bool {
     let is_token = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     match port.strip_prefix('_') {

@@ -62,10 +62,11 @@ fn last_comma(line: &[u8], quoted: bool) -> Option<usize> {
     })
 }
 
-/// Returns the address in the parameter `for` of an element of `Forwarded`: `for=192.0.2.60;proto=http`.
+/// Returns the address in the parameter `for` of an element of `Forwarded`:
+/// `for=192.0.2.60;proto=http`.
 ///
-/// Returns `None` if the parameter is missing, occurs twice or is not an address. Proxies may also write
-/// `unknown` or an obfuscated name.
+/// Returns `None` if the parameter is missing, occurs twice or is not an address. Proxies may also
+/// write `unknown` or an obfuscated name.
 pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in parameters(element) {
@@ -83,8 +84,8 @@ pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
 
 /// Splits an element into its parameters.
 ///
-/// Semicolons in quotes do not separate parameters: a proxy copies `host` from the request, so the client
-/// controls its value.
+/// Semicolons in quotes do not separate parameters: a proxy copies `host` from the request, so the
+/// client controls its value.
 fn parameters(element: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut inside = false;
     let mut escaped = false;

@@ -21,12 +21,14 @@
 //!
 //! # Requirements for proxies
 //!
-//! A proxy must *append* the address of its peer (`X-Forwarded-For`, `Forwarded`) or *overwrite* the header
-//! with it (`X-Real-IP`, `CF-Connecting-IP`). Clients must not be able to bypass the proxies.
+//! A proxy must *append* the address of its peer (`X-Forwarded-For`, `Forwarded`) or *overwrite*
+//! the header with it (`X-Real-IP`, `CF-Connecting-IP`). Clients must not be able to bypass the
+//! proxies.
 //!
-//! A client can ask a proxy to drop headers by naming them in `Connection:`. A proxy that does so after it
-//! has added its own hop forwards a request without the header (CVE-2024-45410). The request is then counted
-//! under the proxy. The service cannot detect this; the proxy has to be fixed.
+//! A client can ask a proxy to drop headers by naming them in `Connection:`. A proxy that does so
+//! after it has added its own hop forwards a request without the header (CVE-2024-45410). The
+//! request is then counted under the proxy. The service cannot detect this; the proxy has to be
+//! fixed.
 //!
 //! # Example
 //!

@@ -13,9 +13,9 @@ use super::translated::canonical;
 /// translated addresses, such as those behind NAT64, as IPv4 addresses, because they are compared
 /// in that form.
 ///
-/// A network of all addresses (`0.0.0.0/0`, `::/0`) is an error, because every client could choose its own
-/// address. [`TrustedProxies::all`] is the explicit form. A network with host bits, such as `10.0.0.1/8`, is
-/// an error too, because it could mean `10.0.0.0/8` or the single address.
+/// A network of all addresses (`0.0.0.0/0`, `::/0`) is an error, because every client could choose
+/// its own address. [`TrustedProxies::all`] is the explicit form. A network with host bits, such as
+/// `10.0.0.1/8`, is an error too, because it could mean `10.0.0.0/8` or the single address.
 ///
 /// # Examples
 ///
@@ -51,8 +51,8 @@ impl TrustedProxies {
 
     /// Creates a set that contains every address.
     ///
-    /// It suits services that only their proxies can reach. A client that connects directly could choose the
-    /// address that it is counted under.
+    /// It suits services that only their proxies can reach. A client that connects directly could
+    /// choose the address that it is counted under.
     #[must_use]
     pub fn all() -> Self {
         Self(vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())])
@@ -88,8 +88,8 @@ fn parse(entry: &str) -> Result<IpNet, Why> {
         (IpAddr::V4(address), Some(prefix)) if network.addr().is_ipv6() => {
             IpNet::new(IpAddr::V4(address), prefix).map_err(|_| Why::NoNetwork)?
         }
-        // An IPv6 network of translated addresses (NAT64, or IPv4-mapped) would never match: `canonical`
-        // turns such addresses into IPv4.
+        // An IPv6 network of translated addresses (NAT64, or IPv4-mapped) would never match:
+        // `canonical` turns such addresses into IPv4.
         _ if canonical(network.network()).is_ipv4() && network.addr().is_ipv6() => {
             return Err(Why::NoNetwork);
         }

@@ -84,7 +84,8 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Trusts connections without a peer address, such as those of a Unix socket that only a proxy can open.
+    /// Trusts connections without a peer address, such as those of a Unix socket that only a proxy
+    /// can open.
     ///
     /// By default the client of such a connection is unknown.
     pub fn trust_local(mut self) -> Self {
@@ -94,8 +95,8 @@ impl ClientIp {
 
     /// Sets the number of leading bits of an IPv6 address that identify a client. Defaults to 64.
     ///
-    /// A client can use every address of its network. Providers assign 56 or 64 bits to a home, and 64 or 48
-    /// bits to a hosted machine.
+    /// A client can use every address of its network. Providers assign 56 or 64 bits to a home, and
+    /// 64 or 48 bits to a hosted machine.
     ///
     /// # Errors
     ///
@@ -110,8 +111,8 @@ impl ClientIp {
 
     /// Counts IPv6 addresses with this prefix as the IPv4 addresses embedded in them (RFC 6052).
     ///
-    /// A site translates addresses with such a prefix, for example `2001:db8:64::/96`. Each call adds a
-    /// prefix.
+    /// A site translates addresses with such a prefix, for example `2001:db8:64::/96`. Each call
+    /// adds a prefix.
     ///
     /// IPv4-mapped addresses, those of stateless translators (`::ffff:0:192.0.2.1`) and those with
     /// the well-known prefixes of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`) are counted as IPv4
@@ -141,8 +142,8 @@ impl ClientIp {
     /// Returns the client's address, from the peer of the connection and all lines of the header,
     /// in order.
     ///
-    /// The lines are read only if [`header_from`](Self::header_from) names a header for this peer. Returns
-    /// `None` if there is no peer and the header names no client.
+    /// The lines are read only if [`header_from`](Self::header_from) names a header for this peer.
+    /// Returns `None` if there is no peer and the header names no client.
     #[must_use]
     pub fn resolve(&self, peer: Option<IpAddr>, lines: &[&[u8]]) -> Option<ResolvedIp> {
         if self.header_from(peer).is_none() {

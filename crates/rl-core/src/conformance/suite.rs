@@ -64,7 +64,8 @@ impl Suite {
         }
     }
 
-    /// Sets the function that counts the records in the store, so that the suite can check their removal.
+    /// Sets the function that counts the records in the store, so that the suite can check their
+    /// removal.
     ///
     /// If records have an expiry of their own, as Redis keys do, count the records without expiry.
     /// If the store itself removes expired records, count all records.
@@ -87,8 +88,8 @@ impl Suite {
     /// Expects the store to refuse limits of this algorithm as
     /// [`Unsupported`](crate::FailureKind::Unsupported).
     ///
-    /// The burst, capacity and precision are ignored, but not the anchor and the kind of refill. Every
-    /// store must support fixed windows that begin with the first request.
+    /// The burst, capacity and precision are ignored, but not the anchor and the kind of refill.
+    /// Every store must support fixed windows that begin with the first request.
     #[must_use]
     pub fn without(mut self, algorithm: Algorithm) -> Self {
         self.unsupported.push(algorithm);

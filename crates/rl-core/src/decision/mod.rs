@@ -241,8 +241,8 @@ impl Decision {
         }
     }
 
-    /// Marks the charged units as a [reservation](crate::store::Reservation). For implementations of
-    /// [`Store`](crate::store::Store).
+    /// Marks the charged units as a [reservation](crate::store::Reservation). For implementations
+    /// of [`Store`](crate::store::Store).
     #[must_use]
     pub const fn reserved(mut self) -> Self {
         self.is_reserved = self.charged > 0;
@@ -378,7 +378,8 @@ impl Decision {
         self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
     }
 
-    /// Returns the limit that single-valued headers and messages describe; `None` if no store decided.
+    /// Returns the limit that single-valued headers and messages describe; `None` if no store
+    /// decided.
     #[must_use]
     pub fn governing(&self, selection: GoverningLimit) -> Option<LimitStatus<'_>> {
         let is_denied = !self.is_allowed();

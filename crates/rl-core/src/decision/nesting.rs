@@ -6,7 +6,8 @@ use super::Decision;
 use super::linked::{DecidedParts, Linked};
 
 impl Decision {
-    /// Sets the limiter, the hash of the counted subject, and the decision of the limiter around this one.
+    /// Sets the limiter, the hash of the counted subject, and the decision of the limiter around
+    /// this one.
     pub(crate) fn set_nesting(
         &mut self,
         limiter_id: usize,

@@ -49,8 +49,8 @@ impl Usages {
         reset_high: [0; Policy::MAX_LIMITS],
     };
 
-    /// Sets the outcome of the limit at `index`, which grants the request. Returns the bits that do not fit,
-    /// or 0.
+    /// Sets the outcome of the limit at `index`, which grants the request. Returns the bits that do
+    /// not fit, or 0.
     #[inline(always)]
     pub(crate) const fn set(&mut self, index: usize, outcome: Outcome) -> u64 {
         let (used, reset) = (outcome.used(), outcome.reset_micros());

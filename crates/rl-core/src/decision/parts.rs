@@ -20,7 +20,8 @@ pub struct PartStatus<'a> {
 }
 
 impl<'a> PartStatus<'a> {
-    /// Returns the policy of the part; `None` if no store decided, or if none of its limits applied.
+    /// Returns the policy of the part; `None` if no store decided, or if none of its limits
+    /// applied.
     #[must_use]
     pub const fn policy(&self) -> Option<&'a Policy> {
         self.decision.policy()

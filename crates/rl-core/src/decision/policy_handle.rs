@@ -13,8 +13,8 @@ thread_local! {
 
 /// A decision's handle to its policy, which is recycled per thread.
 ///
-/// Every decision holds a handle, and most processes have few policies. Without recycling, all threads
-/// would contend for the reference counts of these policies.
+/// Every decision holds a handle, and most processes have few policies. Without recycling, all
+/// threads would contend for the reference counts of these policies.
 ///
 /// ```text
 /// drop    handle ─► RECYCLED, whose content ─► RECYCLED_FOR_CLONE, whose content is dropped

@@ -34,15 +34,17 @@ impl DenialBody {
     /// The types are provisional: the draft is not an RFC, and the registry does not list them yet.
     pub const PROVISIONAL_TYPES: &'static str = "https://iana.org/assignments/http-problem-types#";
 
-    /// Creates the JSON form of the Open Bank Project: `{"code":429,"message":"Too Many Requests. …"}`.
+    /// Creates the JSON form of the Open Bank Project:
+    /// `{"code":429,"message":"Too Many Requests. …"}`.
     pub const fn open_bank() -> Self {
         Self::with_form(Form::OpenBank)
     }
 
     /// Creates the form of problem details (RFC 9457), with the names of all limits that deny.
     ///
-    /// A `detail` is added for a block, for a cost that is never granted, and for a limit that does not
-    /// count requests. A limit of a [rule](crate::rules) is named after both, as in `login/minute`.
+    /// A `detail` is added for a block, for a cost that is never granted, and for a limit that does
+    /// not count requests. A limit of a [rule](crate::rules) is named after both, as in
+    /// `login/minute`.
     ///
     /// ```json
     /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",

@@ -1,5 +1,5 @@
-//! Encodes the value of `grpc-status-details-bin`. Three small messages do not justify a dependency on a
-//! protobuf library.
+//! Encodes the value of `grpc-status-details-bin`. Three small messages do not justify a dependency
+//! on a protobuf library.
 //!
 //! ```text
 //! google.rpc.Status        1: int32 code   2: string message   3: repeated Any details
@@ -25,10 +25,11 @@ use crate::decision::RetryAfter;
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 
-/// Returns the value of `grpc-status-details-bin`, or `None` if there is nothing to add to the status.
+/// Returns the value of `grpc-status-details-bin`, or `None` if there is nothing to add to the
+/// status.
 ///
-/// Each limit that denies is a violation: the subject is the name of the limit, after that of its rule, and the
-/// description is its quota.
+/// Each limit that denies is a violation: the subject is the name of the limit, after that of its
+/// rule, and the description is its quota.
 pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<String> {
     let decision = reason.decision()?;
     let mut status = Message::default();
@@ -97,8 +98,8 @@ impl Message {
         self.bytes(3, &any.0);
     }
 
-    /// Appends a varint: seven bits in each byte, the lowest first. The high bit of a byte marks that another
-    /// one follows.
+    /// Appends a varint: seven bits in each byte, the lowest first. The high bit of a byte marks
+    /// that another one follows.
     fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);

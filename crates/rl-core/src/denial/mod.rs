@@ -1,7 +1,7 @@
 //! Responses to rejected requests: status, body and a few headers.
 //!
-//! [`DenialBody`] sets the form, and [`Denial`] is the response. The rate limit headers, `Retry-After`
-//! among them, are not part of it: [`headers`](crate::headers) writes them.
+//! [`DenialBody`] sets the form, and [`Denial`] is the response. The rate limit headers,
+//! `Retry-After` among them, are not part of it: [`headers`](crate::headers) writes them.
 //!
 //! | reason | HTTP status | gRPC status |
 //! |---|---|---|

@@ -68,7 +68,8 @@ impl Denial {
         self
     }
 
-    /// Returns whether this is the response to a gRPC call, whose client reads the status from `grpc-status`.
+    /// Returns whether this is the response to a gRPC call, whose client reads the status from
+    /// `grpc-status`.
     #[must_use]
     pub fn is_grpc(&self) -> bool {
         self.content_type == Some(GRPC_CONTENT_TYPE)

@@ -32,8 +32,8 @@ pub enum HeaderFamily {
     /// The fields of the Open Bank Project: the reset in seconds from now.
     #[default]
     OpenBank,
-    /// The fields of GitHub: the reset as seconds since the epoch, the units used, and the resource,
-    /// which is always `core`.
+    /// The fields of GitHub: the reset as seconds since the epoch, the units used, and the
+    /// resource, which is always `core`.
     GitHub,
     /// The lists `RateLimit-Policy` and `RateLimit` of the IETF drafts 08 to 11.
     ///
@@ -140,8 +140,8 @@ impl HeaderFamily {
         }
     }
 
-    /// Returns the largest number that a field may contain. Integers in structured fields (RFC 9651) have at
-    /// most 15 digits.
+    /// Returns the largest number that a field may contain. Integers in structured fields (RFC
+    /// 9651) have at most 15 digits.
     pub(super) const fn largest_number(self) -> u64 {
         match self {
             Self::Ietf | Self::IetfDraft07 | Self::IetfDraft06 | Self::IetfDraft03 => {

@@ -1,7 +1,7 @@
 //! Header fields and their values.
 //!
-//! Names of limits need no escaping in lists: a [`Policy`](crate::Policy) accepts only characters that are
-//! valid in a structured string.
+//! Names of limits need no escaping in lists: a [`Policy`](crate::Policy) accepts only characters
+//! that are valid in a structured string.
 
 use std::time::Duration;
 

@@ -4,8 +4,9 @@ use std::fmt;
 
 /// The name of a header field that a limiter may write.
 ///
-/// The names are few, and each has a number. An adapter converts [all](Self::ALL) of them once to names of its
-/// framework, and finds a converted name by its [index](Self::index), without comparing text.
+/// The names are few, and each has a number. An adapter converts [all](Self::ALL) of them once to
+/// names of its framework, and finds a converted name by its [index](Self::index), without
+/// comparing text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FieldName(usize);
 

@@ -3,8 +3,8 @@
 //! [`Headers`] turns a [`Decision`] into header lines, with the names and units of one or more
 //! [`HeaderFamily`]s. The adapters add the lines to the response.
 //!
-//! 1. Single-valued fields describe the *governing* limit, chosen by [`GoverningLimit`]. The IETF lists
-//!    describe all limits, in the order of the policy.
+//! 1. Single-valued fields describe the *governing* limit, chosen by [`GoverningLimit`]. The IETF
+//!    lists describe all limits, in the order of the policy.
 //! 2. Seconds are rounded up, and are never 0 in a denial. A client that waits for the time in a
 //!    header therefore never retries too early.
 //! 3. A denial has a `Retry-After` in whole seconds, even without a family. It is the longest wait
@@ -113,8 +113,8 @@ impl Headers {
 
     /// Adds the header fields of `family`.
     ///
-    /// It replaces the families with which it shares a name, because one name cannot have two units in the
-    /// same response. [`HeaderFamily`] lists them.
+    /// It replaces the families with which it shares a name, because one name cannot have two units
+    /// in the same response. [`HeaderFamily`] lists them.
     pub fn and(mut self, family: HeaderFamily) -> Self {
         self.families.retain(|earlier| !earlier.clashes_with(family));
         self.families.push(family);
@@ -153,7 +153,8 @@ impl Headers {
         self
     }
 
-    /// Sends the fields of [`HeaderFamily::OpenBank`] with the value `-1` if no limit applies to a request.
+    /// Sends the fields of [`HeaderFamily::OpenBank`] with the value `-1` if no limit applies to a
+    /// request.
     ///
     /// Clients of the Open Bank Project expect that. By default, and in other families, such a
     /// response has no fields.
@@ -193,7 +194,8 @@ impl Headers {
         }
     }
 
-    /// Returns the names of all fields that may be written, in lower case; `retry-after` is the last.
+    /// Returns the names of all fields that may be written, in lower case; `retry-after` is the
+    /// last.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let fields = self.families.iter().flat_map(|family| family.fields());
         let warning = self.has_warning.then_some(WARNING);
@@ -227,15 +229,15 @@ impl Default for Headers {
     }
 }
 
-/// Returns whether no limit applies to the request. Limits of parts that are not disclosed apply too,
-/// although no field describes them.
+/// Returns whether no limit applies to the request. Limits of parts that are not disclosed apply
+/// too, although no field describes them.
 fn is_unlimited(decision: &Decision) -> bool {
     matches!(decision.origin(), Origin::Unlimited | Origin::Store | Origin::Leased)
         && decision.enforced_of_all_parts().next().is_none()
 }
 
-/// Writes the names and quotas of the limits in shadow that would have denied the request. Limits of
-/// parts that are not disclosed are omitted.
+/// Writes the names and quotas of the limits in shadow that would have denied the request. Limits
+/// of parts that are not disclosed are omitted.
 fn write_warning(
     decision: &Decision,
     value: &mut ValueBuffer,

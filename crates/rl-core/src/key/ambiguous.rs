@@ -41,7 +41,8 @@ impl std::error::Error for AmbiguousKey {}
 ///
 /// They are [`Subject`], an `Option` of one, and a `Result` whose error is [`AmbiguousKey`].
 pub trait IntoSubject {
-    /// Converts the value into the result of [`KeyExtractor::subject`](super::KeyExtractor::subject).
+    /// Converts the value into the result of
+    /// [`KeyExtractor::subject`](super::KeyExtractor::subject).
     ///
     /// # Errors
     ///

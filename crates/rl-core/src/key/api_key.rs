@@ -53,8 +53,8 @@ enum Location {
 impl ApiKey {
     /// Creates an extractor that reads the header `name`, in any case.
     ///
-    /// For `Authorization` use [`bearer`](Self::bearer) or [`authorization`](Self::authorization), which
-    /// read the scheme.
+    /// For `Authorization` use [`bearer`](Self::bearer) or [`authorization`](Self::authorization),
+    /// which read the scheme.
     ///
     /// # Errors
     ///
@@ -69,7 +69,8 @@ impl ApiKey {
         Self { location: Location::Authorization(Cow::Borrowed("Bearer")), secret }
     }
 
-    /// Creates an extractor that reads the token in `Authorization: SCHEME …`, with the scheme in any case.
+    /// Creates an extractor that reads the token in `Authorization: SCHEME …`, with the scheme in
+    /// any case.
     ///
     /// A request with another scheme has no key.
     #[must_use]
@@ -83,7 +84,8 @@ impl ApiKey {
         Self { location: Location::Query(name.into()), secret }
     }
 
-    /// Creates an extractor that reads the cookie `name`, without quotes and percent-decoded: `%61` is `a`.
+    /// Creates an extractor that reads the cookie `name`, without quotes and percent-decoded: `%61`
+    /// is `a`.
     #[must_use]
     pub fn cookie(name: &str, secret: KeySecret) -> Self {
         Self { location: Location::Cookie(name.into()), secret }

@@ -114,7 +114,8 @@ enum NameMatch {
     Different,
 }
 
-/// Returns whether the names are equal for a reader that trims names, ignores case or decodes twice.
+/// Returns whether the names are equal for a reader that trims names, ignores case or decodes
+/// twice.
 fn is_similar(given: &[u8], name: &[u8]) -> bool {
     let is_equal = |given: &[u8]| given.trim_ascii().eq_ignore_ascii_case(name);
     is_equal(given) || given.contains(&b'%') && is_equal(&Cow::from(percent_decode(given)))

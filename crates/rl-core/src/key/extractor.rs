@@ -6,8 +6,8 @@ use crate::model::Subject;
 
 /// Finds the subject that a request is counted under.
 ///
-/// Closures over `&dyn RequestInfo` are extractors too. They return a [`Subject`], an `Option` of one, or
-/// a `Result` as [`subject`](Self::subject) does.
+/// Closures over `&dyn RequestInfo` are extractors too. They return a [`Subject`], an `Option` of
+/// one, or a `Result` as [`subject`](Self::subject) does.
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the subject that `request` is counted under, or `None` if it has no key.
     ///
@@ -41,8 +41,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Self: Sized,
     {
         move |request: &dyn RequestInfo| {
-            // The second extractor runs even if the first finds no key. If the second key is ambiguous,
-            // the request must be rejected, not passed to the next extractor of an outer `or`.
+            // The second extractor runs even if the first finds no key. If the second key is
+            // ambiguous, the request must be rejected, not passed to the next extractor of an outer
+            // `or`.
             let first = self.subject(request)?;
             let second = other.subject(request)?;
             Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
@@ -99,7 +100,8 @@ where
 /// secret.
 const PAIR: &[u8; 32] = b"rl-core: two subjects as one, v1";
 
-/// Combines two subjects into one, which is in the realm of the first and is [owned](Subject::owner) by it.
+/// Combines two subjects into one, which is in the realm of the first and is
+/// [owned](Subject::owner) by it.
 ///
 /// The id is a digest, because any text could be the id of a subject that is counted alone.
 fn pair(first: &Subject, second: &Subject) -> Subject {

@@ -29,9 +29,9 @@ impl KeyExtractor for Identified {
 
 /// Counts by the plain value of a header in which a gateway identifies the client.
 ///
-/// The gateway must overwrite the header in every request, and clients must not be able to bypass it.
-/// Otherwise a client chooses its own identity. Secrets belong in [`ApiKey`](super::ApiKey), which hashes
-/// them.
+/// The gateway must overwrite the header in every request, and clients must not be able to bypass
+/// it. Otherwise a client chooses its own identity. Secrets belong in [`ApiKey`](super::ApiKey),
+/// which hashes them.
 ///
 /// A request without the header, or with an empty one, has no key. A value is
 /// [ambiguous](AmbiguousKey) if the header occurs twice, or if the value is padded, longer than
@@ -53,7 +53,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Creates an extractor that uses the value of the header `name`, in any case, as an id in `realm`.
+    /// Creates an extractor that uses the value of the header `name`, in any case, as an id in
+    /// `realm`.
     ///
     /// # Errors
     ///
@@ -86,7 +87,8 @@ impl KeyExtractor for Header {
 pub struct Route;
 
 impl Route {
-    /// The id of all requests that matched no route. It cannot be a pattern, because patterns begin with `/`.
+    /// The id of all requests that matched no route. It cannot be a pattern, because patterns begin
+    /// with `/`.
     pub const UNMATCHED: &'static str = "unmatched";
 }
 

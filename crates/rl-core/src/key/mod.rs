@@ -34,8 +34,8 @@
 //!    the client could choose its bucket: the bucket of the next extractor of `or`, or none.
 //! 3. Give the extractors of `or` the order in which the service looks for credentials, because a
 //!    request may contain several kinds of them.
-//! 4. API keys and tokens are hashed with a [`KeySecret`] before anything else. They occur in no store
-//!    key, log line or `Debug` text.
+//! 4. API keys and tokens are hashed with a [`KeySecret`] before anything else. They occur in no
+//!    store key, log line or `Debug` text.
 //!
 //! # Example
 //!
@@ -92,6 +92,6 @@ pub use request::RequestInfo;
 pub use secret::{InvalidSecret, KeySecret};
 pub use tier::Tier;
 
-/// The longest value of a header, parameter or cookie that can be a key, in bytes. Servers accept headers
-/// of about this length.
+/// The longest value of a header, parameter or cookie that can be a key, in bytes. Servers accept
+/// headers of about this length.
 const MAX_VALUE_LEN: usize = 64 * 1_024;

@@ -6,9 +6,9 @@ use crate::model::Subject;
 
 /// A view of a request that is the same in every framework.
 ///
-/// The adapters implement it, so that one [`KeyExtractor`](super::KeyExtractor) works in all of them.
-/// The client controls everything in it except [`peer`](Self::peer), [`route`](Self::route) and the
-/// extensions.
+/// The adapters implement it, so that one [`KeyExtractor`](super::KeyExtractor) works in all of
+/// them. The client controls everything in it except [`peer`](Self::peer), [`route`](Self::route)
+/// and the extensions.
 pub trait RequestInfo {
     /// Returns the method, such as `GET`.
     fn method(&self) -> &str;
@@ -40,19 +40,20 @@ pub trait RequestInfo {
     /// Returns the subject that an authentication layer left in the extensions of the request.
     fn identified_subject(&self) -> Option<&Subject>;
 
-    /// Returns the tier that an authentication layer left in the extensions of the request. The default
-    /// returns `None`.
+    /// Returns the tier that an authentication layer left in the extensions of the request. The
+    /// default returns `None`.
     fn tier(&self) -> Option<&Tier> {
         None
     }
 
-    /// Returns the host in the target of the request, where HTTP/2 has it. The default returns `None`.
+    /// Returns the host in the target of the request, where HTTP/2 has it. The default returns
+    /// `None`.
     fn target_host(&self) -> Option<&str> {
         None
     }
 
-    /// Returns the host that the client asks for, perhaps with a port: the host in the target, or else
-    /// that in the header `host`.
+    /// Returns the host that the client asks for, perhaps with a port: the host in the target, or
+    /// else that in the header `host`.
     fn host(&self) -> Option<&str> {
         let header = || std::str::from_utf8(self.only_header("host").ok().flatten()?).ok();
         self.target_host().or_else(header)
@@ -70,7 +71,8 @@ pub trait RequestInfo {
         first
     }
 
-    /// Returns the value of the header called `name` (in lower case), `None` if it is missing or empty.
+    /// Returns the value of the header called `name` (in lower case), `None` if it is missing or
+    /// empty.
     ///
     /// # Errors
     ///

@@ -54,7 +54,8 @@ impl KeySecret {
         Self(bytes)
     }
 
-    /// Returns the subject for the key `bytes` in `realm`. Its id is 128 bits of a hash keyed with this secret.
+    /// Returns the subject for the key `bytes` in `realm`. Its id is 128 bits of a hash keyed with
+    /// this secret.
     ///
     /// The realm is hashed too, so the digests of one key in two realms are unrelated.
     #[must_use]

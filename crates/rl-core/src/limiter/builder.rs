@@ -108,8 +108,9 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets the [rules](crate::rules) under which requests are decided, instead of limits that apply to all
-    /// requests. Takes [`Rules`](crate::rules::Rules), or a file that is read again when it changes.
+    /// Sets the [rules](crate::rules) under which requests are decided, instead of limits that
+    /// apply to all requests. Takes [`Rules`](crate::rules::Rules), or a file that is read again
+    /// when it changes.
     ///
     /// The adapters decide their requests under these rules.
     /// [`check_rule`](RateLimiter::check_rule) decides under one rule. Operations that take only a
@@ -126,20 +127,20 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets the namespace, which keeps the counters apart from those of other limiters on the same store.
-    /// Defaults to `default`.
+    /// Sets the namespace, which keeps the counters apart from those of other limiters on the same
+    /// store. Defaults to `default`.
     ///
-    /// Limiters of one namespace on one store share counters. The instances of a service should share them.
-    /// Two nested limiters of one service should not, because both would charge each request to the same
-    /// counters. If two limiters in this process share counters under different limits, the second logs a
-    /// warning.
+    /// Limiters of one namespace on one store share counters. The instances of a service should
+    /// share them. Two nested limiters of one service should not, because both would charge each
+    /// request to the same counters. If two limiters in this process share counters under different
+    /// limits, the second logs a warning.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = namespace.to_owned();
         self
     }
 
-    /// Sets whether the limiter is switched on. Defaults to `true`. A limiter that is switched off allows
-    /// every request, calls no store and sets no header.
+    /// Sets whether the limiter is switched on. Defaults to `true`. A limiter that is switched off
+    /// allows every request, calls no store and sets no header.
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
@@ -148,10 +149,10 @@ impl RateLimiterBuilder {
     /// Sets whether the limiter is in shadow. Defaults to `false`. A limiter in shadow decides and
     /// reports, but denies nothing. It serves to try limits out on real traffic.
     ///
-    /// Decisions have [`Origin::Shadow`](crate::Origin::Shadow). The limits that would have denied the request
-    /// are in [`Decision::over_in_shadow`](crate::Decision::over_in_shadow), in the header
-    /// `x-rate-limit-warning`, in [`Observer::would_deny`] and in one log line for each window. A single
-    /// limit is put in shadow by [`Limit::shadow`].
+    /// Decisions have [`Origin::Shadow`](crate::Origin::Shadow). The limits that would have denied
+    /// the request are in [`Decision::over_in_shadow`](crate::Decision::over_in_shadow), in the
+    /// header `x-rate-limit-warning`, in [`Observer::would_deny`] and in one log line for each
+    /// window. A single limit is put in shadow by [`Limit::shadow`].
     pub fn shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;
         self
@@ -190,7 +191,8 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets what happens to a request when the store, or the source of policies, is overloaded. Defaults to
+    /// Sets what happens to a request when the store, or the source of policies, is overloaded.
+    /// Defaults to
     /// [`OnFailure::Reject`]: 503 with `Retry-After: 1`.
     ///
     /// An overload differs from an outage. One client can cause an overload by inventing subjects,
@@ -276,7 +278,8 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets the observer of decisions and failures. Defaults to none; log lines are written in any case.
+    /// Sets the observer of decisions and failures. Defaults to none; log lines are written in any
+    /// case.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self

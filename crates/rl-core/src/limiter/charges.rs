@@ -29,8 +29,8 @@ pub(super) struct ChargedPart {
 }
 
 impl<'a> Charge<'a> {
-    /// Returns the charges of `decision` about a request of `parts`. `own` is the namespace of parts
-    /// that name none.
+    /// Returns the charges of `decision` about a request of `parts`. `own` is the namespace of
+    /// parts that name none.
     ///
     /// Leaves out the parts that the decision does not contain, because no store has decided.
     pub(super) fn of_parts(

@@ -85,8 +85,8 @@ impl Events {
         self.failure_policy.action(failure).consequence()
     }
 
-    /// Reports a decision, and the limits in shadow that would have denied the request. `subject_of`
-    /// returns the subject of the part at a position.
+    /// Reports a decision, and the limits in shadow that would have denied the request.
+    /// `subject_of` returns the subject of the part at a position.
     pub(super) fn decided<'a>(
         &self,
         subject_of: impl Fn(usize) -> &'a Subject,

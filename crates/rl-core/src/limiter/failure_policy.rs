@@ -72,7 +72,8 @@ impl FailurePolicy {
         if self.is_shadow { OnFailure::Allow } else { self.setting(failure) }
     }
 
-    /// Returns what happens to requests whose policy could not be looked up. A fallback cannot decide them.
+    /// Returns what happens to requests whose policy could not be looked up. A fallback cannot
+    /// decide them.
     pub(super) const fn action_without_policy(self, failure: FailureKind) -> OnFailure {
         match self.action(failure) {
             OnFailure::Fallback => OnFailure::Reject,

@@ -87,11 +87,11 @@ use crate::store::{RefundOf, StoreFuture};
 ///    row the failure policy decides without waiting. A probe every 50 to 200 ms finds out whether
 ///    the store has recovered. A store that *refuses* calls is still called, because refused
 ///    requests are rejected by default.
-/// 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost above every
-///    capacity are denied by the policy alone ([`Origin::Policy`]). These denials hold
+/// 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost
+///    above every capacity are denied by the policy alone ([`Origin::Policy`]). These denials hold
 ///    while the store is down, slow or full.
-/// 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for the store**, and
-///    fewer if the store would answer them late.
+/// 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for the
+///    store**, and fewer if the store would answer them late.
 /// 6. **An overload is not an outage.** One client may cause it, so by default it lifts no limit.
 ///    If the store or the source of policies is overloaded, a request is denied if a cached denial
 ///    still holds. Otherwise it is rejected with 503 and `Retry-After: 1`.
@@ -155,7 +155,8 @@ impl RateLimiter {
         self.pipeline.decide(subject, mode, cost, reserves)
     }
 
-    /// Decides like [`check`](Self::check), under a policy for this call instead of the subject's own.
+    /// Decides like [`check`](Self::check), under a policy for this call instead of the subject's
+    /// own.
     pub fn check_with_policy(
         &self,
         policy: &Policy,
@@ -174,8 +175,8 @@ impl RateLimiter {
     /// At the head of the queue, a request is denied if it would have to wait longer than
     /// `at_most`. Requests that the failure policy rejects do not wait.
     ///
-    /// The queue orders the requests of this limiter and its clones. Other instances on the same store have
-    /// queues of their own.
+    /// The queue orders the requests of this limiter and its clones. Other instances on the same
+    /// store have queues of their own.
     ///
     /// To hold the units of a concurrency limit until the request ends, pass the decision to
     /// [`permit`](Self::permit).
@@ -183,8 +184,8 @@ impl RateLimiter {
     /// If a request has to wait, the observer gets the first denial. It gets the final decision
     /// only if that allows the request.
     ///
-    /// Requests wait on tokio's timers, whatever the clock of the store is. Tests that must not wait in
-    /// real time give the store a [`TokioClock`](crate::time::TokioClock).
+    /// Requests wait on tokio's timers, whatever the clock of the store is. Tests that must not
+    /// wait in real time give the store a [`TokioClock`](crate::time::TokioClock).
     ///
     /// # Cancel safety
     ///
@@ -249,7 +250,8 @@ impl RateLimiter {
         self.pipeline.stores.refund(decision, subject, RefundOf::All, decision.at(), units)
     }
 
-    /// Returns the status of each limit of `subject`. Charges nothing, and the failure policy does not apply.
+    /// Returns the status of each limit of `subject`. Charges nothing, and the failure policy does
+    /// not apply.
     ///
     /// # Errors
     ///
@@ -271,7 +273,8 @@ impl RateLimiter {
         self.pipeline.stores.usage(policy, subject)
     }
 
-    /// Returns the status of each limit of `policy`, in its order, with one call to the store for each limit.
+    /// Returns the status of each limit of `policy`, in its order, with one call to the store for
+    /// each limit.
     ///
     /// If one counter is damaged ([`FailureKind::Corrupt`](crate::FailureKind::Corrupt)),
     /// [`usage_with_policy`](Self::usage_with_policy) fails as a whole. In the readable layout of

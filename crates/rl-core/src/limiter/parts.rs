@@ -101,8 +101,8 @@ impl RateLimiter {
         self.pipeline.decide_parts(parts, mode, reserves)
     }
 
-    /// Decides like [`check_parts`](Self::check_parts). If the limits deny the request, it waits until
-    /// they allow it, as [`check_waiting`](Self::check_waiting) does.
+    /// Decides like [`check_parts`](Self::check_parts). If the limits deny the request, it waits
+    /// until they allow it, as [`check_waiting`](Self::check_waiting) does.
     ///
     /// The request waits in the queue of one part: the part that denies it for the longest time, or
     /// a part for which other requests wait already.
@@ -147,9 +147,9 @@ impl RateLimiter {
     /// Refunds units of the charge of `decision` to each part. `units` has one number for each
     /// part.
     ///
-    /// Call it once for each decision, with the parts of the request. At most the charged units of a
-    /// part are refunded, and only those that still count. Parts with the same counters are refunded
-    /// together: a limit that counts requests is refunded only if all their units are.
+    /// Call it once for each decision, with the parts of the request. At most the charged units of
+    /// a part are refunded, and only those that still count. Parts with the same counters are
+    /// refunded together: a limit that counts requests is refunded only if all their units are.
     ///
     /// # Errors
     ///

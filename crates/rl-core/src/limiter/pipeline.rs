@@ -188,8 +188,8 @@ impl Pipeline {
         }
     }
 
-    /// Calls the store, unless a policy alone denies the request, the circuit breaker is open, or too many
-    /// decisions are in flight (steps 2 and 3).
+    /// Calls the store, unless a policy alone denies the request, the circuit breaker is open, or
+    /// too many decisions are in flight (steps 2 and 3).
     pub(super) fn decide_with_policies(
         self: &Arc<Self>,
         parts: &[Part<'_>],

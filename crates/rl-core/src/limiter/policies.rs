@@ -26,8 +26,8 @@ pub(super) enum Policies {
 }
 
 impl Policies {
-    /// Returns the policies that a builder has been given: limits, a source, or none because there are
-    /// rules.
+    /// Returns the policies that a builder has been given: limits, a source, or none because there
+    /// are rules.
     ///
     /// # Errors
     ///

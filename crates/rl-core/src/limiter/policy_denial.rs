@@ -53,8 +53,8 @@ fn find_reason(part: &Part<'_>, needed: u64, clock: &dyn Clock) -> Option<Decisi
     policy.never_grants(needed).then(|| Decision::never_granted(policy, cost, needed))
 }
 
-/// Returns the denial of a request that an enforced part denies alone. It reports the other parts as
-/// unused.
+/// Returns the denial of a request that an enforced part denies alone. It reports the other parts
+/// as unused.
 ///
 /// The costs of parts with the same counters are added, because a store charges them together.
 #[cold]

@@ -31,7 +31,8 @@ impl RateLimiter {
         self.pipeline.failure_policy.is_shadow
     }
 
-    /// Returns a number that the limiter shares with its clones, and with no other limiter that is alive.
+    /// Returns a number that the limiter shares with its clones, and with no other limiter that is
+    /// alive.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.pipeline).addr()
     }

@@ -17,7 +17,8 @@ impl RateLimiter {
         self.pipeline.rules.as_ref().map(|rules| rules.current())
     }
 
-    /// Decides a request under rules. While the rules that deny it let it wait, it waits in a queue.
+    /// Decides a request under rules. While the rules that deny it let it wait, it waits in a
+    /// queue.
     pub(crate) fn decide_rules_or_wait(
         &self,
         parts: &Arc<RequestParts>,

@@ -71,8 +71,8 @@ impl WaitQueues {
         Self { namespace: namespace.clone(), queues, waiting }
     }
 
-    /// Returns the counters without their namespace if that is the limiter's own. A subject then has
-    /// one queue, whether its namespace is given or not.
+    /// Returns the counters without their namespace if that is the limiter's own. A subject then
+    /// has one queue, whether its namespace is given or not.
     fn normalize<'a>(&self, counters: Counters<'a>) -> Counters<'a> {
         let namespace = counters.namespace.filter(|namespace| **namespace != self.namespace);
         Counters { namespace, ..counters }
@@ -101,7 +101,8 @@ impl WaitQueues {
         }
     }
 
-    /// Enters the end of the subject's queue. Returns `None` if `max_waiting` requests wait in it already.
+    /// Enters the end of the subject's queue. Returns `None` if `max_waiting` requests wait in it
+    /// already.
     pub(super) fn enter<'a>(
         &'a self,
         counters: Counters<'a>,

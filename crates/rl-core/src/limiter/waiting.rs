@@ -44,7 +44,8 @@ pub(super) struct WaitingRequest {
 enum Counted {
     Subject(Subject, Cost, Wait),
     Parts(OwnedParts, Wait),
-    /// The parts that rules make of a request, and the setting of rules that have none of their own.
+    /// The parts that rules make of a request, and the setting of rules that have none of their
+    /// own.
     Rules(Arc<RequestParts>, OverLimit),
 }
 
@@ -80,8 +81,8 @@ impl WaitingRequest {
         Self { pipeline: Arc::clone(pipeline), counted, operation }
     }
 
-    /// Checks the request. If it is denied, it waits in the queue of the part that denies it for the
-    /// longest time. If other requests wait for one of its parts, it enters that queue first.
+    /// Checks the request. If it is denied, it waits in the queue of the part that denies it for
+    /// the longest time. If other requests wait for one of its parts, it enters that queue first.
     pub(super) fn check(self) -> MaybeReady<Decision> {
         // Waiting does not help if a policy alone denies the request.
         if let Some(denial) = self.try_deny_by_policy() {
@@ -106,8 +107,8 @@ impl WaitingRequest {
         }
     }
 
-    /// Returns the bounds of the wait after a denial; `None` if the request does not wait. Rules may
-    /// have different settings, so each denial has bounds of its own.
+    /// Returns the bounds of the wait after a denial; `None` if the request does not wait. Rules
+    /// may have different settings, so each denial has bounds of its own.
     fn wait_after(&self, decision: &Decision) -> Option<Wait> {
         if !is_worth_a_wait(decision) {
             return None;
@@ -155,8 +156,8 @@ impl WaitingRequest {
         }
     }
 
-    /// Returns the position of the first enforced part for which other requests wait, and the bounds
-    /// of a wait for it. A part whose rule rejects or degrades is skipped.
+    /// Returns the position of the first enforced part for which other requests wait, and the
+    /// bounds of a wait for it. A part whose rule rejects or degrades is skipped.
     fn part_with_queue(&self) -> Option<(usize, Wait)> {
         let has_waiting = |part: &Part<'_>| {
             !part.is_shadow() && self.pipeline.wait_queues.has_waiting(Counters::from(part))
@@ -187,11 +188,11 @@ impl WaitingRequest {
         }
     }
 
-    /// Waits in the queue of the part at `index`. `denied` is the earlier denial, if the request has
-    /// already been checked.
+    /// Waits in the queue of the part at `index`. `denied` is the earlier denial, if the request
+    /// has already been checked.
     ///
-    /// If another part denies the request at the head of the queue, the request moves to the queue of
-    /// that part. Otherwise it would block requests that only share the first part.
+    /// If another part denies the request at the head of the queue, the request moves to the queue
+    /// of that part. Otherwise it would block requests that only share the first part.
     async fn wait_in_queue(
         self,
         mut index: usize,
@@ -251,8 +252,8 @@ impl WaitingRequest {
 
     /// Decides a request that found the queue full, or that waited too long to reach its head.
     ///
-    /// It peeks first. If the limits deny the request, nothing is charged, and units that come free go
-    /// to the queue.
+    /// It peeks first. If the limits deny the request, nothing is charged, and units that come free
+    /// go to the queue.
     async fn decide_without_waiting(&self, operation: Operation) -> Decision {
         let peek = Operation { mode: Mode::Peek, reserves: false, ..operation };
         let available = self.decide(peek).await;
@@ -278,7 +279,8 @@ fn is_worth_a_wait(decision: &Decision) -> bool {
         && decision.retry_after() != RetryAfter::Never
 }
 
-/// Returns the time until the limits grant the request, or until the next check of a concurrency limit.
+/// Returns the time until the limits grant the request, or until the next check of a concurrency
+/// limit.
 fn time_until_next_check(denied: &Decision) -> Duration {
     let over = denied.enforced_of_all_parts().filter(LimitStatus::is_over);
     let waits = over.map(|limit| match (limit.limit().algorithm(), limit.retry_after()) {

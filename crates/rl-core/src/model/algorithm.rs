@@ -50,11 +50,11 @@ pub enum Algorithm {
         /// The length of a bucket. A length above the period means the period.
         precision: Period,
     },
-    /// Counts in two consecutive windows that begin on the clock. The earlier one is weighted by the part
-    /// of it that a sliding window still covers.
+    /// Counts in two consecutive windows that begin on the clock. The earlier one is weighted by
+    /// the part of it that a sliding window still covers.
     SlidingWindowCounter,
-    /// A bucket to which `max` tokens are added in each period. A request takes as many tokens as it
-    /// costs.
+    /// A bucket to which `max` tokens are added in each period. A request takes as many tokens as
+    /// it costs.
     TokenBucket {
         /// The maximum number of tokens in the bucket. A new bucket is full.
         capacity: u64,

@@ -121,7 +121,8 @@ impl Unit {
 
     pub(super) const REQUESTS: Self = Self { text: *b"requests\0\0\0\0\0\0\0\0", len: 8 };
 
-    /// Creates the unit of this name; `None` unless the name is 1 to 16 characters of `a-z`, `0-9` and `-`.
+    /// Creates the unit of this name; `None` unless the name is 1 to 16 characters of `a-z`, `0-9`
+    /// and `-`.
     pub(super) fn new(name: &str) -> Option<Self> {
         let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         let is_name = (1..=Self::LONGEST).contains(&name.len()) && name.bytes().all(fits);

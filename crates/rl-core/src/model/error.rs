@@ -106,8 +106,8 @@ impl StoreError {
         self
     }
 
-    /// Returns the error with its cause. The text of the cause may be logged, so it must not contain a
-    /// secret.
+    /// Returns the error with its cause. The text of the cause may be logged, so it must not
+    /// contain a secret.
     #[must_use]
     pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         self.source = Some(Box::new(source));

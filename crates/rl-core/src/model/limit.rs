@@ -129,7 +129,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the algorithm is not [`Algorithm::Concurrency`]: other limits have no lease.
+    /// Returns an error if the algorithm is not [`Algorithm::Concurrency`]: other limits have no
+    /// lease.
     pub const fn with_lease(mut self, lease: Period) -> Result<Self, InvalidLimit> {
         match self.algorithm {
             Algorithm::Concurrency => {
@@ -140,8 +141,8 @@ impl Limit {
         }
     }
 
-    /// Returns the same fixed window limit with windows that begin on the clock: at full minutes, hours
-    /// and days in UTC, on Mondays, and on the first day of a month ([`Anchor::Clock`]).
+    /// Returns the same fixed window limit with windows that begin on the clock: at full minutes,
+    /// hours and days in UTC, on Mondays, and on the first day of a month ([`Anchor::Clock`]).
     ///
     /// # Errors
     ///
@@ -270,8 +271,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error unless `unit` is 1 to 16 characters of `a-z`, `0-9` and `-`, or if the limit
-    /// counts requests.
+    /// Returns an error unless `unit` is 1 to 16 characters of `a-z`, `0-9` and `-`, or if the
+    /// limit counts requests.
     ///
     /// # Examples
     ///

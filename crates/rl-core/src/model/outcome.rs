@@ -37,8 +37,8 @@ impl Outcome {
         Self { used, reset_micros, retry_micros: Self::NEVER }
     }
 
-    /// Creates the outcome of a window of `max` units that ends in `reset_micros`, for a request that
-    /// requires `required` of them.
+    /// Creates the outcome of a window of `max` units that ends in `reset_micros`, for a request
+    /// that requires `required` of them.
     pub(crate) const fn of_window(max: u64, used: u64, reset_micros: u64, required: u64) -> Self {
         if required <= max.saturating_sub(used) {
             Self::granted(used, reset_micros)

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 /// Samples the log lines of a condition that affects many requests, such as an overload.
 ///
 /// The first occurrence begins the condition. The condition is over when it has not occurred for
-/// the recovery period, so a condition that comes and goes counts as one. No background task runs: code
-/// that observes a success calls [`Transition::ended`]. The clock is tokio's, which tests can
+/// the recovery period, so a condition that comes and goes counts as one. No background task runs:
+/// code that observes a success calls [`Transition::ended`]. The clock is tokio's, which tests can
 /// pause.
 ///
 /// The limiter logs with it. Stores and sources of policies in other crates can do the same.
@@ -31,7 +31,8 @@ use tokio::time::Instant;
 pub struct Transition {
     recovery_period: Duration,
     origin: Instant,
-    // Microseconds from `origin` to the first occurrence, plus one; 0 while the condition does not hold.
+    // Microseconds from `origin` to the first occurrence, plus one; 0 while the condition does not
+    // hold.
     begun: AtomicU64,
     // Microseconds from `origin` to the last occurrence.
     last: AtomicU64,
@@ -85,8 +86,8 @@ impl Transition {
         self.begun.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the condition if it has not occurred for the recovery period. If several threads call this,
-    /// only one of them gets a result.
+    /// Ends the condition if it has not occurred for the recovery period. If several threads call
+    /// this, only one of them gets a result.
     ///
     /// Costs one relaxed load if the condition has not begun.
     pub fn ended(&self) -> Option<Ended> {

@@ -31,8 +31,8 @@ use crate::time::Timestamp;
 
 /// The limits one subject is under: 1 to 16, each with a name.
 ///
-/// A policy is a cheap handle: clones share the limits. All limits are charged together, or none. Their
-/// order is the order in which they were added.
+/// A policy is a cheap handle: clones share the limits. All limits are charged together, or none.
+/// Their order is the order in which they were added.
 ///
 /// # Examples
 ///
@@ -58,8 +58,8 @@ struct PolicyInner {
     has_permits: bool,
     has_shadow: bool,
     shortest: Option<usize>,
-    // The smallest cost that is denied whatever the counters hold: one more than the enforced limits
-    // grant at once, and 0 under a block.
+    // The smallest cost that is denied whatever the counters hold: one more than the enforced
+    // limits grant at once, and 0 under a block.
     denied_from: u64,
     // The smallest cost that the store must not decide alone: `denied_from`, or 0 if a limit is in
     // shadow.
@@ -89,7 +89,8 @@ impl NamedLimit {
         Self { name, limit, state: limit.state_id() }
     }
 
-    /// Returns the name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and keys.
+    /// Returns the name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and
+    /// keys.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -142,7 +143,8 @@ impl Policy {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Creates a policy of these limits, named as by [`PolicyBuilder::limit`] (`second`, `15minutes`).
+    /// Creates a policy of these limits, named as by [`PolicyBuilder::limit`] (`second`,
+    /// `15minutes`).
     ///
     /// # Errors
     ///
@@ -151,12 +153,13 @@ impl Policy {
         limits.into_iter().fold(Self::builder(), PolicyBuilder::limit).build()
     }
 
-    /// Returns the same policy with a block: every request is denied until `until`, even a cost of 0. Then
-    /// the limits decide. A block without an end denies every request.
+    /// Returns the same policy with a block: every request is denied until `until`, even a cost of
+    /// 0. Then the limits decide. A block without an end denies every request.
     ///
-    /// A blocked request is denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)), so
-    /// a block holds while the store is down. The denial reports limits of 0 under the same names, and
-    /// its `Retry-After` is the end of the block. A limiter in shadow does not enforce blocks.
+    /// A blocked request is denied by the policy alone ([`Origin::Policy`](crate::Origin::Policy)),
+    /// so a block holds while the store is down. The denial reports limits of 0 under the same
+    /// names, and its `Retry-After` is the end of the block. A limiter in shadow does not enforce
+    /// blocks.
     ///
     /// The end is a time on the limiter's [clock](crate::RateLimiterBuilder::clock).
     ///
@@ -181,14 +184,15 @@ impl Policy {
         Self::with_block(self.limits().into(), Some(block))
     }
 
-    /// Returns the block that was set with [`blocked_until`](Self::blocked_until), even if it has ended.
+    /// Returns the block that was set with [`blocked_until`](Self::blocked_until), even if it has
+    /// ended.
     #[must_use]
     pub fn block(&self) -> Option<&Block> {
         self.inner.block.as_ref()
     }
 
-    /// Returns whether the policy alone may deny a request that needs `needed` units: its limits never
-    /// grant them, or there is a block, which may have ended.
+    /// Returns whether the policy alone may deny a request that needs `needed` units: its limits
+    /// never grant them, or there is a block, which may have ended.
     pub(crate) fn may_deny_alone(&self, needed: u64) -> bool {
         needed >= self.inner.denied_from
     }
@@ -264,8 +268,8 @@ impl Policy {
         self.inner.has_permits
     }
 
-    /// Returns the policy with only the limits that satisfy `is_kept`, which gets the position and the
-    /// limit; `None` if no limit does.
+    /// Returns the policy with only the limits that satisfy `is_kept`, which gets the position and
+    /// the limit; `None` if no limit does.
     pub(crate) fn only(&self, is_kept: impl Fn(usize, Limit) -> bool) -> Option<Self> {
         let kept = || {
             let limits = self.inner.limits.iter().enumerate();

@@ -35,10 +35,10 @@
 //! # How a request is decided
 //!
 //! 1. An exempt request is not counted, and neither is one that no rule matches.
-//! 2. Each rule that matches finds its subject with the first of its extractors that finds a key. A rule
-//!    without extractors counts all requests together.
-//! 3. The limits are those of the client's [`Tier`](crate::key::Tier), or else those of the rule. The cost
-//!    may differ from rule to rule.
+//! 2. Each rule that matches finds its subject with the first of its extractors that finds a key. A
+//!    rule without extractors counts all requests together.
+//! 3. The limits are those of the client's [`Tier`](crate::key::Tier), or else those of the rule.
+//!    The cost may differ from rule to rule.
 //! 4. If one rule denies the request, no counter changes. A rule in [shadow](Rule::shadow) denies
 //!    nothing.
 //! 5. The headers and the message describe the [disclosed](Rule::disclosed) rule that denies for

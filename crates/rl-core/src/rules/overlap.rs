@@ -1,6 +1,7 @@
 //! The number of rules that one request may match.
 
-/// Returns `count` or more numbers below `len`, each pair of which overlaps; `None` if there are none.
+/// Returns `count` or more numbers below `len`, each pair of which overlaps; `None` if there are
+/// none.
 ///
 /// `overlap` is symmetric. A request that matches several rules makes each pair of them overlap, so
 /// no request matches `count` rules if the result is `None`.

@@ -102,8 +102,9 @@ impl Rule {
         self
     }
 
-    /// Counts each subject that `key` finds separately. A second call adds an extractor for requests
-    /// in which the first finds no key, and so on. Without this setting, one counter counts all requests.
+    /// Counts each subject that `key` finds separately. A second call adds an extractor for
+    /// requests in which the first finds no key, and so on. Without this setting, one counter
+    /// counts all requests.
     pub fn per(mut self, key: impl KeyExtractor) -> Self {
         self.per.push(Arc::new(key));
         self
@@ -132,18 +133,20 @@ impl Rule {
         self
     }
 
-    /// Sets the limits of clients in the [tier](crate::key::Tier) called `name`. They replace the limits of
-    /// the rule.
+    /// Sets the limits of clients in the [tier](crate::key::Tier) called `name`. They replace the
+    /// limits of the rule.
     pub fn tier(mut self, name: &str, limits: impl IntoIterator<Item = Limit>) -> Self {
         let policy = limits.into_iter().fold(Policy::builder(), PolicyBuilder::limit);
         self.tiers.push((name.into(), RuleLimits::Builder(policy)));
         self
     }
 
-    /// Sets the units that each request costs under this rule. Defaults to the cost of the layer, which is 1.
+    /// Sets the units that each request costs under this rule. Defaults to the cost of the layer,
+    /// which is 1.
     ///
-    /// The final cost that a layer reads from a response, and [`Permit::set_cost`](crate::Permit::set_cost),
-    /// then leave the rule unchanged. [`Permit::set_rule_cost`](crate::Permit::set_rule_cost) changes it.
+    /// The final cost that a layer reads from a response, and
+    /// [`Permit::set_cost`](crate::Permit::set_cost), then leave the rule unchanged.
+    /// [`Permit::set_rule_cost`](crate::Permit::set_rule_cost) changes it.
     pub fn cost(mut self, cost: impl Into<Cost>) -> Self {
         self.cost = Some(RuleCost::Units(cost.into()));
         self
@@ -168,8 +171,8 @@ impl Rule {
         self
     }
 
-    /// Sets how requests without a key are handled, if the rule has [extractors](Self::per). Defaults
-    /// to the setting of the layer.
+    /// Sets how requests without a key are handled, if the rule has [extractors](Self::per).
+    /// Defaults to the setting of the layer.
     ///
     /// [`MissingKey::Allow`] means that such a request is not counted under this rule.
     pub fn on_missing_key(mut self, missing_key: MissingKey) -> Self {

@@ -52,8 +52,8 @@ impl Rules {
         self
     }
 
-    /// Sets the function that returns the tier of a subject, for requests without a [`Tier`] in their
-    /// extensions.
+    /// Sets the function that returns the tier of a subject, for requests without a [`Tier`] in
+    /// their extensions.
     pub fn tier_by(
         mut self,
         tier_by: impl Fn(&Subject) -> Option<Tier> + Send + Sync + 'static,

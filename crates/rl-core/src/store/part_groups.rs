@@ -42,8 +42,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too many,
-    /// or if parts with the same key differ in more than their cost.
+    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too
+    /// many, or if parts with the same key differ in more than their cost.
     pub(crate) fn new(
         request: &DecideRequest<'a>,
         key: impl Fn(&'a Namespace, &'a Subject) -> K,

@@ -1,4 +1,5 @@
-//! The states of the circuit breaker, and all transitions between them. Time and randomness are arguments.
+//! The states of the circuit breaker, and all transitions between them. Time and randomness are
+//! arguments.
 //!
 //! | from | to | when |
 //! |---|---|---|

@@ -166,8 +166,8 @@ impl Permit {
         }
     }
 
-    /// Sets the final cost of the request, under this limiter and every metered one around it. It is
-    /// the cost of every part.
+    /// Sets the final cost of the request, under this limiter and every metered one around it. It
+    /// is the cost of every part.
     ///
     /// A [rule](crate::rules) with a cost of its own keeps that cost.
     /// [`set_rule_cost`](Self::set_rule_cost) changes it.
@@ -176,14 +176,14 @@ impl Permit {
         self.change_cost(&|_| cost);
     }
 
-    /// Adds units to the cost of the request, under this limiter and every metered one around it, and
-    /// to that of every part. A [rule](crate::rules) with a cost of its own keeps that cost.
+    /// Adds units to the cost of the request, under this limiter and every metered one around it,
+    /// and to that of every part. A [rule](crate::rules) with a cost of its own keeps that cost.
     pub fn add_cost(&self, units: u64) {
         self.change_cost(&|cost| Cost::new(cost.units().saturating_add(units)));
     }
 
-    /// Sets the final cost of the request under the [rule](crate::rules) called `rule`, of this limiter
-    /// and every metered one around it. Ignores a rule that does not count the request.
+    /// Sets the final cost of the request under the [rule](crate::rules) called `rule`, of this
+    /// limiter and every metered one around it. Ignores a rule that does not count the request.
     ///
     /// A rule that counts requests and a rule that counts tokens thus get different final costs.
     pub fn set_rule_cost(&self, rule: &str, cost: impl Into<Cost>) {
@@ -201,8 +201,8 @@ impl Permit {
     }
 
     /// Sets the final cost of the part at `index` of a request of several parts
-    /// ([`RateLimiter::acquire_parts`](crate::RateLimiter::acquire_parts)). Ignores a part that does
-    /// not exist.
+    /// ([`RateLimiter::acquire_parts`](crate::RateLimiter::acquire_parts)). Ignores a part that
+    /// does not exist.
     pub fn set_part_cost(&self, index: usize, cost: impl Into<Cost>) {
         let cost = cost.into();
         self.change_part_costs(&|part| part == index, &|_| cost);
@@ -257,8 +257,8 @@ impl Permit {
         }
     }
 
-    /// Sets the final cost of the request under this limiter alone, metered or not. A rule with a cost
-    /// of its own keeps that cost.
+    /// Sets the final cost of the request under this limiter alone, metered or not. A rule with a
+    /// cost of its own keeps that cost.
     pub(crate) fn set_own_cost(&self, cost: Cost) {
         self.change_part_costs(&|index| self.has_common_cost(index), &|_| cost);
     }

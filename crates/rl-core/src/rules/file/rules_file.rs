@@ -31,12 +31,12 @@ use crate::store::Namespace;
 ///   symbolic link that changes, as in a volume of Kubernetes. The directory is watched, and the
 ///   content is compared. Every 30 seconds the content is compared in any case, for file systems
 ///   that report no changes.
-/// * On SIGHUP, if the tokio runtime in which [`watch`](Self::watch) was called runs. Secrets in files of
-///   their own (`file:PATH`) are read again too.
+/// * On SIGHUP, if the tokio runtime in which [`watch`](Self::watch) was called runs. Secrets in
+///   files of their own (`file:PATH`) are read again too.
 /// * On [`reload`](Self::reload).
 ///
-/// **A file that is not valid changes nothing.** The last valid rules continue to apply, the error is
-/// logged, and [`status`](Self::status) returns it.
+/// **A file that is not valid changes nothing.** The last valid rules continue to apply, the error
+/// is logged, and [`status`](Self::status) returns it.
 ///
 /// # Examples
 ///
@@ -116,7 +116,8 @@ pub struct RulesFileBuilder {
 }
 
 impl RulesFileBuilder {
-    /// Registers an extractor that rules name in `per`. The name consists of `a-z`, `0-9`, `-` and `_`.
+    /// Registers an extractor that rules name in `per`. The name consists of `a-z`, `0-9`, `-` and
+    /// `_`.
     pub fn extractor(mut self, name: &str, key: impl KeyExtractor) -> Self {
         self.additions.extractors.push((name.to_owned(), Arc::new(key)));
         self
@@ -189,7 +190,8 @@ impl fmt::Debug for RulesFileBuilder {
 }
 
 impl RulesFile {
-    /// Returns a builder for the file at `path`, whose name ends with `.yaml`, `.yml`, `.json` or `.toml`.
+    /// Returns a builder for the file at `path`, whose name ends with `.yaml`, `.yml`, `.json` or
+    /// `.toml`.
     pub fn builder(path: impl AsRef<Path>) -> RulesFileBuilder {
         let secret = KeySecret::random();
         let additions = Additions { extractors: Vec::new(), tier_by: None, secret };
@@ -209,7 +211,8 @@ impl RulesFile {
         Self::builder(path).watch()
     }
 
-    /// Returns the `store` of the file when it was read first: the URL to which the service connects.
+    /// Returns the `store` of the file when it was read first: the URL to which the service
+    /// connects.
     ///
     /// It contains the password, if there is one. A later change of it applies after a restart.
     #[must_use]
@@ -238,8 +241,8 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read or is not valid. The last valid rules continue to
-    /// apply.
+    /// Returns an error if the file cannot be read or is not valid. The last valid rules continue
+    /// to apply.
     pub fn reload(&self) -> Result<(), RulesFileError> {
         self.0.reload(Reload::Always).map(drop)
     }
@@ -266,7 +269,8 @@ impl File {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file, and applies it to all limiters if it is valid. Returns whether it was applied.
+    /// Reads the file, and applies it to all limiters if it is valid. Returns whether it was
+    /// applied.
     fn reload(&self, reload: Reload) -> Result<bool, RulesFileError> {
         let mut state = self.state();
         let bytes = match read(&self.path) {

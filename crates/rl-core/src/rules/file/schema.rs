@@ -22,8 +22,8 @@ pub(super) struct FileText {
     /// The URL of the store, which the service connects to when it starts.
     #[serde(default)]
     pub(super) store: Option<Text<Secret>>,
-    /// The secret with which API keys are hashed, of at least 16 bytes: `${VARIABLE}` or `file:PATH`. Without
-    /// it, each process has a random secret.
+    /// The secret with which API keys are hashed, of at least 16 bytes: `${VARIABLE}` or
+    /// `file:PATH`. Without it, each process has a random secret.
     #[serde(default)]
     pub(super) secret: Option<Text<KeySecret>>,
     /// The proxies whose headers are trusted, as addresses and networks.
@@ -55,8 +55,8 @@ pub(super) struct RawRule {
     /// The requests that this rule does not count.
     #[serde(default)]
     pub(super) exempt: Vec<MatchText>,
-    /// The subject that is counted: the first extractor that finds a key. Defaults to one counter for all
-    /// requests.
+    /// The subject that is counted: the first extractor that finds a key. Defaults to one counter
+    /// for all requests.
     #[serde(default)]
     pub(super) per: OneOrMany<KeyText>,
     /// The limits of each subject.
@@ -253,8 +253,8 @@ impl JsonSchema for OverText {
     }
 }
 
-/// Returns the JSON Schema of files of rules, in YAML and TOML, with which editors complete and check
-/// them.
+/// Returns the JSON Schema of files of rules, in YAML and TOML, with which editors complete and
+/// check them.
 ///
 /// # Examples
 ///

@@ -121,7 +121,8 @@ fn yaml_and_toml_have_one_structure() {
         assert_eq!(parts(&rules, &login), [of_address, "login ip 1 minute=5/minute", fleet]);
         let export = get("/export/a").header("x-plan", b"b");
         assert_eq!(parts(&rules, &export), [of_address, "export ip 20 most=60/hour", fleet]);
-        // The proxy is trusted, and the client behind it is in the network that is exempt from `fleet`.
+        // The proxy is trusted, and the client behind it is in the network that is exempt from
+        // `fleet`.
         let office = FakeRequest::get("/").peer("10.0.0.1").header("x-forwarded-for", b"192.0.2.1");
         assert_eq!(parts(&rules, &office), [of_address]);
     }

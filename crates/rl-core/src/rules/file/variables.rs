@@ -50,7 +50,8 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
 ///
 /// # Errors
 ///
-/// Returns an error if the file cannot be read, or a variable is not set. The error contains no secret.
+/// Returns an error if the file cannot be read, or a variable is not set. The error contains no
+/// secret.
 pub(super) fn expanded_secret(text: &str) -> Result<String, String> {
     let Some(path) = text.strip_prefix("file:") else { return expanded(text) };
     let path = expanded(path)?;

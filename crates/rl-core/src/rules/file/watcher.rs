@@ -41,7 +41,8 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts to watch the file at `path`. A thread calls `reload` after each change until it returns false.
+    /// Starts to watch the file at `path`. A thread calls `reload` after each change until it
+    /// returns false.
     ///
     /// # Errors
     ///

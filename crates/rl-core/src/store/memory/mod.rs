@@ -11,9 +11,10 @@
 //!
 //! One decision hashes the subject, locks the shard, reads the clock, finds the entry, and runs the
 //! plan of the policy over its states (`run.rs`, `algorithm/plan.rs`). The plan judges all limits,
-//! then charges all of them or none. A request of several parts locks the shards of all its subjects
-//! (`parts.rs`). Two shortcuts decide nearly all requests under fixed windows: one comparison of
-//! the lanes of a packed entry, or one comparison of numbers for the windows of an unpacked entry.
+//! then charges all of them or none. A request of several parts locks the shards of all its
+//! subjects (`parts.rs`). Two shortcuts decide nearly all requests under fixed windows: one
+//! comparison of the lanes of a packed entry, or one comparison of numbers for the windows of an
+//! unpacked entry.
 
 mod entry;
 mod layout;
@@ -57,8 +58,8 @@ const SHARDS: usize = 64;
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
 ///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two).
 ///   Other policies take some 200 bytes more, and more than six fixed windows some 400. A sliding
-///   log and a concurrency limit add 16 to 32 bytes for each entry, a sliding window adds 8 for each
-///   bucket.
+///   log and a concurrency limit add 16 to 32 bytes for each entry, a sliding window adds 8 for
+///   each bucket.
 /// * Counters are local to the process, and are lost when it ends. `RedisStore` (feature `redis`)
 ///   has shared counters.
 ///

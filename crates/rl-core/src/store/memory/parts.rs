@@ -243,8 +243,8 @@ impl LockedStep<'_> {
     /// Charges `units` to the groups. Some of them are new subjects in shards with little room.
     ///
     /// New subjects without room are charged first, in the entry that new subjects share, because
-    /// this entry may deny the request. Subjects are evicted only once it is certain that all groups
-    /// are charged.
+    /// this entry may deny the request. Subjects are evicted only once it is certain that all
+    /// groups are charged.
     #[cold]
     fn charge_with_little_room(
         &mut self,
@@ -331,8 +331,8 @@ impl LockedStep<'_> {
         Ok(Ok(charged))
     }
 
-    /// Returns the largest units, at most `units`, that the shared entries grant. Returns the denial
-    /// of a single unit if they grant nothing. `denial` is the denial of `units`.
+    /// Returns the largest units, at most `units`, that the shared entries grant. Returns the
+    /// denial of a single unit if they grant nothing. `denial` is the denial of `units`.
     fn reduce_to_shared(
         &mut self,
         units: &[Option<u64>],

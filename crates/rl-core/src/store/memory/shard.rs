@@ -286,8 +286,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns the arguments of a decision on a new subject, which may have been evicted in the same
-    /// microsecond.
+    /// Returns the arguments of a decision on a new subject, which may have been evicted in the
+    /// same microsecond.
     fn after_eviction<'a>(&self, mut args: DecideArgs<'a>) -> DecideArgs<'a> {
         if args.now == self.last_eviction.at {
             args.now = args.now.max(self.last_eviction.earliest_decision);

@@ -18,8 +18,8 @@ type GroupDecisions = SmallVec<[Decision; 4]>;
 impl RedisStore {
     /// Decides a request of several parts, in one script call.
     ///
-    /// Such requests use neither leased units nor batches. A cached denial of an enforced part denies
-    /// the request without a call.
+    /// Such requests use neither leased units nor batches. A cached denial of an enforced part
+    /// denies the request without a call.
     pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> StoreFuture<Decision> {
         let parts = match self.groups(request) {
             Ok(parts) => parts,

@@ -13,8 +13,8 @@ use crate::store::memory::run::{DecideArgs, TooManyStates};
 use crate::time::Timestamp;
 
 impl Shard {
-    /// Finds room for `count` new subjects of a request at `now`. Returns for how many of them there
-    /// is room, and the subjects to [evict](Self::evict) for them.
+    /// Finds room for `count` new subjects of a request at `now`. Returns for how many of them
+    /// there is room, and the subjects to [evict](Self::evict) for them.
     ///
     /// Drops expired entries, and evicts nothing. The entries of the subjects of `request` stay.
     pub(in crate::store::memory) fn plan_room(

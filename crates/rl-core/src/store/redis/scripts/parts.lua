@@ -12,8 +12,8 @@
 --             7 bytes  the granted units
 --             the states as they would be stored, and the waits of logs (see decide.lua)
 --
--- `read_part` reads and checks a part. All parts are read before one is written, because a script is
--- not rolled back. If the clock has stepped back, the time of the decision is the latest time at
+-- `read_part` reads and checks a part. All parts are read before one is written, because a script
+-- is not rolled back. If the clock has stepped back, the time of the decision is the latest time at
 -- which a part was changed.
 local flags, parts, at = ARGV[1], {}, server_time
 repeat

@@ -54,8 +54,8 @@ pub(crate) fn of_any_parts(layout: Layout) -> &'static Script {
     }
 }
 
-/// Creates the script of the packed layout with a fast path for parts of these shapes. It has no fast
-/// path if there are no shapes.
+/// Creates the script of the packed layout with a fast path for parts of these shapes. It has no
+/// fast path if there are no shapes.
 fn packed(shapes: &[ScriptShape]) -> Script {
     let fast_path = composer::parts_fast_path(shapes);
     let name =
@@ -79,8 +79,8 @@ fn packed(shapes: &[ScriptShape]) -> Script {
     })
 }
 
-/// The scripts for parts of certain shapes that a store has used. Their number is bounded, because a
-/// server keeps every script. Further requests are decided by the script for any parts.
+/// The scripts for parts of certain shapes that a store has used. Their number is bounded, because
+/// a server keeps every script. Further requests are decided by the script for any parts.
 #[derive(Debug)]
 pub(crate) struct PartScripts {
     most: usize,

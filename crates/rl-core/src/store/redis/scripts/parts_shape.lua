@@ -1,5 +1,5 @@
--- The fast path of a check of several parts whose states are stored in the shapes of their policies.
--- Everything else is left to parts.lua.
+-- The fast path of a check of several parts whose states are stored in the shapes of their
+-- policies. Everything else is left to parts.lua.
 --
 -- This is a template (see shape.lua).
 --

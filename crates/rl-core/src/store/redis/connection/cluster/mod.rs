@@ -339,8 +339,8 @@ impl Cluster {
     }
 }
 
-/// Starts a refresh of the map of slots when dropped, unless cancelled, because the slot of a command
-/// that was not served may have a new owner.
+/// Starts a refresh of the map of slots when dropped, unless cancelled, because the slot of a
+/// command that was not served may have a new owner.
 struct RefreshOnDrop<'a>(&'a Cluster);
 
 impl RefreshOnDrop<'_> {

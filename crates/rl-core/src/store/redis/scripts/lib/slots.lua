@@ -271,8 +271,8 @@ end
 
 -- Stores the states, together with the foreign states that still count.
 local function save()
-  -- Beside foreign states the width is not reduced: they have many buckets, and the fast path cannot
-  -- read the value in any case.
+  -- Beside foreign states the width is not reduced: they have many buckets, and the fast path
+  -- cannot read the value in any case.
   local all, code, least = slots, string.sub(shape, 3), nil
   if #foreign > 0 then
     all, code, least = {}, '', bucket_size
