@@ -1,7 +1,7 @@
 -- Decides for all limits of one subject: charges all of them or none.
 --
 -- KEYS      see lib/slots.lua
--- ARGV      see lib/arguments.lua. The plan:
+-- ARGV      see lib/arguments.lua. The plan, which lib/limits.lua reads:
 --             1 byte   mode: 0 check, 1 check up to, 2 peek, 3 charge
 --             2 bytes  the set of limits in shadow: the first limit is the lowest bit
 --             2 bytes  the set of limits that count requests
@@ -32,17 +32,10 @@
 -- Without logs, the script runs at most three commands: TIME, GET, and either SET or, for a denial,
 -- PTTL. PEXPIRE is the fourth if a key has lost its expiry. A second GET follows if the fast path
 -- could not decide the call. A denial changes no state.
-local mode, shadow, requests, cost, times, least, next_number = struct.unpack('>BI2I2I7I2I2', plan)
 local costs
 if times == 0 then
   times = #ARGV[4] / 7
   costs = { struct.unpack('>' .. string.rep('I7', times), ARGV[4]) }
-end
--- In the plan, the constants follow the length of a stored state.
-read_constants(next_number + 2)
-local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end
-for i, slot in ipairs(slots) do
-  slot.in_shadow, slot.counts_requests = has(shadow, i), has(requests, i)
 end
 
 -- The number of allowed calls of one cost is computed by one division. Evaluating each call of a
@@ -52,21 +45,14 @@ local allowed = 0
 
 -- The parts of the reply are collected and joined once at the end. The server's Lua hashes all
 -- bytes of every new string, so a reply that grew with each call would be hashed again and again.
-local replies, granted, any_granted = { '' }, nil, false
+local replies, any_granted = { '' }, false
 for call = 1, together and 1 or times do
   if costs then cost = costs[call] end
-  local available, fitting = MAX_UNITS + 1, times
-  for _, slot in ipairs(slots) do
-    slot.available = max_of(0, algorithms[slot.kind]('available', slot))
-    fitting = min(fitting, floor(slot.available / (slot.counts_requests and 1 or max_of(cost, 1))))
-    -- For a limit that counts requests, a request of any cost is one unit.
-    if slot.counts_requests and slot.available > 0 then slot.available = MAX_UNITS + 1 end
-    if not slot.in_shadow then available = min(available, slot.available) end
-  end
+  local available, calls = available_units()
 
-  granted = 0
+  local granted = 0
   if together then
-    allowed = fitting < least and 0 or fitting
+    allowed = calls < least and 0 or calls
     granted = allowed * cost
   elseif mode == 3 or mode < 2 and cost <= available then
     granted = cost
@@ -82,18 +68,7 @@ for call = 1, together and 1 or times do
   local required = 0
   if together and allowed < times then required = cost end
   if granted == 0 and mode < 3 then required = mode == 1 and min(cost, 1) or cost end
-  local uncharged = 0
-  for i, slot in ipairs(slots) do
-    slot.required = slot.counts_requests and min(required, 1) or required
-    if slot.in_shadow and mode ~= 3 and slot.available < granted then
-      slot.required, uncharged = slot.counts_requests and 1 or granted, uncharged + 2 ^ (i - 1)
-    elseif granted > 0 then
-      slot.is_charged = true
-      local units = granted
-      if slot.counts_requests then units = together and allowed or 1 end
-      algorithms[slot.kind]('charge', slot, units)
-    end
-  end
+  local uncharged = charge_limits(granted, together and allowed or 1, required)
   any_granted = any_granted or granted > 0
   if not together then replies[#replies + 1] = struct.pack('>I2I7', uncharged, granted) end
   replies[#replies + 1] = reply_states()
@@ -101,20 +76,7 @@ for call = 1, together and 1 or times do
   if granted == 0 and not costs then break end
 end
 
-local healed = 0
-if any_granted then
-  save()
-elseif stored and mode ~= 2 and cost > 0 and redis.call('PTTL', KEYS[1]) == -1 then
-  -- Another client removed the expiry. Without one the key would stay for ever.
-  redis.call('PEXPIRE', KEYS[1], lifetime())
-  healed = 1
-end
-
-for _, slot in ipairs(slots) do
-  if slot.kind > 7 and not slot.is_charged and mode ~= 2 and cost > 0 and sliding_log.heal(slot) then
-    healed = healed + 1
-  end
-end
+local healed = save_or_heal(any_granted)
 replies[1] = struct.pack('>BB', 0, healed)
 if together then replies[1] = struct.pack('>BBI2', 1, healed, allowed) end
 return table.concat(replies)

@@ -8,15 +8,17 @@
 //! | `decide` | `arguments`, `stored`, packed states, `decide` |
 //! | `refund` of a shape | `arguments`, `refund_shape` (composed), `stored`, packed states, `amend` |
 //! | `amend` | `arguments`, `forget`, `stored`, packed states, `amend` |
-//! | `reserve` | `arguments`, `stored`, packed states, `expired`, `decide` (as a function), `reserve` |
+//! | `reserve` | `arguments`, `stored`, packed states, `expired`, a function of `decide`, `reserve` |
 //! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `amend` |
-//! | `readable` of a shape | `readable_shape` (composed), `readable_counters`, `readable`, `readable_reply` |
-//! | `readable` | `readable_counters`, `readable`, `readable_reply` |
+//! | `readable` of a shape | `readable_shape` (composed), readable limits, `readable`, `readable_reply` |
+//! | `readable` | readable limits, `readable`, `readable_reply` |
 //! | `parts` of a list of shapes | `parts_shape` (composed), a function of `arguments`, `stored`, packed states and `part`, `parts` |
-//! | `readable_parts` | a function of `readable_counters` and `readable_part`, `parts` |
+//! | `readable_parts` | a function of readable limits and `readable_part`, `parts` |
 //! | `readable_refund` | `readable_counters`, `readable_refund` |
 //!
 //! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject.
+//! `decide` and `part` both begin with `limits`. *Readable limits* are `readable_counters` and
+//! `readable_limits`.
 //!
 //! No number is part of a script's text: limits and costs are arguments. A script of a shape
 //! depends on the kinds of a policy's limits, so policies share it. Scripts are hashed once. An
@@ -88,7 +90,12 @@ const READABLE_COUNTERS: &str = include_str!("lib/readable_counters.lua");
 const STORED: &str = include_str!("lib/stored.lua");
 const FORGET: &str = include_str!("lib/forget.lua");
 const ARGUMENTS: &str = include_str!("lib/arguments.lua");
-const DECIDE_ANY: &str = include_str!("decide.lua");
+const DECIDE_ANY: &str = concat!(include_str!("lib/limits.lua"), "\n", include_str!("decide.lua"));
+const READABLE_LIMITS: &str = concat!(
+    include_str!("lib/readable_counters.lua"),
+    "\n",
+    include_str!("lib/readable_limits.lua")
+);
 
 /// The algorithms, and the packed layout of their states.
 static PACKED_STATES: LazyLock<String> = LazyLock::new(|| {
@@ -288,7 +295,7 @@ impl Script {
                 // it opened.
                 Self::new(&script_name("readable", shape), |source| {
                     let fast_path = composer::readable_fast_path(shape, source.time);
-                    [source.windows, &fast_path, READABLE_COUNTERS, decide, source.time, reply]
+                    [source.windows, &fast_path, READABLE_LIMITS, decide, source.time, reply]
                         .join("\n")
                 })
             }

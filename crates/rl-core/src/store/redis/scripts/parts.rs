@@ -1,16 +1,16 @@
 //! The scripts that decide requests of several parts.
 //!
 //! ```text
-//! packed     time · fast path of a list of shapes · read_part { arguments, stored, packed states, part }
-//!            · parts
-//! readable   read_part { windows, readable_counters, readable_part } · parts · time
+//! packed     time · fast path of a list of shapes
+//!            · read_part { arguments, stored, packed states, limits, part } · parts
+//! readable   read_part { windows, readable limits, readable_part } · parts · time
 //! ```
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
 
 use super::composer;
-use super::{ARGUMENTS, PACKED_STATES, READABLE_COUNTERS, STORED, Script};
+use super::{ARGUMENTS, PACKED_STATES, READABLE_LIMITS, STORED, Script};
 use crate::store::redis::encoding::Layout;
 use crate::store::redis::encoding::kind::{ScriptShape, script_name};
 
@@ -18,7 +18,7 @@ use crate::store::redis::encoding::kind::{ScriptShape, script_name};
 pub(crate) type PartShapes = Vec<ScriptShape>;
 
 const DECIDE_PARTS: &str = include_str!("parts.lua");
-const PART: &str = include_str!("part.lua");
+const PART: &str = concat!(include_str!("lib/limits.lua"), "\n", include_str!("part.lua"));
 const READABLE_PART: &str = include_str!("readable_part.lua");
 
 /// The first line of a script of several parts: the local variables that the code of all parts
@@ -32,7 +32,7 @@ static READABLE_PARTS: LazyLock<Script> = LazyLock::new(|| {
             "local server_time, ARGUMENTS_OF_PART = 0, 4",
             "local function read_part(KEYS, ARGV)",
             source.windows,
-            READABLE_COUNTERS,
+            READABLE_LIMITS,
             READABLE_PART,
             "end",
             DECIDE_PARTS,

@@ -5,7 +5,7 @@
 --   --@ time   reads the time, after the writes. Otherwise a charge could seem older than the
 --              window that it opened
 --
--- KEYS, ARGV  see lib/readable_counters.lua, readable.lua and readable_reply.lua
+-- KEYS, ARGV  see lib/readable_counters.lua and lib/readable_limits.lua
 --
 -- Returns     the number of allowed calls, 0 or 1, in the form of shape.lua
 do

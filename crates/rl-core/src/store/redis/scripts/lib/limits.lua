@@ -1,0 +1,63 @@
+-- Evaluates and charges the limits of one subject, for decide.lua and part.lua.
+--
+-- ARGV  see lib/arguments.lua. The plan is that of decide.lua
+--
+-- Sets  mode, cost, times, least: the numbers of the plan
+--       in each slot: max, in_shadow, counts_requests
+local mode, shadow, requests, cost, times, least, next_number = struct.unpack('>BI2I2I7I2I2', plan)
+-- In the plan, the constants follow the length of a stored state.
+read_constants(next_number + 2)
+local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end
+for i, slot in ipairs(slots) do
+  slot.in_shadow, slot.counts_requests = has(shadow, i), has(requests, i)
+end
+
+-- Returns the units that all enforced limits grant, and the number of calls of this cost that all
+-- limits grant.
+local function available_units()
+  local available, calls = MAX_UNITS + 1, times
+  for _, slot in ipairs(slots) do
+    slot.available = max_of(0, algorithms[slot.kind]('available', slot))
+    calls = min(calls, floor(slot.available / (slot.counts_requests and 1 or max_of(cost, 1))))
+    -- For a limit that counts requests, a request of any cost is one unit.
+    if slot.counts_requests and slot.available > 0 then slot.available = MAX_UNITS + 1 end
+    if not slot.in_shadow then available = min(available, slot.available) end
+  end
+  return available, calls
+end
+
+-- Charges the granted units of `calls` calls. The time at which a log has the units that a denied
+-- call lacks is computed for `required` units. Returns the set of limits in shadow that were not
+-- charged.
+local function charge_limits(granted, calls, required)
+  local uncharged = 0
+  for i, slot in ipairs(slots) do
+    slot.required = slot.counts_requests and min(required, 1) or required
+    if slot.in_shadow and mode ~= 3 and slot.available < granted then
+      slot.required, uncharged = slot.counts_requests and 1 or granted, uncharged + 2 ^ (i - 1)
+    elseif granted > 0 then
+      slot.is_charged = true
+      algorithms[slot.kind]('charge', slot, slot.counts_requests and calls or granted)
+    end
+  end
+  return uncharged
+end
+
+-- Stores the states if a call was granted. Returns the number of keys without expiry that were given
+-- one.
+local function save_or_heal(any_granted)
+  local healed = 0
+  if any_granted then
+    save()
+  elseif stored and mode ~= 2 and cost > 0 and redis.call('PTTL', KEYS[1]) == -1 then
+    -- Another client removed the expiry. Without one the key would stay for ever.
+    redis.call('PEXPIRE', KEYS[1], lifetime())
+    healed = 1
+  end
+  for _, slot in ipairs(slots) do
+    if slot.kind > 7 and not slot.is_charged and mode ~= 2 and cost > 0 and sliding_log.heal(slot) then
+      healed = healed + 1
+    end
+  end
+  return healed
+end
