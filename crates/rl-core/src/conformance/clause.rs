@@ -42,23 +42,23 @@ impl Clause {
 
 impl fmt::Display for Clause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {}: {}", *self as u8, self.words())
+        write!(f, "clause {}: {}", *self as u8, self.words())
     }
 }
 
 /// Panics with the clause and `what` unless `holds` is true.
 #[track_caller]
-pub(super) fn require(rule: Clause, holds: bool, what: impl fmt::Display) {
-    assert!(holds, "{rule}: {what}");
+pub(super) fn require(clause: Clause, holds: bool, what: impl fmt::Display) {
+    assert!(holds, "{clause}: {what}");
 }
 
 /// Panics with the clause and `what` unless `got` is `expected`.
 #[track_caller]
 pub(super) fn require_eq<T: PartialEq + fmt::Debug>(
-    rule: Clause,
+    clause: Clause,
     got: T,
     expected: T,
     what: impl fmt::Display,
 ) {
-    assert!(got == expected, "{rule}: {what}: expected {expected:?}, got {got:?}");
+    assert!(got == expected, "{clause}: {what}: expected {expected:?}, got {got:?}");
 }

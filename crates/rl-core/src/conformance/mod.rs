@@ -1,7 +1,7 @@
 //! Tests for the contract of [`Store`](crate::store::Store): run [`suite`] on your own store.
 //!
-//! A failure names the broken rule of the contract by its number and text: `rule 6: nothing is kept
-//! for ever: …`.
+//! A failure names the broken clause of the contract by its number and text: `clause 6: nothing is
+//! kept for ever: …`.
 //!
 //! # Example
 //!
@@ -39,11 +39,11 @@ use clause::{Clause, require};
 use suite::Stored;
 pub use suite::{Suite, Time};
 
-/// Checks every rule of the contract.
+/// Checks every clause of the contract.
 ///
 /// # Panics
 ///
-/// Panics if the store breaks a rule or returns an error. The message names the rule.
+/// Panics if the store breaks a clause or returns an error. The message names the clause.
 pub async fn suite(suite: &Suite) {
     let is_known = !matches!(suite.stored, Stored::Unknown);
     let what = "count the stored records with `Suite::count_stored`, or use `without_stored_count`";

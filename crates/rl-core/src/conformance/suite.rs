@@ -78,7 +78,7 @@ impl Suite {
         self
     }
 
-    /// Leaves rule 6 unchecked, for stores that cannot count their records.
+    /// Leaves clause 6 unchecked, for stores that cannot count their records.
     #[must_use]
     pub fn without_stored_count(mut self) -> Self {
         self.stored = Stored::Unchecked;

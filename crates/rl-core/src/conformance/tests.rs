@@ -1,4 +1,4 @@
-//! Stores that each break one rule, which the suite must report.
+//! Stores that each break one clause of the contract, which the suite must report.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -234,62 +234,62 @@ async fn a_store_that_breaks_a_rule_fails_with_its_number_and_words() {
     for (fault, rule) in [
         (
             Fault::ChargesLimitsOneByOne,
-            "rule 1: one decision charges all limits in one step, or none: ",
+            "clause 1: one decision charges all limits in one step, or none: ",
         ),
         (
             Fault::AllowsOneTooMany,
-            "rule 2: exact: a cost passes if and only if used + cost <= max: ",
+            "clause 2: exact: a cost passes if and only if used + cost <= max: ",
         ),
         (
             Fault::IgnoresRequests,
-            "rule 2: exact: a cost passes if and only if used + cost <= max: request of cost 5 under 3/hour:requests",
+            "clause 2: exact: a cost passes if and only if used + cost <= max: request of cost 5 under 3/hour:requests",
         ),
-        (Fault::ChargesWhatItDenies, "rule 3: a denial changes nothing: "),
+        (Fault::ChargesWhatItDenies, "clause 3: a denial changes nothing: "),
         (
             Fault::BelievesAClockThatStepsBack,
-            "rule 4: one clock, which never grants anything by stepping back: ",
+            "clause 4: one clock, which never grants anything by stepping back: ",
         ),
         (
             Fault::ForgetsOnANewMax,
-            "rule 5: state is identified by algorithm, period, anchor and what is counted: ",
+            "clause 5: state is identified by algorithm, period, anchor and what is counted: ",
         ),
         (
             Fault::CountsRequestsAsUnits,
-            "rule 5: state is identified by algorithm, period, anchor and what is counted: cost 20 under 5/hour:requests and 100/hour",
+            "clause 5: state is identified by algorithm, period, anchor and what is counted: cost 20 under 5/hour:requests and 100/hour",
         ),
         (
             Fault::ForgetsAmongManyPolicies,
-            "rule 5: state is identified by algorithm, period, anchor and what is counted: 1/day is used up",
+            "clause 5: state is identified by algorithm, period, anchor and what is counted: 1/day is used up",
         ),
-        (Fault::NeverRemoves, "rule 6: nothing is kept for ever: "),
-        (Fault::ChargesForAPeek, "rule 7: a peek and a cost of 0 write nothing: "),
+        (Fault::NeverRemoves, "clause 6: nothing is kept for ever: "),
+        (Fault::ChargesForAPeek, "clause 7: a peek and a cost of 0 write nothing: "),
         (
             Fault::RefundsInAnyWindow,
-            "rule 8: a refund lowers a count only where it was charged, and never below zero: ",
+            "clause 8: a refund lowers a count only where it was charged, and never below zero: ",
         ),
         (
             Fault::RefundsAfterAReset,
-            "rule 8: a refund lowers a count only where it was charged, and never below zero: ",
+            "clause 8: a refund lowers a count only where it was charged, and never below zero: ",
         ),
-        (Fault::SharesSubjects, "rule 9: subjects and namespaces never share state: "),
-        (Fault::SharesNamespaces, "rule 9: subjects and namespaces never share state: "),
+        (Fault::SharesSubjects, "clause 9: subjects and namespaces never share state: "),
+        (Fault::SharesNamespaces, "clause 9: subjects and namespaces never share state: "),
         (
             Fault::AnswersDenialsWithErrors,
-            "rule 10: a denial is an answer, and an error means that no decision was made: ",
+            "clause 10: a denial is an answer, and an error means that no decision was made: ",
         ),
         (
             Fault::RenewsWhatHasEnded,
-            "rule 11: a permit ends when it is released or when its lease has ended: ",
+            "clause 11: a permit ends when it is released or when its lease has ended: ",
         ),
-        (Fault::EnforcesShadow, "rule 12: a limit in shadow denies nothing: "),
-        (Fault::CountsConcurrencyByFixedWindows, "rule 11: "),
+        (Fault::EnforcesShadow, "clause 12: a limit in shadow denies nothing: "),
+        (Fault::CountsConcurrencyByFixedWindows, "clause 11: "),
         (
             Fault::CountsAllByFixedWindows,
-            "rule 2: exact: a cost passes if and only if used + cost <= max: ",
+            "clause 2: exact: a cost passes if and only if used + cost <= max: ",
         ),
         (
             Fault::RefusesWithoutSayingSo,
-            "rule 13: a store refuses a limit that it cannot hold as unsupported: ",
+            "clause 13: a store refuses a limit that it cannot hold as unsupported: ",
         ),
     ] {
         let failure = failure(fault).await;
@@ -310,7 +310,7 @@ async fn a_store_fails_if_it_counts_under_an_algorithm_declared_unsupported() {
     let panic = tokio::spawn(async move { suite(&tested).await }).await.unwrap_err().into_panic();
     let text = panic.downcast_ref::<String>().unwrap();
     assert!(
-        text.starts_with("rule 13: a store refuses a limit that it cannot hold as unsupported: "),
+        text.starts_with("clause 13: a store refuses a limit that it cannot hold as unsupported: "),
         "{text}"
     );
 }
@@ -322,7 +322,7 @@ async fn a_suite_without_a_stored_count_requires_one() {
     let panic = tokio::spawn(async move { suite(&tested).await }).await.unwrap_err().into_panic();
     let text = panic.downcast_ref::<String>().unwrap();
     assert!(
-        text.starts_with("rule 6: nothing is kept for ever: count the stored records"),
+        text.starts_with("clause 6: nothing is kept for ever: count the stored records"),
         "{text}"
     );
 }
