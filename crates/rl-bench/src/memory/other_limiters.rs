@@ -148,26 +148,19 @@ impl Limiter for Semaphores {
     }
 
     fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
-        let mut admitted = 0;
-        for visits in visits.chunks(SERVED_AT_ONCE) {
-            let mut permits = Vec::with_capacity(visits.len());
-            for key in visits {
-                let semaphore = self.semaphore(&keys.names[*key as usize]);
-                permits.extend(semaphore.try_acquire_owned().ok());
-            }
-            admitted += permits.len();
+        let acquire = |key| self.semaphore(&keys.names[key as usize]).try_acquire_owned().ok();
+        count_permits(visits, acquire, |permit| {
             if !self.releases {
-                permits.into_iter().for_each(tokio::sync::OwnedSemaphorePermit::forget);
+                permit.forget();
             }
-        }
-        admitted
+        })
     }
 }
 
-/// A semaphore for each key whose permits expire, in the fewest steps: a look-up under a lock and a
-/// reading of the clock to acquire a permit, and the same look-up to release it.
+/// For each key, a semaphore with expiring permits, written by hand in the fewest steps.
 ///
-/// Nothing renews a permit, and the map grows without a bound.
+/// To acquire a permit, it locks the entry of the key and reads the clock. To release the permit, it
+/// locks the entry again. Nothing renews a permit, and the map grows without a bound.
 struct Leases {
     all: DashMap<String, VecDeque<quanta::Instant>>,
     max: u32,
@@ -209,20 +202,29 @@ impl Limiter for Leases {
     }
 
     fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
-        let mut admitted = 0;
-        for visits in visits.chunks(SERVED_AT_ONCE) {
-            let mut permits = Vec::with_capacity(visits.len());
-            for key in visits {
-                let name = &keys.names[*key as usize];
-                permits.extend(self.acquire(name).map(|acquired| (name, acquired)));
-            }
-            admitted += permits.len();
+        let acquire = |key| {
+            let name = &keys.names[key as usize];
+            self.acquire(name).map(|acquired| (name, acquired))
+        };
+        count_permits(visits, acquire, |(name, acquired)| {
             if self.releases {
-                permits.into_iter().for_each(|(name, acquired)| self.release(name, acquired));
+                self.release(name, acquired);
             }
-        }
-        admitted
+        })
     }
+}
+
+/// Acquires a permit for each visit, and ends the permits of [`SERVED_AT_ONCE`] visits together.
+/// Returns the number of permits.
+fn count_permits<P>(visits: &[u32], acquire: impl Fn(u32) -> Option<P>, end: impl Fn(P)) -> usize {
+    let mut count = 0;
+    for visits in visits.chunks(SERVED_AT_ONCE) {
+        let mut permits = Vec::with_capacity(visits.len());
+        permits.extend(visits.iter().filter_map(|key| acquire(*key)));
+        count += permits.len();
+        permits.into_iter().for_each(&end);
+    }
+    count
 }
 
 /// governor with ahash, the fastest hasher that it supports.

@@ -21,6 +21,9 @@ use super::fixtures::{self, SUBJECTS, id, limits, subjects};
 use super::other_limiters::OtherLimiter;
 use super::server::Server;
 
+/// The usual script, with a key for each limit.
+const SIX_KEYS: &str = include_str!("six_keys.lua");
+
 /// A measured way to decide, or a plain command as a lower bound.
 pub(super) struct Candidate {
     pub(super) name: &'static str,
@@ -129,15 +132,19 @@ impl Candidate {
         Self::key_per_limit(server, database, max, &Period::NAMED.map(Period::as_millis)).await
     }
 
-    /// Creates the usual script for six periods, which also returns the time of the server.
+    /// Creates the usual script for six periods, which in this form also returns the server's time
+    /// in µs.
     pub(super) async fn six_keys_timed(
         server: &Server,
         database: usize,
         max: u32,
     ) -> Result<Self, Box<dyn Error>> {
         let periods = Period::NAMED.map(Period::as_millis);
-        let text = include_str!("six_keys_timed.lua");
-        let script = Self::script_of_keys(server, database, text, max, &periods).await?;
+        // Without the time, a client does not know when the windows end.
+        let time =
+            "local time = redis.call('TIME')\nreply[#reply + 1] = time[1] * 1000000 + time[2]";
+        let text = SIX_KEYS.replace("return reply", &format!("{time}\nreturn reply"));
+        let script = Self::script_of_keys(server, database, &text, max, &periods).await?;
         Ok(Self { name: "six-key script with the time", ..script })
     }
 
@@ -148,8 +155,7 @@ impl Candidate {
         max: u32,
         periods: &[u64],
     ) -> Result<Self, Box<dyn Error>> {
-        let text = include_str!("six_keys.lua");
-        Self::script_of_keys(server, database, text, max, periods).await
+        Self::script_of_keys(server, database, SIX_KEYS, max, periods).await
     }
 
     /// Creates a script with a key for each period, in ms.
