@@ -6,7 +6,7 @@ use rl_core::conformance::{Suite, suite};
 use rl_core::store::{ConnectError, Layout};
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
-use rl_tests::{Bystander, RedisCluster};
+use rl_tests::{Bystander, RedisCluster, RedisServer};
 
 use super::load::{Load, first_decision, subject, subjects};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
@@ -306,7 +306,7 @@ async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
 }
 
 /// Returns the time at which the replica of the first primary reports itself as a primary.
-pub(super) async fn promotion(cluster: &RedisCluster) -> Timestamp {
+async fn promotion(cluster: &RedisCluster) -> Timestamp {
     let mut replica = Bystander::new(&cluster.servers[3]).await;
     let mut ticks = tokio::time::interval(Duration::from_millis(2));
     let promoted = async {
@@ -318,40 +318,35 @@ pub(super) async fn promotion(cluster: &RedisCluster) -> Timestamp {
     tokio::time::timeout(PATIENCE, promoted).await.expect("a promotion in the end")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_of_a_cluster_that_dies_under_load_is_replaced_within_a_second_of_the_promotion()
-{
+/// Stops the first primary of a cluster under load by `fail`. Asserts how soon its replica decides.
+pub(super) async fn assert_fail_over(
+    what: &str,
+    configure: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
+    fail: impl FnOnce(&mut RedisServer),
+) {
     let mut cluster = start().await;
-    let mut load =
-        Load::start(RateLimiter::builder(), store(&cluster).connect().await.unwrap()).await;
+    let store = configure(store(&cluster)).connect().await.unwrap();
+    let mut load = Load::start(RateLimiter::builder(), store).await;
     load.run_for(1.3).await;
-    cluster.servers[0].stop();
+    fail(&mut cluster.servers[0]);
     let failed = SystemClock.now();
     let promoted = promotion(&cluster).await;
     let asked = first_decision(&cluster.servers[3]).await;
     load.run_for(3.0).await;
-    load.stop()
-        .await
-        .figures(failed, failed, promoted, asked)
-        .assert_bounds("primary of a cluster killed");
+    load.stop().await.figures(failed, failed, promoted, asked).assert_bounds(what);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_of_a_cluster_that_dies_under_load_is_replaced_within_a_second_of_the_promotion()
+{
+    assert_fail_over("primary of a cluster killed", |store| store, RedisServer::stop).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_of_a_cluster_that_hangs_under_load_is_replaced_within_a_second_of_the_promotion()
 {
-    let cluster = start().await;
-    let mut load =
-        Load::start(RateLimiter::builder(), store(&cluster).connect().await.unwrap()).await;
-    load.run_for(1.3).await;
-    cluster.servers[0].signal("STOP");
-    let failed = SystemClock.now();
-    let promoted = promotion(&cluster).await;
-    let asked = first_decision(&cluster.servers[3]).await;
-    load.run_for(3.0).await;
-    load.stop()
-        .await
-        .figures(failed, failed, promoted, asked)
-        .assert_bounds("primary of a cluster frozen");
+    let freeze = |primary: &mut RedisServer| primary.signal("STOP");
+    assert_fail_over("primary of a cluster frozen", |store| store, freeze).await;
 }
 
 /// A store that is created while no server runs finds the cluster once it is up.

@@ -1,27 +1,16 @@
 //! Slot groups of a cluster: a fail-over, and instances that disagree on their number.
 
-use rl_core::time::{Clock, SystemClock};
-use rl_core::{Limit, Origin, RateLimiter, Subject};
+use rl_core::{Limit, Origin, RateLimiter, RedisStoreBuilder, Subject};
+use rl_tests::RedisServer;
 
-use super::cluster::{GROUPS, promotion, start, store};
-use super::load::{Load, first_decision};
+use super::cluster::{GROUPS, assert_fail_over, start, store};
 use super::{PATIENCE, patient};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_with_slot_groups_that_dies_under_load_is_replaced_within_a_second() {
-    let mut cluster = start().await;
-    let grouped = store(&cluster).slot_groups(GROUPS).connect().await.unwrap();
-    let mut load = Load::start(RateLimiter::builder(), grouped).await;
-    load.run_for(1.3).await;
-    cluster.servers[0].stop();
-    let failed = SystemClock.now();
-    let promoted = promotion(&cluster).await;
-    let asked = first_decision(&cluster.servers[3]).await;
-    load.run_for(3.0).await;
-    load.stop()
-        .await
-        .figures(failed, failed, promoted, asked)
-        .assert_bounds("primary of a cluster with slot groups killed");
+    let grouped = |store: RedisStoreBuilder| store.slot_groups(GROUPS);
+    assert_fail_over("primary of a cluster with slot groups killed", grouped, RedisServer::stop)
+        .await;
 }
 
 /// The number of groups is part of the keys, so each number has counters of its own. As REDIS.md
