@@ -89,15 +89,15 @@ impl Store for ScriptedStore {
     }
 
     fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
-        unimplemented!("nothing here gives units back")
+        unreachable!("no test refunds units")
     }
 
     fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        unimplemented!("nothing here holds a permit")
+        unreachable!("no test holds a permit")
     }
 
     fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
-        unimplemented!("nothing here resets")
+        unreachable!("no test resets a subject")
     }
 }
 

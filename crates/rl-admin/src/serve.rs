@@ -22,9 +22,9 @@ use tower_http::timeout::TimeoutLayer;
 const HEAD: Duration = Duration::from_secs(10);
 /// The time limit for the rest of a request: its body, the wait queue, and the handler.
 const REQUEST: Duration = Duration::from_secs(30);
-/// The time after the signal in which responses announce that their connections close.
+/// The time after the signal during which each response announces that its connection closes.
 const NOTICE: Duration = Duration::from_secs(1);
-/// The time that requests in progress have after the notice.
+/// The time after [`NOTICE`] within which the requests in progress must end.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Serves `app` until the process gets a signal to stop.
@@ -60,6 +60,7 @@ pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> 
     sleep(NOTICE).await;
     handle.graceful_shutdown(None);
     let drained = async {
+        // No event marks the end of the last connection, so the number of connections is polled.
         while handle.connection_count() > 0 {
             sleep(Duration::from_millis(10)).await;
         }

@@ -1,14 +1,15 @@
 //! The pipeline of a decision, from the request to the events.
 //!
 //! ```text
-//! request -> policy -> circuit breaker -> in flight -> store, until the deadline -> decision -> events
-//!              |             |                |                  |
-//!              | failed      | open           | full             | failed or late
-//!              +-------------+----------------+------------------+-> failure policy -> decision -> events
+//! request -> 1 policy -> 2 circuit breaker -> 3 in flight -> store -> decision -> 5 events
+//!              |           |                    |              |
+//!              | failed    | open               | full         | failed, or late at the deadline
+//!              +-----------+--------------------+--------------+-> 4 failure policy -> 5 events
 //! ```
 //!
-//! The functions follow this order. Each continues directly if its step is ready, so a decision of
-//! a store in memory allocates nothing. A step that has to wait continues in a boxed future.
+//! The functions follow the numbered steps. Each continues directly if its step is ready, so a
+//! decision of a store in memory allocates nothing. A step that has to wait continues in a boxed
+//! future.
 
 use std::sync::Arc;
 

@@ -57,7 +57,8 @@ pub enum ReservationChange {
 pub enum ReservationStatus {
     /// The reservation was renewed or settled.
     Held {
-        /// The time at which it expires, if it was renewed.
+        /// The time at which the reservation expires after a renewal. After a settlement it has no
+        /// meaning.
         expires: Timestamp,
     },
     /// The reservation has expired, and its units have been refunded.

@@ -96,8 +96,8 @@ impl Backoff {
         loop {
             let retry_at = self.lock().as_ref().map(|failure| failure.retry_at);
             match retry_at {
-                // The loop checks again after the delay, because another attempt may fail
-                // meanwhile.
+                // Nothing marks the time at which an attempt is due, so the task sleeps until then.
+                // It checks again afterwards, because another attempt may have failed meanwhile.
                 Some(retry_at) if retry_at > Instant::now() => {
                     tokio::time::sleep_until(retry_at).await;
                 }

@@ -391,7 +391,8 @@ async fn query_slots(pool: &Pool, host: &str) -> Result<SlotMap, StoreError> {
     })
 }
 
-/// Waits for `time`. A cluster does not notify its clients of changes, so the client has to poll.
+/// Waits for `time` between two attempts. A cluster does not notify its clients of changes, so the
+/// client has to poll.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
 async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;

@@ -236,6 +236,7 @@ impl ClockComparison {
     }
 }
 
+/// Waits for `time` between two sweeps. Leases end by time alone.
 #[expect(clippy::disallowed_methods, reason = "no event marks the end of a lease")]
 async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
