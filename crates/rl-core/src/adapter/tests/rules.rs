@@ -1,0 +1,86 @@
+//! Limiters with rules.
+
+use std::future::poll_fn;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{FakeExtensions, Values, admit, request};
+use crate::adapter::{CountedRequest, Extensions, HttpLimiter};
+use crate::decision::Decision;
+use crate::key::fake_request::FakeRequest;
+use crate::key::{Identified, RequestInfo};
+use crate::limiter::{Permit, RateLimiter};
+use crate::model::{Cost, Limit, Subject};
+use crate::rules::{OverLimit, Rule, Rules};
+use crate::store::memory::MemoryStore;
+use crate::time::TokioClock;
+
+/// Returns a limiter in front of a service, with these rules.
+fn under_rules(rules: Rules) -> HttpLimiter {
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
+    HttpLimiter::new(RateLimiter::builder().rules(rules).store(store).build().unwrap())
+}
+
+/// Fault: the first decision ignored the queue, so new requests took the units that an earlier one
+/// waited for.
+#[tokio::test(start_paused = true)]
+async fn requests_under_rules_do_not_overtake_those_that_wait() {
+    let wait = OverLimit::Wait { at_most: Duration::from_secs(60), queue: 9 };
+    let cost = |request: &dyn RequestInfo| Cost::new(request.path().len() as u64 - 1);
+    let fleet = Rule::named("fleet").limit(Limit::per_second(5)).on_over_limit(wait);
+    let http = under_rules(Rules::new().rule(fleet.cost_by(cost)));
+    let decide = |path: &str| admit(&http, &FakeRequest::get(path), None).0;
+    assert!(decide("/aaa").decision().is_some_and(Decision::is_allowed));
+    let poll = |waiting: &mut CountedRequest| {
+        waiting.poll_decision(&mut Context::from_waker(Waker::noop())).is_ready()
+    };
+    let mut large = decide("/aaaa");
+    assert!(!poll(&mut large));
+    // The remaining units suffice for this request, but the earlier one must be served first.
+    let mut small = decide("/aa");
+    assert!(!poll(&mut small));
+    let began = Instant::now();
+    poll_fn(|cx| large.poll_decision(cx)).await;
+    assert_eq!((large.decision_mut().is_allowed(), began.elapsed().as_secs()), (true, 1));
+    poll_fn(|cx| small.poll_decision(cx)).await;
+    assert_eq!((small.decision_mut().is_allowed(), began.elapsed().as_secs()), (true, 2));
+}
+
+/// Fault: a request that waited for one rule also waited for a rule that rejects.
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_rejects_also_rejects_requests_that_wait_for_another() {
+    let wait = OverLimit::Wait { at_most: Duration::from_secs(60), queue: 9 };
+    let patient = Rule::named("consumers").per(Identified).limit(Limit::per_second(1));
+    let fleet = Rule::named("fleet").limit("2/30s".parse().unwrap());
+    let http = under_rules(Rules::new().rule(patient.on_over_limit(wait)).rule(fleet));
+    let decide = |id: &str| admit(&http, &request().identified(Subject::consumer(id)), None).0;
+    assert!(decide("a").decision().is_some_and(Decision::is_allowed));
+    let mut waiting = decide("a");
+    assert!(waiting.decision().is_none(), "only the rule that lets it wait denies");
+    assert!(decide("b").decision().is_some_and(Decision::is_allowed));
+    let began = Instant::now();
+    poll_fn(|cx| waiting.poll_decision(cx)).await;
+    assert_eq!((waiting.decision_mut().is_allowed(), began.elapsed().as_secs()), (false, 1));
+}
+
+#[tokio::test]
+async fn a_handler_sets_the_cost_of_each_rule_by_its_name() {
+    let rule = |name: &str| Rule::named(name).limit(Limit::per_hour(1_000));
+    let rules = Rules::new().rule(rule("requests").cost(1)).rule(rule("tokens").cost(600));
+    let http = under_rules(rules).metered();
+    let (mut counted, context) = admit(&http, &request(), None);
+    let mut values = Values::new();
+    assert_eq!(http.apply(&mut counted, &context, &mut FakeExtensions(&mut values)), None);
+    let permit: Permit = FakeExtensions(&mut values).remove().unwrap();
+    permit.set_cost(900);
+    permit.set_rule_cost("tokens", 150);
+    permit.set_rule_cost("unknown", 800);
+    drop(counted);
+    permit.settle().await.unwrap();
+    for (rule, units) in [("requests", 1), ("tokens", 150)] {
+        let usage = http.limiter().usage_of_rule(rule, &Subject::global()).await.unwrap();
+        assert_eq!(usage.limits().next().map(|limit| limit.used()), Some(units));
+    }
+}

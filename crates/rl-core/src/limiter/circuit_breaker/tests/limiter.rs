@@ -1,0 +1,246 @@
+//! The circuit breaker of a limiter in front of a store whose replies take time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, advance};
+
+use super::super::state::{FAILURE_THRESHOLD, FIRST_WAIT, LONGEST_WAIT};
+use super::DOWN;
+use crate::decision::{Decision, Origin};
+use crate::limiter::{RateLimiter, Share};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{FailureKind, Limit, StoreError, Subject};
+use crate::store::memory::MemoryStore;
+use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::time::Timestamp;
+
+const ANSWERS: u8 = 0;
+const FAILS: u8 = 1;
+const HANGS: u8 = 2;
+
+/// A store whose replies take time.
+#[derive(Debug, Default)]
+struct Remote {
+    memory: MemoryStore,
+    does: AtomicU8,
+    asked: AtomicUsize,
+}
+
+impl Remote {
+    fn does(&self, what: u8) {
+        self.does.store(what, Ordering::SeqCst);
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.swap(0, Ordering::SeqCst)
+    }
+}
+
+impl Store for Remote {
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let decision = self.memory.decide(request);
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let does = self.does.load(Ordering::SeqCst);
+        MaybeReady::later(async move {
+            yield_now().await;
+            match does {
+                ANSWERS => decision.await,
+                FAILS => Err(StoreError::new(DOWN)),
+                _ => std::future::pending().await,
+            }
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.memory.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.memory.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.memory.reset(reset)
+    }
+}
+
+fn limiter(limit: Limit) -> (Arc<Remote>, RateLimiter) {
+    let remote = Arc::new(Remote::default());
+    let limiter = RateLimiter::builder().limit(limit).store(Arc::clone(&remote)).build().unwrap();
+    (remote, limiter)
+}
+
+/// Sends `requests` concurrent requests, and returns the origins of their decisions.
+async fn at_once(limiter: &RateLimiter, requests: usize) -> Vec<Origin> {
+    let mut asking = JoinSet::new();
+    for _ in 0..requests {
+        let limiter = limiter.clone();
+        asking.spawn(async move { limiter.check(&Subject::user("alice"), 1).await.origin() });
+    }
+    asking.join_all().await
+}
+
+async fn until_open(remote: &Remote, limiter: &RateLimiter) {
+    remote.does(FAILS);
+    for _ in 0..FAILURE_THRESHOLD {
+        at_once(limiter, 1).await;
+    }
+    assert_eq!(remote.asked(), FAILURE_THRESHOLD as usize);
+    at_once(limiter, 100).await;
+    assert_eq!(remote.asked(), 0, "open");
+}
+
+const WAIT: Duration = Duration::from_millis(FIRST_WAIT);
+
+#[tokio::test(start_paused = true)]
+async fn one_of_a_thousand_concurrent_requests_is_the_probe() {
+    let (remote, limiter) = limiter(Limit::per_hour(10_000));
+    for does in [FAILS, HANGS, ANSWERS] {
+        until_open(&remote, &limiter).await;
+        advance(WAIT).await;
+        remote.does(does);
+        let origins = at_once(&limiter, 1_000).await;
+        assert_eq!(remote.asked(), 1);
+        let by_store = origins.iter().filter(|origin| **origin == Origin::Store).count();
+        assert_eq!(by_store, usize::from(does == ANSWERS));
+        // Closes the breaker for the next round.
+        advance(WAIT * 2).await;
+        remote.does(ANSWERS);
+        at_once(&limiter, 1).await;
+        assert_eq!(at_once(&limiter, 10).await, [Origin::Store; 10]);
+        remote.asked();
+    }
+}
+
+/// If the client that sent the probe disconnects, the breaker must not stay open for ever.
+#[tokio::test(start_paused = true)]
+async fn another_request_probes_after_the_client_of_a_probe_disconnects() {
+    let (remote, limiter) = limiter(Limit::per_hour(10_000));
+    until_open(&remote, &limiter).await;
+    advance(WAIT).await;
+    remote.does(HANGS);
+    for _ in 0..50 {
+        let alice = Subject::user("alice");
+        let mut probe = limiter.check(&alice, 1);
+        std::future::poll_fn(|cx| {
+            assert!(std::pin::Pin::new(&mut probe).poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+        assert_eq!(remote.asked(), 1);
+        at_once(&limiter, 10).await;
+        assert_eq!(remote.asked(), 0);
+        drop(probe);
+    }
+    assert_eq!(limiter.in_flight(), 0);
+    remote.does(ANSWERS);
+    assert_eq!(at_once(&limiter, 1).await, [Origin::Store]);
+}
+
+/// Under load, few calls reach a store during a long outage. The store decides again soon after it
+/// returns.
+#[tokio::test(start_paused = true)]
+async fn a_failing_store_is_probed_a_few_times_a_second_and_decides_soon_after_its_recovery() {
+    let (remote, limiter) = limiter(Limit::per_hour(1_000_000));
+    for does in [FAILS, HANGS] {
+        until_open(&remote, &limiter).await;
+        remote.does(does);
+        let mut asking = JoinSet::new();
+        // 10 000 requests in 10 s.
+        for _ in 0..10_000 {
+            let limiter = limiter.clone();
+            asking.spawn(async move {
+                let asked = Instant::now();
+                limiter.check(&Subject::user("alice"), 1).await;
+                // The deadline of 100 ms is noticed at most one step of the test's clock later.
+                let took = asked.elapsed();
+                assert!(took <= Duration::from_millis(101), "{took:?}");
+            });
+            advance(Duration::from_millis(1)).await;
+        }
+        while let Some(done) = asking.join_next().await {
+            done.unwrap();
+        }
+        let asked = remote.asked();
+        assert!((30..=110).contains(&asked), "{asked} in 10 s");
+
+        remote.does(ANSWERS);
+        let back = Instant::now();
+        while at_once(&limiter, 1).await != [Origin::Store] {
+            advance(Duration::from_millis(1)).await;
+        }
+        assert!(
+            back.elapsed() <= Duration::from_millis(LONGEST_WAIT + 100),
+            "{:?}",
+            back.elapsed()
+        );
+        assert_eq!(at_once(&limiter, 1_000).await, [Origin::Store; 1_000]);
+        remote.asked();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_delays_requests_for_three_deadlines() {
+    let (remote, limiter) = limiter(Limit::per_hour(10_000));
+    remote.does(HANGS);
+    let begun = Instant::now();
+    let mut asking = JoinSet::new();
+    while limiter.pipeline.breaker.try_acquire().is_ok() {
+        let limiter = limiter.clone();
+        asking.spawn(async move { limiter.check(&Subject::user("alice"), 1).await });
+        advance(Duration::from_millis(1)).await;
+        yield_now().await;
+    }
+    let took = begun.elapsed().as_millis();
+    assert!((300..=310).contains(&took), "{took} ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_decisions_wait_than_are_allowed() {
+    let remote = Arc::new(Remote::default());
+    let builder = RateLimiter::builder().limit(Limit::per_hour(10_000)).store(remote.clone());
+    let limiter = builder.max_in_flight(10).build().unwrap();
+    remote.does(HANGS);
+    let waiting = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { at_once(&limiter, 10).await })
+    };
+    while limiter.in_flight() < 10 {
+        yield_now().await;
+    }
+    let asked = Instant::now();
+    let overloaded = Origin::FailedClosed(FailureKind::Overloaded);
+    assert_eq!(at_once(&limiter, 1_000).await, [overloaded; 1_000]);
+    assert_eq!((asked.elapsed(), limiter.in_flight()), (Duration::ZERO, 10));
+    waiting.await.unwrap();
+    assert_eq!(limiter.in_flight(), 0);
+    // Overload is no failure of the store: calls to it continue.
+    remote.does(ANSWERS);
+    assert_eq!(at_once(&limiter, 10).await, [Origin::Store; 10]);
+}
+
+/// A fallback may be a server too, and may hang as well.
+#[tokio::test(start_paused = true)]
+async fn no_more_decisions_wait_for_the_fallback_than_are_allowed() {
+    let remotes = [Arc::new(Remote::default()), Arc::new(Remote::default())];
+    let builder = RateLimiter::builder().limit(Limit::per_hour(10_000)).store(remotes[0].clone());
+    let builder = builder.fallback(remotes[1].clone(), Share::with_instances(1));
+    let limiter = builder.max_in_flight(10).build().unwrap();
+    until_open(&remotes[0], &limiter).await;
+    remotes[1].asked();
+    remotes[1].does(HANGS);
+    let mut waiting = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { at_once(&limiter, 1_000).await })
+    };
+    while remotes[1].asked() == 0 || limiter.in_flight() < 10 {
+        yield_now().await;
+    }
+    let origins = (&mut waiting).await.unwrap();
+    let of = |kind| origins.iter().filter(|o| **o == Origin::FailedClosed(kind)).count();
+    assert_eq!((of(FailureKind::TimedOut), of(FailureKind::Overloaded)), (10, 990));
+    assert_eq!(limiter.in_flight(), 0);
+}
