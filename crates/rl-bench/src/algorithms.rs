@@ -123,8 +123,8 @@ impl Row {
         self.policy(str::parse)
     }
 
-    /// Returns a policy whose limits have another `max`. The lease of a concurrency limit is so
-    /// long that it does not end while requests are denied.
+    /// Returns the policy with `max` units for each limit. Leases last an hour, so that no permit
+    /// expires while denials are measured.
     pub(crate) fn of(&self, max: u64) -> Result<Policy, Box<dyn Error>> {
         self.policy(|limit| {
             let limit: Limit = with_max(limit, max).parse()?;

@@ -66,7 +66,7 @@ pub(super) async fn beside_short(
     Ok(())
 }
 
-/// Logs or semaphores whose units are all used, each with the same number of entries.
+/// Full logs or semaphores: all of their units are used, and each has the same number of entries.
 struct Logs {
     store: RedisStore,
     policy: Policy,

@@ -180,7 +180,7 @@ impl Monitor {
         Ok(kill.query_async(&mut self.0).await?)
     }
 
-    /// Runs a command, whose words are separated by spaces.
+    /// Runs a command. Spaces separate its words.
     pub(crate) async fn ask(&mut self, words: &str) -> Result<String, Box<dyn Error>> {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap_or_default());

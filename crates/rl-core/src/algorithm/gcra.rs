@@ -42,7 +42,8 @@ pub(super) struct Gcra {
     by_period: Divisor,
     /// The emission interval.
     interval: Exact,
-    /// The largest number of units that can be charged at once exactly.
+    /// The largest number of units whose time is computed exactly. A charge or refund of more units
+    /// counts as one of this number.
     chargeable: u64,
 }
 

@@ -169,8 +169,8 @@ impl Log {
         self.give_back_slots();
     }
 
-    /// Returns the time of the entry whose expiry frees `units` units. Only entries later than
-    /// `until` are considered, oldest first.
+    /// Returns the time of the entry that must expire for `units` units to become free. Only
+    /// entries later than `until` are considered, oldest first.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
         let (_, expiring) = self.expiring(until);
         let units = units + expiring;

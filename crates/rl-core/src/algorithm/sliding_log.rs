@@ -64,7 +64,8 @@ impl SlidingLog {
         time.saturating_add(self.period)
     }
 
-    /// Returns the latest time of charge whose units have expired at `now`.
+    /// Returns the latest time of charge that has expired at `now`. Units that were charged then or
+    /// earlier no longer count.
     const fn left_until(self, now: Timestamp) -> Option<u64> {
         now.as_micros().checked_sub(self.period)
     }

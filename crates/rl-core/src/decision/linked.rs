@@ -1,4 +1,4 @@
-//! The decisions that a decision contains: that of the limiter around its own, and those on the
+//! The further decisions that a decision contains: that of the outer limiter, and those on the
 //! parts of the request. `D` is the type of a decision.
 
 use smallvec::SmallVec;

@@ -395,8 +395,10 @@ impl Decision {
         selection.select(self.enforced(), is_denied)
     }
 
-    /// Returns whether this decision is stricter than `other`, which means that it leaves a client
-    /// less. The response to a request of two nested limiters describes the stricter decision.
+    /// Returns whether this decision is stricter than `other`: it denies what `other` allows, or
+    /// leaves fewer units.
+    ///
+    /// If two limiters are nested, the response describes the stricter decision.
     #[must_use]
     pub fn is_stricter_than(&self, other: &Self) -> bool {
         let strictness = |decision: &Self| {

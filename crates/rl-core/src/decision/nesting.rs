@@ -1,4 +1,4 @@
-//! Decisions of nested limiters: each contains the decision of the limiter around its own.
+//! Decisions of nested limiters: each contains the decision of the next outer limiter.
 
 use std::sync::Arc;
 
@@ -6,8 +6,7 @@ use super::Decision;
 use super::linked::{DecidedParts, Linked};
 
 impl Decision {
-    /// Sets the limiter, the hash of the counted subject, and the decision of the limiter around
-    /// this one.
+    /// Sets the limiter, the hash of the counted subject, and the decision of the outer limiter.
     pub(crate) fn set_nesting(
         &mut self,
         limiter_id: usize,
@@ -21,14 +20,14 @@ impl Decision {
         }
     }
 
-    /// Removes the decision of the limiter around this one.
+    /// Removes the decision of the outer limiter.
     pub(crate) fn remove_outer(&mut self) {
         if self.linked.is_some() {
             self.link(None);
         }
     }
 
-    /// Replaces the decision of the limiter around this one, and keeps the decisions on the parts.
+    /// Replaces the decision of the outer limiter, and keeps the decisions on the parts.
     fn link(&mut self, outer: Option<Self>) {
         let linked = self.linked.take();
         let parts = linked.and_then(|linked| match Arc::try_unwrap(linked) {
@@ -48,14 +47,14 @@ impl Decision {
         self.linked.as_ref()?.parts.as_ref()
     }
 
-    /// Returns the decision of the limiter around this one, if the request has passed through it.
+    /// Returns the decision of the outer limiter, if the request has passed through one.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
         self.linked.as_ref()?.outer.as_ref()
     }
 
-    /// Returns whether the limiter with this id decided about the subject with this hash. Decisions
-    /// of limiters around this one are searched too.
+    /// Returns whether the limiter with this id decided about the subject with this hash. The
+    /// decisions of outer limiters are searched too.
     pub(crate) fn was_made_by(&self, limiter_id: usize, subject_hash: u64) -> bool {
         (self.limiter_id, self.subject_hash) == (limiter_id, subject_hash)
             || self.outer().is_some_and(|outer| outer.was_made_by(limiter_id, subject_hash))

@@ -10,8 +10,8 @@ use crate::model::Cost;
 use crate::store::{Namespace, Part};
 use crate::time::Clock;
 
-/// Returns the denial of a request that the policy of one of its parts alone denies. `stores`
-/// state the namespace of parts that name none.
+/// Returns the denial of a request if the policy of one part suffices to deny it. `stores` give the
+/// namespace of parts that name none.
 ///
 /// Returns `None` for a request of too many parts, which is a configuration failure.
 pub(super) fn deny(
@@ -53,8 +53,8 @@ fn find_reason(part: &Part<'_>, needed: u64, clock: &dyn Clock) -> Option<Decisi
     policy.never_grants(needed).then(|| Decision::never_granted(policy, cost, needed))
 }
 
-/// Returns the denial of a request that an enforced part denies alone. It reports the other parts
-/// as unused.
+/// Returns the denial of a request if the policy of one enforced part suffices to deny it. The
+/// denial reports the other parts as unused.
 ///
 /// The costs of parts with the same counters are added, because a store charges them together.
 #[cold]

@@ -92,9 +92,9 @@ impl Mode {
         }
     }
 
-    /// Returns the units that a limit must have left to count as granting the request, after the
-    /// decision charged `charged` units. `is_uncharged` says that the limit itself was not charged,
-    /// because it is in shadow and would have denied the request.
+    /// Returns the units that a limit must still have after the decision, so that it is reported as
+    /// granting the request. The decision has charged `charged` units. If `is_uncharged`, the limit
+    /// itself was not charged, because it is in shadow and would have denied the request.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn required_after(self, cost: Cost, charged: u64, is_uncharged: bool) -> u64 {
         match charged {

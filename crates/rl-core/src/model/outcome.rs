@@ -12,7 +12,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The wait for a limit that never grants the request.
+    /// The value of `retry_micros` if the limit never grants the request.
     pub(crate) const NEVER: u64 = u64::MAX;
 
     /// Creates the outcome of a limit that grants the request. `used` units are used, and the whole

@@ -1,7 +1,7 @@
-//! The number of rules that one request may match.
+//! Finds rules that one request may match together.
 
-/// Returns `count` or more numbers below `len`, each pair of which overlaps; `None` if there are
-/// none.
+/// Returns at least `count` numbers below `len` that all overlap with each other; `None` if there
+/// are no such numbers.
 ///
 /// `overlap` is symmetric. A request that matches several rules makes each pair of them overlap, so
 /// no request matches `count` rules if the result is `None`.

@@ -11,7 +11,7 @@ use super::invalid_rules::InvalidMatch;
 const EXPECTED: &str = "a path that begins with `/`, in which `{name}` is a segment and a final \
                         `{*name}` all further segments";
 
-/// Path templates of which one has to match.
+/// A list of path templates. A path matches the list if it matches one of them.
 #[derive(Clone)]
 pub(super) struct PathTemplates {
     router: Router<()>,
@@ -51,7 +51,7 @@ impl PathTemplates {
         paths.normalized.is_none() && self.router.at(paths.raw).is_ok()
     }
 
-    /// Returns whether some path may match templates of both.
+    /// Returns whether one path may match both lists.
     pub(super) fn may_overlap(&self, other: &Self) -> bool {
         let pairs = self
             .templates
@@ -106,7 +106,8 @@ fn normalize(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-/// Returns whether some path may match both templates. It may return true although no path does.
+/// Returns false only if no path matches both templates. The check is coarse, so it may return true
+/// for templates without a common path.
 fn may_overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('/'), other.split('/'));
     loop {

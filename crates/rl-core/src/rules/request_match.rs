@@ -12,8 +12,8 @@ use crate::key::{ClientAddress, RequestInfo};
 
 /// The requests to which a [`Rule`](super::Rule) applies, or which are exempt from it.
 ///
-/// A request has to satisfy each kind of condition that is set. Of several values of one kind, such
-/// as two methods, one suffices. A match without conditions matches every request.
+/// A request has to satisfy each kind of condition that is set. If a kind has several values, such
+/// as two methods, one of them suffices. A match without conditions matches every request.
 ///
 /// The values are checked when the limiter is built.
 ///
@@ -176,7 +176,8 @@ impl CompiledMatch {
         address.is_some_and(|address| self.addresses.iter().any(|range| range.contains(&address)))
     }
 
-    /// Returns whether one request may match both. It may return true although no request does.
+    /// Returns false only if no request matches both. The check is coarse, so it may return true
+    /// for matches without a common request.
     pub(super) fn may_overlap(&self, other: &Self) -> bool {
         let methods = self.methods.is_empty()
             || other.methods.is_empty()
@@ -267,7 +268,7 @@ impl Host {
     }
 }
 
-/// A request whose parts are read at most once for all rules.
+/// A view of a request that reads each property at most once for all rules.
 pub(super) struct RequestView<'a> {
     pub(super) info: &'a dyn RequestInfo,
     client: &'a ClientAddress,
@@ -276,7 +277,7 @@ pub(super) struct RequestView<'a> {
 }
 
 impl<'a> RequestView<'a> {
-    /// Creates the view of a request whose client `client` finds.
+    /// Creates the view of a request. `client` finds the address of its client.
     pub(super) const fn new(info: &'a dyn RequestInfo, client: &'a ClientAddress) -> Self {
         Self { info, client, path: OnceCell::new(), address: OnceCell::new() }
     }

@@ -60,7 +60,7 @@ impl From<AmbiguousKey> for Uncounted {
 }
 
 impl RuleSet {
-    /// Checks rules, whose counters belong to `namespace`.
+    /// Checks the rules of a limiter with this namespace.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ impl From<Rules> for RuleSource {
 }
 
 impl RuleSource {
-    /// Checks the rules for a limiter whose counters belong to `namespace`.
+    /// Checks the rules of a limiter with this namespace.
     ///
     /// # Errors
     ///

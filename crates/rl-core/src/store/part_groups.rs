@@ -92,7 +92,7 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         self.join.decision(decisions)
     }
 
-    /// Returns the part of this that combines decisions.
+    /// Returns the data with which the decisions of the groups are combined.
     #[cfg(feature = "redis")]
     pub(crate) fn join(&self) -> PartJoin {
         self.join.clone()

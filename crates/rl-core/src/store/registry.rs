@@ -28,10 +28,9 @@ impl LimiterRegistry {
     /// Registers a limiter until the returned token is dropped. `namespaces` are those in which it
     /// counts, each with the policies of its subjects: a rule has one policy for each tier.
     ///
-    /// Also returns the namespace of which a warning is due. This is the case if another limiter in
-    /// the same namespace shares a counter but has other limits, and no warning was logged before.
-    /// Limiters with equal policies never conflict, because each worker of a server may build the
-    /// same one.
+    /// Also returns the namespace that the limiter must warn about, if any: another limiter in it
+    /// shares a counter but has other limits, and no warning was logged before. Limiters with equal
+    /// policies never conflict, because each worker of a server may build the same one.
     pub(crate) fn register<'a>(
         &self,
         namespaces: impl IntoIterator<Item = (&'a Namespace, Vec<Policy>)>,

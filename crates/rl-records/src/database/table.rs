@@ -35,8 +35,8 @@ pub(super) trait Object: Sized {
     /// Returns the value of the key.
     fn key(&self) -> String;
 
-    /// Returns whose limits a change of this object affects: the consumer, or the object by its
-    /// name.
+    /// Returns the owner of the limits that a change of this object affects: the consumer, or the
+    /// object itself by its name.
     fn owner(&self) -> &str;
 
     /// Returns the content.

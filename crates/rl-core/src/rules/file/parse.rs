@@ -126,14 +126,15 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// Returns the place of `value` after the name of the rule that has it.
+/// Returns the line and column of the first `value` that follows the name of its rule.
 fn find(text: &str, rule: &str, value: &str) -> Option<(usize, usize)> {
     let rule = text.find(rule)?;
     let value = text[rule..].find(value)?;
     Some(place(text, rule + value))
 }
 
-/// Returns a message of the YAML parser without the place, which precedes the message.
+/// Returns a message of the YAML parser without its end ` at line …`, because the error begins with
+/// the place.
 fn without_place(message: &str) -> &str {
     let end = message.rfind(" at line ").unwrap_or(message.len());
     message[..end].trim()

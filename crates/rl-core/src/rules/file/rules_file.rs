@@ -190,7 +190,7 @@ impl fmt::Debug for RulesFileBuilder {
 }
 
 impl RulesFile {
-    /// Returns a builder for the file at `path`, whose name ends with `.yaml`, `.yml`, `.json` or
+    /// Returns a builder for the file at `path`. Its name must end with `.yaml`, `.yml`, `.json` or
     /// `.toml`.
     pub fn builder(path: impl AsRef<Path>) -> RulesFileBuilder {
         let secret = KeySecret::random();
@@ -214,7 +214,8 @@ impl RulesFile {
     /// Returns the `store` of the file when it was read first: the URL to which the service
     /// connects.
     ///
-    /// It contains the password, if there is one. A later change of it applies after a restart.
+    /// The URL contains the password, if there is one. A later change of the URL applies after a
+    /// restart.
     #[must_use]
     pub fn store(&self) -> Option<&str> {
         self.0.store.as_ref().map(|Secret(url)| &**url)
@@ -247,8 +248,7 @@ impl RulesFile {
         self.0.reload(Reload::Always).map(drop)
     }
 
-    /// Returns the rules for a limiter whose counters belong to `namespace`. They change with the
-    /// file.
+    /// Returns the rules of a limiter with this namespace. They change with the file.
     ///
     /// # Errors
     ///

@@ -202,7 +202,7 @@ impl JsonSchema for Units {
     }
 }
 
-/// A truth value, whose error names the value.
+/// A truth value. The error for any other value contains that value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flag(pub(super) bool);
 

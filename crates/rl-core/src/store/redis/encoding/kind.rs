@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Returns whether the limit has entries, in a key of their own.
+    /// Returns whether the limit is a log, whose entries have a key of their own.
     pub(crate) const fn is_log(self) -> bool {
         matches!(self, Self::SlidingLog | Self::Concurrency)
     }

@@ -241,7 +241,7 @@ fn width(policy: &Policy) -> u8 {
     bytes_of(limits.map(Limit::max).max().unwrap_or_default())
 }
 
-/// Returns how many bytes hold `number`, at least one.
+/// Returns the number of bytes that hold `number`, at least one.
 fn bytes_of(number: u64) -> u8 {
     let bits = u64::BITS - number.leading_zeros();
     u8::try_from(bits.div_ceil(8).max(1)).expect("a number has at most 8 bytes")

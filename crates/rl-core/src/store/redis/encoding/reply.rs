@@ -49,7 +49,8 @@ pub(crate) struct CallResult {
 }
 
 impl CallResult {
-    /// Returns the decision on a part of a request that `is_allowed` or not.
+    /// Returns the decision on one part of a request. `is_allowed` is the verdict on the whole
+    /// request.
     pub(crate) fn part_decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
         let CallArgs { policy, mode, cost } = args;
         let Self { uncharged, granted, states } = self;

@@ -222,8 +222,8 @@ local function log_lower_block(slot, log, index, bytes, units, is_shorter)
   log_write(slot, log, name, bytes)
 end
 
--- Finds the entry, from `from` on, whose expiry frees `units` units in total. Returns its time, or
--- nil and the units that are still missing.
+-- Finds the entry that must expire for `units` units to become free, beginning at the index `from`.
+-- Returns its time, or nil and the units that are still missing.
 local function log_leave(bytes, from, units)
   local last = #bytes / ENTRY
   -- Read 32 entries at a time, because the first ones are usually enough.
@@ -238,8 +238,8 @@ local function log_leave(bytes, from, units)
   return nil, units
 end
 
--- Returns the time of the entry whose expiry frees `units` units in total. If blocks are damaged,
--- returns the time of the newest entry.
+-- Returns the time of the entry that must expire for `units` units to become free. If blocks are
+-- damaged, returns the time of the newest entry.
 local function log_leaves_with(slot, log, units)
   local sealed, time = slot[6], nil
   if sealed == 0 then return log_leave(log.tail, slot[5], units) or slot[4] end

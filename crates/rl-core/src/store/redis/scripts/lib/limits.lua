@@ -43,8 +43,8 @@ local function charge_limits(granted, calls, required)
   return uncharged
 end
 
--- Stores the states if a call was granted. Returns the number of keys without expiry that were given
--- one.
+-- Stores the states if a call was granted. Returns the number of keys without expiry that were
+-- given one.
 local function save_or_heal(any_granted)
   local healed = 0
   if any_granted then
