@@ -65,11 +65,12 @@ async fn a_rule_that_rejects_also_rejects_requests_that_wait_for_another() {
     assert_eq!((waiting.decision_mut().is_allowed(), began.elapsed().as_secs()), (false, 1));
 }
 
+/// Fault: a later change of the common cost restored the reserved cost of a rule.
 #[tokio::test]
 async fn a_handler_sets_the_cost_of_each_rule_by_its_name() {
     let rule = |name: &str| Rule::named(name).limit(Limit::per_hour(1_000));
     let rules = Rules::new().rule(rule("requests").cost(1)).rule(rule("tokens").cost(600));
-    let http = under_rules(rules).metered();
+    let http = under_rules(rules.rule(rule("units"))).metered();
     let (mut counted, context) = admit(&http, &request(), None);
     let mut values = Values::new();
     assert_eq!(http.apply(&mut counted, &context, &mut FakeExtensions(&mut values)), None);
@@ -77,9 +78,10 @@ async fn a_handler_sets_the_cost_of_each_rule_by_its_name() {
     permit.set_cost(900);
     permit.set_rule_cost("tokens", 150);
     permit.set_rule_cost("unknown", 800);
+    permit.add_cost(7);
     drop(counted);
     permit.settle().await.unwrap();
-    for (rule, units) in [("requests", 1), ("tokens", 150)] {
+    for (rule, units) in [("requests", 1), ("tokens", 150), ("units", 907)] {
         let usage = http.limiter().usage_of_rule(rule, &Subject::global()).await.unwrap();
         assert_eq!(usage.limits().next().map(|limit| limit.used()), Some(units));
     }

@@ -189,11 +189,8 @@ impl Permit {
     pub fn set_rule_cost(&self, rule: &str, cost: impl Into<Cost>) {
         let cost = cost.into();
         if let (true, Some(rules)) = (self.is_metered, &self.rules) {
-            let names =
-                self.permits().enumerate().map(|(index, permit)| (rules.rule(index), permit));
-            for (_, permit) in names.filter(|(of, _)| of.is_some_and(|(_, name)| name == rule)) {
-                permit.account().cost = cost;
-            }
+            let is_named = |index| rules.rule(index).is_some_and(|(_, name)| name == rule);
+            self.change_part_costs(&is_named, &|_| cost);
         }
         if let Some(outer) = &self.outer {
             outer.set_rule_cost(rule, cost);
