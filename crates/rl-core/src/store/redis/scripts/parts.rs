@@ -145,6 +145,6 @@ mod tests {
         for line in ["used_2 = used_2 + units", "local last_p2, micros_3, fraction_3, since_3"] {
             assert!(script.text().contains(line), "{}", script.text());
         }
-        assert!(!script.text().contains("PART * 3") && !script.text().contains("--@"));
+        assert!(!script.text().contains("* PART") && !script.text().contains("--@"));
     }
 }
