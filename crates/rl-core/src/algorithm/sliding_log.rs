@@ -268,7 +268,7 @@ mod tests {
         limit.charge(&mut state, at(0), MAX_UNITS - 5);
         limit.charge(&mut state, at(30), MAX_UNITS + 1);
         assert_eq!(limit.outcome(&state, at(30), 0), Outcome::granted(MAX_UNITS, 60 * SECOND));
-        // The first entry has expired. Of the second charge only 5 units count, because the rest
+        // The first entry has expired. Only 5 units of the second charge count, because the rest
         // was cut off.
         limit.charge(&mut state, at(60), 100);
         assert_eq!(limit.outcome(&state, at(60), 0), Outcome::granted(105, 60 * SECOND));

@@ -24,8 +24,8 @@ use crate::time::Timestamp;
 /// this sum is valid. At that time a bucket expires, or a new one begins.
 const HEAD: usize = 4;
 
-/// A sliding window. Its cells are the `HEAD` cells, then the buckets, newest first. Of the `HEAD`
-/// cells, Redis stores neither the sum of the buckets nor the time until which the sum is valid.
+/// A sliding window. Its cells are the `HEAD` cells, then the buckets, newest first.
+/// Redis stores neither the sum of the buckets nor the time until which the sum is valid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlidingWindow {
     max: u64,

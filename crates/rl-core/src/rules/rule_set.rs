@@ -350,7 +350,7 @@ impl RequestParts {
 }
 
 /// Returns the setting that applies if two rules deny. Rejecting takes precedence over waiting, and
-/// waiting over degrading. Of two waits, the shorter one applies.
+/// waiting over degrading. If both wait, the shorter wait applies.
 fn stricter(one: OverLimit, other: OverLimit) -> OverLimit {
     match (one, other) {
         (OverLimit::Reject, _) | (_, OverLimit::Reject) => OverLimit::Reject,
