@@ -93,6 +93,7 @@ impl RuleSet {
     /// # Errors
     ///
     /// Returns an error if the request has no key or an ambiguous key, and is rejected for that.
+    /// Also returns an error if its path can be read in two ways, and matches too many rules.
     pub(crate) fn parts_of(
         self: &Arc<Self>,
         request: &dyn RequestInfo,
@@ -117,8 +118,12 @@ impl RuleSet {
             };
             let tier = self.tier(rule, request, &subject);
             let cost = rule.cost(request, defaults);
-            // The check of the rules bounds the number of parts, so this never fails.
-            let _ = parts.try_push(RulePart { place, tier, subject, cost });
+            // The check of the rules bounds those that match one form of a path. The raw and the
+            // normalized form of a path together may match more, so the path is ambiguous.
+            let pushed = parts.try_push(RulePart { place, tier, subject, cost });
+            if pushed.is_err() && !rule.is_shadow {
+                return Err(Uncounted::AmbiguousKey);
+            }
         }
         Ok((!parts.is_empty()).then(|| RequestParts { set: Arc::clone(self), parts }))
     }

@@ -238,3 +238,16 @@ fn more_rules_than_parts_that_may_match_one_request_are_refused() {
         .collect();
     assert!(set(apart).is_ok());
 }
+
+/// Fault: the rule for `/b` was skipped, so a client could avoid it by writing the path in this way.
+#[test]
+fn a_path_that_matches_too_many_rules_in_its_two_forms_is_rejected() {
+    let mut rules: Vec<Rule> = (0..7).map(|place| rule(&format!("all-{place}"))).collect();
+    rules.push(rule("nested").on("GET", "/a/{name}/b"));
+    rules.push(rule("b").on("GET", "/b"));
+    let set = set(rules).unwrap();
+    for (path, count) in [("/b", 8), ("/a/c/b", 8), ("/c/../b", 8)] {
+        assert_eq!(parts(&set, &FakeRequest::get(path)).len(), count, "{path}");
+    }
+    assert_eq!(parts(&set, &FakeRequest::get("/a/../b")), ["AmbiguousKey"]);
+}
