@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::GIVE_UP;
 
 /// The programs that need no other server, each with the path to request.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     (env!("CARGO_BIN_EXE_example-axum-quickstart"), "/"),
     (env!("CARGO_BIN_EXE_example-actix-quickstart"), "/"),
     (env!("CARGO_BIN_EXE_example-axum-api-keys"), "/"),
@@ -23,6 +23,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     (env!("CARGO_BIN_EXE_example-behind-proxy"), "/"),
     (env!("CARGO_BIN_EXE_example-open-bank"), "/obp/v6.0.0/banks"),
     (env!("CARGO_BIN_EXE_example-axum-rules"), "/"),
+    (env!("CARGO_BIN_EXE_example-llm-gateway"), "/health"),
 ];
 /// The rules of `axum-rules`.
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/axum-rules/limits.yaml");
@@ -30,15 +31,15 @@ const SHARED_REDIS: &str = env!("CARGO_BIN_EXE_example-shared-redis");
 const ADMIN_SERVER: &str = env!("CARGO_BIN_EXE_admin-server");
 
 /// A process that listens at `address`. It is stopped when it is dropped.
-pub(super) struct Program {
+pub(crate) struct Program {
     child: Child,
-    pub(super) address: String,
+    pub(crate) address: String,
     output: Arc<Mutex<String>>,
 }
 
 impl Program {
     /// Starts a program, and waits until it listens.
-    pub(super) async fn start(program: &str, settings: &[(&str, &str)]) -> Self {
+    pub(crate) async fn start(program: &str, settings: &[(&str, &str)]) -> Self {
         let address = format!("127.0.0.1:{}", free_port());
         let program = Self::spawn(program, &address, settings);
         until(async || TcpStream::connect(&program.address).await.is_ok()).await;
@@ -63,7 +64,7 @@ impl Program {
     }
 
     /// Returns what the program has written so far.
-    pub(super) fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         self.output.lock().unwrap().clone()
     }
 

@@ -53,3 +53,8 @@ mod readme {}
 #[cfg(doctest)]
 #[doc = include_str!("../../crates/rl-core/docs/GUIDE.md")]
 mod guide {}
+
+/// The programs of the cookbook compile, and its test passes.
+#[cfg(doctest)]
+#[doc = include_str!("../../crates/rl-core/docs/COOKBOOK.md")]
+mod cookbook {}
