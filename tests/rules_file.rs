@@ -1,16 +1,27 @@
 //! A file of rules that changes while requests are decided.
 
+use std::convert::Infallible;
 use std::fs;
+use std::future::ready;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::{Request, Response};
 use rl_core::rules::{RulesFile, RulesFileStatus};
 use rl_core::{MemoryStore, RateLimiter, Subject};
+use rl_tests::is_soak;
 use rl_tests::web::new_year;
-use tokio::time::{interval, timeout};
+use rl_tower::RateLimitLayer;
+use tokio::time::{Instant, interval, timeout};
+use tower::{Layer, Service, service_fn};
+
+/// The address of the client that sends requests.
+const PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 7), 50_000));
 
 /// A directory that is removed with all files in it.
 struct Directory(PathBuf);
@@ -34,45 +45,45 @@ impl Drop for Directory {
 }
 
 /// A way in which an operator changes the file of rules.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     InPlace,
     Rename,
     /// The file is reached through a link to a directory. The link is replaced, as in a volume of
     /// Kubernetes.
     SwapLink,
-    /// The file is rewritten in place, and the process gets SIGHUP.
+    /// The file is written in place. Then the process gets SIGHUP, and reads the file again.
     Signal,
 }
 
 impl Way {
     const ALL: [Self; 4] = [Self::InPlace, Self::Rename, Self::SwapLink, Self::Signal];
 
-    /// Changes the file. `version` is different for each change.
-    fn change(self, directory: &Path, content: &str, version: u64) {
+    /// Changes the file.
+    fn change(self, directory: &Path, content: &str) {
         let file = directory.join("limits.yaml");
         match self {
-            Self::InPlace => fs::write(file, content).unwrap(),
+            Self::InPlace | Self::Signal => fs::write(file, content).unwrap(),
             Self::Rename => {
                 fs::write(directory.join("limits.tmp"), content).unwrap();
                 fs::rename(directory.join("limits.tmp"), file).unwrap();
             }
             Self::SwapLink => {
-                let data = directory.join(format!("..{version}"));
+                let link = directory.join("..data");
+                let old = fs::read_link(&link).ok();
+                let is_first = old.as_ref().is_none_or(|old| old.ends_with("..data-2"));
+                let data = directory.join(if is_first { "..data-1" } else { "..data-2" });
                 fs::create_dir(&data).unwrap();
                 fs::write(data.join("limits.yaml"), content).unwrap();
-                std::os::unix::fs::symlink(&data, directory.join("..data_tmp")).unwrap();
-                fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
+                symlink(&data, directory.join("..data_tmp")).unwrap();
+                fs::rename(directory.join("..data_tmp"), link).unwrap();
                 if !file.is_symlink() {
-                    let link = directory.join("link_tmp");
-                    std::os::unix::fs::symlink("..data/limits.yaml", &link).unwrap();
-                    fs::rename(link, file).unwrap();
+                    symlink("..data/limits.yaml", directory.join("link_tmp")).unwrap();
+                    fs::rename(directory.join("link_tmp"), file).unwrap();
                 }
-            }
-            Self::Signal => {
-                fs::write(file, content).unwrap();
-                let this = std::process::id().to_string();
-                assert!(Command::new("kill").args(["-HUP", &this]).status().unwrap().success());
+                if let Some(old) = old {
+                    fs::remove_dir_all(old).unwrap();
+                }
             }
         }
     }
@@ -82,8 +93,8 @@ impl Way {
 fn content(version: u64) -> String {
     let other = version + 1;
     format!(
-        "rules:\n  a: {{ limits: [1000000/hour, {other}000000/day], disclosed: true }}\n  \
-         b: {{ limits: 2000000/hour }}\n"
+        "rules:\n  clients: {{ per: address, limits: [100000000/hour, {other}00000/day] }}\n  \
+         fleet: {{ limits: 200000000/hour }}\n"
     )
 }
 
@@ -97,9 +108,42 @@ async fn until(file: &RulesFile, is_reached: impl Fn(&RulesFileStatus) -> bool) 
     status
 }
 
+/// Sends requests through a layer until the test is over, and returns their number. Each of them
+/// must be allowed.
+async fn send_requests(limiter: RateLimiter, is_over: Arc<AtomicBool>) -> u64 {
+    let handler = service_fn(|_| ready(Ok::<_, Infallible>(Response::new(String::new()))));
+    let mut service = RateLimitLayer::new(limiter).layer(handler);
+    let mut pace = interval(Duration::from_micros(600));
+    let mut allowed = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let request = Request::get("/").extension(PEER).body(()).unwrap();
+        let response = service.call(request).await.unwrap();
+        assert_eq!(response.status(), 200, "{:?}", response.headers());
+        allowed += 1;
+        pace.tick().await;
+    }
+    allowed
+}
+
+/// Returns the largest and the used number of units of each limit.
+async fn status(limiter: &RateLimiter, rule: &str, subject: &Subject) -> Vec<(u64, u64)> {
+    let usage = limiter.usage_of_rule(rule, subject).await.unwrap();
+    usage.limits().map(|limit| (limit.max(), limit.used())).collect()
+}
+
+/// Sends SIGHUP, and waits until the file is applied again although it has not changed.
+async fn hang_up(file: &RulesFile) {
+    let before = file.status();
+    let this = std::process::id().to_string();
+    assert!(Command::new("kill").args(["-HUP", &this]).status().unwrap().success());
+    let after = until(file, |status| status.applied() > before.applied()).await;
+    assert_eq!(after.version(), before.version());
+}
+
+/// With `RL_SOAK=1`, the file changes a thousand times in each way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changes_under_load_fail_no_request_and_lose_no_count() {
-    const ROUNDS: u64 = 5;
+    let (rounds, rounds_of_bad_file) = if is_soak() { (1_000, 10) } else { (5, 1) };
 
     let directory = Directory::new("rules-under-load");
     fs::write(directory.path(), content(0)).unwrap();
@@ -107,49 +151,48 @@ async fn changes_under_load_fail_no_request_and_lose_no_count() {
     let store = MemoryStore::builder().clock(new_year()).build();
     let limiter = RateLimiter::builder().rules(&file).store(store).build().unwrap();
 
-    let (is_over, allowed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let subject = Subject::global();
-    let clients = (0..3).map(|_| {
-        let (limiter, is_over, allowed) = (limiter.clone(), is_over.clone(), allowed.clone());
-        // About ten thousand requests per second in all, below the limits of the rules.
-        let mut pace = interval(Duration::from_micros(300));
-        tokio::spawn(async move {
-            while !is_over.load(Ordering::Relaxed) {
-                let decision = limiter.check_rule("a", &Subject::global(), 1).await;
-                assert!(decision.is_allowed(), "{decision:?}");
-                allowed.fetch_add(1, Ordering::Relaxed);
-                pace.tick().await;
-            }
-        })
-    });
-    let clients: Vec<_> = clients.collect();
-    let mut version = 0;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let client = |_| tokio::spawn(send_requests(limiter.clone(), is_over.clone()));
+    // About five thousand requests per second in all.
+    let clients: Vec<_> = (0..3).map(client).collect();
+    let (client, began) = (Subject::ip(PEER.ip()), Instant::now());
+    let (mut version, mut refused) = (0, 0);
     for way in Way::ALL {
-        for _ in 0..ROUNDS {
+        for round in 0..rounds {
             version += 1;
             let before = file.status();
-            way.change(&directory.0, &content(version), version);
+            way.change(&directory.0, &content(version));
             until(&file, |status| status.version() != before.version()).await;
-            let usage = limiter.usage_of_rule("a", &subject).await.unwrap();
-            let max: Vec<u64> = usage.limits().map(|limit| limit.max()).collect();
-            assert_eq!(max, [1_000_000, (version + 1) * 1_000_000], "{way:?}");
-
-            let before = file.status();
-            way.change(&directory.0, "rules: { a: { limits: none } }", version + 1_000);
-            let refused = until(&file, |status| status.refused() > before.refused()).await;
-            assert_eq!(refused.version(), before.version(), "{way:?}");
-            let error = refused.error().unwrap().to_string();
-            assert!(error.contains("limits.yaml:1:23: limit \"none\""), "{error}");
+            let [(_, _), (max, _)] = *status(&limiter, "clients", &client).await else { panic!() };
+            assert_eq!(max, (version + 1) * 100_000, "{way:?}");
+            if way == Way::Signal {
+                hang_up(&file).await;
+            }
+            if round % rounds_of_bad_file == 0 {
+                refused += 1;
+                let before = file.status();
+                way.change(&directory.0, "rules: { clients: { limits: none } }");
+                let after = until(&file, |status| status.refused() > before.refused()).await;
+                assert_eq!(after.version(), before.version(), "{way:?}");
+                let error = after.error().unwrap().to_string();
+                assert!(error.contains("limits.yaml:1:29: limit \"none\""), "{error}");
+            }
         }
     }
     is_over.store(true, Ordering::Relaxed);
+    let mut allowed = 0;
     for client in clients {
-        client.await.unwrap();
+        allowed += client.await.unwrap();
     }
-    // The counters of both limits have counted every request, although each new version of the file
-    // has changed the second limit.
-    let allowed = allowed.load(Ordering::Relaxed);
-    let usage = limiter.usage_of_rule("a", &subject).await.unwrap();
-    assert_eq!(usage.limits().map(|limit| limit.used()).collect::<Vec<_>>(), [allowed; 2]);
+    eprintln!(
+        "{version} changes, {refused} refused, {allowed} requests, all allowed, in {:?}",
+        began.elapsed()
+    );
+    // All limits have counted every request, although each version of the file has changed the second.
+    let max = (version + 1) * 100_000;
+    let of_client = status(&limiter, "clients", &client).await;
+    assert_eq!(of_client, [(100_000_000, allowed), (max, allowed)]);
+    let of_fleet = status(&limiter, "fleet", &Subject::global()).await;
+    assert_eq!(of_fleet, [(200_000_000, allowed)]);
     assert!(allowed > 1_000, "{allowed}");
 }

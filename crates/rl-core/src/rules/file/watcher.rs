@@ -79,7 +79,8 @@ impl Watcher {
             // The directory may no longer exist.
             let _ = self.watcher.unwatch(directory);
         }
-        for directory in now.difference(&self.directories) {
+        for directory in &now {
+            // A directory that is still watched may have been replaced by another of the same name.
             // If this fails, the file is still compared at intervals.
             let _ = self.watcher.watch(directory, RecursiveMode::NonRecursive);
         }
