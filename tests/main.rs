@@ -8,7 +8,7 @@ mod architecture;
 mod capacity;
 mod concurrency;
 mod console;
-mod examples;
+mod example_programs;
 mod http_contract;
 mod known_faults;
 mod management;
