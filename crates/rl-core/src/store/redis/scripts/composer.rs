@@ -37,11 +37,13 @@ const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
 const MAX_REGISTERS: usize = 190;
 
 /// The operations of an algorithm, with the variable that each returns.
+///
+/// The function of an algorithm compares them in this order, so the most frequent ones come first.
 const OPERATIONS: [(&str, &str); 6] = [
-    ("valid", "is_ours"),
-    ("advance", ""),
     ("available", "available"),
     ("charge", ""),
+    ("advance", ""),
+    ("valid", "is_ours"),
     ("refund", ""),
     ("lasts", "lasts"),
 ];
@@ -132,7 +134,10 @@ impl AlgorithmParts {
                 lines.extend_from_slice(self.part("exact"));
             }
             lines.extend_from_slice(self.part(operation));
-            lines.push(format!("{slot} = {names}"));
+            // The other operations only read the cells.
+            if matches!(operation, "advance" | "charge" | "refund") {
+                lines.push(format!("{slot} = {names}"));
+            }
             lines.push(format!("return {result}"));
             lines.push("end".to_owned());
         }
