@@ -11,7 +11,10 @@ fn vectors(file: &str) -> PathBuf {
 
 /// Returns the result of each scenario of a file on each store, as the program prints it.
 async fn verdicts(file: &str) -> Vec<(String, &'static str, Verdict)> {
-    let stores = Stores::start().await.unwrap();
+    verdicts_on(&Stores::start().await.unwrap(), file).await
+}
+
+async fn verdicts_on(stores: &Stores, file: &str) -> Vec<(String, &'static str, Verdict)> {
     let mut verdicts = Vec::new();
     for scenario in read(&vectors(file)).unwrap() {
         for (store, verdict) in stores.run(&scenario).await {
@@ -58,9 +61,10 @@ async fn a_log_decides_as_the_list_of_calls_does() {
 
 #[tokio::test]
 async fn requests_of_several_subjects_are_decided_as_written() {
-    let verdicts = verdicts("several-subjects.json").await;
+    let stores = Stores::start().await.unwrap().with_cluster().await.unwrap();
+    let verdicts = verdicts_on(&stores, "several-subjects.json").await;
     let on = |store: &str| verdicts.iter().filter(|(_, other, _)| *other == store).count();
-    assert_eq!((on("memory"), on("redis-packed")), (6, 6));
+    assert_eq!((on("memory"), on("redis-packed"), on("redis-cluster")), (6, 6, 6));
     for (id, store, verdict) in &verdicts {
         assert_eq!(*verdict, Verdict::Passed, "{id} {store} {verdict}");
     }
@@ -211,5 +215,5 @@ fn a_missing_file_and_no_file_at_all_end_with_status_2() {
     };
     let missing = run(&["no/such/file.json"]);
     assert!(missing.starts_with("no/such/file.json: "), "{missing}");
-    assert_eq!(run(&[]), "usage: scenarios FILE…\n");
+    assert_eq!(run(&[]), "usage: scenarios [--cluster] FILE…\n");
 }

@@ -5,6 +5,7 @@ mod authority;
 mod cluster;
 mod load;
 mod memory;
+mod parts_across_slots;
 mod sentinel;
 mod slot_groups;
 mod tls;

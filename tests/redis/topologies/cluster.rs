@@ -179,7 +179,8 @@ async fn slot_of(operator: &mut Bystander, number: usize) -> u16 {
     operator.query(&format!("CLUSTER KEYSLOT {{load-{number}}}")).await
 }
 
-fn owner(slot: u16) -> usize {
+/// Returns the primary that holds a slot at first.
+pub(super) fn owner(slot: u16) -> usize {
     RedisCluster::SHARES.iter().rposition(|first| *first <= slot).unwrap()
 }
 
@@ -306,7 +307,7 @@ async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
 }
 
 /// Returns the time at which the replica of the first primary reports itself as a primary.
-async fn promotion(cluster: &RedisCluster) -> Timestamp {
+pub(super) async fn promotion(cluster: &RedisCluster) -> Timestamp {
     let mut replica = Bystander::new(&cluster.servers[3]).await;
     let mut ticks = tokio::time::interval(Duration::from_millis(2));
     let promoted = async {

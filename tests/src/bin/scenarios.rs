@@ -1,4 +1,6 @@
-//! Runs scenario files on every store and layout that can run them: `scenarios FILE…`.
+//! Runs scenario files on every store and layout that can run them: `scenarios [--cluster] FILE…`.
+//!
+//! With `--cluster`, a cluster of three primaries is one of the stores.
 //!
 //! Prints a line for each scenario and store, and the number of each result. Exits with status 1 if
 //! a scenario failed, and with status 2 if no scenario could be run.
@@ -24,9 +26,13 @@ async fn main() -> ExitCode {
 
 /// Runs the files from the command line. Returns how many scenarios failed.
 async fn scenarios() -> Result<usize, Box<dyn std::error::Error>> {
-    let files: Vec<_> = std::env::args_os().skip(1).collect();
+    let mut files: Vec<_> = std::env::args_os().skip(1).collect();
+    let has_cluster = files.first().is_some_and(|first| first == "--cluster");
+    if has_cluster {
+        files.remove(0);
+    }
     if files.is_empty() {
-        return Err("usage: scenarios FILE…".into());
+        return Err("usage: scenarios [--cluster] FILE…".into());
     }
     // All files are read first, so that a mistake in the last file is reported before any scenario
     // runs.
@@ -35,7 +41,10 @@ async fn scenarios() -> Result<usize, Box<dyn std::error::Error>> {
         scenarios.extend(read(Path::new(file))?);
     }
 
-    let stores = Stores::start().await?;
+    let mut stores = Stores::start().await?;
+    if has_cluster {
+        stores = stores.with_cluster().await?;
+    }
     let (mut passed, mut failed, mut cannot) = (0, 0, 0);
     for scenario in &scenarios {
         for (store, verdict) in stores.run(scenario).await {

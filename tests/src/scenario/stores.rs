@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rl_core::store::Layout;
 use rl_core::time::ManualClock;
@@ -9,7 +10,7 @@ use rl_core::{MemoryStore, RedisStore};
 
 use super::Scenario;
 use super::run::{Verdict, run};
-use crate::{Bystander, RedisServer};
+use crate::{Bystander, RedisCluster, RedisServer};
 
 /// Every store and layout, with a Redis server for those that need one.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub struct Stores {
     packed: RedisStore,
     readable: RedisStore,
     server: RedisServer,
+    cluster: Option<(RedisStore, RedisCluster)>,
 }
 
 impl Stores {
@@ -37,7 +39,21 @@ impl Stores {
             readable: readable.connect().await.map_err(io::Error::other)?,
             clock,
             server,
+            cluster: None,
         })
+    }
+
+    /// Starts a cluster of three primaries in addition, on which subjects have slots of their own.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the servers do not start.
+    pub async fn with_cluster(mut self) -> io::Result<Self> {
+        let cluster = RedisCluster::start().await;
+        let store = RedisStore::cluster(cluster.urls()).connection_wait(Duration::from_secs(60));
+        let store = store.manual_clock(self.clock.clone()).connect().await;
+        self.cluster = Some((store.map_err(io::Error::other)?, cluster));
+        Ok(self)
     }
 
     /// Runs a scenario on each store that supports it, one after another. The readable layout
@@ -52,6 +68,7 @@ impl Stores {
             ("memory", self.in_memory(scenario).await),
             ("redis-packed", self.packed(scenario).await),
             ("redis-readable", self.readable(scenario).await),
+            ("redis-cluster", self.on_cluster(scenario).await),
         ];
         let verdicts = verdicts.into_iter();
         verdicts.filter_map(|(store, verdict)| Some((store, verdict?))).collect()
@@ -73,6 +90,14 @@ impl Stores {
         }
         let mut keys = self.no_keys().await;
         run(scenario, &self.readable, &self.clock, Some(&mut keys)).await
+    }
+
+    async fn on_cluster(&self, scenario: &Scenario) -> Option<Verdict> {
+        let (store, cluster) = self.cluster.as_ref()?;
+        for server in &cluster.servers[..3] {
+            server.query::<()>("FLUSHALL").await;
+        }
+        run(scenario, store, &self.clock, None).await
     }
 
     /// Deletes the keys of earlier scenarios.

@@ -21,7 +21,7 @@ pub enum BuildError {
     Namespace(InvalidNamespace),
     /// The deadline is zero.
     ZeroDeadline,
-    /// The lifetime of reservations is zero in whole microseconds, the unit of the stores.
+    /// The lifetime of reservations is zero.
     ZeroReservation,
     /// The maximum number of decisions in flight is zero.
     NoneInFlight,
@@ -53,7 +53,7 @@ impl fmt::Display for BuildError {
             Self::Namespace(error) => error.fmt(f),
             Self::ZeroDeadline => f.write_str("deadline must be greater than zero"),
             Self::ZeroReservation => {
-                f.write_str("reservation_expires_after must be at least 1 microsecond")
+                f.write_str("reservation_expires_after must be greater than zero")
             }
             Self::NoneInFlight => f.write_str("max_in_flight must be at least 1"),
             Self::NoFallback => {

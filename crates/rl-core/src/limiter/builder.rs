@@ -315,7 +315,7 @@ impl RateLimiterBuilder {
         if deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
         }
-        if reservation.is_some_and(|time| time.as_micros() == 0) {
+        if reservation.is_some_and(|time| time.is_zero()) {
             return Err(BuildError::ZeroReservation);
         }
         if max_in_flight == 0 {

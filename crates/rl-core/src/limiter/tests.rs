@@ -195,7 +195,6 @@ fn settings_that_make_no_limiter_are_named_with_what_was_expected() {
         (builder().limit(second).namespace(""), r#"namespace "": expected 1 to 64 characters of A-Z a-z 0-9 _ . -"#),
         (builder().limit(second).namespace(&long), &format!("namespace {long:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -")),
         (builder().limit(second).deadline(Duration::ZERO), "deadline must be greater than zero"),
-        (builder().limit(second).reservation_expires_after(Duration::from_nanos(999)), "reservation_expires_after must be at least 1 microsecond"),
         (builder().limit(second).max_in_flight(0), "max_in_flight must be at least 1"),
         (builder().limit(second).on_store_failure(OnFailure::Fallback), "`OnFailure::Fallback` without a store: expected `.fallback(..)`"),
         (builder().limit(second).on_configuration_failure(OnFailure::Fallback), "`OnFailure::Fallback` without a store: expected `.fallback(..)`"),

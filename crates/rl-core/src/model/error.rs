@@ -89,13 +89,22 @@ pub struct StoreError {
     kind: FailureKind,
     detail: Option<Cow<'static, str>>,
     source: Option<Box<dyn Error + Send + Sync>>,
+    /// Whether the operation failed before a server executed it.
+    #[cfg(feature = "redis")]
+    has_executed_nothing: bool,
 }
 
 impl StoreError {
     /// Creates an error of this kind.
     #[must_use]
     pub const fn new(kind: FailureKind) -> Self {
-        Self { kind, detail: None, source: None }
+        Self {
+            kind,
+            detail: None,
+            source: None,
+            #[cfg(feature = "redis")]
+            has_executed_nothing: false,
+        }
     }
 
     /// Returns the error with a detail for the operator. The detail must not contain a key, a
@@ -133,7 +142,20 @@ impl StoreError {
     /// Returns a copy without the cause, for another caller of the same batch.
     #[cfg(feature = "redis")]
     pub(crate) fn again(&self) -> Self {
-        Self { kind: self.kind, detail: self.detail.clone(), source: None }
+        Self { detail: self.detail.clone(), source: None, ..*self }
+    }
+
+    /// Marks the error of an operation that certainly was not executed, so that it may be repeated.
+    #[cfg(feature = "redis")]
+    pub(crate) fn before_execution(mut self) -> Self {
+        self.has_executed_nothing = true;
+        self
+    }
+
+    /// Returns whether the operation certainly was not executed.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) const fn has_executed_nothing(&self) -> bool {
+        self.has_executed_nothing
     }
 
     /// Returns the kind of the failure.

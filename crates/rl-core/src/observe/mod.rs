@@ -15,6 +15,7 @@
 //! | `policy of subject unreadable` | `policy of subject readable again` | `realm`, `subject`, `kind`, `cause`; `lasted_ms`, `requests` |
 //! | `fallback failing` | `fallback recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
 //! | `concurrency lease lapsed…` | `concurrency leases no longer lapse` | `subject`, `is_retaken`; `lasted_ms`, `leases` |
+//! | `charge of a denied request not given back` | `charges of denied requests given back again` | `cause`; `lasted_ms`, `charges` |
 //! | `counters without expiry found` | `no more counters without expiry` | `counters` |
 //!
 //! Each line names the namespace of the `limiter` and the `store`. Subjects are shown as sixteen
@@ -72,6 +73,8 @@ pub(crate) use log::{
 };
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
+#[cfg(feature = "redis-cluster")]
+pub(crate) use log::{give_back_failed, give_back_recovered};
 #[cfg(feature = "rules-file")]
 pub(crate) use log::{rules_applied, rules_refused};
 pub use transition::{Ended, Transition};

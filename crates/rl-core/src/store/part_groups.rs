@@ -22,6 +22,9 @@ pub(crate) struct PartGroup<'a, K> {
     pub(crate) is_shadow: bool,
 }
 
+/// The decisions on groups, in their order.
+pub(crate) type GroupDecisions = SmallVec<[Decision; 4]>;
+
 /// The parts of a request, in groups with different keys.
 #[derive(Debug)]
 pub(crate) struct PartGroups<'a, K> {
@@ -88,7 +91,7 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     }
 
     /// Returns the decision on the request. `decisions` are those of the groups, in their order.
-    pub(crate) fn decision(&self, decisions: SmallVec<[Decision; 4]>) -> Decision {
+    pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
         self.join.decision(decisions)
     }
 
@@ -104,7 +107,7 @@ impl PartJoin {
     ///
     /// Parts of one group have the same status. The charge of the group is divided among them in
     /// their order, each up to its cost.
-    pub(crate) fn decision(&self, decisions: SmallVec<[Decision; 4]>) -> Decision {
+    pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
         if decisions.len() == self.parts.len() {
             return Decision::of_parts(self.flags, decisions);
         }

@@ -9,6 +9,8 @@ use servers::Connected;
 pub(super) use servers::Servers;
 
 use super::super::fingerprint::Fingerprinter;
+#[cfg(feature = "redis-cluster")]
+use super::across_slots::{AcrossSlots, LayerCalls};
 use super::batching::{BatchSettings, Batcher};
 #[cfg(feature = "redis-tls")]
 use super::connection::Tls;
@@ -307,10 +309,19 @@ impl RedisStoreBuilder {
         let units = if is_packed { self.lease.units } else { 0 };
         let leases = LeaseSettings { units, ..self.lease };
         let layers = Leases::new(cache, leases, response_timeout, Arc::clone(&clock));
-        let fingerprinter = Fingerprinter::random();
-        let registry = LimiterRegistry::default();
+        #[cfg(feature = "redis-cluster")]
+        let across_slots =
+            AcrossSlots::new(LayerCalls::new(&layers, &executor, &clock, response_timeout));
         Ok(RedisStore {
-            inner: Arc::new(RedisStoreInner { layers, executor, fingerprinter, clock, registry }),
+            inner: Arc::new(RedisStoreInner {
+                layers,
+                executor,
+                #[cfg(feature = "redis-cluster")]
+                across_slots,
+                fingerprinter: Fingerprinter::random(),
+                clock,
+                registry: LimiterRegistry::default(),
+            }),
         })
     }
 

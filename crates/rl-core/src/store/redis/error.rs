@@ -128,7 +128,12 @@ pub(super) fn classify(error: RedisError) -> StoreError {
         return StoreError::new(kind).with_detail(detail);
     }
     let code = code(&error);
-    StoreError::new(kind(&error, code.as_deref())).with_detail(detail(&error, code.as_deref()))
+    let code = code.as_deref();
+    let classified = StoreError::new(kind(&error, code)).with_detail(detail(&error, code));
+    let is_refused = code.is_some_and(|code| UNAVAILABLE.contains(&code) && code != "OOM");
+    // Redis replies these codes before a script runs, or at its first write. Without memory, a
+    // script may have deleted a field before a write fails.
+    if is_refused { classified.before_execution() } else { classified }
 }
 
 /// Returns the code of an error reply. For a pipeline, it is the code of the first command that
@@ -329,5 +334,22 @@ mod tests {
             assert_eq!(error.kind(), kind, "{reply}");
             assert!(!error.to_string().contains("f_0123"), "{error}");
         }
+    }
+
+    #[test]
+    #[cfg(feature = "redis-cluster")]
+    fn only_replies_before_the_first_write_allow_a_repetition() {
+        for (reply, is_repeatable) in [
+            ("LOADING Redis is loading the dataset in memory", true),
+            ("CLUSTERDOWN The cluster is down", true),
+            ("READONLY You can't write against a read only replica.", true),
+            ("OOM command not allowed when used memory > 'maxmemory'.", false),
+            ("RLCORRUPT the value of a subject is damaged", false),
+            ("ERR unknown command 'EVALSHA'", false),
+        ] {
+            assert_eq!(classified(reply).has_executed_nothing(), is_repeatable, "{reply}");
+        }
+        let lost = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+        assert!(!classify(lost).has_executed_nothing(), "the reply may have been lost");
     }
 }

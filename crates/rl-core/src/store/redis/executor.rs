@@ -111,11 +111,22 @@ impl ScriptExecutor {
         reply.ok_or_else(reply_reader::undecided)
     }
 
-    /// Creates the call that decides a request of several parts.
+    /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all keys.
     ///
     /// # Errors
     ///
-    /// Returns an error if no script can decide the parts in one step.
+    /// Returns an error if the layout does not support a limit.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) fn slot_of(&self, group: &PartGroup<'_, SubjectKey>) -> Result<u16, StoreError> {
+        self.shared.encoder.slot_of(group)
+    }
+
+    /// Creates the call that decides a request of several parts. On a cluster, all their keys must be
+    /// in one slot.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the layout does not support a limit.
     pub(crate) fn call_of_parts(
         &self,
         groups: &[PartGroup<'_, SubjectKey>],

@@ -4,6 +4,8 @@
 //! denials, batching, and finally the script on the server. Each layer has its own file or folder
 //! in `store/redis`.
 
+#[cfg(feature = "redis-cluster")]
+mod across_slots;
 mod batching;
 mod builder;
 mod connection;
@@ -22,6 +24,8 @@ mod test_layer;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "redis-cluster")]
+use across_slots::{AcrossSlots, LayerCalls};
 use batching::Batcher;
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
@@ -95,6 +99,8 @@ pub struct RedisStore {
 struct RedisStoreInner {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
     executor: ScriptExecutor,
+    #[cfg(feature = "redis-cluster")]
+    across_slots: AcrossSlots<LayerCalls>,
     fingerprinter: Fingerprinter,
     clock: Arc<MonotonicClock>,
     registry: LimiterRegistry,
@@ -191,6 +197,19 @@ impl RedisStore {
     #[must_use]
     pub fn healed(&self) -> u64 {
         self.inner.executor.healed()
+    }
+
+    /// Returns how many charges of requests that were not allowed could not be given back, since the
+    /// store was created.
+    ///
+    /// Only requests of several parts whose keys are in different slots of a cluster leave such
+    /// charges. They count until they expire. [REDIS.md](crate::_documentation::redis) describes when
+    /// that happens.
+    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    #[must_use]
+    pub fn unreturned_charges(&self) -> u64 {
+        self.inner.across_slots.unreturned()
     }
 
     /// Returns all [leased](RedisStoreBuilder::lease) units to the server, and leases no more.

@@ -1,19 +1,24 @@
 //! Requests of several parts.
 
 use smallvec::SmallVec;
+#[cfg(feature = "redis-cluster")]
+use smallvec::smallvec;
 
 use super::RedisStore;
+#[cfg(feature = "redis-cluster")]
+use super::across_slots::Slot;
+#[cfg(feature = "redis-cluster")]
+use super::executor::ScriptExecutor;
 use super::layer::PartRequest;
 use super::shortcuts::{Lookup, RequestStamp};
 use super::subject_key::{KeyedSubjectRef, SubjectKey};
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Mode, StoreError};
-use crate::store::part_groups::{PartGroup, PartGroups};
+use crate::store::part_groups::{GroupDecisions, PartGroup, PartGroups};
 use crate::store::{DecideRequest, Reservations, StoreFuture};
 
 type KeyedGroup<'a> = PartGroup<'a, SubjectKey>;
-type GroupDecisions = SmallVec<[Decision; 4]>;
 
 impl RedisStore {
     /// Decides a request of several parts, in one script call.
@@ -39,6 +44,15 @@ impl RedisStore {
                 Lookup::Denied(_) => None,
                 Lookup::Unknown(stamp) => stamp,
             });
+        }
+        #[cfg(feature = "redis-cluster")]
+        match slots_of(&self.inner.executor, groups) {
+            Ok(slots) if slots.len() > 1 => {
+                let (across_slots, join) = (&self.inner.across_slots, parts.join());
+                return across_slots.decide(groups, slots, &stamps, mode, join);
+            }
+            Ok(_) => {}
+            Err(error) => return MaybeReady::ready(Err(error)),
         }
         let call = match self.inner.executor.call_of_parts(groups, mode) {
             Ok(call) => call,
@@ -76,6 +90,20 @@ impl RedisStore {
     ) -> Result<PartGroups<'a, SubjectKey>, StoreError> {
         PartGroups::new(request, |namespace, subject| self.keyed(namespace, subject).key)
     }
+}
+
+/// Returns the groups in each slot that the keys of the request are in.
+#[cfg(feature = "redis-cluster")]
+fn slots_of(executor: &ScriptExecutor, groups: &[KeyedGroup<'_>]) -> Result<Vec<Slot>, StoreError> {
+    let mut slots: Vec<(u16, Slot)> = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let number = executor.slot_of(group)?;
+        match slots.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, slot)) => slot.push(index),
+            None => slots.push((number, smallvec![index])),
+        }
+    }
+    Ok(slots.into_iter().map(|(_, slot)| slot).collect())
 }
 
 fn part_request<'a>(group: &KeyedGroup<'a>, mode: Mode, now: u64) -> PartRequest<'a> {

@@ -38,6 +38,12 @@ impl SubjectKey {
         Self(fingerprint)
     }
 
+    /// Returns 64 bits of the key. Two subjects hardly ever have the same.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0.bits()
+    }
+
     /// Returns the shard of the subject among `count` shards. `count` is a power of two up to 2^13.
     pub(crate) const fn shard(self, count: usize) -> usize {
         self.0.spread(count)

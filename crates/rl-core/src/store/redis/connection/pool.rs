@@ -91,16 +91,16 @@ impl Pool {
                 Poll::Pending => refusal.as_mut().poll(cx).map(Err),
             }
         });
-        match result.await? {
-            Ok(connection) => Ok(connection.clone()),
-            Err(bb8::RunError::User(error)) => Err(error),
-            Err(bb8::RunError::TimedOut) => {
-                Err(manager.backoff.last_error().unwrap_or_else(|| {
-                    StoreError::new(FailureKind::TimedOut)
-                        .with_detail("no connection was available in time")
-                }))
-            }
-        }
+        let error = match result.await {
+            Ok(Ok(connection)) => return Ok(connection.clone()),
+            Ok(Err(bb8::RunError::User(error))) | Err(error) => error,
+            Ok(Err(bb8::RunError::TimedOut)) => manager.backoff.last_error().unwrap_or_else(|| {
+                StoreError::new(FailureKind::TimedOut)
+                    .with_detail("no connection was available in time")
+            }),
+        };
+        // Nothing can be executed without a connection.
+        Err(error.before_execution())
     }
 
     /// Tries once to connect, without using the pool.

@@ -5,10 +5,12 @@ use super::layout::Layout;
 use super::policy::{PolicyEncoding, has_fast_path};
 use super::reply::CallArgs;
 use super::request::RequestEncoder;
-use crate::model::{Cost, FailureKind, Mode, StoreError};
+use crate::model::{Cost, Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::part_groups::PartGroup;
 use crate::store::redis::connection::Command;
+#[cfg(feature = "redis-cluster")]
+use crate::store::redis::hash_slot::slot_of;
 use crate::store::redis::scripts::{Script, composer, of_any_parts};
 use crate::store::redis::subject_key::SubjectKey;
 
@@ -28,12 +30,29 @@ impl EncodedPart {
 }
 
 impl RequestEncoder {
-    /// Creates the command that decides the parts in one step, and the encoding of each part.
+    /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all keys.
     ///
     /// # Errors
     ///
-    /// Returns an error if the layout does not support a limit, or if the keys of the parts are in
-    /// several slots of a cluster.
+    /// Returns an error if the layout does not support a limit.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) fn slot_of(&self, group: &PartGroup<'_, SubjectKey>) -> Result<u16, StoreError> {
+        if !self.placement.is_cluster() {
+            return Ok(0);
+        }
+        let PartGroup { namespace, subject, policy, .. } = *group;
+        let mut keys = Vec::with_capacity(1);
+        self.push_keys(&mut keys, namespace, subject, policy, &PolicyEncoding::new(policy))?;
+        // All keys of a subject are in one slot. A policy has at least one limit, and so a key.
+        Ok(keys.first().map_or(0, |key| slot_of(key)))
+    }
+
+    /// Creates the command that decides the parts in one step, and the encoding of each part. On a
+    /// cluster, all their keys must be in one slot.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the layout does not support a limit.
     pub(crate) fn decide_parts(
         &self,
         groups: &[PartGroup<'_, SubjectKey>],
@@ -55,9 +74,6 @@ impl RequestEncoder {
             arguments.extend(self.part_arguments(part, mode));
         }
         arguments[0] = flags;
-        if self.placement.is_cluster() {
-            check_slots(&keys)?;
-        }
         let script = self.fast_script_of_parts(groups, &parts, mode);
         let script = script.unwrap_or_else(|| of_any_parts(self.layout));
         Ok((Command::Script { script, keys, arguments }, parts))
@@ -95,27 +111,4 @@ impl RequestEncoder {
         let shapes: Vec<_> = parts.iter().map(|part| part.encoding.script_shape()).collect();
         if composer::fits_parts_fast_path(&shapes) { self.part_scripts.get(&shapes) } else { None }
     }
-}
-
-/// Checks that all keys are in one slot of a cluster.
-///
-/// # Errors
-///
-/// Returns an error of kind [`FailureKind::Unsupported`] if they are not.
-fn check_slots(keys: &[String]) -> Result<(), StoreError> {
-    #[cfg(feature = "redis-cluster")]
-    {
-        use crate::store::redis::hash_slot::slot_of;
-
-        let mut slots = keys.iter().map(|key| slot_of(key));
-        let first = slots.next();
-        if slots.any(|slot| Some(slot) != first) {
-            return Err(StoreError::new(FailureKind::Unsupported).with_detail(
-                "the parts of the request are in several slots of the cluster, and no script can \
-                 decide them in one step",
-            ));
-        }
-    }
-    let _ = keys;
-    Ok(())
 }

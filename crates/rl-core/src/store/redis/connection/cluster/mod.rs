@@ -206,7 +206,9 @@ impl Cluster {
         lookup().ok_or_else(|| {
             self.lock_refusal().as_ref().map_or_else(
                 || unavailable("no server of the cluster is known to hold the slot"),
-                |(kind, detail)| StoreError::new(*kind).with_detail(detail.clone()),
+                |(kind, detail)| {
+                    StoreError::new(*kind).with_detail(detail.clone()).before_execution()
+                },
             )
         })
     }
@@ -398,6 +400,7 @@ async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
+/// Returns the error of a command that no server has executed.
 fn unavailable(why: &'static str) -> StoreError {
-    StoreError::new(FailureKind::Unavailable).with_detail(why)
+    StoreError::new(FailureKind::Unavailable).with_detail(why).before_execution()
 }

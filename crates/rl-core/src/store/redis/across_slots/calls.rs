@@ -1,0 +1,164 @@
+//! The calls that each concern one slot.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use smallvec::smallvec;
+use tokio::time::timeout;
+
+use crate::maybe_ready::MaybeReady;
+use crate::model::{FailureKind, Mode, StoreError};
+use crate::store::part_groups::{GroupDecisions, PartGroup};
+use crate::store::redis::batching::Batcher;
+use crate::store::redis::executor::ScriptExecutor;
+use crate::store::redis::layer::{Amendment, Layer, PartRequest};
+use crate::store::redis::shortcuts::{DenialCache, Leases, MonotonicClock, RequestStamp};
+use crate::store::redis::subject_key::{KeyedSubjectRef, SubjectKey};
+use crate::store::{Reservations, StoreFuture};
+
+/// The longest time that a command waits while some of its keys have been migrated. A refund that
+/// gave up earlier would not be repeated.
+const LONGEST_MIGRATION: Duration = Duration::from_secs(1);
+
+/// Runs the calls to one slot. Clones share their state. A call is sent when its future is polled.
+pub(crate) trait SlotCalls: Clone + Send + Sync + 'static {
+    /// Decides groups in one slot, in one step. `stamps` has an entry for each group.
+    fn decide(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        stamps: &[Option<RequestStamp>],
+        mode: Mode,
+    ) -> StoreFuture<GroupDecisions>;
+
+    /// Changes the counts of one subject.
+    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>>;
+
+    /// Returns the name of the store for the log.
+    fn label(&self) -> &str;
+}
+
+/// Calls slots through the layers of the store.
+///
+/// A group that is alone in its slot is decided by the layers like a request of one part: with leased
+/// units, by a cached denial, or in a batch. Several groups take a script call of their own.
+#[derive(Clone)]
+pub(crate) struct LayerCalls {
+    layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
+    executor: ScriptExecutor,
+    clock: Arc<MonotonicClock>,
+    /// The longest time that a call may take. The calls outlive the deadline of the request, so they
+    /// need a bound of their own.
+    response_timeout: Duration,
+}
+
+impl LayerCalls {
+    /// Creates the calls of a store with these layers.
+    pub(crate) fn new(
+        layers: &Leases<DenialCache<Batcher<ScriptExecutor>>>,
+        executor: &ScriptExecutor,
+        clock: &Arc<MonotonicClock>,
+        response_timeout: Duration,
+    ) -> Self {
+        let (layers, executor, clock) = (layers.clone(), executor.clone(), Arc::clone(clock));
+        Self { layers, executor, clock, response_timeout }
+    }
+
+    fn decide_one(
+        &self,
+        group: &PartGroup<'_, SubjectKey>,
+        mode: Mode,
+    ) -> StoreFuture<GroupDecisions> {
+        let PartGroup { key, namespace, subject, policy, cost, is_shadow } = *group;
+        // A part in shadow is charged the whole cost or nothing.
+        let mode = if is_shadow && mode == Mode::CheckUpTo { Mode::Check } else { mode };
+        let request = PartRequest {
+            subject: KeyedSubjectRef { namespace, subject, key },
+            policy,
+            mode,
+            cost,
+            reservations: Reservations::Ignore,
+            now: self.clock.now(),
+        };
+        self.layers.decide(request).map(|decision| Ok(smallvec![decision?]))
+    }
+
+    fn decide_several(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        stamps: &[Option<RequestStamp>],
+        mode: Mode,
+    ) -> StoreFuture<GroupDecisions> {
+        let call = match self.executor.call_of_parts(groups, mode) {
+            Ok(call) => call,
+            Err(error) => return MaybeReady::ready(Err(error)),
+        };
+        let keys = groups.iter().map(|group| group.key);
+        let keys: Vec<_> = keys.zip(stamps.iter().copied()).collect();
+        let this = self.clone();
+        MaybeReady::later(async move {
+            let decisions = this.executor.execute_parts(call).await?;
+            for ((key, stamp), decision) in keys.into_iter().zip(&decisions) {
+                this.layers.denials().remember(key, decision, stamp);
+            }
+            Ok(decisions)
+        })
+    }
+}
+
+/// Waits for the result of a call, for at most `bound`.
+fn within<T: Send + 'static>(bound: Duration, result: StoreFuture<T>) -> StoreFuture<T> {
+    match result {
+        MaybeReady::Ready(_) => result,
+        MaybeReady::Boxed(pending) => MaybeReady::later(async move {
+            let result = timeout(bound, pending).await;
+            result.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+        }),
+    }
+}
+
+impl SlotCalls for LayerCalls {
+    fn decide(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        stamps: &[Option<RequestStamp>],
+        mode: Mode,
+    ) -> StoreFuture<GroupDecisions> {
+        let decisions = match groups {
+            [group] => self.decide_one(group, mode),
+            groups => self.decide_several(groups, stamps, mode),
+        };
+        within(self.response_timeout, decisions)
+    }
+
+    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
+        within(self.response_timeout + LONGEST_MIGRATION, self.layers.amend(amendment))
+    }
+
+    fn label(&self) -> &str {
+        self.executor.label()
+    }
+}
+
+/// Waits for all results. They are awaited at the same time.
+pub(super) async fn join_all<T: Send + 'static>(
+    mut pending: Vec<StoreFuture<T>>,
+) -> Vec<Result<T, StoreError>> {
+    let mut results: Vec<_> = pending.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        let mut are_ready = true;
+        for (pending, result) in pending.iter_mut().zip(&mut results) {
+            if result.is_none() {
+                match Pin::new(pending).poll(cx) {
+                    Poll::Ready(ready) => *result = Some(ready),
+                    Poll::Pending => are_ready = false,
+                }
+            }
+        }
+        if are_ready { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}

@@ -1,0 +1,188 @@
+//! Gives back the charges of requests that were denied, or not decided, by another slot.
+//!
+//! * **Once**: a refund whose result is unknown is not repeated, because it would lower the count
+//!   twice. Its units stay charged until they expire.
+//! * **Again, if nothing was executed**: while a server cannot be reached, a refund is repeated for
+//!   [`RETRY_FOR`] at most.
+//! * **Bounded**: at most [`MAX_RETRIES`] tasks repeat refunds.
+//! * **Counted and logged**: [`GiveBack::unreturned`] counts the charges that stay, and the log gets a
+//!   line when the first does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
+
+use super::calls::{SlotCalls, join_all};
+use super::group::OwnedGroup;
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::StoreError;
+use crate::observe::{self, Transition};
+use crate::policy::{LimitSet, Policy};
+use crate::store::redis::layer::{AmendOperation, Amendment};
+use crate::store::redis::subject_key::KeyedSubject;
+use crate::store::{Refund, RefundOf, StoreFuture};
+use crate::time::Timestamp;
+
+/// The longest time for which a refund is repeated. A replica is promoted in less.
+const RETRY_FOR: Duration = Duration::from_secs(10);
+
+/// The pause before a refund is repeated.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The maximum number of tasks that repeat refunds.
+const MAX_RETRIES: usize = 4_096;
+
+/// If no charge has stayed for this time, the problem counts as solved.
+const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
+
+/// A charge of one group that is to be given back.
+#[derive(Clone, Debug)]
+pub(super) struct Owed {
+    subject: KeyedSubject,
+    policy: Policy,
+    charged: Timestamp,
+    units: u64,
+    /// The limits that were not charged, or keep their charge.
+    uncharged: LimitSet,
+}
+
+impl Owed {
+    /// Returns the charge of a group beyond `kept` units; `None` if there is no such charge.
+    pub(super) fn new(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<Self> {
+        let units = decision.charged().saturating_sub(kept);
+        (units > 0).then(|| Self {
+            subject: group.subject.clone(),
+            policy: group.policy.clone(),
+            charged: decision.at(),
+            units,
+            uncharged: decision.non_refundable(units),
+        })
+    }
+
+    fn refund(&self) -> Refund<'_> {
+        let Self { subject, policy, charged, units, uncharged } = self;
+        let (charged, units, uncharged) = (*charged, *units, *uncharged);
+        let KeyedSubject { namespace, subject, .. } = subject;
+        Refund { namespace, subject, policy, charged, units, of: RefundOf::All, uncharged }
+    }
+}
+
+/// Refunds charges. Clones share the counts.
+#[derive(Clone)]
+pub(super) struct GiveBack<C> {
+    calls: C,
+    runtime: Handle,
+    shared: Arc<Counts>,
+}
+
+struct Counts {
+    retries: Semaphore,
+    unreturned: AtomicU64,
+    failing: Transition,
+}
+
+impl<C: SlotCalls> GiveBack<C> {
+    /// Creates the component. Its tasks run in `runtime`.
+    pub(super) fn new(calls: C, runtime: Handle) -> Self {
+        let counts = Counts {
+            retries: Semaphore::new(MAX_RETRIES),
+            unreturned: AtomicU64::new(0),
+            failing: Transition::new(RECOVERY_PERIOD),
+        };
+        Self { calls, runtime, shared: Arc::new(counts) }
+    }
+
+    /// Returns how many charges could not be given back.
+    pub(super) fn unreturned(&self) -> u64 {
+        self.shared.unreturned.load(Ordering::Relaxed)
+    }
+
+    /// Starts a task that refunds these charges. The returned future completes when each charge was
+    /// tried once, and the task continues without the future.
+    pub(super) fn start(
+        &self,
+        owed: Vec<Owed>,
+    ) -> impl Future<Output = ()> + Send + 'static + use<C> {
+        let (tried, all_tried) = oneshot::channel::<()>();
+        if !owed.is_empty() {
+            let this = self.clone();
+            self.runtime.spawn(async move {
+                let results = join_all(owed.iter().map(|owed| this.refund(owed)).collect()).await;
+                drop(tried);
+                for (owed, result) in owed.into_iter().zip(results) {
+                    this.conclude(owed, result);
+                }
+            });
+        }
+        async move {
+            // The sender sends nothing. It is dropped when all charges were tried.
+            let _ = all_tried.await;
+        }
+    }
+
+    fn refund(&self, owed: &Owed) -> StoreFuture<()> {
+        let refund = owed.refund();
+        if refund.is_empty() {
+            return MaybeReady::ready(Ok(()));
+        }
+        let (subject, operation) = (owed.subject.as_ref(), AmendOperation::Refund(refund));
+        self.calls.amend(Amendment { subject, operation }).map(|reply| reply.map(drop))
+    }
+
+    /// Records the result of the first attempt. Starts a task that repeats the refund if nothing was
+    /// executed.
+    fn conclude(&self, owed: Owed, result: Result<(), StoreError>) {
+        let Err(error) = result else { return self.succeeded() };
+        if !error.has_executed_nothing() || self.shared.retries.available_permits() == 0 {
+            return self.failed(&error);
+        }
+        let this = self.clone();
+        self.runtime.spawn(async move {
+            let Ok(_permit) = this.shared.retries.try_acquire() else { return this.failed(&error) };
+            match this.repeat(&owed, error).await {
+                Ok(()) => this.succeeded(),
+                Err(error) => this.failed(&error),
+            }
+        });
+    }
+
+    /// Repeats a refund until it is executed, or until [`RETRY_FOR`] has passed.
+    async fn repeat(&self, owed: &Owed, mut error: StoreError) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        while error.has_executed_nothing() && begun.elapsed() < RETRY_FOR {
+            pause().await;
+            match self.refund(owed).await {
+                Ok(()) => return Ok(()),
+                Err(again) => error = again,
+            }
+        }
+        Err(error)
+    }
+
+    fn succeeded(&self) {
+        if let Some(ended) = self.shared.failing.ended() {
+            observe::give_back_recovered(self.calls.label(), ended);
+        }
+    }
+
+    /// Counts a charge that stays until it expires.
+    fn failed(&self, error: &StoreError) {
+        self.shared.unreturned.fetch_add(1, Ordering::Relaxed);
+        if self.shared.failing.occurred() {
+            observe::give_back_failed(self.calls.label(), error);
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no event marks the time at which a server can be reached"
+)]
+async fn pause() {
+    tokio::time::sleep(PAUSE).await;
+}

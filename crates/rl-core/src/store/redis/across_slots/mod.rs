@@ -1,0 +1,321 @@
+//! Requests whose parts are in several slots of a cluster.
+//!
+//! A script uses the keys of one slot, so such a request takes a call for each slot. A call charges
+//! all parts in its slot, or none of them. If the request is denied after some slots were charged,
+//! these charges are given back.
+//!
+//! ```text
+//! scarcest slot ── denies ──────────────────────────► peek at the others ──► denied
+//!      │ charges
+//!      ▼
+//! other slots  ─── one denies ──► give back ────────► peek at the others ──► denied
+//!   at once   └─── one fails  ──► give back ───────────────────────────────► error
+//!      │ all charge
+//!      ▼
+//!   allowed
+//! ```
+//!
+//! * **Never above a limit**: a part is charged only by its own script, which checks the limits. A
+//!   charge is given back once, by its exact units and time.
+//! * **A cancelled request** leaves no charge of some of its parts: the calls run in a task of their
+//!   own, which completes them or gives them back.
+//! * **A slot that fails** after the request is denied does not change the denial.
+//!
+//! `DESIGN.md` states the bounds, and proves them.
+
+mod calls;
+mod give_back;
+mod group;
+mod last_seen;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) use calls::LayerCalls;
+use calls::{SlotCalls, join_all};
+use give_back::{GiveBack, Owed};
+use group::OwnedGroup;
+pub(super) use group::Slot;
+use last_seen::LastSeen;
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::layer::runtime_has_ended;
+use super::shortcuts::RequestStamp;
+use super::subject_key::SubjectKey;
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind, Mode, StoreError};
+use crate::store::StoreFuture;
+use crate::store::part_groups::{GroupDecisions, PartGroup, PartJoin};
+use crate::time::Timestamp;
+
+/// The longest time that a denied request waits for the status of the parts that do not deny it.
+const STATUS_WAIT: Duration = Duration::from_millis(20);
+
+/// Decides requests whose parts are in several slots. `C` runs the call to one slot.
+pub(super) struct AcrossSlots<C> {
+    shared: Arc<Shared<C>>,
+}
+
+struct Shared<C> {
+    calls: C,
+    last_seen: LastSeen,
+    give_back: GiveBack<C>,
+    runtime: Handle,
+}
+
+impl<C: SlotCalls> AcrossSlots<C> {
+    /// Creates the state that all requests share. Their tasks run in the current runtime.
+    pub(super) fn new(calls: C) -> Self {
+        let runtime = Handle::current();
+        let give_back = GiveBack::new(calls.clone(), runtime.clone());
+        Self { shared: Arc::new(Shared { calls, last_seen: LastSeen::new(), give_back, runtime }) }
+    }
+
+    /// Returns how many charges could not be given back.
+    pub(super) fn unreturned(&self) -> u64 {
+        self.shared.give_back.unreturned()
+    }
+
+    /// Decides a request. `slots` contains each group once, and `stamps` has an entry for each
+    /// group.
+    pub(super) fn decide(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        slots: Vec<Slot>,
+        stamps: &[Option<RequestStamp>],
+        mode: Mode,
+        join: PartJoin,
+    ) -> StoreFuture<Decision> {
+        let groups = groups.iter().zip(stamps).map(|(group, stamp)| OwnedGroup::new(group, *stamp));
+        let (shared, groups) = (Arc::clone(&self.shared), groups.collect());
+        let request = Arc::new(Request { shared, groups, slots, mode });
+        MaybeReady::later(async move {
+            let (reply, received) = oneshot::channel();
+            let runtime = request.shared.runtime.clone();
+            runtime.spawn(request.run(reply));
+            let decisions = received.await.unwrap_or_else(|_| Err(runtime_has_ended()))?;
+            Ok(join.decision(decisions))
+        })
+    }
+}
+
+type Reply = oneshot::Sender<Result<GroupDecisions, StoreError>>;
+
+/// A request, owned by the tasks that decide it.
+struct Request<C> {
+    shared: Arc<Shared<C>>,
+    groups: Vec<OwnedGroup>,
+    slots: Vec<Slot>,
+    mode: Mode,
+}
+
+/// The decisions so far. A group has none before its slot was called, or if the call failed.
+type Decided = Vec<Option<Decision>>;
+
+impl<C: SlotCalls> Request<C> {
+    /// Decides the request, and sends the decisions to the caller.
+    async fn run(self: Arc<Self>, reply: Reply) {
+        let decided = match self.mode {
+            Mode::Check | Mode::CheckUpTo => self.reserve(&reply).await,
+            Mode::Peek | Mode::Charge => self.call_all().await,
+        };
+        // A request that is cancelled after the last call stays charged, as in one slot.
+        let _ = reply.send(decided.map(|decided| self.finish(decided)));
+    }
+
+    /// Calls all slots at once. Such a request denies nothing that another slot has charged.
+    async fn call_all(&self) -> Result<Decided, StoreError> {
+        let mut decided = vec![None; self.groups.len()];
+        let all: Vec<usize> = (0..self.slots.len()).collect();
+        self.call(&all, &mut decided).await.map(|()| decided)
+    }
+
+    /// Charges all slots, in one or two stages, or none.
+    async fn reserve(&self, caller: &Reply) -> Result<Decided, StoreError> {
+        let mut decided = vec![None; self.groups.len()];
+        for stage in self.shared.last_seen.stages(&self.groups, &self.slots) {
+            if caller.is_closed() {
+                self.give_back_all(&decided);
+                return Err(late());
+            }
+            let called = self.call(&stage, &mut decided).await;
+            if self.slots.iter().any(|slot| self.denies(slot, &decided)) {
+                return Ok(self.deny(decided).await);
+            }
+            if let Err(error) = called {
+                self.give_back_all(&decided);
+                return Err(error);
+            }
+        }
+        Ok(self.reduce_to_common_units(decided).await)
+    }
+
+    /// Calls the slots at these positions at once, and adds their decisions. Waits for all of them.
+    /// Returns the first error.
+    async fn call(&self, slots: &[usize], decided: &mut Decided) -> Result<(), StoreError> {
+        let common = self.common_units(decided);
+        let call = |slot: &usize| {
+            let costs = |group: &OwnedGroup| group.cost.units().min(common);
+            self.call_slot(&self.slots[*slot], self.mode, costs)
+        };
+        let mut result = Ok(());
+        let replies = join_all(slots.iter().map(call).collect()).await;
+        for (slot, reply) in slots.iter().zip(replies) {
+            match reply {
+                Ok(decisions) => self.add(&self.slots[*slot], decisions, decided),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
+    fn call_slot(
+        &self,
+        slot: &Slot,
+        mode: Mode,
+        cost: impl Fn(&OwnedGroup) -> u64,
+    ) -> StoreFuture<GroupDecisions> {
+        let groups = slot.iter().map(|&index| &self.groups[index]);
+        let (groups, stamps): (SmallVec<[_; 4]>, SmallVec<[_; 4]>) =
+            groups.map(|group| (group.with_cost(Cost::new(cost(group))), group.stamp)).unzip();
+        self.shared.calls.decide(&groups, &stamps, mode)
+    }
+
+    /// Adds the decisions on the groups of a slot.
+    fn add(&self, slot: &Slot, decisions: GroupDecisions, decided: &mut Decided) {
+        for (&index, decision) in slot.iter().zip(decisions) {
+            self.shared.last_seen.record(self.groups[index].subject.key, &decision);
+            decided[index] = Some(decision);
+        }
+    }
+
+    /// Returns whether an enforced group of the slot denies the request.
+    fn denies(&self, slot: &Slot, decided: &Decided) -> bool {
+        slot.iter().any(|&index| {
+            let is_denied = decided[index].as_ref().is_some_and(|decision| !decision.is_allowed());
+            is_denied && !self.groups[index].is_shadow
+        })
+    }
+
+    /// Returns the largest number of units that all groups so far can be charged.
+    fn common_units(&self, decided: &Decided) -> u64 {
+        let enforced = self.groups.iter().zip(decided).filter(|(group, _)| !group.is_shadow);
+        let charged = enforced.filter_map(|(group, decision)| {
+            let charged = decision.as_ref()?.charged();
+            (self.mode == Mode::CheckUpTo && charged < group.cost.units()).then_some(charged)
+        });
+        charged.min().unwrap_or(u64::MAX)
+    }
+
+    /// Denies the request: gives back what was charged, and replaces the decisions of the slots that
+    /// do not deny by their present status.
+    async fn deny(&self, mut decided: Decided) -> Decided {
+        let others: Vec<usize> = (0..self.slots.len())
+            .filter(|slot| !self.denies(&self.slots[*slot], &decided))
+            .collect();
+        let status = |slot: &usize| {
+            let given_back = self.give_back(&[*slot], &decided, 0);
+            let required = |group: &OwnedGroup| self.mode.required(group.cost);
+            let peek = self.call_slot(&self.slots[*slot], Mode::Peek, required);
+            MaybeReady::later(async move {
+                let status = async {
+                    given_back.await;
+                    peek.await
+                };
+                timeout(STATUS_WAIT, status).await.unwrap_or_else(|_| Err(late()))
+            })
+        };
+        let statuses = join_all(others.iter().map(status).collect()).await;
+        for (slot, status) in others.iter().zip(statuses) {
+            let slot = &self.slots[*slot];
+            slot.iter().for_each(|&index| decided[index] = None);
+            if let Ok(decisions) = status {
+                self.add(slot, decisions, &mut decided);
+            }
+        }
+        decided
+    }
+
+    /// Reduces the charges of a check up to the cost to the number of units that all groups grant.
+    async fn reduce_to_common_units(&self, mut decided: Decided) -> Decided {
+        let common = self.common_units(&decided);
+        let has_excess = |slot: &usize| {
+            let mut charged = self.slots[*slot].iter().filter_map(|&index| decided[index].as_ref());
+            charged.any(|decision| decision.charged() > common)
+        };
+        let reduced: Vec<usize> = (0..self.slots.len()).filter(has_excess).collect();
+        if reduced.is_empty() {
+            return decided;
+        }
+        let status = |slot: &usize| {
+            let given_back = self.give_back(&[*slot], &decided, common);
+            // A cost of 0 asks for the status of limits that have granted the request.
+            let peek = self.call_slot(&self.slots[*slot], Mode::Peek, |_| 0);
+            MaybeReady::later(async move {
+                let status = async {
+                    given_back.await;
+                    peek.await
+                };
+                timeout(STATUS_WAIT, status).await.unwrap_or_else(|_| Err(late()))
+            })
+        };
+        let statuses = join_all(reduced.iter().map(status).collect()).await;
+        for (slot, status) in reduced.iter().zip(statuses) {
+            let slot = &self.slots[*slot];
+            let mut statuses = status.unwrap_or_default().into_iter();
+            for &index in slot {
+                let Some(charge) = &decided[index] else { continue };
+                let (units, at) = (charge.charged().min(common), charge.at());
+                // A refund names the charge by its time, which the new status must therefore keep.
+                let mut reduced = statuses.next().unwrap_or_else(|| charge.clone());
+                reduced.finish(units, at, charge.is_allowed());
+                decided[index] = Some(reduced);
+            }
+        }
+        decided
+    }
+
+    /// Starts to give back all charges, without waiting.
+    fn give_back_all(&self, decided: &Decided) {
+        let all: Vec<usize> = (0..self.slots.len()).collect();
+        drop(self.give_back(&all, decided, 0));
+    }
+
+    /// Starts to give back the charges of these slots, except `kept` units of each group. The
+    /// returned future completes when each charge was tried once.
+    fn give_back(
+        &self,
+        slots: &[usize],
+        decided: &Decided,
+        kept: u64,
+    ) -> impl Future<Output = ()> + Send + 'static + use<C> {
+        let groups = slots.iter().flat_map(|slot| &self.slots[*slot]);
+        let owed = groups
+            .filter_map(|&index| Owed::new(&self.groups[index], decided[index].as_ref()?, kept));
+        self.shared.give_back.start(owed.collect())
+    }
+
+    /// Returns the decisions on all groups. A group whose status is not known has no limits.
+    fn finish(&self, decided: Decided) -> GroupDecisions {
+        let at = decided.iter().flatten().next().map_or(Timestamp::EPOCH, Decision::at);
+        let groups = self.groups.iter().zip(decided);
+        let decisions = groups.map(|(group, decision)| match decision {
+            Some(decision) => {
+                let charged = decision.charged();
+                decision.with_units(group.cost, charged)
+            }
+            None => group.unknown_status(at),
+        });
+        decisions.collect()
+    }
+}
+
+const fn late() -> StoreError {
+    StoreError::new(FailureKind::TimedOut)
+}

@@ -1,0 +1,383 @@
+//! Requests across slots, on slots in memory that fail and delay at random.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::model::{Limit, Subject};
+use crate::policy::Policy;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::layer::{AmendOperation, Amendment};
+use crate::store::redis::test_layer::keyed;
+use crate::store::{DecideRequest, Namespace, Part, Store};
+use crate::time::{ManualClock, Timestamp as Time};
+
+/// Slots in memory. The slot of a subject is the first character of its id.
+#[derive(Clone)]
+struct TestSlots {
+    stores: Arc<[MemoryStore<Arc<ManualClock>>; 4]>,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    random: u64,
+    /// One of this number of calls fails; 0 means none.
+    faults: u64,
+    /// The slot and the mode of each call, in the order of arrival.
+    calls: Vec<(usize, Mode)>,
+    /// The units that were charged although the reply was lost, and those whose refund was lost.
+    lost: HashMap<Subject, u64>,
+}
+
+impl State {
+    /// Returns a random number below `bound`, by xorshift.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+
+    fn fails(&mut self) -> bool {
+        self.faults > 0 && self.below(self.faults) == 0
+    }
+}
+
+fn slot_of(subject: &Subject) -> usize {
+    usize::from(subject.id().as_bytes()[0] - b'0')
+}
+
+impl TestSlots {
+    fn new(seed: u64, faults: u64) -> Self {
+        let clock = Arc::new(ManualClock::at(Time::from_secs(1_000)));
+        let store = |_| MemoryStore::builder().clock(clock.clone()).build();
+        let state = State { random: seed + 1, faults, calls: Vec::new(), lost: HashMap::new() };
+        Self { stores: Arc::new([0; 4].map(store)), state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    async fn delay(&self) {
+        let steps = self.state().below(6);
+        for _ in 0..steps {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Delays, runs `execute`, and fails at random: before it, or after it, when the reply is lost.
+    async fn call<T>(
+        &self,
+        execute: impl Future<Output = Result<T, StoreError>>,
+        lose: impl FnOnce(&mut State, &T),
+    ) -> Result<T, StoreError> {
+        self.delay().await;
+        let failure = StoreError::new(FailureKind::Unavailable);
+        if self.state().fails() {
+            return Err(failure.before_execution());
+        }
+        let result = execute.await?;
+        let is_lost = self.state().fails();
+        if is_lost {
+            lose(&mut self.state(), &result);
+            return Err(failure);
+        }
+        self.delay().await;
+        Ok(result)
+    }
+
+    fn used(&self, subject: &Subject, policy: &Policy) -> u64 {
+        let parts = [Part::new(subject, policy, Cost::ZERO)];
+        let namespace = Namespace::default();
+        let request = DecideRequest::new(&namespace, &parts, Mode::Peek);
+        let MaybeReady::Ready(Some(Ok(usage))) = self.stores[slot_of(subject)].decide(request)
+        else {
+            panic!("a store in memory decides at once")
+        };
+        usage.limits().next().unwrap().used()
+    }
+}
+
+/// Returns the part that charges a group.
+fn part_of(group: &OwnedGroup) -> Part<'_> {
+    let part = Part::new(&group.subject.subject, &group.policy, group.cost);
+    if group.is_shadow { part.shadow() } else { part }
+}
+
+impl SlotCalls for TestSlots {
+    fn decide(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        _: &[Option<RequestStamp>],
+        mode: Mode,
+    ) -> StoreFuture<GroupDecisions> {
+        let (this, slot) = (self.clone(), slot_of(groups[0].subject));
+        assert!(groups.iter().all(|group| slot_of(group.subject) == slot));
+        let groups: Vec<_> = groups.iter().map(|group| OwnedGroup::new(group, None)).collect();
+        MaybeReady::later(async move {
+            this.state().calls.push((slot, mode));
+            let execute = async {
+                let parts: Vec<_> = groups.iter().map(part_of).collect();
+                let namespace = Namespace::default();
+                let request = DecideRequest::new(&namespace, &parts, mode);
+                let decision = this.stores[slot].decide(request).await?;
+                Ok((0..parts.len()).filter_map(|index| decision.of_part(index)).collect())
+            };
+            let lose = |state: &mut State, decisions: &GroupDecisions| {
+                for (group, decision) in groups.iter().zip(decisions) {
+                    let subject = group.subject.subject.clone();
+                    *state.lost.entry(subject).or_default() += decision.charged();
+                }
+            };
+            this.call(execute, lose).await
+        })
+    }
+
+    fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
+        let AmendOperation::Refund(refund) = amendment.operation else {
+            panic!("charges are given back by refunds");
+        };
+        let (this, owned) = (self.clone(), amendment.subject.to_owned());
+        let (policy, charged) = (refund.policy.clone(), refund.charged);
+        let (units, of, uncharged) = (refund.units, refund.of, refund.uncharged);
+        MaybeReady::later(async move {
+            let (namespace, subject, policy) = (&owned.namespace, &owned.subject, &policy);
+            let refund =
+                crate::store::Refund { namespace, subject, policy, charged, units, of, uncharged };
+            let execute = async { this.stores[slot_of(subject)].refund(refund).await };
+            // A refund whose reply is lost was executed, so no unit stays.
+            this.call(execute, |_, ()| {}).await.map(|()| Vec::new())
+        })
+    }
+
+    fn label(&self) -> &str {
+        "test"
+    }
+}
+
+fn test_part((subject, policy, cost, is_shadow): &TestPart) -> Part<'_> {
+    let part = Part::new(subject, policy, Cost::new(*cost));
+    if *is_shadow { part.shadow() } else { part }
+}
+
+struct Fixture {
+    slots: TestSlots,
+    across: AcrossSlots<TestSlots>,
+}
+
+/// A part of a request: the subject, its limit, the cost, and whether it is in shadow.
+type TestPart = (Subject, Policy, u64, bool);
+
+impl Fixture {
+    fn new(seed: u64, faults: u64) -> Self {
+        let slots = TestSlots::new(seed, faults);
+        Self { across: AcrossSlots::new(slots.clone()), slots }
+    }
+
+    fn decide(&self, parts: &[TestPart], mode: Mode) -> StoreFuture<Decision> {
+        let namespace = Namespace::default();
+        let parts: Vec<_> = parts.iter().map(test_part).collect();
+        let request = DecideRequest::new(&namespace, &parts, mode);
+        let key = |namespace, subject| keyed(namespace, subject).key;
+        let grouped = crate::store::part_groups::PartGroups::new(&request, key).unwrap();
+        let mut slots = [const { Slot::new_const() }; 4];
+        for (index, group) in grouped.groups().iter().enumerate() {
+            slots[slot_of(group.subject)].push(index);
+        }
+        let slots = slots.into_iter().filter(|slot| !slot.is_empty()).collect();
+        let stamps = vec![None; grouped.groups().len()];
+        self.across.decide(grouped.groups(), slots, &stamps, mode, grouped.join())
+    }
+
+    fn calls(&self) -> Vec<(usize, Mode)> {
+        std::mem::take(&mut self.slots.state().calls)
+    }
+
+    /// Waits until all charges are given back, and for longer than refunds are repeated.
+    async fn quiet(&self) {
+        for _ in 0..300 {
+            tokio::time::advance(Duration::from_millis(50)).await;
+            for _ in 0..40 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+fn per_hour(max: u32) -> Policy {
+    Policy::new([Limit::per_hour(max)]).unwrap()
+}
+
+fn part(id: &str, max: u32, cost: u64) -> TestPart {
+    (Subject::user(id), per_hour(max), cost, false)
+}
+
+fn used(decision: &Decision) -> Vec<Option<u64>> {
+    decision.parts().map(|part| part.limits().next().map(|limit| limit.used())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_by_the_scarcest_part_charges_no_other_part() {
+    let fixture = Fixture::new(1, 0);
+    let parts = [part("0-fleet", 100, 1), part("1-key", 2, 1)];
+    for _ in 0..2 {
+        assert!(fixture.decide(&parts, Mode::Check).await.unwrap().is_allowed());
+    }
+    fixture.calls();
+    let denied = fixture.decide(&parts, Mode::Check).await.unwrap();
+    assert_eq!((denied.is_allowed(), denied.denying_part()), (false, Some(1)));
+    assert_eq!(used(&denied), [Some(2), Some(2)], "the other part is reported, too");
+    assert_eq!(fixture.calls(), [(1, Mode::Check), (0, Mode::Peek)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_by_a_later_part_gives_back_the_earlier_charges() {
+    let fixture = Fixture::new(2, 0);
+    let (key, fleet) = (part("1-key", 2, 1), part("0-fleet", 3, 1));
+    // Requests of other keys use up the fleet's limit. This process has not seen it since.
+    let other =
+        Fixture { slots: fixture.slots.clone(), across: AcrossSlots::new(fixture.slots.clone()) };
+    let user = part("2-user", 9, 3);
+    assert!(other.decide(&[user, part("0-fleet", 3, 3)], Mode::Check).await.unwrap().is_allowed());
+    fixture.calls();
+    let denied = fixture.decide(&[fleet.clone(), key.clone()], Mode::Check).await.unwrap();
+    assert_eq!((denied.is_allowed(), denied.denying_part()), (false, Some(0)));
+    assert_eq!(used(&denied), [Some(3), Some(0)]);
+    assert_eq!(denied.parts().map(|part| part.charged()).sum::<u64>(), 0);
+    let calls = [(1, Mode::Check), (0, Mode::Check), (1, Mode::Peek)];
+    assert_eq!(fixture.calls(), calls, "the key has fewer units per hour than the fleet");
+    // The fleet was the scarcest part, so it is called first.
+    assert!(!fixture.decide(&[fleet, key], Mode::Check).await.unwrap().is_allowed());
+    assert_eq!(fixture.calls(), [(0, Mode::Check), (1, Mode::Peek)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn plentiful_parts_are_charged_at_once() {
+    let fixture = Fixture::new(3, 0);
+    let parts = [part("0-fleet", 100, 1), part("1-key", 10, 1), part("2-user", 20, 1)];
+    assert!(fixture.decide(&parts, Mode::Check).await.unwrap().is_allowed());
+    assert_eq!(fixture.calls()[0], (1, Mode::Check), "unknown parts are charged in two stages");
+    let mut future = fixture.decide(&parts, Mode::Check);
+    for _ in 0..2 {
+        assert!(tokio::time::timeout(Duration::ZERO, &mut future).await.is_err());
+    }
+    tokio::task::yield_now().await;
+    assert_eq!(fixture.calls().len(), 3, "no call waits for the reply of another");
+    assert!(future.await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_up_to_the_cost_charges_each_part_what_all_parts_grant() {
+    let fixture = Fixture::new(4, 0);
+    let parts =
+        [part("0-fleet", 7, 9), part("1-key", 5, 9), part("2-user", 3, 2), part("1-other", 9, 6)];
+    let granted = fixture.decide(&parts, Mode::CheckUpTo).await.unwrap();
+    assert!(granted.is_allowed());
+    assert_eq!(granted.parts().map(|part| part.charged()).collect::<Vec<_>>(), [5, 5, 2, 5]);
+    assert_eq!(used(&granted), [Some(5), Some(5), Some(2), Some(5)]);
+    for (subject, policy, ..) in &parts {
+        let used = fixture.slots.used(subject, policy);
+        assert_eq!(used, if slot_of(subject) == 2 { 2 } else { 5 }, "{subject:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_cancelled_between_its_calls_leaves_no_charge() {
+    let fixture = Fixture::new(5, 0);
+    let parts = [part("0-fleet", 100, 1), part("1-key", 10, 1)];
+    let mut future = fixture.decide(&parts, Mode::Check);
+    while fixture.slots.used(&parts[1].0, &parts[1].1) == 0 {
+        assert!(tokio::time::timeout(Duration::ZERO, &mut future).await.is_err());
+    }
+    drop(future);
+    fixture.quiet().await;
+    assert_eq!(fixture.calls(), [(1, Mode::Check)], "the other slot is not called any more");
+    for (subject, policy, ..) in &parts {
+        assert_eq!(fixture.slots.used(subject, policy), 0, "{subject:?}");
+    }
+    assert_eq!(fixture.across.unreturned(), 0);
+}
+
+/// Many requests at once, in random orders, with random costs, faults and cancellations.
+#[tokio::test(start_paused = true)]
+async fn no_part_exceeds_its_limit_and_only_lost_replies_leave_charges() {
+    let (mut allowed_requests, mut lost_units, mut denied_requests) = (0, 0, 0);
+    for seed in 0..300 {
+        let faults = [0, 0, 12, 30][seed as usize % 4];
+        let fixture = Arc::new(Fixture::new(seed, faults));
+        let subjects: Vec<(Subject, Policy)> = (0..4)
+            .flat_map(|slot| (0..2).map(move |number| format!("{slot}-{number}")))
+            .map(|id| (Subject::user(&id), per_hour(fixture.slots.state().below(12) as u32 + 4)))
+            .collect();
+        let mut requests = JoinSet::new();
+        for _ in 0..24 {
+            let mut state = fixture.slots.state();
+            let mut parts = Vec::new();
+            for (subject, policy) in &subjects {
+                if state.below(3) == 0 {
+                    let is_shadow = state.below(8) == 0;
+                    parts.push((subject.clone(), policy.clone(), state.below(4), is_shadow));
+                }
+            }
+            let mode = if state.below(3) == 0 { Mode::CheckUpTo } else { Mode::Check };
+            let patience = if state.below(6) == 0 { state.below(20) } else { u64::MAX };
+            drop(state);
+            if parts.is_empty() {
+                continue;
+            }
+            let fixture = Arc::clone(&fixture);
+            requests.spawn(async move {
+                fixture.slots.delay().await;
+                let mut future = fixture.decide(&parts, mode);
+                for _ in 0..patience {
+                    if let Ok(decided) = tokio::time::timeout(Duration::ZERO, &mut future).await {
+                        return (parts, Some(decided));
+                    }
+                    tokio::task::yield_now().await;
+                }
+                (parts, None)
+            });
+        }
+        let (mut allowed, mut cancelled) = (HashMap::<_, u64>::new(), HashMap::<_, u64>::new());
+        for (parts, decided) in requests.join_all().await {
+            match decided {
+                Some(Ok(decision)) if decision.is_allowed() => {
+                    allowed_requests += 1;
+                    for ((subject, ..), part) in parts.iter().zip(decision.parts()) {
+                        *allowed.entry(subject.clone()).or_default() += part.charged();
+                    }
+                }
+                Some(Ok(decision)) => {
+                    denied_requests += 1;
+                    assert_eq!(decision.parts().map(|part| part.charged()).sum::<u64>(), 0);
+                    assert!(decision.denying_part().is_some());
+                }
+                Some(Err(_)) => {}
+                // A request that is cancelled after its last call stays charged.
+                None => {
+                    for (subject, _, cost, _) in parts {
+                        *cancelled.entry(subject.clone()).or_default() += cost;
+                    }
+                }
+            }
+        }
+        fixture.quiet().await;
+        for (subject, policy) in &subjects {
+            let of = |units: &HashMap<Subject, u64>| units.get(subject).copied().unwrap_or(0);
+            let used = fixture.slots.used(subject, policy);
+            let (allowed, cancelled) = (of(&allowed), of(&cancelled));
+            let lost = of(&fixture.slots.state().lost);
+            lost_units += lost;
+            let max = policy.limits()[0].limit().max();
+            assert!(allowed <= used && used <= max, "{seed}: {allowed} {used} {max}");
+            assert!(
+                used <= allowed + lost + cancelled,
+                "{seed}: {used} {allowed} {lost} {cancelled}"
+            );
+        }
+    }
+    assert!(allowed_requests > 1_000 && denied_requests > 1_000 && lost_units > 100);
+}
