@@ -171,6 +171,8 @@ contract! {
         a_request_under_an_undisclosed_rule_is_not_shown_as_unlimited,
         a_responder_gets_the_name_of_the_rule_that_denies,
         a_final_cost_does_not_change_rules_with_a_cost_of_their_own,
+        a_rule_gets_its_limits_from_a_source,
+        a_rule_reads_its_final_cost_from_the_response,
     }
     settling {
         a_handler_sets_the_cost_of_a_request,

@@ -8,8 +8,12 @@ use rl_core::denial::DenialBody;
 use rl_core::headers::Headers;
 use rl_core::key::{ApiKey, ClientAddress, Header, Identified, KeySecret, Tier};
 use rl_core::rules::{Match, Rule, Rules};
+use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::time::ManualClock;
-use rl_core::{Cost, Limit, MemoryStore, OverLimit, RateLimiter, Realm, Subject};
+use rl_core::{
+    Cost, FailureKind, Limit, MaybeReady, MemoryStore, OnFailure, OverLimit, Policy, RateLimiter,
+    Realm, StoreError, Subject,
+};
 use rl_tests::web::{Answer, Fetch, Target, eventually, new_year};
 
 fn rule(name: &str, limits: &[&str]) -> Rule {
@@ -332,4 +336,73 @@ pub(super) async fn a_final_cost_does_not_change_rules_with_a_cost_of_their_own<
     assert_eq!(as_consumer(&site, "/costs/90", "a").await.status, 200);
     eventually(|| async { used(&limiter, "tokens", &alice).await == 91 }).await;
     assert_eq!(used(&limiter, "requests", &alice).await, 1);
+}
+
+/// Returns the limits of consumers after a look-up.
+struct Directory;
+
+impl PolicySource for Directory {
+    fn policy(&self, subject: &Subject) -> PolicyFuture {
+        let policy = |limit: &str| Some(Policy::new([limit.parse().unwrap()]).unwrap());
+        let found = match subject.id().as_text() {
+            Some("alice") => Ok(policy("2/hour")),
+            Some("bob") => Ok(policy("1:concurrency")),
+            Some("down") => Err(StoreError::new(FailureKind::Unavailable)),
+            _ => Ok(None),
+        };
+        MaybeReady::later(async {
+            tokio::task::yield_now().await;
+            found
+        })
+    }
+}
+
+pub(super) async fn a_rule_gets_its_limits_from_a_source<T: Target>() {
+    let rules = || {
+        let consumers = Rule::named("consumers").per(Identified).policies(Directory);
+        Rules::new().rule(rule("fleet", &["9/hour"])).rule(consumers)
+    };
+    let store = MemoryStore::builder().clock(new_year()).build();
+    let limiter = RateLimiter::builder().rules(rules()).store(store).build().unwrap();
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    assert_eq!(as_consumer(&site, "/", "alice").await.standing(), "200 2-1-3600");
+    assert_eq!(as_consumer(&site, "/", "alice").await.standing(), "200 2-0-3600");
+    let denied = as_consumer(&site, "/", "alice").await;
+    assert_eq!(denied.standing(), "429 2-0-3600, retry 3600");
+    assert!(denied.body.contains("under the rule consumers"), "{}", denied.body);
+    assert_eq!(used(&limiter, "consumers", &Subject::consumer("alice")).await, 2);
+    let reset = limiter.reset_rule("consumers", &Subject::consumer("alice")).await;
+    assert!(reset.is_ok());
+    let checked = limiter.check_rule("consumers", &Subject::consumer("alice"), 2).await;
+    assert!(checked.is_allowed());
+
+    // The place of a stream is freed, although the limits were looked up.
+    for _ in 0..2 {
+        assert_eq!(as_consumer(&site, "/", "bob").await.status, 200);
+        let bob = Subject::consumer("bob");
+        eventually(|| async { used(&limiter, "consumers", &bob).await == 0 }).await;
+    }
+    // A consumer without limits is counted under the other rules only.
+    assert_eq!(as_consumer(&site, "/", "carol").await.status, 200);
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 5);
+    // By default a request is allowed if its limits are not found. It is charged under no rule.
+    assert_eq!(as_consumer(&site, "/", "down").await.status, 200);
+    assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 5);
+    let strict = RateLimiter::builder().rules(rules()).on_store_failure(OnFailure::Reject);
+    let site = T::serve(vec![HttpLimiter::new(strict.build().unwrap())]);
+    assert_eq!(as_consumer(&site, "/", "down").await.status, 503);
+}
+
+pub(super) async fn a_rule_reads_its_final_cost_from_the_response<T: Target>() {
+    let rows = per_consumer("rows", &["100/hour"])
+        .cost(40)
+        .response_cost(|response| (response.status() == 200).then_some(Cost::new(7)));
+    let limiter = limiter(&new_year(), vec![per_consumer("requests", &["9/hour"]), rows]);
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+    let alice = Subject::consumer("a");
+    assert_eq!(as_consumer(&site, "/", "a").await.status, 200);
+    eventually(|| async { used(&limiter, "rows", &alice).await == 7 }).await;
+    assert_eq!(as_consumer(&site, "/fails", "a").await.status, 500);
+    eventually(|| async { used(&limiter, "rows", &alice).await == 47 }).await;
+    assert_eq!(used(&limiter, "requests", &alice).await, 2);
 }

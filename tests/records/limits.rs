@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rl_core::key::{Identified, KeyExtractor, KeySecret, RequestInfo, Route};
+use rl_core::rules::{Rule, Rules, RulesFile};
 use rl_core::source::PolicySource;
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{FailureKind, Limit, OnFailure, Policy, RateLimiter, Realm, Subject};
@@ -271,4 +272,35 @@ async fn a_consumer_known_only_by_a_digest_is_a_configuration_error() {
     assert_eq!(error.kind(), FailureKind::Unsupported);
     let limiter = RateLimiter::builder().policies(source).on_store_failure(OnFailure::Allow);
     assert!(!limiter.build().unwrap().check(&consumer, 1).await.is_allowed());
+}
+
+#[tokio::test]
+async fn records_are_the_limits_of_a_rule_in_code_and_in_a_file() {
+    let records = Database::memory().connect().await;
+    records.create(per_hour("abc", 2), "alice").await.unwrap();
+    let source = patient(&records).build().await.unwrap();
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("limits.yaml");
+    let content =
+        "rules:\n  consumers: { per: identified, limits: records }\n  fleet: { limits: 3/hour }\n";
+    std::fs::write(&path, content).unwrap();
+    let file = RulesFile::builder(&path).source("records", source.clone()).watch().unwrap();
+    let consumers = Rule::named("consumers").per(Identified).policies(source);
+    let rules = Rules::new().rule(consumers).rule(Rule::named("fleet").limit(Limit::per_hour(3)));
+    for limiter in [RateLimiter::builder().rules(rules), RateLimiter::builder().rules(&file)] {
+        let limiter = limiter.build().unwrap();
+        let consumer = Subject::consumer("abc");
+        let mut allowed = Vec::new();
+        for _ in 0..3 {
+            allowed.push(limiter.check_rule("consumers", &consumer, 1).await.is_allowed());
+        }
+        assert_eq!(allowed, [true, true, false]);
+        let usage = limiter.usage_of_rule("consumers", &consumer).await.unwrap();
+        let hour = usage.limits().find(|limit| limit.name() == "hour").unwrap();
+        assert_eq!((hour.used(), hour.max()), (2, 2));
+        // A consumer without records has the limits of the source's defaults: none.
+        let other = limiter.check_rule("consumers", &Subject::consumer("other"), 1).await;
+        assert!(other.is_allowed());
+    }
 }

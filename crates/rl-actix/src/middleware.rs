@@ -145,6 +145,9 @@ impl RateLimit {
     /// Sets the function that reads the final cost of a request from the head of its response.
     ///
     /// `None` leaves the cost unchanged. Any other result replaces a cost that a handler has set.
+    /// If the limiter has [rules](rl_core::rules), the result is the cost under each rule that has
+    /// no [cost](rl_core::rules::Rule::cost) of its own. A rule may read its own cost from the
+    /// response with [`Rule::response_cost`](rl_core::rules::Rule::response_cost).
     ///
     /// ```
     /// # use rl_actix::{Cost, Limit, RateLimit, RateLimiter};

@@ -71,9 +71,9 @@ pub mod conformance;
 
 pub mod _documentation;
 
-pub use adapter::response::ResponseInfo;
 pub use adapter::settings::CountedSubject;
 pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, PartStatus, RetryAfter};
+pub use headers::ResponseInfo;
 pub use limiter::{
     BuildError, OnFailure, Permit, RateLimiter, RateLimiterBuilder, ResetError, Share,
 };

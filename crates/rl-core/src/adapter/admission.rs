@@ -53,7 +53,7 @@ impl RequestContext {
             .subjects()
             .map(|(place, subject)| SUBJECTS.hash(subject).rotate_left(place as u32 + 1));
         let subject_hash = hashes.fold(0, |all, hash| all ^ hash);
-        let subject = parts.main_subject().clone();
+        let subject = parts.main().0.clone();
         let protocol = protocol_of(request);
         Self { subject, subject_hash, protocol, is_nested, parts: Some(parts) }
     }

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use super::admission::{Admission, RequestContext, protocol_of};
 use super::denied::Denied;
 use super::preflight::is_preflight;
-use super::response::{CountedRequest, Extensions, FinalCost, ResponseInfo};
+use super::response::{CountedRequest, Extensions, FinalCost};
 use super::settings::{CountedSubject, Settings};
 use super::under_rules;
 use crate::decision::Decision;
 use crate::denial::{Denial, DenialBody, DenialReason, Protocol};
-use crate::headers::Headers;
+use crate::headers::{Headers, ResponseInfo};
 use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::limiter::{Permit, RateLimiter, Wait};
 use crate::maybe_ready::MaybeReady;
@@ -342,7 +342,7 @@ impl HttpLimiter {
     ) -> Option<Permit> {
         let limiter = &self.settings.limiter;
         let permit = match &context.parts {
-            Some(parts) if !self.settings.settles_cost() && !parts.has_permits() => return outer,
+            Some(parts) if !self.settings.settles_cost() && !parts.needs_permit() => return outer,
             Some(parts) => limiter.permit_of_rules(parts, decision.clone()),
             None => limiter.permit(&context.subject, decision.clone()),
         };

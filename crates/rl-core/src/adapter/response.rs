@@ -6,28 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use crate::decision::Decision;
-use crate::headers::{HeaderLine, Headers};
+use crate::headers::{HeaderLine, Headers, ResponseInfo};
 use crate::limiter::Permit;
 use crate::maybe_ready::MaybeReady;
 use crate::model::Cost;
-
-/// A view of a response that is the same in every framework.
-pub trait ResponseInfo {
-    /// Returns the HTTP status.
-    fn status(&self) -> u16;
-
-    /// Calls `each` with the value of every header line called `name` (in lower case), in order.
-    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
-
-    /// Returns the value of the first header line called `name` (in lower case).
-    fn header<'a>(&'a self, name: &str) -> Option<&'a [u8]> {
-        let mut first = None;
-        self.header_lines(name, &mut |line| {
-            first.get_or_insert(line);
-        });
-        first
-    }
-}
 
 /// The extensions of a request or response: values that layers pass to each other, found by their
 /// type.
@@ -152,8 +134,11 @@ impl CountedRequest {
     ///
     /// Panics if the decision is not ready, or the response is complete.
     pub fn finish<R: ResponseHead>(&mut self, response: &mut R) -> Option<Permit> {
-        if let (Some(permit), Some(cost)) = (&self.permit, &self.settings.cost) {
-            cost.apply(permit, response);
+        if let Some(permit) = &self.permit {
+            permit.set_costs_of_response(response);
+            if let Some(cost) = &self.settings.cost {
+                cost.apply(permit, response);
+            }
         }
         let permit = self.permit.take();
         let Self { decision: MaybeReady::Ready(slot), settings, .. } = self else {

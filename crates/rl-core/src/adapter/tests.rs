@@ -5,12 +5,11 @@ mod rules;
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 
-use super::response::ResponseInfo;
 use super::settings::CountedSubject;
 use super::{Admission, CountedRequest, Extensions, HttpLimiter, RequestContext, ResponseHead};
 use crate::decision::{Decision, Origin};
 use crate::denial::{Denial, DenialBody, Protocol};
-use crate::headers::HeaderLine;
+use crate::headers::{HeaderLine, ResponseInfo};
 use crate::key::KeyExtractor as _;
 use crate::key::fake_request::FakeRequest;
 use crate::key::{AmbiguousKey, ClientAddress, Constant, Header, Identified, RequestInfo};

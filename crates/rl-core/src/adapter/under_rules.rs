@@ -6,7 +6,6 @@ use super::settings::Settings;
 use crate::decision::Decision;
 use crate::key::RequestInfo;
 use crate::maybe_ready::MaybeReady;
-use crate::model::Mode;
 use crate::rules::{OverLimit, RequestParts};
 
 /// Decides a request under all rules that match it.
@@ -16,19 +15,13 @@ pub(super) fn decide(
     request: &dyn RequestInfo,
     parts: &Arc<RequestParts>,
 ) -> MaybeReady<Decision> {
-    let (limiter, reserves) = (&settings.limiter, settings.settles_cost());
+    let reserves = settings.settles_cost() || parts.settles_cost();
     // The setting of the layer applies to rules that have none of their own.
     let default = settings.over_limit(request);
-    if !parts.may(default, |over_limit| over_limit != OverLimit::Reject) {
-        return limiter.decide_parts(&parts.parts(), Mode::Check, reserves);
+    let decision = settings.limiter.decide_rules(parts, default, reserves);
+    if !parts.may(default, |over_limit| over_limit == OverLimit::Degrade) {
+        return decision;
     }
-    // A request that may wait enters the queue behind earlier ones before it is decided.
-    let decision = if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. }))
-    {
-        limiter.decide_rules_or_wait(parts, default, reserves)
-    } else {
-        limiter.decide_parts(&parts.parts(), Mode::Check, reserves)
-    };
     let parts = Arc::clone(parts);
     decision.map(move |decision| degrade(&parts, decision, default))
 }

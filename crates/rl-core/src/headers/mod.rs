@@ -52,6 +52,7 @@ mod digits;
 mod family;
 mod field;
 mod field_name;
+mod response_info;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -61,6 +62,7 @@ use arrayvec::ArrayVec;
 pub use family::HeaderFamily;
 use field::FieldInput;
 pub use field_name::FieldName;
+pub use response_info::ResponseInfo;
 pub use value::FieldValue;
 use value::{ValueBuffer, seconds_ceil};
 

@@ -7,13 +7,13 @@ use super::failure_policy::{FailurePolicy, Fallback};
 use super::in_flight::InFlight;
 use super::pipeline::Pipeline;
 use super::policies::Policies;
+use super::registration;
 use super::renewals::Renewals;
 use super::settlements::Settlements;
 use super::stores::Stores;
 use super::wait_queue::WaitQueues;
 use super::{BuildError, OnFailure, RateLimiter, Share};
 use crate::model::Limit;
-use crate::observe;
 use crate::observe::Observer;
 use crate::policy::{Policy, PolicyBuilder};
 use crate::rules::RuleSource;
@@ -337,19 +337,8 @@ impl RateLimiterBuilder {
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
         let rules = rules.map(|rules| rules.activate(&namespace).map(Box::new)).transpose();
         let rules = rules.map_err(BuildError::Rules)?;
-        let registration = store.registry().map(|registry| {
-            let of_rules = rules.as_ref().map(|rules| rules.current());
-            let of_rules = of_rules.iter().flat_map(|rules| rules.policies());
-            let own = match &policies {
-                Policies::One(policy) => Some((&namespace, vec![policy.clone()])),
-                _ => None,
-            };
-            let (token, conflict) = registry.register(own.into_iter().chain(of_rules));
-            if let Some(namespace) = conflict {
-                observe::shared_counters(namespace.as_str());
-            }
-            token
-        });
+        let own = policies.of_all().map(|policy| (&namespace, vec![policy.clone()]));
+        let registration = registration::register(&store, own, rules.as_deref());
         let failure_policy = FailurePolicy {
             on_store_failure,
             on_configuration_failure,

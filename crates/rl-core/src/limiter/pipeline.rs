@@ -162,14 +162,9 @@ impl Pipeline {
         cost: Cost,
         operation: Operation,
     ) -> MaybeReady<Decision> {
-        let policy = match (found, &self.policy_when_overloaded) {
-            (Ok(policy), _) => policy,
-            (Err(error), Some(policy)) if error.kind() == FailureKind::Overloaded => {
-                self.events.policy_when_overloaded_applies(&error);
-                Some(policy.clone())
-            }
-            (Err(error), _) => {
-                self.events.source_failed(subject, &error);
+        let policy = match self.policy_found(found, subject) {
+            Ok(policy) => policy,
+            Err(error) => {
                 // Without a policy, a fallback cannot decide.
                 let origin = self.failure_policy.action(error.kind()).origin(error.kind());
                 return self.decide_without_store(subject, cost, operation, origin);
@@ -370,7 +365,7 @@ impl Pipeline {
     }
 
     /// Decides a request of one subject without calling any store.
-    fn decide_without_store(
+    pub(super) fn decide_without_store(
         &self,
         subject: &Subject,
         cost: Cost,

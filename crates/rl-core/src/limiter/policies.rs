@@ -51,6 +51,14 @@ impl Policies {
         Self::Source { source: Arc::new(source), replies: ReplyProgress::default() }
     }
 
+    /// Returns the policy of all subjects, if they have the same.
+    pub(super) const fn of_all(&self) -> Option<&Policy> {
+        match self {
+            Self::One(policy) => Some(policy),
+            Self::Source { .. } => None,
+        }
+    }
+
     /// Returns the policy of `subject` if it is available without waiting.
     #[inline]
     pub(super) fn cached(&self, subject: &Subject) -> Option<&Policy> {

@@ -1,13 +1,15 @@
 //! Operations of a limiter with rules.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::administration::ResetError;
+use super::operation::Operation;
 use super::waiting::WaitingRequest;
 use super::{Permit, RateLimiter};
-use crate::decision::Decision;
+use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, StoreError, Subject};
+use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::rules::{OverLimit, RequestParts, RuleSet};
 use crate::store::StoreFuture;
 
@@ -17,15 +19,62 @@ impl RateLimiter {
         self.pipeline.rules.as_ref().map(|rules| rules.current())
     }
 
-    /// Decides a request under rules. While the rules that deny it let it wait, it waits in a
-    /// queue.
-    pub(crate) fn decide_rules_or_wait(
+    /// Decides a request under rules. While the rules that deny it let it wait, it waits in a queue.
+    /// `default` applies to rules without a setting of their own.
+    pub(crate) fn decide_rules(
         &self,
         parts: &Arc<RequestParts>,
         default: OverLimit,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        WaitingRequest::of_rules(&self.pipeline, parts, default, reserves).check()
+        self.with_policies(parts, move |this, parts, found| {
+            let deadline = match found {
+                Ok(deadline) => deadline,
+                Err(error) => return this.pipeline.decide_without_policies(parts.main(), &error),
+            };
+            if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. })) {
+                let operation = this.pipeline.operation(Mode::Check);
+                let operation = Operation { deadline, reserves, ..operation };
+                return WaitingRequest::of_rules(&this.pipeline, parts, default, operation).check();
+            }
+            this.decide_parts_until(parts, deadline, reserves)
+        })
+    }
+
+    /// Decides a request under rules until the deadline, without waiting in a queue.
+    fn decide_parts_until(
+        &self,
+        parts: &RequestParts,
+        deadline: Duration,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        let operation = self.pipeline.operation(Mode::Check);
+        if deadline == operation.deadline {
+            return self.decide_parts(&parts.parts(), Mode::Check, reserves);
+        }
+        let operation = Operation { deadline, reserves, ..operation };
+        self.pipeline.decide_parts_by_steps(&parts.parts(), operation)
+    }
+
+    /// Continues with `then` when the policies of `parts` are known. `then` gets the time that is
+    /// left until the deadline, or the error of a look-up.
+    fn with_policies<T: Send + 'static>(
+        &self,
+        parts: &Arc<RequestParts>,
+        then: impl FnOnce(&Self, &Arc<RequestParts>, Result<Duration, StoreError>) -> MaybeReady<T>
+        + Send
+        + 'static,
+    ) -> MaybeReady<T> {
+        match self.pipeline.find_policies(parts) {
+            MaybeReady::Ready(Some(found)) => then(self, parts, found),
+            later => {
+                let (this, parts) = (self.clone(), Arc::clone(parts));
+                MaybeReady::later(async move {
+                    let found = later.await;
+                    then(&this, &parts, found).await
+                })
+            }
+        }
     }
 
     /// Returns the permit for a request under rules that was decided before.
@@ -72,14 +121,19 @@ impl RateLimiter {
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
         let (rules, cost) = (self.rules(), cost.into());
-        match rules.as_ref().and_then(|rules| rules.part_of_rule(rule, subject, cost)) {
-            Some(part) => self.check_parts(&[part]),
-            None => {
-                let origin = self.on_failure(FailureKind::Unsupported);
-                let origin = origin.origin(FailureKind::Unsupported);
-                MaybeReady::ready(Decision::undecided(cost, origin))
-            }
+        if let Some(part) = rules.as_ref().and_then(|rules| rules.part_of_rule(rule, subject, cost))
+        {
+            return self.check_parts(&[part]);
         }
+        let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, cost)) else {
+            let origin = self.on_failure(FailureKind::Unsupported);
+            let origin = origin.origin(FailureKind::Unsupported);
+            return MaybeReady::ready(Decision::undecided(cost, origin));
+        };
+        self.with_policies(&Arc::new(parts), |this, parts, found| match found {
+            Ok(deadline) => this.decide_parts_until(parts, deadline, false),
+            Err(error) => this.pipeline.decide_without_policies(parts.main(), &error),
+        })
     }
 
     /// Returns the status of each limit of `subject` under one rule. Charges nothing.
@@ -89,10 +143,19 @@ impl RateLimiter {
     /// Resolves to an error if there is no rule called `rule`, or if the store fails.
     pub fn usage_of_rule(&self, rule: &str, subject: &Subject) -> StoreFuture<Decision> {
         let rules = self.rules();
-        match rules.as_ref().and_then(|rules| rules.part_of_rule(rule, subject, Cost::ZERO)) {
-            Some(part) => self.usage_of_part(part),
-            None => MaybeReady::ready(Err(unknown(rule))),
-        }
+        let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, Cost::ZERO))
+        else {
+            return MaybeReady::ready(Err(unknown(rule)));
+        };
+        self.with_policies(&Arc::new(parts), |this, parts, found| {
+            match (found, &parts.parts()[..]) {
+                (Err(error), _) => MaybeReady::ready(Err(error)),
+                (Ok(_), [part]) => this.usage_of_part(*part),
+                (Ok(_), _) => {
+                    MaybeReady::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited)))
+                }
+            }
+        })
     }
 
     /// Resets all limits of `subject` under one rule to unused.
@@ -102,10 +165,18 @@ impl RateLimiter {
     /// Resolves to an error if there is no rule called `rule`, or if the store fails.
     pub fn reset_rule(&self, rule: &str, subject: &Subject) -> MaybeReady<Result<(), ResetError>> {
         let rules = self.rules();
-        match rules.as_ref().and_then(|rules| rules.part_of_rule(rule, subject, Cost::ZERO)) {
-            Some(part) => self.reset_part(part, None),
-            None => MaybeReady::ready(Err(unknown(rule).into())),
-        }
+        let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, Cost::ZERO))
+        else {
+            return MaybeReady::ready(Err(unknown(rule).into()));
+        };
+        self.with_policies(&Arc::new(parts), |this, parts, found| {
+            match (found, &parts.parts()[..]) {
+                (Err(error), _) => MaybeReady::ready(Err(error.into())),
+                (Ok(_), [part]) => this.reset_part(*part, None),
+                // A subject without limits has no counters.
+                (Ok(_), _) => MaybeReady::ready(Ok(())),
+            }
+        })
     }
 }
 

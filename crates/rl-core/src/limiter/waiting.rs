@@ -71,9 +71,10 @@ impl WaitingRequest {
         pipeline: &Arc<Pipeline>,
         parts: &Arc<RequestParts>,
         default: OverLimit,
-        reserves: bool,
+        operation: Operation,
     ) -> Self {
-        Self::new(pipeline, Counted::Rules(Arc::clone(parts), default), reserves)
+        let counted = Counted::Rules(Arc::clone(parts), default);
+        Self { pipeline: Arc::clone(pipeline), counted, operation }
     }
 
     fn new(pipeline: &Arc<Pipeline>, counted: Counted, reserves: bool) -> Self {

@@ -65,6 +65,10 @@
 //!   fleet:   { limits: 5000/second }
 //! ```
 //!
+//! Limits may come from a source that the service registers, such as the records of a database:
+//! `limits: records`. A cost may be the number in a header of the response:
+//! `cost: { response_header: x-cost, estimate: 20 }`.
+//!
 //! # Settings of a layer
 //!
 //! The settings of a layer apply to rules that do not set them: the cost, what happens over the
@@ -83,6 +87,7 @@ mod rule_set;
 mod rule_source;
 #[cfg(test)]
 mod tests;
+mod valid_rule;
 
 #[cfg(feature = "rules-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
@@ -93,6 +98,7 @@ pub use request_match::Match;
 pub(crate) use rule::RequestCost;
 pub use rule::Rule;
 pub use rule_list::Rules;
-pub(crate) use rule_set::{Defaults, RequestParts, RuleSet, Uncounted};
+pub(crate) use rule_set::{RequestParts, RuleSet};
 pub(crate) use rule_source::ActiveRules;
 pub use rule_source::RuleSource;
+pub(crate) use valid_rule::{Defaults, Uncounted};

@@ -3,9 +3,11 @@ use std::sync::Arc;
 
 use super::over_limit::{MissingKey, OverLimit};
 use super::request_match::Match;
+use crate::headers::ResponseInfo;
 use crate::key::{KeyExtractor, RequestInfo};
 use crate::model::{Cost, Limit};
 use crate::policy::{Policy, PolicyBuilder};
+use crate::source::PolicySource;
 
 /// Sets which requests are counted, under which subject, and with which limits.
 ///
@@ -36,6 +38,7 @@ pub struct Rule {
     pub(super) limits: RuleLimits,
     pub(super) tiers: Vec<(Arc<str>, RuleLimits)>,
     pub(super) cost: Option<RuleCost>,
+    pub(super) response_cost: Option<ResponseCost>,
     pub(super) on_over_limit: Option<OverLimit>,
     pub(super) on_missing_key: Option<MissingKey>,
     pub(super) is_shadow: bool,
@@ -43,10 +46,11 @@ pub struct Rule {
 }
 
 /// The limits of a rule or of a tier, not checked yet.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) enum RuleLimits {
     Builder(PolicyBuilder),
     Policy(Policy),
+    Source(Arc<dyn PolicySource>),
 }
 
 /// The units that a request costs under a rule.
@@ -58,6 +62,9 @@ pub(super) enum RuleCost {
 
 /// A function that returns the cost of a request.
 pub(crate) type RequestCost = Arc<dyn Fn(&dyn RequestInfo) -> Cost + Send + Sync>;
+
+/// A function that returns the final cost of a request, or `None` if the estimate stays.
+pub(super) type ResponseCost = Arc<dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync>;
 
 impl Rule {
     /// Creates a rule with this name, which matches every request and has no limits yet.
@@ -72,6 +79,7 @@ impl Rule {
             limits: RuleLimits::Builder(Policy::builder()),
             tiers: Vec::new(),
             cost: None,
+            response_cost: None,
             on_over_limit: None,
             on_missing_key: None,
             is_shadow: false,
@@ -133,6 +141,24 @@ impl Rule {
         self
     }
 
+    /// Sets the source that finds the limits of each subject, such as the records of a database.
+    /// Replaces all limits that were added before.
+    ///
+    /// The source is called for each request. A subject for which it finds no policy is not counted
+    /// under this rule. If a look-up fails, the failure policy of the limiter decides the request.
+    ///
+    /// ```
+    /// use rl_core::key::Identified;
+    /// use rl_core::rules::Rule;
+    /// use rl_core::source::Preset;
+    ///
+    /// let consumers = Rule::named("consumers").per(Identified).policies(Preset::OpenBank);
+    /// ```
+    pub fn policies(mut self, source: impl PolicySource) -> Self {
+        self.limits = RuleLimits::Source(Arc::new(source));
+        self
+    }
+
     /// Sets the limits of clients in the [tier](crate::key::Tier) called `name`. They replace the
     /// limits of the rule.
     pub fn tier(mut self, name: &str, limits: impl IntoIterator<Item = Limit>) -> Self {
@@ -158,6 +184,30 @@ impl Rule {
         cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static,
     ) -> Self {
         self.cost = Some(RuleCost::OfRequest(Arc::new(cost)));
+        self
+    }
+
+    /// Sets the function that reads the final cost of a request under this rule from its response.
+    ///
+    /// Until the response arrives, the request is charged the [cost](Self::cost) of the rule as an
+    /// estimate, which `None` keeps. [`Permit::set_cost`](crate::Permit::set_cost) and the setting
+    /// of a layer leave the rule unchanged.
+    ///
+    /// ```
+    /// use rl_core::rules::Rule;
+    /// use rl_core::{Cost, Limit};
+    ///
+    /// // The database reports the rows that it has read.
+    /// let rows = Rule::named("rows").limit(Limit::per_minute(10_000)).cost(100).response_cost(|response| {
+    ///     let rows = std::str::from_utf8(response.header("x-rows")?).ok()?;
+    ///     rows.parse().ok().map(Cost::new)
+    /// });
+    /// ```
+    pub fn response_cost(
+        mut self,
+        cost: impl Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync + 'static,
+    ) -> Self {
+        self.response_cost = Some(Arc::new(cost));
         self
     }
 
@@ -198,11 +248,21 @@ impl Rule {
 }
 
 impl RuleLimits {
-    /// Adds limits. They replace a whole policy that was set before.
+    /// Adds limits. They replace a whole policy or a source that was set before.
     fn with(self, add: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Self {
         match self {
             Self::Builder(policy) => Self::Builder(add(policy)),
-            Self::Policy(_) => Self::Builder(add(Policy::builder())),
+            Self::Policy(_) | Self::Source(_) => Self::Builder(add(Policy::builder())),
+        }
+    }
+}
+
+impl fmt::Debug for RuleLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Builder(policy) => policy.fmt(f),
+            Self::Policy(policy) => policy.fmt(f),
+            Self::Source(_) => f.write_str("Source(…)"),
         }
     }
 }

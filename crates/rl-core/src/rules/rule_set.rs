@@ -1,19 +1,21 @@
 //! Rules whose values are valid, and the parts that they make of a request.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayVec;
 
 use super::invalid_rules::InvalidRules;
-use super::over_limit::{MissingKey, OverLimit};
+use super::over_limit::OverLimit;
 use super::overlap::overlapping;
-use super::request_match::{CompiledMatch, Match, RequestView};
-use super::rule::{RequestCost, Rule, RuleCost, RuleLimits};
+use super::request_match::{CompiledMatch, RequestView};
 use super::rule_list::{Rules, TierBy};
-use crate::key::{AmbiguousKey, ClientAddress, KeyExtractor, RequestInfo, Tier};
-use crate::model::{Cost, Realm, Subject};
-use crate::policy::{Policy, PolicyBuilder};
+use super::valid_rule::{Defaults, Uncounted, ValidLimits, ValidRule, compile};
+use crate::headers::ResponseInfo;
+use crate::key::{ClientAddress, RequestInfo};
+use crate::model::{Cost, Subject};
+use crate::policy::Policy;
+use crate::source::PolicySource;
 use crate::store::{Namespace, Part};
 
 /// The valid rules of one limiter.
@@ -22,41 +24,6 @@ pub(crate) struct RuleSet {
     exempt: Box<[CompiledMatch]>,
     client: ClientAddress,
     tier_by: Option<TierBy>,
-}
-
-struct ValidRule {
-    name: Arc<str>,
-    // The namespace of the rule's counters.
-    namespace: Namespace,
-    matches: Option<CompiledMatch>,
-    exempt: Box<[CompiledMatch]>,
-    per: Box<[Arc<dyn KeyExtractor>]>,
-    policy: Policy,
-    tiers: Box<[(Tier, Policy)]>,
-    cost: Option<RuleCost>,
-    on_over_limit: Option<OverLimit>,
-    on_missing_key: Option<MissingKey>,
-    is_shadow: bool,
-    is_disclosed: bool,
-}
-
-/// The settings of a layer for rules without settings of their own.
-pub(crate) struct Defaults<'a> {
-    pub(crate) on_missing_key: MissingKey,
-    pub(crate) cost: Option<&'a RequestCost>,
-}
-
-/// The reason for which rules reject a request without counting it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Uncounted {
-    MissingKey,
-    AmbiguousKey,
-}
-
-impl From<AmbiguousKey> for Uncounted {
-    fn from(_: AmbiguousKey) -> Self {
-        Self::AmbiguousKey
-    }
 }
 
 impl RuleSet {
@@ -125,18 +92,16 @@ impl RuleSet {
                 return Err(Uncounted::AmbiguousKey);
             }
         }
-        Ok((!parts.is_empty()).then(|| RequestParts { set: Arc::clone(self), parts }))
+        Ok((!parts.is_empty()).then(|| RequestParts::new(self, parts)))
     }
 
-    /// Returns the namespace of each rule, with the policies that may count in it.
+    /// Returns the namespace of each rule, with the policies that the rule itself sets.
     pub(crate) fn policies(&self) -> impl Iterator<Item = (&Namespace, Vec<Policy>)> {
-        self.rules.iter().map(|rule| {
-            let tiers = rule.tiers.iter().map(|(_, policy)| policy);
-            (&rule.namespace, std::iter::once(&rule.policy).chain(tiers).cloned().collect())
-        })
+        self.rules.iter().map(|rule| (&rule.namespace, rule.own_policies()))
     }
 
-    /// Returns the part of `subject` under the rule called `name`; `None` if there is no such rule.
+    /// Returns the part of `subject` under the rule called `name`. Returns `None` if there is no
+    /// such rule, or if a source has to find its limits.
     pub(crate) fn part_of_rule<'a>(
         &'a self,
         name: &str,
@@ -144,8 +109,27 @@ impl RuleSet {
         cost: Cost,
     ) -> Option<Part<'a>> {
         let rule = self.rules.iter().find(|rule| &*rule.name == name)?;
-        let tier = self.tier_by.as_ref().and_then(|tier_by| rule.position(&tier_by(subject)?));
-        Some(rule.part(subject, tier, cost))
+        let policy = rule.limits(self.tier_of(rule, subject)).policy()?;
+        Some(rule.part(subject, policy, cost))
+    }
+
+    /// Returns a request of `subject` under the rule called `name`; `None` if there is no such
+    /// rule.
+    pub(crate) fn parts_of_rule(
+        self: &Arc<Self>,
+        name: &str,
+        subject: &Subject,
+        cost: Cost,
+    ) -> Option<RequestParts> {
+        let place = self.rules.iter().position(|rule| &*rule.name == name)?;
+        let tier = self.tier_of(&self.rules[place], subject);
+        let part = RulePart { place, tier, subject: subject.clone(), cost };
+        Some(RequestParts::new(self, ArrayVec::from_iter([part])))
+    }
+
+    /// Returns the position of the tier of a subject in the rule.
+    fn tier_of(&self, rule: &ValidRule, subject: &Subject) -> Option<usize> {
+        self.tier_by.as_ref().and_then(|tier_by| rule.position(&tier_by(subject)?))
     }
 
     /// Returns the position of the tier of a request in the rule.
@@ -158,134 +142,23 @@ impl RuleSet {
         if rule.tiers.is_empty() {
             return None;
         }
-        match (request.tier(), &self.tier_by) {
-            (Some(tier), _) => rule.position(tier),
-            (None, Some(tier_by)) => rule.position(&tier_by(subject)?),
-            (None, None) => None,
+        match request.tier() {
+            Some(tier) => rule.position(tier),
+            None => self.tier_of(rule, subject),
         }
     }
-}
-
-impl ValidRule {
-    fn new(rule: &Rule, namespace: &Namespace) -> Result<Self, InvalidRules> {
-        let name = || rule.name.to_string();
-        let namespace = namespace
-            .rule(&rule.name)
-            .map_err(|_| InvalidRules::Name { rule: clip(&rule.name) })?;
-        let of_match = |error| InvalidRules::Match { rule: Some(name()), error };
-        let matches =
-            rule.matches.as_ref().map(CompiledMatch::new).transpose().map_err(of_match)?;
-        let of_tier = |tier: Option<&str>| {
-            let tier = tier.map(str::to_owned);
-            move |error| InvalidRules::Policy {
-                rule: rule.name.to_string(),
-                tier,
-                error: Box::new(error),
-            }
-        };
-        let mut tiers = Vec::<(Tier, Policy)>::with_capacity(rule.tiers.len());
-        for (tier, limits) in &rule.tiers {
-            if tiers.iter().any(|(earlier, _)| earlier.name() == &**tier) {
-                return Err(InvalidRules::TierTwice { rule: name(), tier: tier.to_string() });
-            }
-            let policy = limits.build().map_err(of_tier(Some(tier)))?;
-            tiers.push((Tier::new(tier), policy));
-        }
-        Ok(Self {
-            namespace,
-            matches,
-            exempt: compile(&rule.exempt).map_err(of_match)?,
-            per: rule.per.as_slice().into(),
-            policy: rule.limits.build().map_err(of_tier(None))?,
-            tiers: tiers.into(),
-            cost: rule.cost.clone(),
-            on_over_limit: rule.on_over_limit,
-            on_missing_key: rule.on_missing_key,
-            is_shadow: rule.is_shadow,
-            is_disclosed: rule.is_disclosed.unwrap_or(!rule.per.is_empty()),
-            name: Arc::clone(&rule.name),
-        })
-    }
-
-    fn may_overlap(&self, other: &Self) -> bool {
-        match (&self.matches, &other.matches) {
-            (Some(one), Some(other)) => one.may_overlap(other),
-            _ => true,
-        }
-    }
-
-    fn applies(&self, view: &RequestView<'_>) -> bool {
-        self.matches.as_ref().is_none_or(|matches| matches.applies(view))
-            && !self.exempt.iter().any(|exempt| exempt.exempts(view))
-    }
-
-    /// Returns the subject of a request; `None` if the rule does not count requests without a key.
-    fn subject(
-        &self,
-        request: &dyn RequestInfo,
-        missing: MissingKey,
-    ) -> Result<Option<Subject>, Uncounted> {
-        if self.per.is_empty() {
-            return Ok(Some(Subject::global()));
-        }
-        for key in &self.per {
-            if let Some(subject) = key.subject(request)? {
-                return Ok(Some(subject));
-            }
-        }
-        match missing {
-            MissingKey::Reject => Err(Uncounted::MissingKey),
-            MissingKey::Allow => Ok(None),
-            MissingKey::Share => Ok(Some(Subject::new(Realm::Unknown, ""))),
-        }
-    }
-
-    fn cost(&self, request: &dyn RequestInfo, defaults: &Defaults<'_>) -> Cost {
-        match &self.cost {
-            Some(RuleCost::Units(cost)) => *cost,
-            Some(RuleCost::OfRequest(cost)) => cost(request),
-            None => defaults.cost.map_or(Cost::ONE, |cost| cost(request)),
-        }
-    }
-
-    fn position(&self, tier: &Tier) -> Option<usize> {
-        self.tiers.iter().position(|(known, _)| known == tier)
-    }
-
-    fn policy(&self, tier: Option<usize>) -> &Policy {
-        tier.map_or(&self.policy, |place| &self.tiers[place].1)
-    }
-
-    fn part<'a>(&'a self, subject: &'a Subject, tier: Option<usize>, cost: Cost) -> Part<'a> {
-        let part = Part::new(subject, self.policy(tier), cost).with_namespace(&self.namespace);
-        let part = if self.is_shadow { part.shadow() } else { part };
-        if self.is_disclosed { part } else { part.undisclosed() }
-    }
-}
-
-impl RuleLimits {
-    fn build(&self) -> Result<Policy, crate::policy::InvalidPolicy> {
-        match self {
-            Self::Builder(policy) => PolicyBuilder::build(policy.clone()),
-            Self::Policy(policy) => Ok(policy.clone()),
-        }
-    }
-}
-
-fn compile(matches: &[Match]) -> Result<Box<[CompiledMatch]>, super::InvalidMatch> {
-    matches.iter().map(CompiledMatch::new).collect()
-}
-
-/// Returns at most 80 characters of a text for an error.
-fn clip(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 /// The parts that rules make of one request.
+///
+/// A part whose source finds no limits for the subject is not counted. The positions of parts are
+/// those in the decision, which leaves out such parts.
 #[derive(Clone)]
 pub(crate) struct RequestParts {
     set: Arc<RuleSet>,
     parts: ArrayVec<RulePart, { Part::MAX }>,
+    // The results of look-ups, one for each part; empty if no part needs a look-up.
+    found: Box<[OnceLock<Option<Policy>>]>,
 }
 
 #[derive(Clone)]
@@ -298,30 +171,89 @@ struct RulePart {
 }
 
 impl RequestParts {
+    fn new(set: &Arc<RuleSet>, parts: ArrayVec<RulePart, { Part::MAX }>) -> Self {
+        let has_source =
+            |part: &RulePart| set.rules[part.place].limits(part.tier).policy().is_none();
+        let lookups = if parts.iter().any(has_source) { parts.len() } else { 0 };
+        let found = (0..lookups).map(|_| OnceLock::new()).collect();
+        Self { set: Arc::clone(set), parts, found }
+    }
+
+    /// Returns the look-ups that are not done yet: the index for [`set_policy`](Self::set_policy),
+    /// the source and the subject of each.
+    pub(crate) fn lookups(&self) -> impl Iterator<Item = (usize, &dyn PolicySource, &Subject)> {
+        let parts = self.parts.iter().zip(&self.found).enumerate();
+        parts.filter_map(|(index, (part, found))| {
+            match self.set.rules[part.place].limits(part.tier) {
+                ValidLimits::Source(source) if found.get().is_none() => {
+                    Some((index, &**source, &part.subject))
+                }
+                ValidLimits::Source(_) | ValidLimits::Policy(_) => None,
+            }
+        })
+    }
+
+    /// Returns the subject of the look-up at `index`.
+    pub(crate) fn subject_of_lookup(&self, index: usize) -> &Subject {
+        &self.parts[index].subject
+    }
+
+    /// Sets the result of the look-up at `index`.
+    pub(crate) fn set_policy(&self, index: usize, policy: Option<Policy>) {
+        let _ = self.found[index].set(policy);
+    }
+
+    /// Returns the parts that are counted, with their rules and policies.
+    fn counted(&self) -> impl Iterator<Item = (&RulePart, &ValidRule, &Policy)> {
+        self.parts.iter().enumerate().filter_map(|(index, part)| {
+            let rule = &self.set.rules[part.place];
+            let found = || self.found.get(index)?.get()?.as_ref();
+            let policy = rule.limits(part.tier).policy().or_else(found)?;
+            Some((part, rule, policy))
+        })
+    }
+
     /// Returns the parts for a limiter.
     pub(crate) fn parts(&self) -> ArrayVec<Part<'_>, { Part::MAX }> {
-        let parts = self.parts.iter();
-        let rules = parts.map(|part| (part, &self.set.rules[part.place]));
-        rules.map(|(part, rule)| rule.part(&part.subject, part.tier, part.cost)).collect()
+        let counted = self.counted();
+        counted.map(|(part, rule, policy)| rule.part(&part.subject, policy, part.cost)).collect()
     }
 
     /// Returns the subject of the part at `index`, and the name of its rule.
     pub(crate) fn rule(&self, index: usize) -> Option<(&Subject, &str)> {
-        let part = self.parts.get(index)?;
-        Some((&part.subject, &self.set.rules[part.place].name))
+        let (part, rule, _) = self.counted().nth(index)?;
+        Some((&part.subject, &rule.name))
     }
 
     /// Returns whether the rule of the part at `index` has a cost of its own.
     pub(crate) fn has_own_cost(&self, index: usize) -> bool {
-        let part = self.parts.get(index);
-        part.is_some_and(|part| self.set.rules[part.place].cost.is_some())
+        self.counted().nth(index).is_some_and(|(_, rule, _)| rule.has_own_cost())
     }
 
-    /// Returns the subject of the first rule that has extractors, or of the first rule.
-    pub(crate) fn main_subject(&self) -> &Subject {
+    /// Returns the final costs that rules read from the response, with the positions of their
+    /// parts.
+    pub(crate) fn costs_of_response(
+        &self,
+        response: &dyn ResponseInfo,
+    ) -> impl Iterator<Item = (usize, Cost)> {
+        let counted = self.counted().enumerate();
+        counted.filter_map(move |(index, (_, rule, _))| {
+            let cost = rule.response_cost.as_ref()?;
+            Some((index, cost(response)?))
+        })
+    }
+
+    /// Returns whether a rule reads the final cost of the request from its response.
+    pub(crate) fn settles_cost(&self) -> bool {
+        self.parts.iter().any(|part| self.set.rules[part.place].response_cost.is_some())
+    }
+
+    /// Returns the subject and the cost of the first rule that has extractors, or of the first
+    /// rule.
+    pub(crate) fn main(&self) -> (&Subject, Cost) {
         let has_key = |part: &&RulePart| !self.set.rules[part.place].per.is_empty();
         let main = self.parts.iter().find(has_key).unwrap_or(&self.parts[0]);
-        &main.subject
+        (&main.subject, main.cost)
     }
 
     /// Returns the subjects with the positions of their rules.
@@ -329,10 +261,9 @@ impl RequestParts {
         self.parts.iter().map(|part| (part.place, &part.subject))
     }
 
-    /// Returns whether one of the parts has a concurrency limit.
-    pub(crate) fn has_permits(&self) -> bool {
-        let policy = |part: &RulePart| self.set.rules[part.place].policy(part.tier).has_permits();
-        self.parts.iter().any(policy)
+    /// Returns whether the request holds units until its end, or is settled at its end.
+    pub(crate) fn needs_permit(&self) -> bool {
+        self.settles_cost() || self.counted().any(|(_, _, policy)| policy.has_permits())
     }
 
     /// Returns how a request is handled if the parts at these positions deny it.
@@ -341,9 +272,8 @@ impl RequestParts {
         denying: impl Iterator<Item = usize>,
         default: OverLimit,
     ) -> OverLimit {
-        let rules = denying.filter_map(|index| self.parts.get(index));
-        let settings =
-            rules.map(|part| self.set.rules[part.place].on_over_limit.unwrap_or(default));
+        let rules = denying.filter_map(|index| self.counted().nth(index));
+        let settings = rules.map(|(_, rule, _)| rule.on_over_limit.unwrap_or(default));
         settings.reduce(stricter).unwrap_or(default)
     }
 
@@ -377,7 +307,7 @@ impl fmt::Debug for RequestParts {
 
 impl fmt::Debug for RuleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rules = self.rules.iter().map(|rule| (&rule.name, &rule.policy));
+        let rules = self.rules.iter().map(|rule| (&rule.name, rule.limits.policy()));
         f.debug_map().entries(rules).finish()
     }
 }

@@ -56,7 +56,7 @@ impl RuleSource {
             #[cfg(feature = "rules-file")]
             Source::File(file) => {
                 let rules = file.subscribe(namespace)?;
-                Ok(ActiveRules::Watched { rules, _file: file })
+                Ok(ActiveRules::Watched { rules, file })
             }
         }
     }
@@ -79,7 +79,7 @@ pub(crate) enum ActiveRules {
     Watched {
         rules: Arc<arc_swap::ArcSwap<RuleSet>>,
         // Keeps the file watched as long as the limiter lives.
-        _file: RulesFile,
+        file: RulesFile,
     },
 }
 
@@ -91,5 +91,19 @@ impl ActiveRules {
             #[cfg(feature = "rules-file")]
             Self::Watched { rules, .. } => rules.load_full(),
         }
+    }
+
+    /// Calls `on_change` with the rules after each change of their file.
+    pub(crate) fn on_change(&self, on_change: impl Fn(&RuleSet) + Send + 'static) {
+        match self {
+            Self::Fixed(_) => drop(on_change),
+            #[cfg(feature = "rules-file")]
+            Self::Watched { rules, file } => file.on_change(rules, on_change),
+        }
+    }
+
+    /// Returns whether the rules may change.
+    pub(crate) const fn may_change(&self) -> bool {
+        !matches!(self, Self::Fixed(_))
     }
 }

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Namespace;
 use crate::policy::Policy;
@@ -17,8 +17,17 @@ pub struct LimiterRegistry(Mutex<Registered>);
 
 #[derive(Default)]
 struct Registered {
-    limiters: Vec<(Namespace, Vec<Policy>, Weak<()>)>,
+    counted: Vec<Counted>,
     has_conflict: bool,
+}
+
+/// A namespace in which a limiter counts, with the policies of its subjects.
+struct Counted {
+    namespace: Namespace,
+    policies: Vec<Policy>,
+    limiter: Weak<()>,
+    /// Whether the policies may change, because a file of rules sets them.
+    may_change: bool,
 }
 
 impl LimiterRegistry {
@@ -34,29 +43,63 @@ impl LimiterRegistry {
     pub(crate) fn register<'a>(
         &self,
         namespaces: impl IntoIterator<Item = (&'a Namespace, Vec<Policy>)>,
+        may_change: bool,
     ) -> (Arc<()>, Option<&'a Namespace>) {
-        let token = Arc::new(());
-        let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        registered.limiters.retain(|(_, _, token)| token.strong_count() > 0);
-        let earlier = registered.limiters.len();
+        let limiter = Arc::new(());
+        let conflict = self.lock().add(&limiter, namespaces, may_change, |_| true);
+        (limiter, conflict)
+    }
+
+    /// Replaces the policies of a registered limiter whose rules have changed. Returns the
+    /// namespace of which a warning is due, as [`register`](Self::register) does.
+    ///
+    /// Other limiters whose rules may change are not compared. They may have the same file, and
+    /// read it at another moment.
+    pub(crate) fn replace<'a>(
+        &self,
+        limiter: &Arc<()>,
+        namespaces: impl IntoIterator<Item = (&'a Namespace, Vec<Policy>)>,
+    ) -> Option<&'a Namespace> {
+        let mut registered = self.lock();
+        registered.counted.retain(|counted| counted.limiter.as_ptr() != Arc::as_ptr(limiter));
+        registered.add(limiter, namespaces, true, |other| !other.may_change)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registered {
+    /// Adds a limiter, and compares it with the others that satisfy `is_compared`.
+    fn add<'a>(
+        &mut self,
+        limiter: &Arc<()>,
+        namespaces: impl IntoIterator<Item = (&'a Namespace, Vec<Policy>)>,
+        may_change: bool,
+        is_compared: fn(&Counted) -> bool,
+    ) -> Option<&'a Namespace> {
+        self.counted.retain(|counted| counted.limiter.strong_count() > 0);
+        let earlier = self.counted.len();
         let mut conflict = None;
         for (namespace, policies) in namespaces {
             // The limiter does not conflict with itself.
-            let is_conflict =
-                registered.limiters[..earlier].iter().any(|(other_namespace, others, _)| {
-                    other_namespace == namespace
-                        && *others != policies
-                        && share_a_counter(others, &policies)
-                });
-            if is_conflict && !registered.has_conflict {
-                registered.has_conflict = true;
+            let is_conflict = self.counted[..earlier].iter().any(|other| {
+                is_compared(other)
+                    && other.namespace == *namespace
+                    && other.policies != policies
+                    && share_a_counter(&other.policies, &policies)
+            });
+            if is_conflict && !self.has_conflict {
+                self.has_conflict = true;
                 conflict = Some(namespace);
             }
-            if registered.limiters.len() < Self::MAX {
-                registered.limiters.push((namespace.clone(), policies, Arc::downgrade(&token)));
+            if self.counted.len() < LimiterRegistry::MAX {
+                let (namespace, limiter) = (namespace.clone(), Arc::downgrade(limiter));
+                self.counted.push(Counted { namespace, policies, limiter, may_change });
             }
         }
-        (token, conflict)
+        conflict
     }
 }
 
@@ -86,16 +129,32 @@ mod tests {
         let (default, login) = (Namespace::default(), "login".parse().unwrap());
         let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
         let is_conflict = |namespace: &Namespace, limit| {
-            let (token, conflict) = limiters.register([(namespace, vec![of(limit)])]);
+            let (token, conflict) = limiters.register([(namespace, vec![of(limit)])], false);
             std::mem::forget(token);
             conflict.is_some()
         };
-        drop(limiters.register([(&default, vec![of("7/minute")])]));
+        drop(limiters.register([(&default, vec![of("7/minute")])], false));
         assert!(!is_conflict(&default, "5/minute"), "the other limiter is gone");
         assert!(!is_conflict(&default, "5/minute"), "the same limits");
         assert!(!is_conflict(&default, "9/minute:requests"), "another counter");
         assert!(!is_conflict(&login, "9/minute"), "another namespace");
         assert!(is_conflict(&default, "9/minute"));
         assert!(!is_conflict(&default, "8/minute"), "it has been reported");
+    }
+
+    #[test]
+    fn a_limiter_whose_rules_change_is_compared_with_those_whose_limits_are_fixed() {
+        let of = |limit: &str| vec![Policy::new([limit.parse().unwrap()]).unwrap()];
+        let name = Namespace::default();
+        let limiters = LimiterRegistry::default();
+        let (of_file, _) = limiters.register([(&name, of("5/minute"))], true);
+        let (_same_file, _) = limiters.register([(&name, of("5/minute"))], true);
+        assert_eq!(limiters.replace(&of_file, [(&name, of("6/minute"))]), None, "the same file");
+        let (_fixed, conflict) = limiters.register([(&name, of("6/hour"))], false);
+        assert_eq!(conflict, None, "another counter");
+        assert_eq!(limiters.replace(&of_file, [(&name, of("6/hour"))]), None, "the same limits");
+        assert_eq!(limiters.replace(&of_file, [(&name, of("7/hour"))]), Some(&name));
+        assert_eq!(limiters.replace(&of_file, [(&name, of("8/hour"))]), None, "it was reported");
+        assert_eq!(limiters.lock().counted.len(), 3);
     }
 }

@@ -13,6 +13,7 @@ use super::charges::{Charge, ChargedPart};
 use super::pipeline::Pipeline;
 use super::stores::both;
 use crate::decision::Decision;
+use crate::headers::ResponseInfo;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Subject};
 use crate::rules::RequestParts;
@@ -258,6 +259,14 @@ impl Permit {
     /// cost of its own keeps that cost.
     pub(crate) fn set_own_cost(&self, cost: Cost) {
         self.change_part_costs(&|index| self.has_common_cost(index), &|_| cost);
+    }
+
+    /// Sets the final costs that rules read from the response.
+    pub(crate) fn set_costs_of_response(&self, response: &dyn ResponseInfo) {
+        let costs = self.rules.iter().flat_map(|rules| rules.costs_of_response(response));
+        for (part, cost) in costs {
+            self.change_part_costs(&|index| index == part, &|_| cost);
+        }
     }
 
     /// Sets the final cost of every part under this limiter alone to zero, metered or not.

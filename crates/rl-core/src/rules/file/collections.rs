@@ -111,9 +111,13 @@ impl<K, T: JsonSchema> JsonSchema for Named<K, T> {
     }
 }
 
-/// The limits of a rule or a tier: one limit, a list of limits, or limits by name.
+/// The limits of a rule or a tier: one limit, a list of limits, limits by name, or a source.
 #[derive(Clone, Debug)]
-pub(super) struct LimitTexts(pub(super) Vec<(Option<String>, Limit)>);
+pub(super) enum LimitTexts {
+    Limits(Vec<(Option<String>, Limit)>),
+    /// The source that the service has registered under this name.
+    Source(String),
+}
 
 struct LimitTextsVisitor;
 
@@ -125,21 +129,29 @@ impl<'de> Visitor<'de> for LimitTextsVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<LimitTexts, E> {
-        let limit = Limit::from_text(text).map_err(E::custom)?;
-        Ok(LimitTexts(vec![(None, limit)]))
+        match Limit::from_text(text) {
+            Ok(limit) => Ok(LimitTexts::Limits(vec![(None, limit)])),
+            Err(_) if is_source(text) => Ok(LimitTexts::Source(text.to_owned())),
+            Err(error) => Err(E::custom(error)),
+        }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, limits: A) -> Result<LimitTexts, A::Error> {
         let OneOrMany(limits) = OneOrManyVisitor(PhantomData).visit_seq(limits)?;
-        Ok(LimitTexts(limits.into_iter().map(|limit| (None, limit)).collect()))
+        Ok(LimitTexts::Limits(limits.into_iter().map(|limit| (None, limit)).collect()))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, limits: A) -> Result<LimitTexts, A::Error> {
         let limits: Named<String, Text<Limit>> = NamedVisitor(PhantomData).visit_map(limits)?;
-        Ok(LimitTexts(
-            limits.0.into_iter().map(|(name, Text(limit))| (Some(name), limit)).collect(),
-        ))
+        let limits = limits.0.into_iter().map(|(name, Text(limit))| (Some(name), limit));
+        Ok(LimitTexts::Limits(limits.collect()))
     }
+}
+
+/// Returns whether a text may be the name of a source. No limit begins with a letter.
+fn is_source(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
+    text.starts_with(|first: char| first.is_ascii_lowercase()) && text.bytes().all(fits)
 }
 
 impl<'de> Deserialize<'de> for LimitTexts {
@@ -155,12 +167,14 @@ impl JsonSchema for LimitTexts {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let limit = <Limit as FromText>::schema();
+        let source = "the name of a source that the service registers, such as records";
         json_schema!({
-            "description": "One limit, a list of limits, or limits by name.",
+            "description": "One limit, a list of limits, limits by name, or the name of a source.",
             "anyOf": [
                 limit,
                 { "type": "array", "items": limit, "minItems": 1 },
                 { "type": "object", "additionalProperties": limit, "minProperties": 1 },
+                { "type": "string", "pattern": "^[a-z][a-z0-9_-]*$", "description": source },
             ],
         })
     }

@@ -1,6 +1,7 @@
 //! Rules in files, in YAML and TOML with one schema.
 
 mod collections;
+mod cost;
 mod error;
 mod keys;
 mod parse;

@@ -5,21 +5,25 @@ use std::sync::Arc;
 
 use serde_saphyr::UserMessageFormatter;
 
+use super::collections::LimitTexts;
+use super::cost::CostText;
 use super::error::{FileFailure, RulesFileError};
 use super::keys::{Extractors, unknown};
-use super::scalars::{Proxy, Secret, Text};
-use super::schema::{FileText, RuleText};
+use super::scalars::{FromText, Proxy, Secret, Text};
+use super::schema::{FileText, RuleText, policy};
 use crate::client_ip::{ClientIp, TrustedProxies};
 use crate::key::{ClientAddress, KeyExtractor, KeySecret};
-use crate::model::Cost;
-use crate::rules::rule::{Rule, RuleCost, RuleLimits};
+use crate::model::{Cost, Limit};
+use crate::rules::rule::{ResponseCost, Rule, RuleCost, RuleLimits};
 use crate::rules::rule_list::{Rules, TierBy};
 use crate::rules::rule_set::RuleSet;
+use crate::source::PolicySource;
 use crate::store::Namespace;
 
 /// The values that a service adds to a file.
 pub(super) struct Additions {
     pub(super) extractors: Vec<(String, Arc<dyn KeyExtractor>)>,
+    pub(super) sources: Vec<(String, Arc<dyn PolicySource>)>,
     pub(super) tier_by: Option<TierBy>,
     /// The secret with which API keys are hashed if the file sets none.
     pub(super) secret: KeySecret,
@@ -67,15 +71,20 @@ pub(super) fn parse(
         }
     }?;
     let content = convert(file, additions)
-        .map_err(|(rule, value)| fail(find(text, &rule, &value), unknown(&value)))?;
+        .map_err(|(rule, Unknown { value, reason })| fail(find(text, &rule, &value), reason))?;
     RuleSet::new(&content.rules, &Namespace::default())
         .map_err(|error| RulesFileError::new(path, None, FileFailure::Rules(error)))?;
     Ok(content)
 }
 
-/// Returns the rules of a file. The error is the name of a rule, and the name of an extractor in it
-/// that is not registered.
-fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, String)> {
+/// A name in a rule that the service has not registered.
+struct Unknown {
+    value: String,
+    reason: String,
+}
+
+/// Returns the rules of a file. The error contains the name of a rule.
+fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, Unknown)> {
     let proxies = file.proxies.0.iter().map(|Proxy(text)| &**text);
     // This cannot fail, because each entry was checked when the file was read.
     let proxies = TrustedProxies::new(proxies).unwrap_or_default();
@@ -85,7 +94,8 @@ fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, St
         Extractors { client_ip: &client_ip, secret: &secret, registered: &additions.extractors };
     let mut rules = Rules::new();
     for (name, rule) in file.rules.0 {
-        let rule = convert_rule(&name.0, rule, &extractors).map_err(|value| (name.0, value))?;
+        let rule = convert_rule(&name.0, rule, &extractors, &additions.sources);
+        let rule = rule.map_err(|unknown| (name.0, unknown))?;
         rules = rules.rule(rule);
     }
     rules.exempt = file.exempt.into_iter().map(|exempt| exempt.0).collect();
@@ -98,25 +108,51 @@ fn convert_rule(
     name: &str,
     RuleText { raw }: RuleText,
     extractors: &Extractors<'_>,
-) -> Result<Rule, String> {
-    let policy = |limits: &super::collections::LimitTexts| {
-        limits.policy().map(RuleLimits::Policy).map_err(|error| error.to_string())
-    };
+    sources: &[(String, Arc<dyn PolicySource>)],
+) -> Result<Rule, Unknown> {
+    let of_limits = |limits: &LimitTexts| convert_limits(limits, sources);
     let tiers =
-        raw.tiers.0.iter().map(|(tier, limits)| Ok((tier.as_str().into(), policy(limits)?)));
-    let per = raw.per.0.iter().map(|key| key.extractor(extractors));
+        raw.tiers.0.iter().map(|(tier, limits)| Ok((tier.as_str().into(), of_limits(limits)?)));
+    let unregistered = |value: String| Unknown { reason: unknown(&value), value };
+    let per = raw.per.0.iter().map(|key| key.extractor(extractors).map_err(unregistered));
     let mut rule = Rule::named(name);
     rule.matches = raw.matches.map(|matches| matches.0);
     rule.exempt = raw.exempt.into_iter().map(|exempt| exempt.0).collect();
     rule.per = per.collect::<Result<_, _>>()?;
-    rule.limits = policy(&raw.limits)?;
-    rule.tiers = tiers.collect::<Result<_, String>>()?;
-    rule.cost = raw.cost.map(|units| RuleCost::Units(Cost::new(units.0)));
+    rule.limits = of_limits(&raw.limits)?;
+    rule.tiers = tiers.collect::<Result<_, _>>()?;
+    if let Some(CostText { units, header }) = raw.cost {
+        rule.cost = units.map(|units| RuleCost::Units(Cost::new(units)));
+        rule.response_cost = header
+            .map(|header| -> ResponseCost { Arc::new(move |response| header.units(response)) });
+    }
     rule.on_over_limit = raw.over.map(|over| over.0);
     rule.on_missing_key = raw.missing.map(|Text(missing)| missing);
     rule.is_shadow = raw.shadow.is_some_and(|shadow| shadow.0);
     rule.is_disclosed = raw.disclosed.map(|disclosed| disclosed.0);
     Ok(rule)
+}
+
+/// Returns the limits of a rule or a tier.
+fn convert_limits(
+    limits: &LimitTexts,
+    sources: &[(String, Arc<dyn PolicySource>)],
+) -> Result<RuleLimits, Unknown> {
+    let fail = |value: &str, reason| Unknown { value: value.to_owned(), reason };
+    match limits {
+        LimitTexts::Limits(limits) => {
+            policy(limits).map(RuleLimits::Policy).map_err(|error| fail("", error.to_string()))
+        }
+        LimitTexts::Source(name) => {
+            let source = sources.iter().find(|(known, _)| known == name);
+            let limit = <Limit as FromText>::EXPECTED;
+            let reason = || {
+                format!("limit {name:?}: expected {limit}, or a source that the service registers")
+            };
+            let source = source.map(|(_, source)| RuleLimits::Source(Arc::clone(source)));
+            source.ok_or_else(|| fail(name, reason()))
+        }
+    }
 }
 
 /// Returns the line and column of the character at `offset`.

@@ -16,6 +16,7 @@ use crate::observe;
 use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::rule_list::Rules;
 use crate::rules::rule_set::RuleSet;
+use crate::source::PolicySource;
 use crate::store::Namespace;
 
 /// A file of rules that is read again when it changes.
@@ -69,8 +70,18 @@ struct FileState {
     /// The content that was read last, valid or not; `None` if the file could not be read.
     bytes: Option<Vec<u8>>,
     rules: Rules,
-    sets: Vec<(Namespace, Weak<ArcSwap<RuleSet>>)>,
+    limiters: Vec<Subscription>,
 }
+
+/// A limiter whose rules change with the file.
+struct Subscription {
+    namespace: Namespace,
+    rules: Weak<ArcSwap<RuleSet>>,
+    on_change: Option<OnChange>,
+}
+
+/// A function that gets the rules of a limiter after each change.
+type OnChange = Box<dyn Fn(&RuleSet) + Send>;
 
 /// The result of the last readings of a [`RulesFile`].
 #[derive(Clone, Debug, Default)]
@@ -123,6 +134,14 @@ impl RulesFileBuilder {
         self
     }
 
+    /// Registers a source of limits that rules name in `limits`, such as `limits: records` for the
+    /// records of a database. The name begins with `a-z`, and consists of `a-z`, `0-9`, `-` and
+    /// `_`. The source is kept when the file changes, and with it its cache.
+    pub fn source(mut self, name: &str, source: impl PolicySource) -> Self {
+        self.additions.sources.push((name.to_owned(), Arc::new(source)));
+        self
+    }
+
     /// Sets the function that returns the tier of a subject, as [`Rules::tier_by`] does.
     pub fn tier_by(
         mut self,
@@ -157,7 +176,7 @@ impl RulesFileBuilder {
         let Content { rules, store } = parse(&path, &bytes, &additions)?;
         let version = version(&bytes);
         let status = RulesFileStatus { applied: 1, version, ..RulesFileStatus::default() };
-        let state = FileState { bytes: Some(bytes), rules, sets: Vec::new() };
+        let state = FileState { bytes: Some(bytes), rules, limiters: Vec::new() };
         let file = Arc::new(File {
             path,
             additions,
@@ -195,7 +214,8 @@ impl RulesFile {
     /// `.toml`.
     pub fn builder(path: impl AsRef<Path>) -> RulesFileBuilder {
         let secret = KeySecret::random();
-        let additions = Additions { extractors: Vec::new(), tier_by: None, secret };
+        let additions =
+            Additions { extractors: Vec::new(), sources: Vec::new(), tier_by: None, secret };
         RulesFileBuilder { path: path.as_ref().to_owned(), additions }
     }
 
@@ -260,8 +280,22 @@ impl RulesFile {
     ) -> Result<Arc<ArcSwap<RuleSet>>, InvalidRules> {
         let mut state = self.0.state();
         let rules = Arc::new(ArcSwap::from_pointee(RuleSet::new(&state.rules, namespace)?));
-        state.sets.push((namespace.clone(), Arc::downgrade(&rules)));
+        let (namespace, weak) = (namespace.clone(), Arc::downgrade(&rules));
+        state.limiters.push(Subscription { namespace, rules: weak, on_change: None });
         Ok(rules)
+    }
+
+    /// Calls `on_change` after each change of `rules`, which [`subscribe`](Self::subscribe) returned.
+    pub(crate) fn on_change(
+        &self,
+        rules: &Arc<ArcSwap<RuleSet>>,
+        on_change: impl Fn(&RuleSet) + Send + 'static,
+    ) {
+        let mut state = self.0.state();
+        let is_same = |limiter: &&mut Subscription| limiter.rules.as_ptr() == Arc::as_ptr(rules);
+        if let Some(limiter) = state.limiters.iter_mut().find(is_same) {
+            limiter.on_change = Some(Box::new(on_change));
+        }
     }
 }
 
@@ -290,13 +324,16 @@ impl File {
         let version = version(&bytes);
         state.bytes = Some(bytes);
         let Content { rules, .. } = parsed.map_err(|error| self.refuse(error))?;
-        state.sets.retain(|(_, set)| set.strong_count() > 0);
-        for (namespace, set) in &state.sets {
+        state.limiters.retain(|limiter| limiter.rules.strong_count() > 0);
+        for Subscription { namespace, rules: current, on_change } in &state.limiters {
             let valid = RuleSet::new(&rules, namespace).map_err(|error| {
                 self.refuse(RulesFileError::new(&self.path, None, FileFailure::Rules(error)))
             })?;
-            if let Some(set) = set.upgrade() {
-                set.store(Arc::new(valid));
+            if let Some(on_change) = on_change {
+                on_change(&valid);
+            }
+            if let Some(current) = current.upgrade() {
+                current.store(Arc::new(valid));
             }
         }
         state.rules = rules;

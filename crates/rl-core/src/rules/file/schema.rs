@@ -8,9 +8,11 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::collections::{LimitTexts, Named, OneOrMany};
+use super::cost::CostText;
 use super::keys::KeyText;
 use super::scalars::{Flag, FromText, Proxy, RuleName, Secret, Span, Text, Units};
 use crate::key::KeySecret;
+use crate::model::Limit;
 use crate::policy::{InvalidPolicy, Policy, PolicyBuilder};
 use crate::rules::over_limit::{MissingKey, OverLimit};
 use crate::rules::request_match::{CompiledMatch, Match};
@@ -66,7 +68,7 @@ pub(super) struct RawRule {
     pub(super) tiers: Named<String, LimitTexts>,
     /// The units that each request costs. Defaults to 1.
     #[serde(default)]
-    pub(super) cost: Option<Units>,
+    pub(super) cost: Option<CostText>,
     /// The treatment of requests over the limits. Defaults to `reject`.
     #[serde(default)]
     pub(super) over: Option<OverText>,
@@ -86,25 +88,37 @@ impl TryFrom<RawRule> for RuleText {
 
     /// Checks the limits together, so that the error has the place of the rule.
     fn try_from(raw: RawRule) -> Result<Self, InvalidPolicy> {
-        raw.limits.policy()?;
-        raw.tiers.0.iter().try_for_each(|(_, limits)| limits.policy().map(drop))?;
+        raw.limits.check()?;
+        raw.tiers.0.iter().try_for_each(|(_, limits)| limits.check())?;
         Ok(Self { raw })
     }
 }
 
 impl LimitTexts {
-    /// Returns the limits as a policy.
+    /// Checks that the limits form a policy.
     ///
     /// # Errors
     ///
-    /// Returns an error if the limits do not form a policy.
-    pub(super) fn policy(&self) -> Result<Policy, InvalidPolicy> {
-        let add = |policy: PolicyBuilder, (name, limit): &(Option<String>, _)| match name {
-            Some(name) => policy.named(name, *limit),
-            None => policy.limit(*limit),
-        };
-        self.0.iter().fold(Policy::builder(), add).build()
+    /// Returns an error if they do not.
+    fn check(&self) -> Result<(), InvalidPolicy> {
+        match self {
+            Self::Limits(limits) => policy(limits).map(drop),
+            Self::Source(_) => Ok(()),
+        }
     }
+}
+
+/// Returns limits, some of which have names, as a policy.
+///
+/// # Errors
+///
+/// Returns an error if the limits do not form a policy.
+pub(super) fn policy(limits: &[(Option<String>, Limit)]) -> Result<Policy, InvalidPolicy> {
+    let add = |policy: PolicyBuilder, (name, limit): &(Option<String>, _)| match name {
+        Some(name) => policy.named(name, *limit),
+        None => policy.limit(*limit),
+    };
+    limits.iter().fold(Policy::builder(), add).build()
 }
 
 /// The requests that satisfy all conditions. A condition with several values is satisfied if one of

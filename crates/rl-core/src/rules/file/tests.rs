@@ -441,3 +441,39 @@ fn several_limiters_follow_one_file() {
         assert_eq!(part.namespace.map(Namespace::as_str), Some(namespace));
     }
 }
+
+#[test]
+fn a_file_names_sources_of_limits_and_headers_with_costs() {
+    let directory = Directory::new();
+    let content =
+        "rules: { a: { limits: records, cost: { response_header: x-rows, estimate: 9 } } }";
+    let path = directory.write("limits.yaml", content);
+    let fixed = crate::policy::Policy::new(["7/minute".parse().unwrap()]).unwrap();
+    let rules = RulesFile::builder(&path).source("records", fixed).read().unwrap();
+    let set = Arc::new(RuleSet::new(&rules, &Namespace::default()).unwrap());
+    let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: None };
+    let parts = set.parts_of(&FakeRequest::get("/"), &defaults).unwrap().unwrap();
+    assert!(parts.settles_cost());
+    assert!(parts.parts().is_empty(), "the policy is not looked up yet");
+    let lookups: Vec<_> = parts
+        .lookups()
+        .map(|(index, source, subject)| {
+            parts.set_policy(index, source.cached(subject).cloned());
+            index
+        })
+        .collect();
+    assert_eq!(lookups, [0]);
+    let found = parts.parts();
+    assert_eq!(found[0].policy.limits()[0].limit().to_string(), "7/minute");
+    assert_eq!(found[0].cost.units(), 9);
+
+    let error = |content: &str| error("limits.yaml", content);
+    let unknown = error(content);
+    let expected = "1:23: limit \"records\": expected a limit, such as 10/second, 5000/day:clock or \
+                    20:concurrency, or a source that the service registers";
+    assert_eq!(unknown, expected);
+    let unknown = error("rules:\n  a: { limits: 1/day, cost: { header: x } }");
+    assert!(unknown.contains("response_header"), "{unknown}");
+    let unknown = error("rules:\n  a: { limits: 1/day, cost: { estimate: 3 } }");
+    assert!(unknown.contains("response_header"), "{unknown}");
+}

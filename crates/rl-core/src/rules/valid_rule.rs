@@ -1,0 +1,213 @@
+//! A rule whose values are valid.
+
+use std::sync::Arc;
+
+use super::invalid_rules::InvalidRules;
+use super::over_limit::{MissingKey, OverLimit};
+use super::request_match::{CompiledMatch, Match, RequestView};
+use super::rule::{RequestCost, ResponseCost, Rule, RuleCost, RuleLimits};
+use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo, Tier};
+use crate::model::{Cost, Realm, Subject};
+use crate::policy::{InvalidPolicy, Policy, PolicyBuilder};
+use crate::source::PolicySource;
+use crate::store::{Namespace, Part};
+
+/// A rule of a set.
+pub(super) struct ValidRule {
+    pub(super) name: Arc<str>,
+    // The namespace of the rule's counters.
+    pub(super) namespace: Namespace,
+    pub(super) matches: Option<CompiledMatch>,
+    pub(super) exempt: Box<[CompiledMatch]>,
+    pub(super) per: Box<[Arc<dyn KeyExtractor>]>,
+    pub(super) limits: ValidLimits,
+    pub(super) tiers: Box<[(Tier, ValidLimits)]>,
+    pub(super) cost: Option<RuleCost>,
+    pub(super) response_cost: Option<ResponseCost>,
+    pub(super) on_over_limit: Option<OverLimit>,
+    pub(super) on_missing_key: Option<MissingKey>,
+    pub(super) is_shadow: bool,
+    pub(super) is_disclosed: bool,
+}
+
+/// The limits of a rule or of a tier.
+pub(super) enum ValidLimits {
+    Policy(Policy),
+    /// The source finds the limits of each subject.
+    Source(Arc<dyn PolicySource>),
+}
+
+/// The settings of a layer for rules without settings of their own.
+pub(crate) struct Defaults<'a> {
+    pub(crate) on_missing_key: MissingKey,
+    pub(crate) cost: Option<&'a RequestCost>,
+}
+
+/// The reason for which rules reject a request without counting it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uncounted {
+    MissingKey,
+    AmbiguousKey,
+}
+
+impl From<AmbiguousKey> for Uncounted {
+    fn from(_: AmbiguousKey) -> Self {
+        Self::AmbiguousKey
+    }
+}
+
+impl ValidRule {
+    /// Checks a rule, whose counters belong to `namespace`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first value that is not valid.
+    pub(super) fn new(rule: &Rule, namespace: &Namespace) -> Result<Self, InvalidRules> {
+        let name = || rule.name.to_string();
+        let namespace = namespace
+            .rule(&rule.name)
+            .map_err(|_| InvalidRules::Name { rule: clip(&rule.name) })?;
+        let of_match = |error| InvalidRules::Match { rule: Some(name()), error };
+        let matches =
+            rule.matches.as_ref().map(CompiledMatch::new).transpose().map_err(of_match)?;
+        let of_tier = |tier: Option<&str>| {
+            let tier = tier.map(str::to_owned);
+            move |error| InvalidRules::Policy {
+                rule: rule.name.to_string(),
+                tier,
+                error: Box::new(error),
+            }
+        };
+        let mut tiers = Vec::<(Tier, ValidLimits)>::with_capacity(rule.tiers.len());
+        for (tier, limits) in &rule.tiers {
+            if tiers.iter().any(|(earlier, _)| earlier.name() == &**tier) {
+                return Err(InvalidRules::TierTwice { rule: name(), tier: tier.to_string() });
+            }
+            let policy = limits.build().map_err(of_tier(Some(tier)))?;
+            tiers.push((Tier::new(tier), policy));
+        }
+        Ok(Self {
+            namespace,
+            matches,
+            exempt: compile(&rule.exempt).map_err(of_match)?,
+            per: rule.per.as_slice().into(),
+            limits: rule.limits.build().map_err(of_tier(None))?,
+            tiers: tiers.into(),
+            cost: rule.cost.clone(),
+            response_cost: rule.response_cost.clone(),
+            on_over_limit: rule.on_over_limit,
+            on_missing_key: rule.on_missing_key,
+            is_shadow: rule.is_shadow,
+            is_disclosed: rule.is_disclosed.unwrap_or(!rule.per.is_empty()),
+            name: Arc::clone(&rule.name),
+        })
+    }
+
+    pub(super) fn may_overlap(&self, other: &Self) -> bool {
+        match (&self.matches, &other.matches) {
+            (Some(one), Some(other)) => one.may_overlap(other),
+            _ => true,
+        }
+    }
+
+    pub(super) fn applies(&self, view: &RequestView<'_>) -> bool {
+        self.matches.as_ref().is_none_or(|matches| matches.applies(view))
+            && !self.exempt.iter().any(|exempt| exempt.exempts(view))
+    }
+
+    /// Returns the subject of a request; `None` if the rule does not count requests without a key.
+    pub(super) fn subject(
+        &self,
+        request: &dyn RequestInfo,
+        missing: MissingKey,
+    ) -> Result<Option<Subject>, Uncounted> {
+        if self.per.is_empty() {
+            return Ok(Some(Subject::global()));
+        }
+        for key in &self.per {
+            if let Some(subject) = key.subject(request)? {
+                return Ok(Some(subject));
+            }
+        }
+        match missing {
+            MissingKey::Reject => Err(Uncounted::MissingKey),
+            MissingKey::Allow => Ok(None),
+            MissingKey::Share => Ok(Some(Subject::new(Realm::Unknown, ""))),
+        }
+    }
+
+    pub(super) fn cost(&self, request: &dyn RequestInfo, defaults: &Defaults<'_>) -> Cost {
+        match &self.cost {
+            Some(RuleCost::Units(cost)) => *cost,
+            Some(RuleCost::OfRequest(cost)) => cost(request),
+            None => defaults.cost.map_or(Cost::ONE, |cost| cost(request)),
+        }
+    }
+
+    pub(super) fn position(&self, tier: &Tier) -> Option<usize> {
+        self.tiers.iter().position(|(known, _)| known == tier)
+    }
+
+    /// Returns the limits of clients in the tier at this position.
+    pub(super) fn limits(&self, tier: Option<usize>) -> &ValidLimits {
+        tier.map_or(&self.limits, |place| &self.tiers[place].1)
+    }
+
+    /// Returns the part of a request that the rule counts under `policy`.
+    pub(super) fn part<'a>(
+        &'a self,
+        subject: &'a Subject,
+        policy: &'a Policy,
+        cost: Cost,
+    ) -> Part<'a> {
+        let part = Part::new(subject, policy, cost).with_namespace(&self.namespace);
+        let part = if self.is_shadow { part.shadow() } else { part };
+        if self.is_disclosed { part } else { part.undisclosed() }
+    }
+
+    /// Returns whether the costs of other rules leave the cost of this rule unchanged.
+    pub(super) fn has_own_cost(&self) -> bool {
+        self.cost.is_some() || self.response_cost.is_some()
+    }
+
+    /// Returns the policies that the rule itself sets: one for each tier.
+    pub(super) fn own_policies(&self) -> Vec<Policy> {
+        let tiers = self.tiers.iter().map(|(_, limits)| limits);
+        let limits = std::iter::once(&self.limits).chain(tiers);
+        limits.filter_map(ValidLimits::policy).cloned().collect()
+    }
+}
+
+impl ValidLimits {
+    /// Returns the policy, unless a source has to find it.
+    pub(super) fn policy(&self) -> Option<&Policy> {
+        match self {
+            Self::Policy(policy) => Some(policy),
+            Self::Source(_) => None,
+        }
+    }
+}
+
+impl RuleLimits {
+    fn build(&self) -> Result<ValidLimits, InvalidPolicy> {
+        Ok(match self {
+            Self::Builder(policy) => ValidLimits::Policy(PolicyBuilder::build(policy.clone())?),
+            Self::Policy(policy) => ValidLimits::Policy(policy.clone()),
+            Self::Source(source) => ValidLimits::Source(Arc::clone(source)),
+        })
+    }
+}
+
+/// Checks matches.
+///
+/// # Errors
+///
+/// Returns an error for the first value that is not valid.
+pub(super) fn compile(matches: &[Match]) -> Result<Box<[CompiledMatch]>, super::InvalidMatch> {
+    matches.iter().map(CompiledMatch::new).collect()
+}
+
+/// Returns at most 80 characters of a text for an error.
+fn clip(text: &str) -> String {
+    text.chars().take(80).collect()
+}
