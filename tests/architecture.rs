@@ -37,7 +37,7 @@ const LEVELS: [(&str, &[&str]); 20] = [
         "store/redis",
         &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "store", "observe"],
     ),
-    ("rules", &["model", "policy", "client_ip", "key", "store", "observe"]),
+    ("rules", &["model", "policy", "client_ip", "headers", "key", "store", "observe", "source"]),
     (
         "limiter",
         &[
@@ -46,6 +46,7 @@ const LEVELS: [(&str, &[&str]); 20] = [
             "model",
             "policy",
             "decision",
+            "headers",
             "store",
             "observe",
             "source",

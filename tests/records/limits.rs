@@ -278,7 +278,7 @@ async fn a_consumer_known_only_by_a_digest_is_a_configuration_error() {
 async fn records_are_the_limits_of_a_rule_in_code_and_in_a_file() {
     let records = Database::memory().connect().await;
     records.create(per_hour("abc", 2), "alice").await.unwrap();
-    let source = patient(&records).build().await.unwrap();
+    let source = patient(&records).start();
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("limits.yaml");
@@ -289,7 +289,7 @@ async fn records_are_the_limits_of_a_rule_in_code_and_in_a_file() {
     let consumers = Rule::named("consumers").per(Identified).policies(source);
     let rules = Rules::new().rule(consumers).rule(Rule::named("fleet").limit(Limit::per_hour(3)));
     for limiter in [RateLimiter::builder().rules(rules), RateLimiter::builder().rules(&file)] {
-        let limiter = limiter.build().unwrap();
+        let limiter = limiter.deadline(GIVE_UP).build().unwrap();
         let consumer = Subject::consumer("abc");
         let mut allowed = Vec::new();
         for _ in 0..3 {

@@ -10,6 +10,7 @@ mod limiters;
 mod long_logs;
 mod matrix;
 mod other_limiters;
+mod parts;
 mod primitives;
 mod sides;
 mod space;
@@ -24,7 +25,7 @@ use crate::machine;
 use crate::report::Report;
 
 /// The number of steps in the progress bar: the measurements, and the blocks of the flood.
-const STEPS: usize = 6 + matrix::STEPS + algorithms::STEPS + growth::STEPS + 100;
+const STEPS: usize = 7 + matrix::STEPS + algorithms::STEPS + growth::STEPS + 100;
 
 /// Runs all measurements in memory, prints them, and adds the goals to the report.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
@@ -64,6 +65,10 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     }
     if report.wants_all() {
         cases::counts(&keys, report)?;
+    }
+    report.step("requests of several parts");
+    if report.wants(&["M13"]) {
+        parts::measure(&keys, &mut goals)?;
     }
     report.step("memory of a million subjects");
     if report.wants(&["M6", "M8"]) {

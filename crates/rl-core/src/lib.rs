@@ -58,8 +58,9 @@ pub mod key;
 pub mod store;
 
 pub mod observe;
-pub mod rules;
 pub mod source;
+
+pub mod rules;
 
 mod limiter;
 

@@ -22,7 +22,7 @@ pub(super) const SERVED_AT_ONCE: usize = 64;
 /// The keys of a measurement. A key is a number. Some limiters count by the name with this number,
 /// and others by the subject.
 pub(super) struct Keys {
-    subjects: Vec<Subject>,
+    pub(super) subjects: Vec<Subject>,
     pub(super) names: Vec<String>,
     /// All keys, in random order.
     pub(super) order: Vec<u32>,

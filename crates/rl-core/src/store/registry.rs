@@ -17,12 +17,12 @@ pub struct LimiterRegistry(Mutex<Registered>);
 
 #[derive(Default)]
 struct Registered {
-    counted: Vec<Counted>,
+    counted: Vec<CountedNamespace>,
     has_conflict: bool,
 }
 
 /// A namespace in which a limiter counts, with the policies of its subjects.
-struct Counted {
+struct CountedNamespace {
     namespace: Namespace,
     policies: Vec<Policy>,
     limiter: Weak<()>,
@@ -77,7 +77,7 @@ impl Registered {
         limiter: &Arc<()>,
         namespaces: impl IntoIterator<Item = (&'a Namespace, Vec<Policy>)>,
         may_change: bool,
-        is_compared: fn(&Counted) -> bool,
+        is_compared: fn(&CountedNamespace) -> bool,
     ) -> Option<&'a Namespace> {
         self.counted.retain(|counted| counted.limiter.strong_count() > 0);
         let earlier = self.counted.len();
@@ -96,7 +96,7 @@ impl Registered {
             }
             if self.counted.len() < LimiterRegistry::MAX {
                 let (namespace, limiter) = (namespace.clone(), Arc::downgrade(limiter));
-                self.counted.push(Counted { namespace, policies, limiter, may_change });
+                self.counted.push(CountedNamespace { namespace, policies, limiter, may_change });
             }
         }
         conflict
