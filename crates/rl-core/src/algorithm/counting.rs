@@ -20,7 +20,7 @@ pub(super) trait Counting {
         (units <= self.available(cells, now)).then(|| self.charge(cells, now, units))
     }
 
-    /// Refunds those of the `units` charged at `charged_at` that still count at `now`.
+    /// Refunds the `units` that were charged at `charged_at`, as far as they still count at `now`.
     ///
     /// `charged_at` is not after `now`. If the state was reset or lost after the charge, nothing is
     /// refunded.

@@ -42,8 +42,8 @@ pub(super) struct Gcra {
     by_period: Divisor,
     /// The emission interval.
     interval: Exact,
-    /// The largest number of units whose time is computed exactly. A charge or refund of more units
-    /// counts as one of this number.
+    /// The largest number of units for which the arithmetic is exact. If a charge or a refund has
+    /// more units, only this number is charged or refunded.
     chargeable: u64,
 }
 
@@ -93,8 +93,8 @@ impl Gcra {
         (tat > Exact { micros: now.as_micros(), fraction: 0 }).then_some(tat)
     }
 
-    /// Returns the units in use at `now`: the smallest number of units that take the time from
-    /// `now` to the TAT.
+    /// Returns the units in use at `now`: the smallest number of units that take at least the time
+    /// from `now` to the TAT.
     fn used(self, tat: Exact, now: Timestamp) -> u64 {
         let ahead = tat.micros - now.as_micros();
         let fractions = ahead.checked_mul(self.max).and_then(|all| all.checked_add(tat.fraction));

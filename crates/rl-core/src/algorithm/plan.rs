@@ -28,7 +28,7 @@ pub(crate) struct Judgement {
     pub(crate) at: Timestamp,
     /// The units to charge; 0 if the request is denied or only peeks.
     pub(crate) charged: u64,
-    /// Whether the charge leaves no unit for a further request.
+    /// Whether an enforced limit has no unit or request left after the charge.
     pub(crate) is_full: bool,
     /// The limits in shadow that cannot grant the units, one bit for each. They are not charged.
     pub(crate) uncharged: u16,
@@ -76,7 +76,7 @@ impl Plan {
         &self.steps
     }
 
-    /// Returns the step of a single limit that counts units and is enforced.
+    /// Returns the only step, if the policy has a single limit that counts units and is enforced.
     #[inline]
     pub(crate) fn sole_step(&self) -> Option<&PlanStep> {
         match &*self.steps {
@@ -163,7 +163,8 @@ impl Plan {
         steps.filter(|(_, step)| denies(step)).fold(0, |set, (index, _)| set | 1 << index)
     }
 
-    /// Makes the judged charge. Calls `outcome` with the index and the status of each limit.
+    /// Makes the charge that [`judge`](Self::judge) has computed. Calls `outcome` with the index
+    /// and the status of each limit.
     #[inline(always)]
     pub(crate) fn commit(
         &self,

@@ -17,8 +17,8 @@ impl State {
         Self(cells.collect())
     }
 
-    /// Returns the state before the last `calls` calls, each of `cost` units, which were all
-    /// charged at `now`.
+    /// Returns the state as it was before the last `calls` calls. Each of them charged `cost` units
+    /// at `now`.
     pub(crate) fn without(&self, limit: Limit, now: Timestamp, calls: u64, cost: u64) -> Self {
         let (mut state, units) = (self.clone(), calls.saturating_mul(limit.units(cost)));
         if units == 0 {

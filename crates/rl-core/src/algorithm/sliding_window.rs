@@ -133,8 +133,8 @@ impl SlidingWindow {
         if needed <= self.max.saturating_sub(used) {
             return Outcome::granted(used, reset);
         }
-        // Add up the buckets from the newest on, until the request no longer fits beside their sum.
-        // The bucket that was added last must expire before the request is allowed.
+        // Add up the buckets, beginning with the newest, until their sum leaves too few units for
+        // the request. The request is allowed when the oldest of these buckets has expired.
         let room = self.max - needed;
         let mut kept = 0_u64;
         let must_leave = self.counting(buckets, now).find(|(_, units)| {

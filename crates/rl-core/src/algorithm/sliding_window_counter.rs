@@ -72,8 +72,8 @@ impl SlidingWindowCounter {
         self.period.of_product(windows.previous, left).saturating_add(windows.current)
     }
 
-    /// Returns the time at which at most `allowed` of the `units` used in the previous window still
-    /// count. `since` is the beginning of the current window.
+    /// Returns the earliest time at which at most `allowed` of the `units` used in the previous
+    /// window still count. `since` is the beginning of the current window.
     fn faded_at(self, units: u64, allowed: u64, since: u64) -> u64 {
         if units <= allowed {
             return since;

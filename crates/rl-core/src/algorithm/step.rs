@@ -193,7 +193,7 @@ impl PlanStep {
         }
     }
 
-    /// Refunds those of the `units` charged at `charged` that still count at `now`.
+    /// Refunds the `units` that were charged at `charged`, as far as they still count at `now`.
     ///
     /// A charge later than `now` is ignored: it belongs to a state that was lost before the clock
     /// stepped back.
@@ -219,8 +219,8 @@ impl PlanStep {
         }
     }
 
-    /// Returns the number of the `units` charged at `charged` that a concurrency limit still counts
-    /// at `now`. Returns 0 for any other limit.
+    /// Returns how many of the `units` charged at `charged` a concurrency limit still counts at
+    /// `now`. Returns 0 for other limits.
     pub(crate) fn held(&self, log: &Log, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
         match &self.counter {
             LimitCounter::Log(places) if self.limit.holds_permits() => {

@@ -254,8 +254,8 @@ mod tests {
         assert_eq!(passed, 914);
     }
 
-    /// A client with a full bucket of `b` tokens that sends `m` requests per second, at a rate of
-    /// `r`, is first denied after b × m / (m − r) requests.
+    /// Begins with a full bucket of `b` tokens, which gains `r` tokens per second. A client that
+    /// sends `m` requests per second is first denied after b × m / (m − r) requests.
     #[test]
     fn a_burst_has_the_volume_of_the_formula() {
         let (capacity, rate, asked) = (100, 10, 110);

@@ -78,14 +78,15 @@ impl Fingerprint {
     }
 }
 
-/// The modulus of the lanes, a Mersenne prime.
+/// The prime *p* by which lanes are reduced (see [`Fingerprint`]). A Mersenne prime makes the
+/// reduction fast.
 const PRIME: u64 = (1 << 61) - 1;
 
 /// The number of text bytes that one number contains.
 const NUMBER_BYTES: usize = 7;
 
-/// The largest number of keys that the name of a custom realm needs, and that an id needs. A longer
-/// id is replaced by its digest.
+/// The number of keys for the longest name of a custom realm, and for the longest id. An id that is
+/// longer than that is replaced by its digest.
 const REALM_NUMBERS: usize = 32_usize.div_ceil(NUMBER_BYTES) + 1;
 const ID_NUMBERS: usize = Subject::MAX_ID_LEN.div_ceil(NUMBER_BYTES) + 1;
 
@@ -106,8 +107,8 @@ struct Keys {
     realm: [Key; REALM_NUMBERS],
 }
 
-/// The digest of a namespace, and its part of the sums from which lanes are computed. That part is
-/// computed in advance.
+/// The digest of a namespace, and the lane sums to which the numbers of a subject are added. These
+/// sums are computed in advance.
 #[derive(Clone, Copy)]
 struct NamespaceSums {
     digest: [u64; 2],
@@ -328,7 +329,7 @@ mod tests {
         assert!(!fingerprints.contains(&Fingerprint::OVERFLOW.lanes));
     }
 
-    /// Fault: without the mixing step, consecutive ids left two thirds of the slots empty under
+    /// Fault: without the mixing step, consecutive ids left two thirds of the buckets empty under
     /// some keys.
     #[test]
     fn consecutive_ids_are_distributed_evenly_under_all_keys() {
@@ -346,7 +347,8 @@ mod tests {
                 counts[1][fingerprint.home() as usize >> 26] += 1;
                 counts[2][fingerprint.tag() as usize % BUCKETS] += 1;
             }
-            // For a single slot, a count outside this range has a probability of one in a million.
+            // Under one key, one of the 192 counts is outside this range with a probability of one
+            // in a million.
             let is_even = |count: &usize| (15..=95).contains(count);
             assert!(counts.iter().flatten().all(is_even), "{counts:?}");
         }

@@ -9,7 +9,8 @@ use crate::policy::Policy;
 
 /// The parts of a request that charge the same counters: those of one subject in one namespace.
 #[derive(Clone, Copy, Debug)]
-// The stores on Redis read the namespace and the subject. The store in memory has the key of both.
+// Only the store on Redis reads the namespace and the subject. For the store in memory, the key
+// suffices.
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(crate) struct PartGroup<'a, K> {
     /// The key of the counters.
@@ -126,8 +127,8 @@ impl PartJoin {
 /// Returns the largest number of units that every enforced group can grant. A group with a smaller
 /// cost need only grant its cost.
 ///
-/// `available` contains the units that each group can be charged. Returns `None` if a group can
-/// grant nothing of its cost, so that the request is denied.
+/// `available` contains, for each group, the number of units that it can be charged. Returns `None`
+/// if a group can grant nothing of its cost, so that the request is denied.
 pub(crate) fn common_units<K>(groups: &[PartGroup<'_, K>], available: &[u64]) -> Option<u64> {
     let enforced = groups.iter().zip(available).filter(|(group, _)| !group.is_shadow);
     let scarce = enforced.filter(|(group, available)| **available < group.cost.units());

@@ -134,7 +134,7 @@ impl<'a> Part<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DecideRequest<'a> {
-    /// The namespace of the counters of parts that name none.
+    /// The namespace of the counters, for parts that have no namespace of their own.
     pub namespace: &'a Namespace,
     /// The subjects that are counted, each with its policy and cost.
     pub parts: &'a [Part<'a>],

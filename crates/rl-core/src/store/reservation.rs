@@ -5,7 +5,7 @@ use crate::model::Subject;
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
-/// Identifies charged units that are refunded if the process of their request dies.
+/// Identifies charged units that are refunded if the process that made the request dies.
 ///
 /// A decision with [`Reservations::Reserve`](super::Reservations::Reserve) creates a reservation.
 /// The time of its charge identifies it among the reservations of the subject.
@@ -23,8 +23,8 @@ pub struct Reservation<'a> {
     pub units: u64,
     /// The limits that were not charged: [`Decision::uncharged`](crate::Decision::uncharged).
     pub uncharged: LimitSet,
-    /// The time at which it expires on the store's clock: its lifetime after the charge, or the
-    /// time that the last renewal returned.
+    /// The time at which the reservation expires, on the store's clock. At first, this is the time
+    /// of the charge plus the lifetime. A renewal returns a new time.
     pub expires: Timestamp,
 }
 

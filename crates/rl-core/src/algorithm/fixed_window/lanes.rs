@@ -133,8 +133,8 @@ impl PackedStates {
     pub(crate) const EMPTY: Self =
         Self { numbers: [0; LANES], times_low: [0; LANES], times_high: [0; LANES] };
 
-    /// Returns windows that were first charged at `time`, in the first `count` lanes. `time` must
-    /// fit into 48 bits.
+    /// Returns states with these `numbers`. The first `count` lanes are windows that were first
+    /// charged at `time`, which must fit into 48 bits.
     #[inline]
     pub(super) fn opened_at(count: usize, time: u64, numbers: Lanes) -> Self {
         let mut states = Self { numbers: numbers.numbers(), ..Self::EMPTY };

@@ -119,7 +119,7 @@ impl LayoutId {
 /// The layouts of the subjects in one shard.
 ///
 /// A layout is never removed, so clients that choose their policies must not be able to use up all
-/// ids. Half of the ids are therefore reserved for policies whose states no layout has.
+/// ids. Half of the ids are therefore reserved for policies whose states have no layout yet.
 #[derive(Debug, Default)]
 pub(super) struct LayoutRegistry(Vec<StateLayout>);
 
@@ -141,7 +141,7 @@ impl LayoutRegistry {
         &self.0[id.index()]
     }
 
-    /// Returns whether all unused ids are reserved for policies whose states no layout has.
+    /// Returns whether all unused ids are reserved for policies whose states have no layout yet.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.0.len() >= Self::MAX_LAYOUTS / 2

@@ -17,7 +17,7 @@
 //! A *cell* is one of the integers that form the state of a limit. A subject is stored as an
 //! [`UnpackedEntry`] if its states do not fit: if they have more than twelve cells, a number above
 //! 2^32, a time outside the range of nearly nine years, a log or the buckets of a sliding window.
-//! The same applies if it has states of another policy.
+//! The same applies if the subject also has states of another policy.
 //!
 //! The packed form saves memory: with its fingerprint and its slot in the index, a subject takes
 //! two cache lines.
@@ -122,7 +122,7 @@ impl PackedEntry {
         }
     }
 
-    /// Returns an entry of the same layout without any used units, whose next decision is made at
+    /// Returns an entry of the same layout without any used units. Its next decision is made at
     /// `earliest` or later. Returns `None` if that time does not fit.
     pub(super) fn emptied(&self, earliest: Timestamp, base: TimeBase) -> Option<Self> {
         let mut emptied = Self::new(self.layout);

@@ -12,6 +12,9 @@
 //!          +--------+--------+--------+--------+
 //! ```
 //!
+//! The *home* of a record is the slot that its fingerprint selects. The slot that refers to the
+//! record is its home, or comes soon after it.
+//!
 //! The index is a Robin Hood hash table. It is written by hand because it takes 5 to 8 bytes for
 //! each record at every size. `hashbrown::HashTable<u32>` over the same chunks takes 6 to 12,
 //! because it doubles its size when it grows. With it, each of a million subjects would take 99.5
@@ -153,13 +156,14 @@ impl<T> Table<T> {
 
 /// The position of each fingerprint's record; see the [module](self) for its layout.
 ///
-/// *Robin Hood hashing*: slots are ordered by home, and store their distance behind it. A search
-/// ends at the first slot whose distance is smaller than that of the searched subject at this slot.
-/// A removal moves the following slots one closer to their homes, without reading any record.
+/// *Robin Hood hashing*: slots are ordered by the homes of their records, and each stores its
+/// distance from this home. A search ends at the first slot whose distance is smaller than that of
+/// the searched subject at this slot. A removal moves the following slots one closer to their
+/// homes, without reading any record.
 #[derive(Debug)]
 struct Index {
-    /// One slot for each home, followed by as many slots as the largest distance, so that searches
-    /// do not wrap around.
+    /// One slot for each home. More slots follow for records that are far from the last homes, so
+    /// that searches do not wrap around.
     slots: Box<[u32]>,
     homes: usize,
 }
@@ -175,8 +179,7 @@ impl Index {
         len > self.homes / 5 * 4
     }
 
-    /// Returns the home of `subject`, and the value of a slot there that refers to `subject` at
-    /// position 0.
+    /// Returns the home of `subject`, and the value of a slot for it, without its position.
     #[inline]
     fn home(&self, subject: Fingerprint) -> (usize, u32) {
         // A product, not a remainder, so that the number of homes need not be a power of two.

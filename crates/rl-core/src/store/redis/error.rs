@@ -15,7 +15,7 @@ use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL is not one of a Redis server.
+    /// The URL is not that of a Redis server.
     Url {
         /// The URL's scheme.
         shown: String,
@@ -131,8 +131,9 @@ pub(super) fn classify(error: RedisError) -> StoreError {
     let code = code.as_deref();
     let classified = StoreError::new(kind(&error, code)).with_detail(detail(&error, code));
     let is_refused = code.is_some_and(|code| UNAVAILABLE.contains(&code) && code != "OOM");
-    // Redis replies these codes before a script runs, or at its first write. Without memory, a
-    // script may have deleted a field before a write fails.
+    // Redis replies with these codes before a script runs, or at its first write, so nothing was
+    // changed. For `OOM` this is not certain: a script may have deleted a field before a write
+    // fails.
     if is_refused { classified.before_execution() } else { classified }
 }
 

@@ -1,4 +1,4 @@
-//! A lowest layer for tests of the layers above it.
+//! The lowest layer in tests of the layers above it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 
 type Decide = dyn Fn(PartRequest<'_>) -> Result<Decision, StoreError> + Send + Sync;
 
-/// Decides by a function, counts the decisions, and leases nothing.
+/// Decides requests with a given function, counts the decisions, and leases no units.
 #[derive(Clone)]
 pub(crate) struct TestLayer {
     decide: Arc<Decide>,

@@ -33,8 +33,8 @@ fn flood_size() -> usize {
     if std::env::var_os("RL_SOAK").is_some() { 10_000_000 } else { 40_000 }
 }
 
-/// Tests a denied subject of each algorithm. Each new subject makes one request, which leaves units
-/// or uses up its limit.
+/// Tests a denied subject under each algorithm. Each new subject makes one request. Under some
+/// policies of the new subjects, this request uses up the limit.
 #[test]
 fn a_denied_subject_stays_denied_under_a_flood() {
     for newcomers in ["9/hour", "1/hour", "1:concurrency:lease=1h", "1/hour:sliding-log"] {
@@ -157,7 +157,7 @@ fn new_subjects_without_room_share_the_limit_of_one_subject() {
     for limit in LIMITS {
         let (store, _) = store(64);
         let policy = policy(&[limit]);
-        // Each uses up its limit at once, so that no subject can be evicted.
+        // Each subject uses up its limit at once, so that none can be evicted.
         let mut granted = 0;
         for n in 0..1_500 {
             for _ in 0..7 {
@@ -213,7 +213,7 @@ fn a_flood_takes_no_more_memory_than_a_full_store() {
     }
 }
 
-/// A limit that is lowered, or leaves shadow, also judges the units that were used before.
+/// If a limit is lowered, or leaves shadow, units that were used before count too.
 #[test]
 fn a_subject_that_has_used_most_of_a_lowered_limit_is_not_evicted() {
     for before in ["1000000/hour", "10/hour:shadow", "1000000/hour:gcra"] {

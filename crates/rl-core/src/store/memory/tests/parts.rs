@@ -183,8 +183,8 @@ proptest! {
     }
 }
 
-/// All parts of a request are judged and charged at the same time. It is never before the last
-/// change of any of them.
+/// All parts of a request are judged and charged at the same time. This time is never before the
+/// last change of a part.
 #[test]
 fn a_clock_that_steps_back_gives_all_parts_one_time() {
     let (store, clock) = store(1_000);
@@ -237,7 +237,7 @@ fn a_request_with_a_newcomer_that_finds_no_room_is_charged_whole_or_not_at_all()
         .filter(|one| used(&store, Part::new(one, &policy, Cost::ZERO)) == 2)
         .collect();
     assert!(known.len() >= 64, "one for each shard");
-    // The parts have room for eight units in the shared entries.
+    // Under this policy, each shared entry has room for eight units.
     let roomy = Policy::new([Limit::per_hour(8)]).unwrap();
     let mut allowed = 0;
     for n in 0..400 {
@@ -265,8 +265,8 @@ fn consumers_of_one_shard<C: Clock>(store: &MemoryStore<C>, count: usize) -> Vec
     all.filter(|one| shard(one) == 0).take(count).collect()
 }
 
-/// Fault: the new subject dropped the expired entry of the known one, which was then reported as
-/// charged, but was not.
+/// Fault: to make room for the new subject, the store removed the expired entry of the known one.
+/// It then reported that the known subject was charged, although it was not.
 #[test]
 fn a_known_subject_is_charged_although_a_new_one_of_the_request_needs_room() {
     let (store, clock) = store(64);

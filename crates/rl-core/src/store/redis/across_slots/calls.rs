@@ -1,4 +1,4 @@
-//! The calls that each concern one slot.
+//! Calls to Redis that each concern one slot of a cluster.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,8 +19,8 @@ use crate::store::redis::shortcuts::{DenialCache, Leases, MonotonicClock, Reques
 use crate::store::redis::subject_key::{KeyedSubjectRef, SubjectKey};
 use crate::store::{Reservations, StoreFuture};
 
-/// The longest time that a command waits while some of its keys have been migrated. A refund that
-/// gave up earlier would not be repeated.
+/// The longest time for which a command waits while only some of its keys have been migrated. A
+/// refund must wait as long, because it is not repeated after a timeout.
 const LONGEST_MIGRATION: Duration = Duration::from_secs(1);
 
 /// Runs the calls to one slot. Clones share their state. A call is sent when its future is polled.

@@ -5,8 +5,8 @@
 //! * **Again, if nothing was executed**: while a server cannot be reached, a refund is repeated for
 //!   [`RETRY_FOR`] at most.
 //! * **Bounded**: at most [`MAX_RETRIES`] tasks repeat refunds.
-//! * **Counted and logged**: [`GiveBack::unreturned`] counts the charges that stay, and the log gets a
-//!   line when the first does.
+//! * **Counted and logged**: [`GiveBack::unreturned`] counts the charges that cannot be given back,
+//!   and the first of them is logged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The maximum number of tasks that repeat refunds.
 const MAX_RETRIES: usize = 4_096;
 
-/// If no charge has stayed for this time, the problem counts as solved.
+/// The problem counts as solved after this time in which every charge could be given back.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 
 /// A charge of one group that is to be given back.
@@ -52,7 +52,8 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// Returns the charge of a group beyond `kept` units; `None` if there is no such charge.
+    /// Returns the units that a group was charged beyond `kept`, as a charge to give back. Returns
+    /// `None` if there are none.
     pub(super) fn new(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<Self> {
         let units = decision.charged().saturating_sub(kept);
         (units > 0).then(|| Self {
@@ -102,8 +103,8 @@ impl<C: SlotCalls> GiveBack<C> {
         self.shared.unreturned.load(Ordering::Relaxed)
     }
 
-    /// Starts a task that refunds these charges. The returned future completes when each charge was
-    /// tried once, and the task continues without the future.
+    /// Starts a task that refunds these charges. The returned future completes after one attempt to
+    /// refund each charge. The task continues even if the future is dropped.
     pub(super) fn start(
         &self,
         owed: Vec<Owed>,
@@ -170,7 +171,7 @@ impl<C: SlotCalls> GiveBack<C> {
         }
     }
 
-    /// Counts a charge that stays until it expires.
+    /// Counts a charge that could not be given back, and so stays until it expires.
     fn failed(&self, error: &StoreError) {
         self.shared.unreturned.fetch_add(1, Ordering::Relaxed);
         if self.shared.failing.occurred() {

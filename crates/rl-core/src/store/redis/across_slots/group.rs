@@ -1,4 +1,4 @@
-//! The groups of a request, as its task owns them.
+//! The groups of a request, owned by the task that decides it.
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::store::redis::shortcuts::RequestStamp;
 use crate::store::redis::subject_key::{KeyedSubject, KeyedSubjectRef, SubjectKey};
 use crate::time::Timestamp;
 
-/// The groups in one slot, by their positions in the request.
+/// The groups in one slot, as indices into the groups of the request.
 pub(crate) type Slot = SmallVec<[usize; 4]>;
 
 /// An owned [`PartGroup`].

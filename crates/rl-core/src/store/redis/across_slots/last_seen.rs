@@ -3,16 +3,18 @@
 //! The slot that is most likely to deny the request is called first, because a denial by the first
 //! slot leaves nothing to give back. It is the slot with the scarcest part:
 //!
-//! 1. **As last seen**: the part with the smallest share of a limit remaining, when this process last
-//!    saw its counters. A part that was not seen counts as unused.
-//! 2. **By rate**: of equal shares, the part with the fewest units per second. A key precedes the
-//!    fleet. A charge of the key that is given back can deny only requests of this key, while a
-//!    charge of the fleet can deny any request.
+//! 1. **As last seen**: the part that had the smallest share of a limit remaining when this process
+//! last saw its counters. A part that this process has not seen counts as unused. 2. **By rate**:
+//! of equal shares, the part with the fewest units per second. For example, the part of an API key
+//! precedes the part of the whole fleet. Until a charge is given back, it can deny other requests.
+//! A charge of the key can deny only requests with this key, while a charge of the fleet can deny
+//! every request.
 //!
-//! If all parts were last seen with half of their limits remaining, all slots are called at once.
+//! If all parts were last seen with more than half of their limits remaining, all slots are called
+//! at once.
 //!
 //! The order affects only the number of calls and of charges that are given back, never a decision.
-//! The table may therefore be small, and forget.
+//! The table may therefore be small, and lose entries.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +31,7 @@ const ENTRIES: usize = 8_192;
 /// The bits of an entry that contain the share; the others identify the subject.
 const SHARE: u64 = 0xffff;
 
-/// The share of a part that was not seen: all of it remains.
+/// The share for a part that this process has not seen: the whole limit remains.
 const UNUSED: u64 = SHARE;
 
 /// The positions of the slots that are called at once.
@@ -37,8 +39,8 @@ type Stage = SmallVec<[usize; 4]>;
 
 /// The scarcity of subjects, as this process has last seen it.
 pub(super) struct LastSeen {
-    /// For each subject that was seen, 48 bits of its key and the share that remained. An entry is
-    /// overwritten by another subject with the same place.
+    /// For each subject that was seen, 48 bits of its key and the share that remained. Another
+    /// subject with the same index overwrites the entry.
     entries: Box<[AtomicU64]>,
 }
 

@@ -17,8 +17,8 @@
 //!
 //! * **Never above a limit**: a part is charged only by its own script, which checks the limits. A
 //!   charge is given back once, by its exact units and time.
-//! * **A cancelled request** leaves no charge of some of its parts: the calls run in a task of their
-//!   own, which completes them or gives them back.
+//! * **A cancelled request** is charged for all of its parts or for none. Its calls run in a task
+//!   of their own, which completes the charges or gives them back.
 //! * **A slot that fails** after the request is denied does not change the denial.
 //!
 //! `DESIGN.md` states the bounds, and proves them.
@@ -82,8 +82,8 @@ impl<C: SlotCalls> AcrossSlots<C> {
         self.shared.give_back.unreturned()
     }
 
-    /// Decides a request. `slots` contains each group once, and `stamps` has an entry for each
-    /// group.
+    /// Decides a request. Each slot lists the indices of its groups, and each group is in exactly
+    /// one slot. `stamps` has an entry for each group.
     pub(super) fn decide(
         &self,
         groups: &[PartGroup<'_, SubjectKey>],
@@ -129,7 +129,8 @@ impl<C: SlotCalls> Request<C> {
         let _ = reply.send(decided.map(|decided| self.finish(decided)));
     }
 
-    /// Calls all slots at once. Such a request denies nothing that another slot has charged.
+    /// Calls all slots at once. Neither a peek nor a charge without a check is denied, so there is
+    /// nothing to give back.
     async fn call_all(&self) -> Result<Decided, StoreError> {
         let mut decided = vec![None; self.groups.len()];
         let all: Vec<usize> = (0..self.slots.len()).collect();
@@ -203,7 +204,7 @@ impl<C: SlotCalls> Request<C> {
         })
     }
 
-    /// Returns the largest number of units that all groups so far can be charged.
+    /// Returns the largest number of units that all groups decided so far can be charged.
     fn common_units(&self, decided: &Decided) -> u64 {
         let enforced = self.groups.iter().zip(decided).filter(|(group, _)| !group.is_shadow);
         let charged = enforced.filter_map(|(group, decision)| {
@@ -213,8 +214,8 @@ impl<C: SlotCalls> Request<C> {
         charged.min().unwrap_or(u64::MAX)
     }
 
-    /// Denies the request: gives back what was charged, and replaces the decisions of the slots that
-    /// do not deny by their present status.
+    /// Denies the request. Gives back the charges of the slots that do not deny it, and replaces
+    /// their decisions by their present status.
     async fn deny(&self, mut decided: Decided) -> Decided {
         let others: Vec<usize> = (0..self.slots.len())
             .filter(|slot| !self.denies(&self.slots[*slot], &decided))
@@ -242,7 +243,8 @@ impl<C: SlotCalls> Request<C> {
         decided
     }
 
-    /// Reduces the charges of a check up to the cost to the number of units that all groups grant.
+    /// Completes a [`Mode::CheckUpTo`]: reduces each charge to the number of units that all groups
+    /// grant.
     async fn reduce_to_common_units(&self, mut decided: Decided) -> Decided {
         let common = self.common_units(&decided);
         let has_excess = |slot: &usize| {
@@ -288,7 +290,7 @@ impl<C: SlotCalls> Request<C> {
     }
 
     /// Starts to give back the charges of these slots, except `kept` units of each group. The
-    /// returned future completes when each charge was tried once.
+    /// returned future completes after one attempt to refund each charge.
     fn give_back(
         &self,
         slots: &[usize],

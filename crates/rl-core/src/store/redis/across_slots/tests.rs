@@ -1,4 +1,5 @@
-//! Requests across slots, on slots in memory that fail and delay at random.
+//! Tests of requests across slots. The slots are stores in memory whose calls are delayed and fail
+//! at random.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -68,7 +69,8 @@ impl TestSlots {
         }
     }
 
-    /// Delays, runs `execute`, and fails at random: before it, or after it, when the reply is lost.
+    /// Runs `execute` after a random delay. At random, fails without running it, or fails after it
+    /// as if the reply were lost.
     async fn call<T>(
         &self,
         execute: impl Future<Output = Result<T, StoreError>>,
@@ -148,7 +150,7 @@ impl SlotCalls for TestSlots {
             let refund =
                 crate::store::Refund { namespace, subject, policy, charged, units, of, uncharged };
             let execute = async { this.stores[slot_of(subject)].refund(refund).await };
-            // A refund whose reply is lost was executed, so no unit stays.
+            // A refund whose reply is lost was executed, so no unit stays charged.
             this.call(execute, |_, ()| {}).await.map(|()| Vec::new())
         })
     }
@@ -196,7 +198,7 @@ impl Fixture {
         std::mem::take(&mut self.slots.state().calls)
     }
 
-    /// Waits until all charges are given back, and for longer than refunds are repeated.
+    /// Waits for longer than refunds are repeated, so that none is pending.
     async fn quiet(&self) {
         for _ in 0..300 {
             tokio::time::advance(Duration::from_millis(50)).await;
@@ -237,7 +239,7 @@ async fn a_denial_by_the_scarcest_part_charges_no_other_part() {
 async fn a_denial_by_a_later_part_gives_back_the_earlier_charges() {
     let fixture = Fixture::new(2, 0);
     let (key, fleet) = (part("1-key", 2, 1), part("0-fleet", 3, 1));
-    // Requests of other keys use up the fleet's limit. This process has not seen it since.
+    // Another process uses up the fleet's limit. This process has not seen the limit since.
     let other =
         Fixture { slots: fixture.slots.clone(), across: AcrossSlots::new(fixture.slots.clone()) };
     let user = part("2-user", 9, 3);

@@ -24,7 +24,8 @@ impl FanOut {
         Self { callers: batch.calls.into_iter(), reply: Arc::new(reply), completed: 0 }
     }
 
-    /// Returns whether the server would be idle while all callers are woken at once.
+    /// Returns whether the callers should be woken in two steps. If all of them were woken at once,
+    /// the server would be idle meanwhile.
     pub(super) fn is_large(&self) -> bool {
         self.callers.len() >= LARGE
     }

@@ -20,7 +20,8 @@ const MAX_IN_FLIGHT: usize = 4;
 /// four groups, a request waits for about two round trips at most.
 const GROUPS_PER_CALL: usize = 4;
 
-/// The bounds on the size and the number of shared calls.
+/// The bounds on the size and the number of *shared calls*: script calls for several subjects of
+/// one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchLimits {
     /// The largest number of subjects in a call.

@@ -27,7 +27,7 @@ pub(crate) enum Servers {
     Cluster(Vec<String>),
 }
 
-/// Servers to which a store has tried to connect.
+/// The servers of a store after the first attempt to connect.
 pub(super) struct Connected {
     pub(super) router: Router,
     /// The result of the first attempt.

@@ -18,7 +18,8 @@ const FIRST_DELAY: Duration = Duration::from_millis(25);
 /// after the server has come back.
 const LONGEST_DELAY: Duration = Duration::from_millis(200);
 
-/// The longest delay while a server refuses the service. Only an operator can end that condition.
+/// The longest delay while a server refuses the service. It is longer, because only an operator can
+/// end that condition.
 const LONGEST_DELAY_REFUSED: Duration = Duration::from_millis(500);
 
 /// The time for which a refusal is reported to callers that would have to wait for a connection.

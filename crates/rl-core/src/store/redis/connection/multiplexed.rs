@@ -126,8 +126,8 @@ impl Connection {
     ) -> RedisResult<Vec<u8>> {
         let bytes =
             keys.iter().map(String::len).chain(arguments.iter().map(Vec::len)).sum::<usize>();
-        // Besides the keys and arguments there are three more, with up to 64 bytes together: the
-        // command's name, the hash, and the number of keys.
+        // The command's name, the hash, and the number of keys are three more arguments, with up to
+        // 64 bytes together.
         let mut call = redis::Cmd::with_capacity(3 + keys.len() + arguments.len(), 64 + bytes);
         call.arg("EVALSHA").arg(script.sha()).arg(keys.len()).arg(keys);
         for argument in arguments {

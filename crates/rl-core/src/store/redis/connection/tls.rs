@@ -196,8 +196,9 @@ impl TlsClient {
             StoreError::new(FailureKind::Untrusted)
                 .with_detail("the host name is not valid in a certificate")
         })?;
-        // A server that requires a client certificate only closes the connection. The resolver
-        // records the server's request for a certificate, so that the error can name the reason.
+        // A server that requires a client certificate and gets none only closes the connection. The
+        // resolver records the server's request for a certificate, so that the error can name the
+        // reason.
         let has_no_certificate = Arc::new(AtomicBool::new(false));
         let mut tls = ClientConfig::clone(&self.config);
         tls.client_auth_cert_resolver = Arc::new(ObservedResolver {

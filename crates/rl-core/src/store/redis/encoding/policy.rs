@@ -29,14 +29,14 @@ pub(crate) const VERSION: u8 = 4;
 /// 100 µs.
 pub(crate) const MAX_SUBJECTS: usize = 32;
 
-/// The largest sum of the weights (`policy::weight`) of the limits of all subjects in one script
-/// call.
+/// The maximum weight of one script call: the sum of `policy::weight` over the limits of all its
+/// subjects.
 const MAX_WEIGHT_PER_CALL: u64 = 2048;
 
 /// The bit of a tag for a limit that counts requests.
 const REQUESTS: u8 = 0x08;
 
-/// The data of a policy that scripts, and the parser of their replies, need.
+/// The form in which a policy is sent to scripts, and with which their replies are decoded.
 ///
 /// It is built for each call. That takes a fraction of a microsecond, so it is not cached.
 #[derive(Debug)]

@@ -225,8 +225,9 @@ impl FinalState {
 }
 
 impl States {
-    /// Returns the decision of a call that needs `required` units of each limit. It contains the
-    /// time of the script's reply, with which a refund identifies the charge.
+    /// Returns the decision of one call of the script. The call needs `required(i)` units of the
+    /// limit at index `i`. The decision contains the time of the script's reply, because a refund
+    /// identifies the charge by this time.
     fn decision(
         &self,
         policy: &Policy,

@@ -38,7 +38,8 @@ struct Reader<'a> {
     calls: u16,
 }
 
-/// The reason why a reply is rejected, or `None` if its length is wrong.
+/// Describes the part of a reply for which the reply is rejected. `None` means that its length is
+/// wrong.
 type Refusal = Option<&'static str>;
 
 impl<'a> Reader<'a> {

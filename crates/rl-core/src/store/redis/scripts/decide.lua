@@ -15,7 +15,7 @@
 --
 -- Returns   for several calls of one cost, if no limit is in shadow:
 --             1 byte   1
---             1 byte   healed: the number of keys without expiry that were given one
+--             1 byte   healed: the number of keys that had lost their expiry
 --             2 bytes  the number of allowed calls; these are the first ones
 --             and the states after the last call, as below
 --           otherwise:

@@ -1,5 +1,6 @@
 -- One part of a request: its limits are evaluated and charged apart from those of the other parts.
--- This file is the end of the body of the function that reads a part (see parts.lua).
+-- This file is the last piece of the function `read_part`, which parts.rs puts together and
+-- parts.lua calls.
 --
 -- ARGV      shape, plan and format of the part. The plan is that of decide.lua, for one call
 --
@@ -15,8 +16,8 @@ local part = {
   available = available_units,
 }
 
--- Charges the granted units. The time at which a log has the units that a denied call lacks is
--- computed for `required` units. Returns the reply of the part.
+-- Charges the granted units. If the request is denied, each log computes the time at which
+-- `required` units will be available. Returns the reply of the part.
 function part.charge(granted, required)
   local uncharged = charge_limits(granted, 1, required)
   local states = reply_states()

@@ -22,7 +22,7 @@
 --
 -- Returns  if all calls of all subjects are allowed, the stored states, one after the other.
 --          Otherwise a byte, 1, and for each subject:
---            1 byte   healed: the number of its keys without expiry that were given one
+--            1 byte   healed: the number of its keys that had lost their expiry
 --            2 bytes  the number of its allowed calls; 65535, without anything more, if the subject
 --                     was not decided. Its state is unchanged, and the client sends it again in a
 --                     call of its own

@@ -96,8 +96,8 @@ fn readable_owner(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// Checks that no key of one owner is a key of another, and that each key of entries belongs to
-    /// one log.
+    /// Checks that two owners have different keys, and that two logs have different keys for their
+    /// entries.
     #[test]
     fn packed_keys_and_rings_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
@@ -119,8 +119,8 @@ proptest! {
         prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN);
     }
 
-    /// Checks that no key with the tag of a group is a key of another owner, or a key without
-    /// groups.
+    /// Checks keys that contain the tag of a slot group: two owners have different keys, and none
+    /// equals a key without such a tag.
     #[test]
     fn keys_of_groups_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
@@ -143,8 +143,8 @@ proptest! {
         prop_assert!(reservations(&key).len() <= MAX_KEY_LEN, "{}", key);
     }
 
-    /// Checks that no counter of one owner is a packed key, or a counter of another owner, for any
-    /// periods.
+    /// Checks that counters of different owners or periods have different keys, and that none of
+    /// these keys is a packed key.
     #[test]
     fn readable_keys_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
@@ -166,8 +166,8 @@ proptest! {
         }
     }
 
-    /// Checks that an id that equals a part of another key, escaped or not, does not make the same
-    /// key.
+    /// Checks that subjects have different keys even if the id of one imitates a part of the
+    /// other's key.
     #[test]
     fn no_id_imitates_the_key_of_another_subject(one in (any_namespace(), any_subject())) {
         let (namespace, subject) = &one;
@@ -190,7 +190,7 @@ proptest! {
         }
     }
 
-    /// Checks that a text that is divided into realm and id at two places gives different keys.
+    /// Checks that keys are different if one text is divided into realm and id at different places.
     #[test]
     fn parts_do_not_run_together(text in "[a|:~%{}]{0,12}", one in 0..=12_usize, two in 0..=12_usize) {
         let (one, two) = (one.min(text.len()), two.min(text.len()));

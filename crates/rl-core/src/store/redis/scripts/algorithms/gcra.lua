@@ -8,18 +8,19 @@
 --@ constants period max burst
 
 --@ helpers
--- Returns the available units if the arrival time is `ahead` µs and a fraction from now. It is
--- called if `ahead` * max is at least 2^52.
+-- Returns the available units. The arrival time is `ahead` µs plus `fraction` / `max` µs after now.
+-- Called only if ahead * max + fraction is at least 2^52. Smaller values need no loop (see
+-- `available` below).
 local function gcra_available(ahead, fraction, period, max, burst)
   local floor = math.floor
-  -- Returns whether the time of `units` is at least `ahead` and the fraction.
+  -- Returns whether this number of units takes at least the time until the arrival time.
   local function covers(units)
     local fractions = units * (period % max)
     local whole, rest = units * floor(period / max) + floor(fractions / max), fractions % max
     return whole > ahead or (whole == ahead and rest >= fraction)
   end
-  -- Find the smallest number of units whose time covers `ahead`. It is near the quotient, which may
-  -- be rounded.
+  -- Find the smallest number of units that covers this time. It is near the quotient, which may be
+  -- rounded.
   local used = floor(ahead / period * max)
   if used > burst + 2 then return 0 end
   while used > 0 and covers(used - 1) do used = used - 1 end

@@ -163,8 +163,8 @@ local function log_find(slot, when)
   if time == when then return block, bytes, index, held end
 end
 
--- Stores the newest entries, `bytes`, after a refund from one of them. Returns false if the stored
--- blocks are damaged.
+-- Stores the newest entries after a refund from one of them. `bytes` are the entries that are left.
+-- Returns false if the stored blocks are damaged.
 local function log_lower_tail(slot, log, bytes)
   if bytes ~= '' then
     log.tail = bytes
@@ -222,8 +222,8 @@ local function log_lower_block(slot, log, index, bytes, units, is_shorter)
   log_write(slot, log, name, bytes)
 end
 
--- Finds the entry that must expire for `units` units to become free, beginning at the index `from`.
--- Returns its time, or nil and the units that are still missing.
+-- Adds up the units of the entries from the index `from` on, until the sum is at least `units`.
+-- Returns the time of the last of these entries, or nil and the units that are still missing.
 local function log_leave(bytes, from, units)
   local last = #bytes / ENTRY
   -- Read 32 entries at a time, because the first ones are usually enough.
@@ -238,8 +238,9 @@ local function log_leave(bytes, from, units)
   return nil, units
 end
 
--- Returns the time of the entry that must expire for `units` units to become free. If blocks are
--- damaged, returns the time of the newest entry.
+-- Finds the oldest entries that have `units` units together. Returns the time of the newest of
+-- them: when it expires, the units are free. If blocks are damaged, returns the time of the newest
+-- entry.
 local function log_leaves_with(slot, log, units)
   local sealed, time = slot[6], nil
   if sealed == 0 then return log_leave(log.tail, slot[5], units) or slot[4] end
@@ -398,7 +399,7 @@ local sliding_log = {
 
   lasts = function(slot) return slot[2] == 0 and 0 or slot[4] + slot.period - now end,
 
-  -- Returns the number of the `units` charged at `when` that still count.
+  -- Returns how many of the `units` charged at `when` still count.
   held = function(slot, units, when)
     local _, _, _, held = log_find(slot, when)
     return min(units, held or 0)

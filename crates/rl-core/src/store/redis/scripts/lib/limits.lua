@@ -5,15 +5,15 @@
 -- Sets  mode, cost, times, least: the numbers of the plan
 --       in each slot: max, in_shadow, counts_requests
 local mode, shadow, requests, cost, times, least, next_number = struct.unpack('>BI2I2I7I2I2', plan)
--- In the plan, the constants follow the length of a stored state.
+-- The two bytes at `next_number` are the length of a stored state. The constants come after them.
 read_constants(next_number + 2)
 local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end
 for i, slot in ipairs(slots) do
   slot.in_shadow, slot.counts_requests = has(shadow, i), has(requests, i)
 end
 
--- Returns the units that all enforced limits grant, and the number of calls of this cost that all
--- limits grant.
+-- Returns two numbers: how many units every enforced limit can grant, and how many calls of this
+-- cost every limit can grant, including those in shadow.
 local function available_units()
   local available, calls = MAX_UNITS + 1, times
   for _, slot in ipairs(slots) do
@@ -26,8 +26,8 @@ local function available_units()
   return available, calls
 end
 
--- Charges the granted units of `calls` calls. The time at which a log has the units that a denied
--- call lacks is computed for `required` units. Returns the set of limits in shadow that were not
+-- Charges the granted units of `calls` calls. For a denied call, each log computes the time at
+-- which `required` units will be available. Returns the set of limits in shadow that were not
 -- charged.
 local function charge_limits(granted, calls, required)
   local uncharged = 0
@@ -43,8 +43,8 @@ local function charge_limits(granted, calls, required)
   return uncharged
 end
 
--- Stores the states if a call was granted. Returns the number of keys without expiry that were
--- given one.
+-- Stores the states if a call was granted. Gives an expiry to keys that are not written and have
+-- lost it. Returns the number of these keys.
 local function save_or_heal(any_granted)
   local healed = 0
   if any_granted then

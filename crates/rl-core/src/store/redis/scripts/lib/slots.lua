@@ -86,7 +86,7 @@ local function read_code(bytes)
   return read, at
 end
 
--- Returns the number of bytes that `number` needs, or `bytes` if it needs fewer.
+-- Returns the number of bytes that `number` needs, but at least `bytes`.
 local function bytes_of(number, bytes)
   local most = 256 ^ bytes
   while number >= most do bytes, most = bytes + 1, most * 256 end
@@ -114,7 +114,7 @@ local function format_of(all, width)
   return table.concat(formats)
 end
 
--- Returns a string of older buckets with `size` bytes each, from one with `old_size` bytes each. If
+-- Converts a string of older buckets from `old_size` bytes for each bucket to `size` bytes. If
 -- `size` is smaller, the units of each bucket must fit.
 local function resized(older, old_size, size)
   if size == old_size then return older end
@@ -229,7 +229,7 @@ local function lifetime()
   return max_of(1, ceil((now + lasts - clock) / 1000)) + linger
 end
 
--- Returns the number of bytes that each older bucket of a slot needs, or `bytes` if it needs fewer.
+-- Returns the number of bytes that the largest older bucket of a slot needs, but at least `bytes`.
 local function bytes_of_buckets(slot, bytes)
   local older = slot[5]
   local units = { struct.unpack('>' .. string.rep('I' .. bucket_size, #older / bucket_size), older) }
@@ -239,8 +239,8 @@ local function bytes_of_buckets(slot, bytes)
 end
 
 -- Returns the stored form of the states of these slots. `code` is the part of their shape after the
--- width. `least` is the least number of bytes of an older bucket. Without it, each is read, which
--- takes long.
+-- width. An older bucket gets at least `least` bytes. Without `least`, this number is computed from
+-- all buckets, which takes long.
 local function pack(all, code, least)
   local width, values = string.byte(shape, 2), { now }
   for _, slot in ipairs(all) do
@@ -271,8 +271,8 @@ end
 
 -- Stores the states, together with the foreign states that still count.
 local function save()
-  -- Beside foreign states the width is not reduced: they have many buckets, and the fast path
-  -- cannot read the value in any case.
+  -- If there are foreign states, the width is not reduced. These states may have many buckets, and
+  -- the fast path cannot read the value in any case.
   local all, code, least = slots, string.sub(shape, 3), nil
   if #foreign > 0 then
     all, code, least = {}, '', bucket_size

@@ -115,8 +115,8 @@ impl<S: Layer> UnitReturner<S> {
         let _ = self.empty_all(due, is_due).await;
     }
 
-    /// Gives the units of these subjects back to the server. Skips a subject whose units are no
-    /// longer due when its refill lock is free.
+    /// Gives the units of these subjects back to the server. Waits for the refill lock of each
+    /// subject, and then skips the subject if its units are no longer due.
     async fn empty_all(
         &self,
         subjects: Vec<KeyedSubject>,
