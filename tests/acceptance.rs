@@ -75,14 +75,15 @@ fn is_test(module: &str, name: &str) -> bool {
         return false;
     };
     let before = &text[..at];
-    // The attributes of a function are between the end of the item before it and the function.
+    // The attributes of a function come after the last empty line before it.
     let attributes = before.rsplit("\n\n").next().unwrap_or_default();
     let is_attributed =
         ["#[test]", "::test]", "::test("].iter().any(|attribute| attributes.contains(attribute));
     is_attributed || is_in_macro(before, "proptest! {") || is_listed(&file, name)
 }
 
-/// Returns whether a macro was opened at the left margin and is not closed yet.
+/// Returns whether `before` opens a macro with `opening` and does not close it. The closing brace
+/// has the same indentation as `opening`.
 fn is_in_macro(before: &str, opening: &str) -> bool {
     let Some(at) = before.rfind(opening) else {
         return false;
@@ -91,7 +92,8 @@ fn is_in_macro(before: &str, opening: &str) -> bool {
     !before[at..].contains(&format!("\n{margin}}}\n"))
 }
 
-/// Returns whether the parent module makes a test of the function for each adapter.
+/// Returns whether the macro `contract!` of the parent module lists the function, which makes it a
+/// test for each adapter.
 fn is_listed(file: &Path, name: &str) -> bool {
     let parent = file.with_file_name("mod.rs");
     let text = fs::read_to_string(parent).unwrap_or_default();

@@ -12,7 +12,8 @@ use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{Cost, Decision, Limit, MemoryStore, Policy, RedisStore, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
-/// A limit of each kind. If the algorithm has a rate, the rate is not a whole number.
+/// A limit of each kind. Where the algorithm has a rate, the units per second are not a whole
+/// number.
 const LIMITS: [&str; 9] = [
     "7/minute",
     "7/minute:clock",
@@ -57,7 +58,7 @@ impl Tested {
         self.decide(Mode::Check, 1).await.is_allowed()
     }
 
-    /// Makes requests of one unit until one is denied. Returns how many were allowed.
+    /// Makes requests of one unit until one is denied. Returns the number of allowed requests.
     async fn exhaust(&self) -> u64 {
         let mut passed = 0;
         while self.passes().await {
@@ -74,7 +75,7 @@ impl Tested {
     }
 }
 
-/// Runs a test for every limit on every store. Each run has a clock of its own.
+/// Runs a test for every limit on every store. Each run has its own clock.
 async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> F) {
     let server = RedisServer::start();
     for text in limits {
@@ -95,7 +96,7 @@ async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> 
 #[tokio::test]
 async fn a_wait_is_exact_to_the_microsecond_under_every_algorithm() {
     each(&LIMITS, |tested| async move {
-        // Some units are used now and some later, so that they do not all expire at the same time.
+        // Units are used at two different times, so that they do not all expire at the same time.
         tested.decide(Mode::Check, 3).await;
         tested.clock.advance(Duration::from_micros(9_123_457));
         tested.exhaust().await;
@@ -165,8 +166,7 @@ async fn two_bursts_at_an_edge_pass_a_window_on_the_clock_and_not_one_that_slide
         ("240/hour:clock", 440),
         ("240/hour:sliding-window:precision=minute", 240),
         ("240/hour:sliding-log", 240),
-        // A minute into the hour, 200 × 59 / 60 units of the previous hour still count, rounded
-        // down.
+        // At 7:01, 200 × 59 / 60 units of the previous hour still count, rounded down.
         ("240/hour:sliding-window-counter", 200 + 240 - 196),
     ];
     for (limit, expected) in limits {
@@ -206,8 +206,8 @@ impl InMemory {
 }
 
 proptest! {
-    /// A sliding window allows only requests that an exact log of the same period allows. It denies
-    /// only requests that a log with a period longer by one bucket denies.
+    /// A sliding window allows a request only if an exact log of the same period allows it. It
+    /// denies a request only if a log denies it whose period is longer by one bucket.
     #[test]
     fn a_sliding_window_is_a_log_but_for_one_bucket(
         max in 1..30_u64, period in 1..60_u64, precision in 1..60_u64,
@@ -230,8 +230,8 @@ proptest! {
         }
     }
 
-    /// A counter allows only requests that an exact log with twice the limit allows. It denies only
-    /// requests that an exact log of two periods denies.
+    /// A counter allows a request only if an exact log with twice the limit allows it. It denies a
+    /// request only if an exact log with twice the period denies it.
     #[test]
     fn a_sliding_window_counter_stays_within_its_error(
         max in 1..30_u64, period in 1..60_u64,

@@ -1,6 +1,6 @@
-//! The minimum load that a local Redis must handle. The bounds are those of earlier systems, at
-//! least ten times below the results of `rl-bench`. Where a busy machine could affect the result,
-//! there are several attempts, of which one must succeed.
+//! The minimum load that a local Redis must handle. The bounds are those of earlier systems. The
+//! results of `rl-bench` are at least ten times better. Where a busy machine could affect a result,
+//! there are several attempts, and one of them must succeed.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rl_core::{Limit, Origin, Period, RateLimiter, Subject};
 use rl_tests::{Bystander, RedisServer};
 use tokio::time::Instant;
 
-/// The number of attempts before a bound counts as missed.
+/// The number of attempts to reach a bound.
 const TRIES: usize = 20;
 
 /// Returns a limiter with six periods whose limits are never reached.

@@ -12,8 +12,8 @@ use super::*;
 /// The number of calls for each limit and store.
 const CALLS: usize = 300;
 
-/// Returns for each call the time that passes before it, and its cost. Most pauses are very short,
-/// and some are long.
+/// Returns the pause before each call, and the cost of the call. Most pauses are very short, and
+/// some are long.
 fn traffic() -> Vec<(u64, u64)> {
     let pause = prop_oneof![
         6 => 0..2_000_000_u64,
@@ -25,8 +25,8 @@ fn traffic() -> Vec<(u64, u64)> {
     calls.new_tree(&mut runner).unwrap().current()
 }
 
-/// Returns the maximum number of units that may be granted in any span of `micros`, for spans up to
-/// a period.
+/// Returns the maximum number of units that the limit may grant in a span of `micros`. The span
+/// must not be longer than the period.
 fn guarantee(limit: Limit, micros: u64) -> u64 {
     let (max, period) = (limit.max(), limit.period().as_micros());
     let accrued = (u128::from(micros) * u128::from(max)).div_ceil(u128::from(period));
@@ -94,8 +94,8 @@ async fn a_peek_changes_no_byte_under_any_algorithm() {
     }
 }
 
-/// In memory there are no bytes to compare. A store that was peeked at is compared with another
-/// store that was not: their decisions must be equal.
+/// The bytes of a memory store cannot be compared. Instead, a store that was peeked at and a store
+/// that was not must make equal decisions.
 #[tokio::test]
 async fn a_peek_changes_no_decision_in_memory_under_any_algorithm() {
     for text in LIMITS {
@@ -155,8 +155,8 @@ async fn every_key_has_an_expiry_after_every_step_under_every_algorithm() {
     }
 }
 
-/// Four of seven units are used. The remaining units follow a change of the limit, while other
-/// limits are added and removed.
+/// Four of seven units are used. They stay used while the limit changes, and while other limits are
+/// added and removed.
 #[tokio::test]
 async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
     each(&LIMITS, |mut tested| async move {
@@ -177,8 +177,8 @@ async fn a_change_of_policy_keeps_what_was_used_under_every_algorithm() {
         tested.policy = alone;
         assert_eq!(used(&tested.decide(Mode::Peek, 0).await), 5, "{limit}");
 
-        // The max is raised, and set back. If an algorithm stores its rate as a share of time, the
-        // share is preserved instead.
+        // The max is raised, and set back. Some algorithms store the used units as a share of the
+        // capacity. They keep the share while the max is raised.
         let is_share = matches!(
             limit.algorithm(),
             Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: rl_core::Refill::Greedy, .. }

@@ -46,13 +46,13 @@ impl Crate {
         Self { files: files.map(|file| (file.place.clone(), file)).collect() }
     }
 
-    /// Returns for each file the set of files that its code uses.
+    /// Returns for each file the other files that its code uses.
     fn arrows(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let arrows = self.files.values().map(|file| {
             let used = file.used.iter().filter_map(|path| self.resolve(&file.place, path, 0));
             let used = used.filter(|used| *used != file.path);
-            // `Type::builder` refers to the builder, and the builder to its type, so the two files
-            // count as one.
+            // A builder and its type use each other, because of `Type::builder`. The two files
+            // therefore count as one.
             let builder = file.path.replace("/mod.rs", "/builder.rs");
             let used: BTreeSet<&str> = used.filter(|used| *used != builder).collect();
             (&*file.path, used)
@@ -130,7 +130,7 @@ impl Crate {
     /// Returns the path of the file that defines the item to which `path` refers in the file at
     /// `place`.
     fn resolve(&self, place: &[String], path: &[String], depth: usize) -> Option<&str> {
-        // A glob import that includes itself would never end.
+        // Glob imports that include each other would never end.
         if depth > 8 {
             return None;
         }

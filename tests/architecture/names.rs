@@ -56,7 +56,7 @@ fn documentation(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// Words with the ending of a verb that are not verbs, at the beginning of a sentence.
+/// Words that begin sentences and end in `s`, but are not verbs.
 const NO_VERBS: [&str; 16] = [
     "As",
     "Always",

@@ -35,7 +35,7 @@ fn is_hidden(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Returns code on one line, with the spacing of rustfmt as far as signatures need it.
+/// Returns code on one line. The spaces in signatures are as rustfmt writes them.
 fn text(code: &impl ToTokens) -> String {
     let mut text = code.to_token_stream().to_string();
     for (from, to) in [
@@ -128,7 +128,8 @@ impl<'a> Interface<'a> {
         }
     }
 
-    /// Adds an item. If `path` is the path of the item's module, the item is added below it.
+    /// Adds an item. `path` is the path of its module, or the path under which a `pub use` exports
+    /// the item.
     fn item(&mut self, file: &'a str, item: &Item, path: &str) {
         let (name, visibility, attributes) = match item {
             Item::Const(item) => (&item.ident, &item.vis, &item.attrs),

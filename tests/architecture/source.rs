@@ -17,9 +17,8 @@ pub(super) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// Returns all files below `folder` with this ending, as paths from the root. Build output is
-/// omitted. The fuzz targets are omitted too, because they are a workspace of their own whose
-/// sources have no `main`.
+/// Returns all files below `folder` with this ending, as paths from the root. Omits build output.
+/// Also omits the fuzz targets, which are a separate workspace, and whose sources have no `main`.
 pub(super) fn files(folder: &str, ending: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![top().join(folder)];
@@ -91,7 +90,8 @@ fn without_tests(text: &str) -> &str {
     &text[..tests.unwrap_or(text.len())]
 }
 
-/// Returns all modules of a package, starting from the files that are compiled on their own.
+/// Returns all modules of a package. The search starts from the roots of its libraries, programs
+/// and tests.
 pub(super) fn modules(package: &str) -> Vec<Module> {
     let is_tests = package == "tests";
     let roots = files(package, ".rs").into_iter().filter(|file| {
@@ -175,7 +175,7 @@ pub(super) fn crate_paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, root) in code.match_indices("crate::") {
         let is_word = code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        // `$crate::` and `my_crate::` are paths of other crates.
+        // `$crate::` and `my_crate::` do not refer to this crate.
         if !is_word && !code[..at].ends_with('$') {
             tree(&code[at + root.len()..], "", &mut paths);
         }
@@ -193,8 +193,7 @@ fn tree<'a>(code: &'a str, prefix: &str, paths: &mut Vec<String>) -> &'a str {
                 return rest.get(1..).unwrap_or_default();
             }
             let after = tree(rest, prefix, paths);
-            // Text that is not a path, such as `as` with another name, belongs to the previous
-            // entry.
+            // Text after a path, such as `as` with another name, is skipped.
             let skip = after.find([',', '}']).unwrap_or(after.len());
             rest = &after[skip..];
         }

@@ -5,12 +5,13 @@ use std::error::Error;
 
 use rl_core::{Limit, ParseLimitError, Period, Policy};
 
-/// An algorithm, with a limit that 17 requests do not use up.
+/// An algorithm, and a limit under it. The limit allows more than 17 requests, so that measuring
+/// the coalescing does not use it up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Algorithm {
     pub(crate) name: &'static str,
     pub(crate) limit: &'static str,
-    /// Whether it is one of the six algorithms that are also measured together in one policy.
+    /// Whether the row `SIX_KINDS` contains this algorithm.
     mixed: bool,
     /// Whether a request holds its unit until the request ends. Such a limit has no window, and so
     /// no window edge.
@@ -43,8 +44,8 @@ pub(crate) const ALGORITHMS: &[Algorithm] = &[
     held("concurrency", "20:concurrency"),
 ];
 
-/// The limits whose decisions on the same requests are drawn. Each has the name of its picture,
-/// which is also its heading in `ALGORITHMS.md`.
+/// The pictures that show the decisions on the same requests: the name of each picture, and the
+/// limit that decides. The name is also the heading in `ALGORITHMS.md`.
 pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("fixed-window", "10/minute"),
     ("sliding-log", "10/minute:sliding-log"),
@@ -54,17 +55,18 @@ pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("gcra", "10/minute:gcra:burst=3"),
 ];
 
-/// The limit that is drawn for requests that take some time.
+/// The name and the limit of the picture of requests that take some time.
 pub(crate) const CONCURRENCY: (&str, &str) = ("concurrency", "4:concurrency");
 
-/// Returns the limit with another `max`. A burst or a capacity is changed accordingly.
+/// Returns the limit with another `max`. If the text contains no burst or capacity, these equal
+/// `max`.
 pub(crate) fn with_max(limit: &str, max: u64) -> String {
     let rest = limit.trim_start_matches(|c: char| c.is_ascii_digit());
     format!("{max}{rest}")
 }
 
-/// The rows with which other rows are compared: `ONE_WINDOW` for one limit, `SIX_WINDOWS` for
-/// several.
+/// The rows with which the others are compared: rows of one limit with `ONE_WINDOW`, rows of
+/// several limits with `SIX_WINDOWS`.
 pub(crate) const ONE_WINDOW: &str = "fixed window";
 pub(crate) const SIX_WINDOWS: &str = "six fixed windows";
 /// The row of six limits, each under a different algorithm.
@@ -118,13 +120,13 @@ impl Row {
         if self.limits.len() == 1 { ONE_WINDOW } else { SIX_WINDOWS }
     }
 
-    /// Returns a policy whose limits are never used up in a measurement.
+    /// Returns a policy of the row's limits, which are not used up while speed is measured.
     pub(crate) fn roomy(&self) -> Result<Policy, Box<dyn Error>> {
         self.policy(str::parse)
     }
 
-    /// Returns the policy with `max` units for each limit. Leases last an hour, so that no permit
-    /// expires while denials are measured.
+    /// Returns a policy of the row's limits, with `max` units for each. The leases of permits last
+    /// an hour, so that no permit expires while denials are measured.
     pub(crate) fn of(&self, max: u64) -> Result<Policy, Box<dyn Error>> {
         self.policy(|limit| {
             let limit: Limit = with_max(limit, max).parse()?;

@@ -17,7 +17,7 @@ pub(crate) struct Goal {
     pub(crate) what: String,
     /// The value that must be reached.
     pub(crate) floor: f64,
-    /// The ambitious value, beyond the one that must be reached.
+    /// A stricter, ambitious value.
     pub(crate) moon: f64,
     pub(crate) unit: Unit,
     /// The median; `None` if it could not be measured here.
@@ -59,9 +59,9 @@ impl Unit {
 /// The verdict on a [`Goal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The ambitious value is reached.
+    /// The whole interval reaches [`Goal::moon`].
     Moon,
-    /// The value that must be reached is reached.
+    /// The whole interval reaches [`Goal::floor`].
     Reached,
     /// The interval contains the floor, so another run may have another verdict.
     Unclear,

@@ -31,7 +31,8 @@ const ROUNDS: usize = 40;
 
 /// A limit that no measurement uses up.
 const ENDLESS: u32 = 1_000_000_000;
-/// A limit that the requests use up, and the number of requests on each connection.
+/// The limit in the measurement of exactness, and the number of requests on each connection.
+/// Together, the connections send more requests than the limit allows.
 const PRESSED: u32 = 100;
 const TRIES: usize = 25;
 
@@ -80,8 +81,8 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     Ok(report_goals(&servers, &paced, report))
 }
 
-/// Starts all servers with limits of `max`. Their Redis databases have the numbers from `database`
-/// on.
+/// Starts all servers with limits of `max`. The servers on Redis use different databases, from the
+/// number `database` on.
 async fn start(
     redis: &Redis,
     max: u32,
@@ -132,7 +133,8 @@ async fn start(
     Ok(started)
 }
 
-/// Counts how many of the concurrent requests are allowed beyond a limit.
+/// Sends concurrent requests to servers with small limits. Records how many requests each server
+/// allows beyond its limit.
 async fn press(servers: &mut [MeasuredServer], redis: &Redis) -> Result<(), Box<dyn Error>> {
     let pressed = start(redis, PRESSED, 3).await?;
     for (server, pressed) in servers.iter_mut().zip(pressed) {
@@ -170,7 +172,8 @@ fn report_goals(
     let head = ["server", "thousand/s", "beside no-op", "too many"];
     let mut table = Table::new(&title, head);
     let ratio = |server: &MeasuredServer| {
-        // The mean of both turns of a round cancels a drift of the machine.
+        // The turns of a round are in opposite orders, so a steady drift of the machine's speed
+        // cancels out of their sum.
         let rounds = |server: &MeasuredServer| -> Vec<f64> {
             server.rates.chunks(2).map(|pair| pair.iter().sum()).collect()
         };

@@ -1,5 +1,5 @@
-//! The full logs and semaphores on which both stores are measured, each in a short and in a long
-//! form.
+//! The full logs and full semaphores on which both stores are measured. Each kind has a short and a
+//! long form.
 
 use rl_core::store::RefundOf;
 
@@ -44,13 +44,13 @@ pub(crate) const KINDS: [LogKind; 2] = [
 ];
 
 impl LogKind {
-    /// Returns the text form of the limit that `entries` use up.
+    /// Returns the text form of a limit of `entries` units.
     pub(crate) fn limit(self, entries: usize) -> String {
         format!("{entries}{}", self.rest)
     }
 }
 
-/// The time of each operation on short logs and on long ones, over the same rounds.
+/// For each operation, its times in all rounds: first on short logs, then on long ones.
 pub(crate) type Times = [(Vec<f64>, Vec<f64>); OPERATIONS];
 
 /// Adds a goal and a row of the table for each operation.

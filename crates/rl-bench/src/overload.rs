@@ -36,11 +36,11 @@ const DENIED_PAUSE: Duration = Duration::from_millis(5);
 
 const SECONDS: u64 = 5;
 
-/// The smallest acceptable rate of decisions with the most clients, as a share of the rate with the
-/// fewest.
+/// The rate of decisions with the most clients must be at least this share of the rate with the
+/// fewest clients.
 const LEAST: f64 = 0.8;
 
-/// The number of requests over which the cost of one is averaged.
+/// The number of requests over which the cost of a request is averaged.
 const COUNTED: u32 = 1_000_000;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -130,7 +130,8 @@ fn cost_of_clients() -> f64 {
 
 /// Returns the processor time in nanoseconds that the limiter takes to reject a request.
 ///
-/// The only slot for requests in flight is taken by a request to a server that does not respond.
+/// A request to a server that does not respond stays in flight. The limiter permits no second one,
+/// so it rejects all other requests.
 async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
     let server = Server::start()?;
     let store = RedisStore::connect(&server.url(0)).await?;

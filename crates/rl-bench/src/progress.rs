@@ -31,7 +31,7 @@ impl Progress {
         self.0.set_message(next.to_owned());
     }
 
-    /// Hides the bar while `work` prints.
+    /// Runs `work`, which may print. The bar is hidden meanwhile.
     pub(crate) fn beside<T>(&self, work: impl FnOnce() -> T) -> T {
         self.0.suspend(work)
     }

@@ -21,7 +21,7 @@ const CONSUMERS: u32 = 100_000;
 /// The number of consumers that are looked up, once each.
 const LOOK_UPS: usize = 10_000;
 
-/// The number of pages of each kind of list.
+/// The number of times that a page of each kind of list is read.
 const PAGES: usize = 200;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -91,7 +91,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Looks up consumers that are not cached, beginning with the number `first`.
+/// Looks up consumers that are not cached. Their numbers begin with `first`.
 async fn cold(records: &Records, first: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let source = RecordSource::start(records);
     let mut numbers: Vec<u32> = (first..first + CONSUMERS - 1).collect();
@@ -106,7 +106,7 @@ async fn cold(records: &Records, first: u32) -> Result<Vec<f64>, Box<dyn Error>>
     Ok(samples)
 }
 
-/// Looks up one consumer that is cached.
+/// Looks up one cached consumer many times.
 async fn kept(records: &Records) -> Result<Vec<f64>, Box<dyn Error>> {
     let source = RecordSource::start(records);
     let who = Subject::consumer("consumer-00001");

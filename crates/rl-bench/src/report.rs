@@ -58,17 +58,17 @@ impl Report {
         }
     }
 
-    /// Returns whether measurements without a goal are to run, too.
+    /// Returns whether all measurements run, including those that have no goal.
     pub(crate) const fn wants_all(&self) -> bool {
         !self.goals_only && self.only.is_empty()
     }
 
-    /// Returns whether any of `goals` is to be measured.
+    /// Returns whether at least one of `goals` is to be measured.
     pub(crate) fn wants(&self, goals: &[&str]) -> bool {
         self.only.is_empty() || goals.iter().any(|goal| self.only.iter().any(|name| name == goal))
     }
 
-    /// Returns the names of goals that were to be measured and were not.
+    /// Returns the requested goals that were not measured.
     pub(crate) fn unmeasured(&self) -> Vec<&str> {
         let is_measured = |name: &&str| self.goals.iter().any(|goal| goal.name == *name);
         self.only.iter().map(String::as_str).filter(|name| !is_measured(name)).collect()
@@ -87,7 +87,6 @@ impl Report {
         self.progress = Progress::of(steps);
     }
 
-    /// Advances the progress bar, and shows the name of the next step.
     pub(crate) fn step(&self, next: &str) {
         self.progress.step(next);
     }
@@ -103,7 +102,6 @@ impl Report {
         self.tables.insert(name, table);
     }
 
-    /// Adds a chart.
     pub(crate) fn chart(&mut self, chart: Chart) {
         self.charts.push(chart);
     }

@@ -12,10 +12,9 @@ pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// A cell.
 #[derive(Clone, Debug)]
 pub(crate) enum Cell {
-    /// A text. If it is a number, the JSON report contains it as a number.
+    /// A text. If it is a number, the JSON report contains a number instead of a text.
     Text(String),
     Ratio(Estimate),
 }

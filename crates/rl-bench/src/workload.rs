@@ -27,7 +27,7 @@ impl Mix {
         }
     }
 
-    /// Selects random visits that must be denied, and marks them.
+    /// Marks the visits that must be denied: a random share of `visits`.
     pub(crate) fn of(self, visits: &[u32]) -> Vec<u32> {
         let mut rng = Rng::with_seed(4);
         let used_up = |rng: &mut Rng| match self {

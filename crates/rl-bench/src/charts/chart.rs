@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A chart.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Chart {
     /// The name of its file.
     pub(crate) name: String,
-    /// The title.
     pub(crate) title: String,
     /// One line about the method.
     pub(crate) note: String,

@@ -64,7 +64,7 @@ pub(super) fn draw(chart: &Chart, lines: &Lines) -> String {
     svg + "</svg>\n"
 }
 
-/// Returns all positions with a measured value.
+/// Returns all positions on the horizontal axis that have a measured value.
 fn columns(lines: &Lines) -> Vec<f64> {
     let mut all: Vec<f64> =
         lines.lines.iter().flat_map(|line| &line.points).map(|point| point.0).collect();

@@ -52,7 +52,7 @@ where
         let answered = pin!(service.call(request)).poll(&mut context);
         assert!(is_ready && matches!(answered, Poll::Ready(Ok(_))), "nothing here waits");
     };
-    // The first request creates the subject's entry, so that it is not counted.
+    // The first request creates the subject's entry. This allocation is not counted.
     ask();
     let region = Region::new(crate::ALLOCATOR);
     (0..REQUESTS).for_each(|_| ask());

@@ -9,8 +9,8 @@ use tokio::net::TcpStream;
 /// The size of the buffer, which is more than the longest response.
 const ROOM: usize = 4_096;
 
-/// Returns the status and the length of the response at the beginning of `bytes`, or `None` while
-/// it is incomplete.
+/// Returns the status and the length of the response at the beginning of `bytes`, or `None` if the
+/// response is not complete yet.
 fn answer(bytes: &[u8]) -> Option<(u16, usize)> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?;

@@ -68,8 +68,8 @@ pub(super) fn measure(
 }
 
 impl Latencies {
-    /// Returns the difference between a quantile of one server and that of another: the median over
-    /// the blocks.
+    /// Returns by how much the quantile `q` is higher for the server `place` than for the server
+    /// `beside`: the median of the differences in all blocks.
     pub(super) fn added(&self, place: usize, beside: usize, q: f64) -> Estimate {
         let blocks = self.0[place].iter().zip(&self.0[beside]);
         let added = blocks.map(|(mine, base)| quantile(mine, q) - quantile(base, q));

@@ -21,7 +21,8 @@ pub(super) struct MeasuredServer {
     pub(super) clients: Vec<Client>,
     /// The requests per second in each turn.
     pub(super) rates: Vec<f64>,
-    /// The number of requests that were allowed beyond the limit; `None` without a limit.
+    /// The number of requests that were allowed beyond the limit. `None` if the server has no
+    /// limit.
     pub(super) too_many: Option<usize>,
     pub(super) _running: Option<Running>,
 }

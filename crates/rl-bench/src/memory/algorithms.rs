@@ -31,14 +31,14 @@ const PEERS: [(&str, Peer); 10] = [
     ("concurrency", Peer::Leases),
 ];
 
-/// The way in which a goal compares our time with that of the other limiter.
+/// The number by which a goal compares our time with that of the other limiter.
 #[derive(Clone, Copy, Debug)]
 enum Reading {
     /// The factor by which our limiter is faster.
     Faster,
     /// Our time as a multiple of the time of the other limiter.
     Multiple,
-    /// The ns that each limit beyond six adds.
+    /// The ns that each limit beyond six adds to a policy with this number of limits.
     Each(usize),
 }
 
@@ -123,7 +123,7 @@ impl RowGoal {
     }
 }
 
-/// The ns for each decision of several limiters, over the same rounds.
+/// The limiters of a comparison. Each has one value for each round: the ns of a decision.
 struct Race(Vec<(Side, Vec<f64>)>);
 
 impl Race {
@@ -222,8 +222,8 @@ pub(super) fn speed(
     Ok(())
 }
 
-/// Returns the limiters that a row compares, ours first. With `goals`, returns only ours and those
-/// with which the goals compare it.
+/// Returns the limiters that a row compares, ours first. With `goals`, returns ours and only those
+/// other limiters that the goals mention.
 fn sides(row: &Row, goals: Option<&[RowGoal]>) -> Vec<Side> {
     let peers = PEERS.into_iter().filter(|(name, _)| *name == row.name);
     let mut others = vec![Side::Denied(row.name)];

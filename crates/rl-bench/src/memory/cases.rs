@@ -99,7 +99,7 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
         })
     };
     let (short, long) = (log(10)?, log(100_000)?);
-    // These requests fill the longest log.
+    // These requests fill both logs.
     let _ = (short(100), long(100_000));
     let times = WARM_BLOCK as u64 / 10;
     let compared = compare(WARM_ROUNDS, |_| short(times), |_| long(times));
@@ -107,7 +107,8 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let what = "two logs of 100 000 entries beside two of 10";
     goals.push(Goal::measured("M11", what, lines, compared));
 
-    // burster counts by the millisecond, and adds up all its counts for each request.
+    // For comparison: burster keeps a count for each millisecond, and adds up all counts at each
+    // request.
     let mut burster = Box::new(burster::sliding_window_log::<60_000>(u64::MAX));
     let mut theirs = |times: u64| {
         let (elapsed, passed) =

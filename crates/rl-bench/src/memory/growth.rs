@@ -12,8 +12,8 @@ use crate::table::Table;
 use crate::workload::uniform;
 
 const SIZES: [usize; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
-/// The largest size at which all limiters are measured. Above it only one limiter of each kind is
-/// measured, to save memory.
+/// The largest number of subjects with which all limiters are measured. With more subjects, only
+/// one limiter of each kind is measured, to save memory.
 const ALL: usize = 1_000_000;
 /// The bytes of memory that ten million subjects take, including their names.
 const MEMORY: u64 = 9 << 30;
@@ -50,8 +50,8 @@ pub(super) fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the median nanoseconds of each column, or `None` for a column that is not measured at
-/// this size.
+/// Returns for each limiter the median nanoseconds of a decision on this number of subjects, or
+/// `None` if the limiter is not measured with it.
 fn of(keys: &Keys, subjects: usize) -> Result<[Option<f64>; 5], Box<dyn Error>> {
     let again = || -> Result<Box<dyn Limiter>, Box<dyn Error>> {
         Ok(Box::new(Ours::six(ENDLESS, subjects)?))

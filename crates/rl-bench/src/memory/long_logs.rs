@@ -1,6 +1,5 @@
-//! Compares the cost, in memory, of each operation on a long log, or on a semaphore of many
-//! permits, with the cost on a short one. Measures a request after half of a log has expired at
-//! once.
+//! Compares the cost of operations in memory on a long and on a short log, and on semaphores with
+//! many and with few permits. Also measures a request after half of a log has expired at once.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -24,15 +23,16 @@ const CASES: [(&str, &str, u64); 3] = [
     ("log of 100 000", "100000/hour:sliding-log", 100_000),
     ("10 000 places", "10000:concurrency:lease=1h", 10_000),
 ];
-/// The number of refunds in each case, and of requests after half of a log has expired.
+/// The number of refunds in each case, and the number of requests that come after half of a log has
+/// expired.
 const REFUNDS: usize = 1_001;
 const LEAVES: usize = 11;
 const HOUR: u64 = 3_600_000_000;
 
 /// The number of operations between two readings of the clock: half of the entries of a short log.
 const BATCH: usize = SHORT / 2;
-/// The number of batches in a block, and of rounds. A round has two blocks on the short log and two
-/// on the long one.
+/// The number of batches in a block, and the number of rounds. A round has two blocks on the short
+/// log and two on the long one.
 const BATCHES: usize = 40;
 const ROUNDS: usize = 31;
 

@@ -17,16 +17,16 @@ use crate::workload::{Mix, ZIPF, count_to_allow, uniform, zipf};
 
 /// The maximum number of visits in a block, for each thread.
 const BLOCK: usize = 50_000;
-/// The number of sequences of keys, if a block has fewer visits than there are keys.
+/// The number of different sequences of visits. A block follows one of them.
 const SLICES: usize = 8;
 const ROUNDS: usize = 11;
-/// From this number of subjects on, one limiter evicts the others from the caches. Untimed visits
-/// then precede each block, and there are fewer rounds.
+/// From this number of subjects on, the limiters evict each other's data from the processor caches.
+/// Untimed visits then precede each block, and there are fewer rounds.
 const LARGE: usize = 100_000;
 const BEFORE: usize = 25_000;
 const LARGE_ROUNDS: usize = 7;
 
-/// A working set: its subjects, and the sequences in which they are visited.
+/// A working set: its subjects, and different sequences of visits to them.
 struct KeySet {
     name: &'static str,
     subjects: usize,
@@ -117,8 +117,8 @@ fn limiters(keys: &Keys, all: usize) -> Result<Vec<MeasuredLimiter>, Box<dyn Err
         limiter("trypema, one", Box::new(Mixed::of(Trypema::new)?)),
     ];
     if all <= 10_000 {
-        // limitador needs values for each subject, which would take too much memory with more
-        // subjects.
+        // limitador needs a map of values for each subject. With more subjects, these maps would
+        // take too much memory.
         let limitador = |max| Ok(Limitador::six(max, keys, all));
         limiters.push(slow("limitador, six periods", Box::new(Mixed::of(limitador)?), 50));
     }
@@ -130,7 +130,8 @@ fn limiters(keys: &Keys, all: usize) -> Result<Vec<MeasuredLimiter>, Box<dyn Err
     }
     limiters.push(limiter("ours, again: the noise", Box::new(ours()?)));
 
-    // These visits create the entries of all subjects, and use up the scarce limits.
+    // These visits create the entries of all subjects. Then they use up the small limits of the
+    // subjects whose requests must be denied.
     let everybody: Vec<u32> = (0..).take(all).collect();
     let used_up = Mix::Denied.of(&everybody);
     for limiter in &limiters {

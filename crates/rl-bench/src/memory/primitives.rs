@@ -1,4 +1,4 @@
-//! The cost of the operations that every decision by key contains: reading the clock, hashing,
+//! The cost of the operations that are a part of every decision by key: reading the clock, hashing,
 //! locking, and a look-up in a table.
 
 use std::collections::HashMap;

@@ -22,8 +22,8 @@ const EACH_BEFORE: usize = 2;
 const AT_RANDOM: usize = 40_000;
 pub(super) const AT_RANDOM_BEFORE: usize = 25_000;
 const SLICES: usize = 8;
-/// The limit, the number of subjects, and the number of requests of each of two threads, in the
-/// measurement of exactness.
+/// The settings of the measurement of exactness: the limit, the number of subjects, and the number
+/// of requests that each of two threads makes for a subject.
 pub(super) const PRESSED: u32 = 50;
 pub(super) const PRESSED_SUBJECTS: usize = 100;
 pub(super) const TRIES: usize = 100;
@@ -62,7 +62,7 @@ impl Visited {
         }
     }
 
-    /// Returns the capacity of a store. It is large, so that no shard is full by chance.
+    /// Returns the capacity of a store. It is so large that no shard is full by chance.
     const fn capacity(self) -> usize {
         match self {
             Self::One | Self::Thousand => 100 * FEW,

@@ -17,7 +17,7 @@ pub(super) fn passed(limit: &str) -> Result<[usize; 2], Box<dyn Error>> {
 mod tests {
     use super::*;
 
-    /// A window that begins with the first request has the same effect at its own edge.
+    /// Both bursts are also allowed at the edge of a window that began with a request at 6:00.
     #[test]
     fn a_window_that_began_at_six_allows_both_bursts() {
         let counted = SimulatedLimiter::under("240/hour").unwrap();
@@ -34,8 +34,8 @@ mod tests {
         assert_eq!(passed("240/hour:gcra:burst=20").unwrap(), [20, 4]);
     }
 
-    /// At 7:01 a sixtieth of the previous hour, with 4 of its 200 requests, is outside of the
-    /// sliding window.
+    /// At 7:01, a sixtieth of the previous hour is outside of the sliding window. Of the 200
+    /// requests of that hour, 4 therefore no longer count.
     #[test]
     fn units_of_the_counter_expire_evenly() {
         let counted = SimulatedLimiter::under("240/hour:sliding-window-counter").unwrap();

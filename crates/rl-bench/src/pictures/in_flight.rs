@@ -30,7 +30,7 @@ pub(super) struct InFlight {
     lease: u64,
 }
 
-/// Requests of the same duration, in ms.
+/// A group of requests that all take the same time, in ms.
 struct Part {
     name: &'static str,
     times: Vec<u64>,
@@ -38,8 +38,8 @@ struct Part {
     dies: bool,
 }
 
-/// Returns the parts. Every request is shorter than a lease, because leases are not renewed on a
-/// manual clock.
+/// Returns the groups of requests. Every request is shorter than a lease, because leases are not
+/// renewed on a manual clock.
 fn parts() -> [Part; 5] {
     let part = |name, begin: u64, step, count, lasts| {
         let times = (begin..).step_by(step).take(count).collect();
@@ -98,8 +98,8 @@ impl InFlight {
         if request.dies { request.at + self.lease } else { request.until }
     }
 
-    /// Returns the allowed requests, each with its row: the lowest row, from 0, that earlier
-    /// requests leave free.
+    /// Returns the allowed requests, each with its row. A request gets the lowest row that is free
+    /// at its time.
     pub(super) fn lines(&self) -> Vec<(usize, LongRequest)> {
         let mut lines: Vec<(usize, LongRequest)> = Vec::new();
         for request in self.requests.iter().filter(|request| request.passed) {
@@ -119,7 +119,7 @@ impl InFlight {
         format!("{passed} of {} requests admitted, at most {most} at once", self.requests.len())
     }
 
-    /// Returns the numbers of each part.
+    /// Returns the numbers of each group of requests.
     pub(super) fn details(&self) -> String {
         let mut requests = self.requests.iter();
         let part = |Part { name, times, .. }| {

@@ -156,7 +156,7 @@ mod tests {
         let limit = "10/minute";
         let draw = || draw(limit, &Timeline::of(limit).unwrap());
         let picture = draw();
-        // The legend contains two more.
+        // The legend contains two more circles.
         assert_eq!(picture.matches("<circle ").count(), 57 + 2);
         assert_eq!(picture, draw());
     }

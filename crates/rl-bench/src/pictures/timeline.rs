@@ -13,8 +13,8 @@ pub(super) const END: u64 = 180_000;
 /// The step of the timeline in ms. Requests arrive at multiples of it, and the usage is read at
 /// multiples of it.
 pub(super) const TICK: u64 = 100;
-/// The period of every limit that is drawn, in ms. Allowed requests are counted over the same
-/// period.
+/// The period in ms of every limit that is drawn. The pictures also count the allowed requests in
+/// this period.
 const MINUTE: u64 = 60_000;
 
 /// A limiter with one limit and one subject, on a manual clock.
@@ -37,12 +37,12 @@ impl SimulatedLimiter {
         self.clock.set(Timestamp::from_micros(millis * 1_000));
     }
 
-    /// Returns whether a request is allowed.
+    /// Makes a request of one unit. Returns whether it is allowed.
     pub(super) fn passes(&self) -> bool {
         at_once(self.limiter.check(&self.subject, 1)).is_allowed()
     }
 
-    /// Makes a request that takes some time, for which the returned permit is held.
+    /// Makes a request that takes some time: it lasts until the returned permit is dropped.
     pub(super) fn acquire(&self) -> Permit {
         at_once(self.limiter.acquire(&self.subject, 1))
     }
@@ -82,11 +82,12 @@ pub(super) struct Timeline {
     pub(super) used: Vec<(u64, u64)>,
     /// The number of requests that were allowed in the last minute, over time.
     pub(super) passed: Vec<(u64, u64)>,
-    /// The ends of windows that begin with a request.
+    /// The times at which fixed windows end.
     pub(super) edges: Vec<u64>,
 }
 
-/// Returns the parts of the requests: their names, and the times of arrival.
+/// Returns the groups of requests: the name of each group, and the times at which its requests
+/// arrive.
 fn parts() -> [(&'static str, Vec<u64>); 4] {
     let burst = |begin: u64| (begin..).step_by(600).take(10).collect();
     [
@@ -144,7 +145,7 @@ impl Timeline {
         format!("{passed} of {all} requests admitted, at most {most} in any minute")
     }
 
-    /// Returns the numbers of each part.
+    /// Returns the numbers of each group of requests.
     pub(super) fn details(&self) -> String {
         let mut requests = self.requests.iter();
         let part = |(name, times): (&str, Vec<u64>)| {

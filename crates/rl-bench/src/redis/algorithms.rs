@@ -1,5 +1,5 @@
 //! Compares each algorithm on a server with the script that is usually written for it. Measures the
-//! processor time of a decision and the gain by coalescing, and counts requests beyond the limits.
+//! processor time of a decision and the gain from coalescing. Counts requests beyond the limits.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) const GOALS: [&str; 3] = ["E6", "E7", "E8"];
 
 /// The number of rounds. With the round that creates the keys, each subject is visited 12 times.
 const ROUNDS: usize = 5;
-/// The load and the rounds with and without coalescing.
+/// The load and the number of rounds in the comparison of coalescing with separate calls.
 const COALESCED: Load = Load::on_all(256, 6_400);
 const COALESCED_ROUNDS: usize = 5;
 /// The row of six windows in the readable layout.
@@ -45,9 +45,10 @@ enum ServerSide {
     Ours,
     /// Our store after the limits are used up.
     Denied,
-    /// The script for the algorithm alone, or the script of six keys.
+    /// The script for the algorithm of the row. For six windows, the script of six keys.
     Script,
-    /// The script of six keys, which also returns the time. For the readable layout only.
+    /// The script of six keys, in the form that also returns the time. It is compared with the
+    /// readable layout only.
     TimedScript,
 }
 
@@ -99,8 +100,8 @@ impl Measured {
     }
 }
 
-/// The candidates of all rows, each with the name of its row and its `ServerSide`, and the measured
-/// rounds.
+/// A comparison: the candidates of all rows, each with the name of its row and its `ServerSide`,
+/// and the rounds that were measured.
 struct ServerRace {
     entered: Vec<(&'static str, ServerSide)>,
     candidates: Vec<Arc<Candidate>>,
@@ -108,7 +109,7 @@ struct ServerRace {
 }
 
 impl ServerRace {
-    /// Measures the candidates of all rows for which `wanted` returns true.
+    /// Measures those candidates of all rows for which `wanted` returns true.
     async fn run(
         server: &Server,
         all: &[Measured],
@@ -142,8 +143,8 @@ impl ServerRace {
         Some(typical(&self.rounds, self.place(name, side)?, of))
     }
 
-    /// Returns our server time under `name`, as a multiple of the server time of `side` under
-    /// `beside`.
+    /// Returns the server time of our store on the row `name`, as a multiple of the server time of
+    /// `side` on the row `beside`.
     fn multiple(&self, name: &str, beside: &str, side: ServerSide) -> Option<Estimate> {
         let (ours, theirs) = (self.place(name, ServerSide::Ours)?, self.place(beside, side)?);
         let sum = |blocks: &[Block; 2]| blocks[0].command + blocks[1].command;
@@ -167,7 +168,8 @@ pub(super) async fn speed(
     };
     let race = ServerRace::run(&server, &all, is_wanted).await?;
     for (place, (name, side)) in race.entered.iter().enumerate() {
-        // The median is used, because a clock-aligned window may have ended in one of the rounds.
+        // A clock-aligned window may have ended in one of the rounds, and then more requests were
+        // allowed. The median ignores that round.
         let passed = typical(&race.rounds, place, |block| block.admitted);
         let expected = if *side == ServerSide::Denied { 0.0 } else { 1.0 };
         assert_eq!(passed, expected, "{name}: the limits are set so");
@@ -249,8 +251,8 @@ fn chart(bars: Vec<Bar>) -> Chart {
     }
 }
 
-/// Compares the rates with coalescing and without. The goal compares the gain of a row with that of
-/// fixed windows.
+/// Compares the rates with and without coalescing. The goal compares the gain from coalescing with
+/// the gain of the row of fixed windows.
 pub(super) async fn coalescing(
     report: &mut Report,
     goals: &mut Vec<Goal>,

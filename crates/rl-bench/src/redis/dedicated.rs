@@ -30,8 +30,8 @@ pub(super) enum LastArgument {
 
 const ONE_KEY: &[&str] = &[""];
 
-/// The scripts. A key that is named after a window gets its name before the measurement, because
-/// the server's time does not depend on the name.
+/// The scripts. Some keys have the number of a window in their names. That number is fixed here,
+/// because it does not change how long the server needs.
 static ALL: [Dedicated; 10] = [
     Dedicated {
         name: "counter",

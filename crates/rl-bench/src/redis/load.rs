@@ -26,7 +26,7 @@ impl Load {
     }
 }
 
-/// The number of concurrent requests for which the processor time of a decision is shown.
+/// The number of concurrent requests for which the report shows the processor time of a decision.
 pub(super) const SHOWN: usize = 64;
 
 /// A limit that no measurement uses up.
@@ -97,7 +97,7 @@ async fn block(
     })
 }
 
-/// Returns how many requests of the load are allowed.
+/// Makes the requests of the load. Returns how many are allowed.
 pub(super) async fn count_allowed(candidate: &Arc<Candidate>, load: Load) -> usize {
     let Load { in_flight, decisions, subjects } = load;
     let task = |first: usize| {
@@ -131,14 +131,13 @@ pub(super) fn typical(rounds: &[Round], candidate: usize, of: impl Fn(&Block) ->
     median(&rounds.iter().flat_map(|round| &round[candidate]).map(of).collect::<Vec<_>>())
 }
 
-/// The limit, the number of subjects, and the number of requests of each subject, in the
-/// measurement of exactness.
+/// The limit in the measurement of exactness, which `PRESSED_LOAD` exceeds for each subject.
 pub(super) const PRESSED: u32 = 20;
 
 pub(super) const PRESSED_LOAD: Load = Load { in_flight: 64, decisions: 10_000, subjects: 100 };
 
-/// Returns how many of the concurrent requests are allowed, and how many of these are beyond the
-/// limits.
+/// Makes concurrent requests under limits of `PRESSED`. Returns how many are allowed, and how many
+/// of these are beyond the limits.
 pub(super) async fn too_many(candidate: Candidate) -> (usize, usize) {
     let allowed = PRESSED as usize * PRESSED_LOAD.subjects;
     let admitted = count_allowed(&Arc::new(candidate), PRESSED_LOAD).await;

@@ -1,5 +1,5 @@
-//! Compares the server's cost of each operation on a long log, or on a semaphore of many permits,
-//! with the cost on a short one.
+//! Compares the server's cost of operations on a long and on a short log, and on semaphores with
+//! many and with few permits.
 
 use std::error::Error;
 
@@ -66,7 +66,7 @@ pub(super) async fn beside_short(
     Ok(())
 }
 
-/// Full logs or semaphores: all of their units are used, and each has the same number of entries.
+/// Full logs or semaphores, with the same number of entries in each.
 struct Logs {
     store: RedisStore,
     policy: Policy,
@@ -107,7 +107,8 @@ impl Logs {
         Ok(self.store.decide(DecideRequest::new(namespace, &parts, mode)).await?)
     }
 
-    /// Returns the server's µs of each operation on full logs, which are full again at the end.
+    /// Runs each operation on full logs, which are full again at the end. Returns the µs that each
+    /// operation takes on the server.
     async fn block(
         &mut self,
         kind: LogKind,

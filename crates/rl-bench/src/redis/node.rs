@@ -110,7 +110,7 @@ pub(super) fn run(words: &[&str]) -> Result<(), Box<dyn Error>> {
 }
 
 async fn work(store: RedisStore, settings: NodeSettings) -> Result<NodeResult, Box<dyn Error>> {
-    // Only windows that cannot end during the run are used.
+    // Shorter windows could end during the run.
     let limits = limits(settings.max)?.into_iter().filter(|limit| limit.period() > Period::MINUTE);
     let policy = Arc::new(Policy::new(limits)?);
     let subjects: Arc<Vec<_>> =

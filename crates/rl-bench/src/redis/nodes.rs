@@ -1,8 +1,8 @@
 //! Several instances of a service that share one server, each in its own process.
 //!
-//! In the first measurement connections are cut, scripts are flushed and clocks differ; requests
-//! that are allowed beyond the limits are counted. The second one measures the decisions per second
-//! without faults.
+//! The first measurement cuts connections, flushes scripts and shifts clocks, and counts the
+//! requests that are allowed beyond the limits. The second one measures the decisions per second
+//! without such faults.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -63,15 +63,16 @@ const TASKS: usize = 16;
 /// The time between two cuts of all connections, and the maximum number of cuts.
 const CUT: Duration = Duration::from_millis(20);
 const CUTS: usize = 50;
-/// The clock offsets of the nodes, in turn, in seconds.
+/// The clock offsets of the nodes, in seconds. The first node has the first offset, and after the
+/// last offset the list begins again.
 const CLOCKS: [i64; 3] = [5, -5, 0];
 /// The number of rounds in the measurement of the rate. Each round contains all settings and all
 /// numbers of nodes.
 const ROUNDS: usize = 3;
 const BUSY_SUBJECTS: usize = 100;
 const BUSY_CALLS: usize = 48_000;
-/// The factor by which the number of calls is larger with leases, so that each node takes several
-/// leases for each subject.
+/// With leases, each node makes this many times as many calls. It then takes several leases for
+/// each subject.
 const LEASED_TIMES: usize = 10;
 /// The maximum number of attempts to start a node.
 const STARTS: usize = 5;
@@ -154,7 +155,7 @@ pub(super) async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let mut table = Table::new(&title, head);
     let mut lines = Vec::new();
     for (options, seconds) in OPTIONS.iter().zip(&seconds) {
-        // If nothing is denied, the denial cache has no effect.
+        // The measured limits deny nothing, so the denial cache alone has no effect.
         if options.remembers_denials && options.lease == 0 {
             continue;
         }
@@ -183,7 +184,7 @@ pub(super) async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
 }
 
 impl NodeOptions {
-    /// Returns the number of calls of all nodes while their rate is measured.
+    /// Returns the total number of calls of all nodes in the measurement of the rate.
     const fn busy_calls(self) -> usize {
         if self.lease > 0 { BUSY_CALLS * LEASED_TIMES } else { BUSY_CALLS }
     }
@@ -194,8 +195,8 @@ impl NodeOptions {
     }
 }
 
-/// Runs all nodes. Returns their combined results, the time of the slowest node, and the number of
-/// cuts, which is at most `cuts`.
+/// Runs all nodes, and cuts their connections up to `cuts` times. Returns their combined results
+/// with the time of the slowest node, and the number of cuts that were made.
 async fn run(
     settings: NodeSettings,
     nodes: usize,
@@ -250,8 +251,9 @@ struct Node {
 impl Node {
     /// Starts a node, and waits until it is connected. Its clock differs by `clock` seconds.
     ///
-    /// faketime fails to start if an earlier process with the same id has left its semaphore
-    /// behind. Another attempt gets another process id.
+    /// faketime creates a semaphore that is named after the process id. If a process has left such
+    /// a semaphore behind, faketime does not start under the same id again. Another attempt gets
+    /// another id.
     async fn start(
         server: &Server,
         settings: NodeSettings,

@@ -18,8 +18,9 @@ pub(super) enum OtherLimiter {
     ActixExtensible(RedisBackend, u32, Vec<String>),
     /// One period, with a new connection for each request.
     ActixLimitation(Box<actix_limitation::Limiter>, Vec<String>),
-    /// Six counters, as limitador uses them. One command reads all of them. If all limits have
-    /// units left, a pipeline increments each counter with its own script call.
+    /// Six counters, used as limitador uses them. One command reads all of them. If all limits have
+    /// units left, each counter is incremented by its own script call, and one pipeline sends these
+    /// calls.
     ReadThenCount {
         connection: MultiplexedConnection,
         sha: String,
@@ -70,7 +71,7 @@ impl OtherLimiter {
         Ok(Self::ReadThenCount { connection, sha, max, keys })
     }
 
-    /// Returns whether a request of the subject is allowed.
+    /// Makes a request for the subject. Returns whether it is allowed.
     pub(super) async fn allows(&self, subject: usize) -> bool {
         match self {
             Self::ActixExtensible(backend, max, keys) => {

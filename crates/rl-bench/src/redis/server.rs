@@ -61,7 +61,6 @@ impl Server {
         format!("redis://127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Returns the port of the server.
     pub(super) const fn port(&self) -> u16 {
         self.port
     }
@@ -71,7 +70,7 @@ impl Server {
         Ok(Monitor(self.connect(0).await?))
     }
 
-    /// Returns the memory of all keys whose names contain `id`, in bytes. It includes names, values
+    /// Returns the memory in bytes of all keys whose names contain `id`. It includes names, values
     /// and table slots, but not the table of expiries.
     pub(super) async fn bytes(&self, database: usize, id: &str) -> Result<u64, Box<dyn Error>> {
         let mut connection = self.connect(database).await?;
@@ -85,7 +84,8 @@ impl Server {
         Ok(bytes)
     }
 
-    /// Copies the keys of `id` for each of `others`.
+    /// Copies the keys whose names contain `id`. Each of `others` replaces the id in the names of
+    /// one copy.
     pub(super) async fn copy(
         &self,
         database: usize,
@@ -140,7 +140,6 @@ impl Drop for Server {
     }
 }
 
-/// A connection for monitoring, separate from those that are measured.
 pub(crate) struct Monitor(MultiplexedConnection);
 
 impl Monitor {
@@ -148,8 +147,8 @@ impl Monitor {
         Ok(redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut self.0).await?)
     }
 
-    /// Returns the number of calls of these commands since the last reset of the statistics, and
-    /// the µs that they took.
+    /// Returns the number of calls of these commands since the statistics were reset, and the µs
+    /// that the calls took.
     pub(super) async fn commands(
         &mut self,
         commands: &[&str],

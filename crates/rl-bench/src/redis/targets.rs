@@ -29,11 +29,12 @@ const CONNECTING: Load = Load::on_all(64, 1_024);
 const ONE_BY_ONE: Load = Load::on_all(1, 1_500);
 /// The load of many tasks on one subject.
 const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
-/// A flood of a hundred subjects, of which one request in a hundred is allowed.
+/// A flood on a hundred subjects. Their limits allow one request in a hundred.
 const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
 const PASSING_FLOOD: u32 = 6;
-/// The same flood with one request at a time, for the denial cache. A denial is cached for at most
-/// a second. With more than ten subjects, the measurement would include calls after that time.
+/// A similar flood, with one request at a time, for the denial cache. A denial is cached for at
+/// most a second. A flood on more than ten subjects would last longer, so that calls to the server
+/// would be measured too.
 const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 10 };
 /// The units of a lease, and the load for leases.
 const LEASE: u32 = 100;
@@ -84,8 +85,8 @@ const fn seconds(block: &Block) -> f64 {
     block.seconds
 }
 
-/// Creates the candidates that support concurrent requests, with limits of `max`. Their databases
-/// have the numbers from `first` on.
+/// Creates the candidates that support concurrent requests, with limits of `max`. They use
+/// different databases, from the number `first` on.
 async fn peers(server: &Server, first: usize, max: u32) -> Result<[Candidate; 7], Box<dyn Error>> {
     let read_then_count = OtherLimiter::read_then_count(server, first + 4, max).await?;
     let extensible = OtherLimiter::actix_extensible(server, first + 5, max).await?;
@@ -202,7 +203,7 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let flood =
         [store(&server, 3, "flood", PASSING_FLOOD, 0).await?, Candidate::incr(&server, 4).await?]
             .map(Arc::new);
-    // The first round is not measured, because some of its requests are allowed.
+    // The first round uses up the limits, so it is not measured.
     let passed = count_allowed(&flood[0], FLOOD).await;
     let lone_flood = rounds(&flood, LONE_FLOOD, ROUNDS, &mut monitor).await?;
     let flood = rounds(&flood, FLOOD, ROUNDS, &mut monitor).await?;
@@ -281,8 +282,8 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     ])
 }
 
-/// Measures the server's cost by the number of limits, compared with a script that has as many
-/// keys.
+/// Measures the server's cost for policies with different numbers of limits. Compares each with a
+/// script that has one key for each limit.
 pub(super) async fn by_limits(report: &mut Report) -> Result<(), Box<dyn Error>> {
     const COUNTS: [u64; 7] = [1, 2, 4, 6, 8, 12, 16];
     let server = Server::start()?;

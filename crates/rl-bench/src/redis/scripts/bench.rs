@@ -67,8 +67,8 @@ impl Bench {
             redis::cmd("CONFIG").arg("SET").arg(&setting).exec_async(&mut operator).await?;
         }
         for script in RedisStore::scripts(layout, []) {
-            // With a manual clock, the scripts have another text, which the server has not compiled
-            // yet. Loading them compiles them before the first call.
+            // With a manual clock, the texts of the scripts differ, so the server has not compiled
+            // them yet. Loading compiles them before the first call.
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
         }
         Ok(Self {
@@ -101,7 +101,8 @@ impl Bench {
         decide(&self.store, policy, subject, mode, cost).await
     }
 
-    /// Makes `units` charges of one unit, with pauses in between. Returns the decisions.
+    /// Makes `units` charges of one unit each, with pauses of `pause` µs in between. Returns the
+    /// decisions.
     pub(super) async fn fill(&self, subject: usize, units: usize, pause: u64) -> Vec<Decision> {
         const AT_ONCE: usize = 256;
         let mut charged = Vec::with_capacity(units);
@@ -153,7 +154,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Adds a row for the recorded samples to the table, without the first sample.
+    /// Adds a row for the recorded samples to the table. The first sample is left out as a warm-up.
     pub(super) fn show(&mut self, table: &mut Table, operation: &str) {
         let (samples, control) = (sorted(&self.samples[1..]), sorted(&self.control[1..]));
         let at = |samples: &[f64], q: f64| {
@@ -171,7 +172,7 @@ impl Bench {
     }
 }
 
-/// A refund or a renewal to be made.
+/// A charge of one unit, which `make` refunds or `renew` renews.
 pub(super) struct RefundNow {
     store: RedisStore,
     policy: Policy,

@@ -64,8 +64,8 @@ async fn two_logs(table: &mut Table) -> Done {
     leave(&mut bench, table, 49_000_000 + HOUR / 2, "nearly all leaves").await
 }
 
-/// Measures the maximum number of logs in a policy, each with as many units as the maximum weight
-/// of a policy allows.
+/// Measures a policy with as many logs as a policy may have. Each log has as many units as the
+/// maximum weight of a policy then allows.
 async fn many_logs(table: &mut Table) -> Done {
     let limits =
         (2..=8_u64).rev().flat_map(|logs| (1_u64..=120).rev().map(move |max| (logs, max * 100)));
@@ -77,11 +77,11 @@ async fn many_logs(table: &mut Table) -> Done {
     bench.fill(0, max as usize / 256 * 256, 1_000).await;
     sample_decisions(&mut bench, table).await?;
     bench.advance(1);
-    // In each block, all entries except the last have expired.
+    // All entries of each log have expired, except for those in its last block.
     leave(&mut bench, table, 8 * HOUR - 100_000, "nearly all leaves").await
 }
 
-/// Measures 10 000 permits that are all held.
+/// Measures a semaphore whose 10 000 permits are all held.
 async fn places(table: &mut Table) -> Done {
     let limits = policy(["10000:concurrency:lease=1h"])?;
     let mut bench = Bench::new("10 000 places", limits).await?;
@@ -106,7 +106,8 @@ async fn places(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Returns a policy with the maximum number of sliding windows of 200 buckets.
+/// Returns a policy with the maximum number of sliding windows of 200 buckets. The periods are
+/// `first` hours, `first + 1` hours, and so on.
 fn windows_of(first: u64) -> Result<Policy, Box<dyn Error>> {
     let windows = |count| {
         (first..first + count)
@@ -115,8 +116,8 @@ fn windows_of(first: u64) -> Result<Policy, Box<dyn Error>> {
     (1..=16).rev().find_map(|count| policy(windows(count)).ok()).ok_or("windows".into())
 }
 
-/// Charges the maximum number of windows of other policies for a subject. They last longer than a
-/// measurement.
+/// Charges the subject under eight other policies, each with the maximum number of windows. These
+/// windows last longer than a measurement.
 async fn charge_others(bench: &Bench) -> Done {
     for other in 1..=8 {
         bench.decide_under(&windows_of(20 * other + 1)?, 0, Mode::Charge, 1).await;
@@ -142,8 +143,8 @@ async fn windows(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Measures requests beside states that other policies have left: first 16 windows of 200 buckets
-/// each, then 16 token buckets.
+/// Measures requests for a subject whose key also contains states of other policies. The first case
+/// has windows of 200 buckets, the second one 16 token buckets.
 async fn others(table: &mut Table) -> Done {
     let mut bench = Bench::new(BESIDE_OTHERS, windows_of(1)?).await?;
     charge_others(&bench).await?;
@@ -161,7 +162,7 @@ async fn others(table: &mut Table) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Measures sixteen limits under the algorithm with the longest arithmetic.
+/// Measures policies of sixteen limits under the algorithms with the longest arithmetic.
 async fn counters(table: &mut Table) -> Done {
     let max = 9_007_199_254_740_991_u64;
     let counters = (1..=16).map(|n| format!("{max}/{}days:sliding-window-counter", 18_000 + n));
@@ -284,8 +285,8 @@ async fn reserve(bench: &Bench, subject: &Subject, lifetime: Option<Duration>) -
     Ok(())
 }
 
-/// Measures requests of one unit, of all remaining units, and of more than the remaining units, and
-/// then resets. Each runs on a copy of the keys.
+/// Measures costs that fit and costs that do not, a charge beyond the limits, and a request that is
+/// granted a part of its cost. Then measures resets on copies of the keys.
 async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     let used = bench.decide(0, Mode::Peek, 0).await;
     let fits = used.limits().map(|limit| limit.remaining()).min().unwrap_or_default();
@@ -314,7 +315,8 @@ async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
             let reset = Reset { namespace, subject, policy, limit };
             redis::cmd("SLOWLOG").arg("RESET").exec_async(&mut bench.operator.clone()).await?;
             bench.store.reset(reset).await?;
-            // In the readable layout, a reset runs no script, so there is nothing to record.
+            // In the readable layout, a reset runs no script. `note` then returns an error, which
+            // is no failure here.
             let _ = bench.note().await;
         }
         if !bench.samples.is_empty() {
@@ -324,8 +326,8 @@ async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Measures a request `micros` after the last one, which removes expired entries. It runs on a copy
-/// of the keys.
+/// Measures the first request after a pause of `micros`, which removes the entries that have
+/// expired. Each sample runs on a copy of the keys.
 async fn leave(bench: &mut Bench, table: &mut Table, micros: u64, operation: &str) -> Done {
     bench.copy(SAMPLES + 1).await?;
     bench.advance(micros);
