@@ -1,5 +1,5 @@
-//! Many concurrent clients: a limit allows exactly its number of requests, wherever the clients
-//! run.
+//! Many concurrent clients: a limit allows exactly as many requests as it grants, in whatever
+//! processes the clients run.
 //!
 //! In each test, ten clients send a request at the same time under a limit of five. A limiter that
 //! reads the count and raises it in two steps would allow all ten.
@@ -111,10 +111,10 @@ async fn ten_tasks_at_once(store: impl rl_core::store::Store) {
 /// Another process, with its own limiter.
 struct Contender {
     process: Child,
-    // The standard input of the process; `None` once the process has to end.
+    // The standard input of the process. When it is closed, the process ends.
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// The time on the process' clock when it was ready, in seconds.
+    /// The time in seconds, on the clock of the process, at which it was ready.
     clock: i64,
 }
 
@@ -150,7 +150,7 @@ impl Contender {
         writeln!(self.orders.as_ref().unwrap(), "round-{round} {calls}").unwrap();
     }
 
-    /// Returns the next line, or an empty text if the process has ended.
+    /// Reads the next line of the process. Returns an empty text if the process has ended.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
@@ -259,8 +259,7 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
         assert_eq!(used, [in_use.into_inner(); 6]);
         assert!(used[0] <= 3_000, "{used:?}");
     }
-    // If nothing was denied, the smallest limit was never reached, and half of the paths were not
-    // tested.
+    // If nothing was denied, the test has not covered the code for denials.
     assert!(denied.into_inner() > 0);
 }
 

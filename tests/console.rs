@@ -22,7 +22,7 @@ use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site};
 use rl_tower::RateLimitLayer;
 
-/// The time limit for a condition. A condition that is not met by then counts as failed.
+/// The time limit for waiting for a condition.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
 const HOUR: u64 = 3_600_000_000;
@@ -34,12 +34,12 @@ const VIEWER: &str = "a token that only victor knows";
 const EDITORS: [Role; 3] =
     [Role::CanCreateRateLimits, Role::CanUpdateRateLimits, Role::CanDeleteRateLimits];
 
-/// Returns the token of a user who may read everything, and who also has this role.
+/// Returns the token of a user who may read everything, and who has this additional role.
 fn token_of(role: Role) -> String {
     format!("a token of who has {role} alone")
 }
 
-/// A service that limits calls by consumer, with its console.
+/// A service that limits calls by consumer, and the console that manages it.
 struct House {
     site: Site,
     records: Records,

@@ -1,8 +1,8 @@
 //! Races in code with hand-written synchronisation.
 //!
-//! For the first two tests, loom runs a model of the code in every order that the memory model
-//! allows. Each model repeats code of the library, so a change of the code requires the same change
-//! here. The third test is a race between real tasks.
+//! In the first two tests, loom runs a model of the code in every order that the memory model
+//! allows. The models repeat code of the library, so they must be changed together with it. The
+//! third test is a race between real tasks.
 
 use std::sync::Arc as StdArc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use rl_tests::web::eventually;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// A model of the way in which connections leave the pool, in `store/redis/connection/liveness.rs`.
+/// A model of `store/redis/connection/liveness.rs`: all connections of a generation leave the pool
+/// when one of them fails.
 struct Liveness {
     opened_under: u64,
     generation: Arc<AtomicU64>,
@@ -46,9 +47,9 @@ impl Liveness {
     }
 }
 
-/// Several connections of one generation fail together while another connection is opened. The
-/// generation ends once, its connections stay stale, and a connection that is opened afterwards is
-/// not stale.
+/// Several connections of one generation fail together, while a new connection is opened. The
+/// generation ends only once. Its connections are stale, and a connection that is opened afterwards
+/// is not.
 #[test]
 fn a_generation_ends_once_if_several_of_its_connections_fail() {
     loom::model(|| {
@@ -64,7 +65,7 @@ fn a_generation_ends_once_if_several_of_its_connections_fail() {
         failing.into_iter().for_each(|task| task.join().unwrap());
         assert_eq!(current.load(Ordering::Relaxed), 1);
         assert_eq!(between.is_stale(), between.opened_under == 0);
-        // A late failure of the old generation does not end the new one.
+        // A connection of the old generation fails late. This does not end the new generation.
         let new = Liveness::open(&current);
         Liveness { opened_under: 0, generation: Arc::clone(&current) }.fail();
         assert!(!new.is_stale());
@@ -77,8 +78,8 @@ struct Account {
     is_settled: bool,
 }
 
-/// A model of a store with one place for a permit. While the place is occupied, it contains the
-/// time at which the lease began or was last renewed.
+/// A model of a store with one permit. While the permit is held, it contains the time at which the
+/// lease began or was last renewed.
 type Place = Mutex<Option<u64>>;
 
 fn free(place: &Place, leased: u64) {
@@ -88,8 +89,8 @@ fn free(place: &Place, leased: u64) {
     }
 }
 
-/// The lease is renewed while the permit is settled. In whatever order the two calls reach the
-/// store, the place is free in the end.
+/// The lease is renewed while the permit is settled. The store may execute the two calls in any
+/// order. In the end, the permit must be free.
 #[test]
 fn a_place_that_is_settled_while_it_is_renewed_is_free() {
     loom::model(|| {
@@ -157,7 +158,7 @@ impl Store for SlowToAnswer {
     }
 }
 
-/// The permit is dropped while the store has renewed its lease, but has not replied yet.
+/// The permit is dropped after the store has renewed its lease, but before the store replies.
 #[tokio::test]
 async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
     let replies = StdArc::new(Semaphore::new(0));

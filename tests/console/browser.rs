@@ -93,7 +93,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.until_text("#u-hour-used", |text| text == "11 of 20").await;
     browser.until_text("#changes ~ table", |text| text.contains("Calls per hour: 10 → 20")).await;
 
-    // This adds more to display: a planned record, one that has ended, and a tier.
+    // The screenshots below also show a planned record, an ended one, and a tier.
     let now = SystemClock.now();
     let numbers = CallLimits::from_numbers([5, 60, 1_000, 5_000, -1, 100_000]).unwrap();
     let span = |from: u64, to: u64| {
@@ -209,7 +209,7 @@ async fn the_second_of_two_saves_conflicts() {
     browser.close().await;
 }
 
-/// A script that returns obstacles for screen readers and for users without a mouse.
+/// A script that returns the obstacles on a page for screen readers and for users without a mouse.
 const OBSTACLES: &str = r"
     const wrong = [];
     const all = (css) => Array.from(document.querySelectorAll(css));
@@ -249,7 +249,7 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     let browser = Browser::start().await;
     browser.open(&house.site.url("/console")).await;
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "login");
-    // The field has the focus: the test types a text and presses enter.
+    // The field already has the focus, so the test types and presses enter without a click.
     browser
         .client()
         .active_element()
@@ -289,7 +289,7 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     browser.press("form.sheet .main").await;
     browser.until_text(".problems", |text| text.contains("Consumer")).await;
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "with problems");
-    // The check must report the field that the test adds here. Otherwise the check could never
+    // Adds a field without a label, which the check must report. Otherwise the check could never
     // fail.
     browser.script("document.querySelector('main').append(document.createElement('input'))").await;
     assert_ne!(browser.script(OBSTACLES).await, serde_json::json!([]));

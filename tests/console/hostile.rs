@@ -112,7 +112,8 @@ async fn every_edit_of_a_viewer_is_refused() {
         assert_eq!(page.status, 403, "{what}");
     }
     let page = viewer.get("/console/consumer?id=abc").await.body;
-    // The history contains the paths of refused requests, so only links and forms are checked.
+    // The page of the history names the paths of refused requests. So the test looks for links and
+    // forms instead of paths.
     for control in [
         "=\"/console/record/new",
         "=\"/console/record/edit",
@@ -174,8 +175,8 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
     );
 }
 
-/// The form of a record can block a consumer as well: by its box for blocks, or by the dates of a
-/// record that blocks.
+/// The form of a record can also block or unblock a consumer: by its box for blocks, or by the
+/// dates of a blocking record.
 #[tokio::test]
 async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     let house = House::new().await;
@@ -224,8 +225,8 @@ async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     assert_eq!(after, Some(block), "nothing of it was changed");
 }
 
-/// A browser omits the cookie from a form that another site sends. The forms of this test contain
-/// the cookie, and even a valid form token.
+/// For a form on another site, a browser sends no cookie. The forms of this test contain the cookie
+/// nevertheless, and even a valid form token.
 #[tokio::test]
 async fn a_form_from_elsewhere_is_refused() {
     let house = House::new().await;
@@ -317,7 +318,8 @@ async fn the_cookie_is_hidden_from_scripts_and_other_sites_and_a_login_changes_i
     let own = format!("rl-console-{port}");
     assert_eq!((name, id.len()), (&*own, 64));
 
-    // A cookie that an attacker set before the login is worthless after it.
+    // An attacker may set a cookie before the login. The login replaces it, so it is worthless
+    // afterwards.
     let fixed = format!("{own}={}", "0123456789abcdef".repeat(4));
     assert!(!login(Some(&fixed)).await.contains("0123456789abcdef"));
     let second = login(Some(pair)).await;

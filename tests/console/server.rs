@@ -78,7 +78,8 @@ async fn on_the_loopback_the_console_needs_no_setting() {
     assert_eq!(server.get("/management/rate-limiting").await.status, 401, "the API is there, too");
 }
 
-/// Behind a TLS proxy that is not configured, the cookie could be sent without TLS.
+/// If the console does not know that it is behind a TLS proxy, the browser could send the cookie
+/// without TLS.
 #[tokio::test]
 async fn a_login_under_another_host_needs_a_configured_origin() {
     let server = Server::start(&[]).await;

@@ -24,7 +24,7 @@ struct Used {
 }
 
 impl Gateway {
-    /// Starts a gateway for each store.
+    /// Starts two gateways: one with counters in memory, and one on Redis.
     async fn on_each_store() -> [Self; 2] {
         let redis = RedisServer::start();
         let url = redis.url();
@@ -134,7 +134,7 @@ async fn a_denied_request_is_charged_under_no_rule() {
         );
         assert!(error["message"].as_str().unwrap().contains("under the rule streams"), "{error}");
 
-        // Bob has used nothing, but the organisation has 696 tokens left.
+        // Bob has used nothing. But his organisation has only 696 tokens left.
         let denied = gateway.ask("sk-bob", 700, false).send().await.unwrap();
         assert_eq!(denied.status(), 429);
         assert!(denied.headers().contains_key("retry-after"));

@@ -30,8 +30,8 @@ pub(super) async fn api_keys_are_read_from_headers_queries_cookies_and_bearer_to
             .or(ApiKey::cookie("session", secret()))
             .or(ApiKey::bearer(secret())),
     );
-    // Each key has its own count, and the same key is the same subject wherever it is in the
-    // request.
+    // Each key has its own count. A key is the same subject in a header, in the query and in a
+    // cookie.
     let header = || site.get("/").header("x-api-key", "alpha");
     assert_eq!(standing(header()).await, "200 3-2-60");
     assert_eq!(standing(site.get("/?a=b&api_key=beta")).await, "200 3-2-60");
@@ -63,9 +63,9 @@ pub(super) async fn tiers_of_keys_have_limits_of_their_own<T: Target>() {
     }
 }
 
-/// A client could show one of two values to the limiter and the other to the service. If such a
-/// request counted as having no key, the client could choose to be counted by its address, or not
-/// at all.
+/// A request with two keys could show one of them to the limiter and the other one to the service.
+/// It must be rejected. If it counted as a request without a key, the client would be counted by
+/// its address, or not at all.
 pub(super) async fn keys_that_can_be_read_in_two_ways_are_rejected_and_count_nowhere<T: Target>() {
     let limiter = limiter(&new_year(), &["3/minute"]);
     let key = || {
@@ -136,8 +136,8 @@ pub(super) async fn ambiguous_keys_pass_a_limiter_in_shadow<T: Target>() {
     assert_eq!((standing(twice).await.as_str(), site.handled()), ("200", 1));
 }
 
-/// `Preset::OpenBank` has separate limits for consumers and for addresses, and a client must not
-/// choose between them.
+/// `Preset::OpenBank` has separate limits for consumers and for addresses. A client must not be
+/// able to choose between them.
 pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>() {
     let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
     let key = Header::new("x-consumer-id", Realm::Consumer).unwrap().or(ClientAddress::default());
@@ -148,7 +148,7 @@ pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>(
     assert!(standing(site.get("/")).await.starts_with("200 1000-999-"));
 }
 
-/// Fault: a client that invented keys had a bucket for each of them.
+/// Fault: for each key that a client invented, it got a new bucket.
 pub(super) async fn invented_keys_count_by_address<T: Target>() {
     let sold = secret().subject(Realm::Key, b"sold");
     let (known, tier) = (sold.clone(), Policy::new([Limit::per_hour(50)]).unwrap());
@@ -161,7 +161,8 @@ pub(super) async fn invented_keys_count_by_address<T: Target>() {
         .unwrap();
     let key = ApiKey::header("x-api-key", secret()).unwrap();
     let key = key.known(move |key| *key == known).or(ClientAddress::default());
-    // Keys that are counted in a pair work too, although a map of policies contains no pairs.
+    // The subjects are pairs of a key and a route. The key is the owner of the pair, and determines
+    // the policy.
     let site = T::serve(vec![HttpLimiter::new(limiter).key(key.and(Route))]);
     let mut passed = 0;
     for n in 0..20 {
@@ -184,7 +185,7 @@ pub(super) async fn odd_values_are_never_an_error_of_the_server<T: Target>() {
     // Each value is tried as an API key, as a plain id, and as a bearer token.
     let values: [(&[u8], [u16; 3]); 10] = [
         (b"", [403, 403, 403]),
-        // Servers trim such a value.
+        // Servers trim this value to an empty one.
         (b"   \t ", [403, 403, 403]),
         (b"Bearer", [200, 200, 403]),
         (b"Bearer \t", [200, 200, 403]),
@@ -213,8 +214,8 @@ pub(super) async fn consumers_are_whom_the_authentication_names<T: Target>() {
     assert_eq!(standing(of("alice")).await, "200 3-2-60");
     assert_eq!(standing(of("alice")).await, "200 3-1-60");
     assert_eq!(standing(of("bob")).await, "200 3-2-60");
-    // A consumer whose id is the address of an anonymous client is a different subject from that
-    // client.
+    // The consumer `127.0.0.1` and the anonymous client with the address 127.0.0.1 are different
+    // subjects.
     assert_eq!(standing(of("127.0.0.1")).await, "200 3-2-60");
     assert_eq!(standing(site.get("/")).await, "200 3-2-60");
     assert_eq!(standing(of("alice")).await, "200 3-0-60");
@@ -235,7 +236,7 @@ pub(super) async fn anonymous_callers_count_by_address<T: Target>() {
 
 pub(super) async fn routes_count_by_their_pattern<T: Target>() {
     let site = site::<T>(Route);
-    // In every notation, the path reaches the handler of this route.
+    // These paths have different notations, but all of them belong to this route.
     for (path, counted) in [("/users/1", "3-2"), ("/users/%32?a=b", "3-1"), ("/users/a%2fb", "3-0")]
     {
         assert_eq!(standing(site.get(path)).await, format!("200 {counted}-60"), "{path}");

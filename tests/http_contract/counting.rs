@@ -38,8 +38,8 @@ pub(super) async fn waiting_for_retry_after_is_enough_and_less_is_not<T: Target>
 pub(super) async fn retry_after_is_the_longest_wait_of_all_limits<T: Target>() {
     let (site, clock) = site::<T>(&["1/second", "1/hour"]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-1");
-    // The header fields describe the limit per second, the shortest one that denies. `Retry-After`
-    // is the wait of the limit per hour.
+    // The header fields describe the limit per second, because it is the shortest limit that
+    // denies. `Retry-After` is the wait of the limit per hour.
     assert_eq!(site.get("/").fetch().await.standing(), "429 1-0-1, retry 3600");
     clock.advance(Duration::from_secs(3_599));
     assert_eq!(site.get("/").fetch().await.standing(), "429 1-0-1, retry 1");

@@ -13,7 +13,7 @@ fn one() -> RateLimiter {
     limiter(&new_year(), &["1/minute"])
 }
 
-/// Returns the second response of a site that allows one request.
+/// Makes two requests to a site that allows one. Returns the response to the second request.
 async fn denied<T: Target>(http: HttpLimiter) -> Answer {
     let site = T::serve(vec![http]);
     assert_eq!(site.get("/").fetch().await.status, 200);
@@ -95,7 +95,8 @@ pub(super) async fn a_responder_of_the_users<T: Target>() {
     );
 }
 
-/// A responder may use data of the request to build a value that a header cannot contain.
+/// A responder may put data of the request into a header. Here the data contains a line break,
+/// which a header must not contain.
 pub(super) async fn a_responder_cannot_break_the_response<T: Target>() {
     let http = HttpLimiter::new(one()).deny_with(|_, _| {
         let mut denial = Denial::new(7);
@@ -139,8 +140,8 @@ pub(super) async fn a_responder_cannot_make_a_grpc_call_unreadable<T: Target>() 
     assert_eq!(site.get("/").fetch().await.body, r#"{"error":"slow down"}"#);
 }
 
-/// Returns a limiter for nine requests per minute, with a block from the beginning of the year. The
-/// block ends after `seconds`, or never.
+/// Returns a limiter of nine requests per minute that is blocked from the beginning of the year.
+/// The block lasts for `seconds`, or for ever.
 fn blocked(seconds: Option<u64>) -> RateLimiter {
     let clock = new_year();
     let until = seconds.map(|seconds| clock.now().plus_micros(seconds * 1_000_000));
@@ -211,8 +212,8 @@ pub(super) async fn grpc_calls_are_denied_with_a_grpc_status<T: Target>() {
             [Some("application/grpc"), Some("8"), Some(words), Some("60000")]
         );
     }
-    // A gRPC-Web call counts as HTTP: its responses are framed differently, and a proxy between the
-    // client and the service translates them.
+    // A denied gRPC-Web call gets an HTTP status, not a gRPC status. Its responses are framed
+    // differently, and a proxy between the client and the service translates them.
     assert_eq!(call("application/grpc-web").await.status, 429);
     assert_eq!(site.handled(), 1);
 

@@ -32,8 +32,8 @@ pub(super) async fn preflights_are_exempt_when_set<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "200 2-1-60");
 }
 
-/// If all `OPTIONS` requests were exempt, clients could use them to reach proxies and handlers of
-/// any method without a limit.
+/// If all `OPTIONS` requests were exempt, clients could send them without a limit to proxies, and
+/// to handlers that accept all methods.
 pub(super) async fn an_options_request_that_is_no_preflight_is_counted<T: Target>() {
     const METHOD: &str = "access-control-request-method";
 
@@ -82,8 +82,8 @@ pub(super) async fn exempt_requests_have_no_headers_and_are_not_counted<T: Targe
     assert_eq!(site.get("/health/").fetch().await.standing(), "404 2-0-60");
 }
 
-/// The extensions from an outer layer determine the exemption, the cost, the reaction to a denial,
-/// and the subject.
+/// The exemption, the cost, the reaction to a denial and the subject all come from the extensions
+/// that an outer layer has set.
 pub(super) async fn settings_read_the_extensions_of_an_earlier_layer<T: Target>() {
     fn consumer<T: Target>(request: &dyn RequestInfo) -> Option<&Subject> {
         T::extension(request)

@@ -20,12 +20,13 @@ fn on(store: RedisStore, on_failure: OnFailure) -> RateLimiter {
     builder.on_store_failure(on_failure).deadline(PATIENCE).build().unwrap()
 }
 
-/// Returns such a limiter on the server at `url`, which does not wait long for a connection.
+/// Returns a limiter that allows one request per day, on the server at `url`. It does not wait long
+/// for a connection.
 async fn limiter(url: &str, on_failure: OnFailure) -> RateLimiter {
     on(RedisStore::connect(url).await.unwrap(), on_failure)
 }
 
-/// Returns an address on which nothing listens as long as the socket exists.
+/// Returns a socket and its URL. Connections to it are refused as long as the socket exists.
 fn nobody() -> (TcpSocket, String) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -58,7 +59,7 @@ pub(super) async fn requests_are_rejected_when_the_store_is_down_if_configured<T
     );
 }
 
-/// The responses of a fallback report the limits that it enforces, which are this instance's share.
+/// A fallback enforces this instance's share of the limit. The headers show this share.
 pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down<
     T: Target,
 >() {
@@ -96,7 +97,8 @@ pub(super) async fn grpc_calls_get_a_grpc_status_for_an_outage<T: Target>() {
     assert_eq!((fields, site.handled()), ([Some("14"), Some("1000")], 0));
 }
 
-/// A client that makes the store fail for its own subject must not escape the limit.
+/// A client may be able to damage the counter of its own subject. It must not escape the limit in
+/// this way.
 pub(super) async fn a_damaged_counter_does_not_lift_the_limit<T: Target>() {
     let redis = RedisServer::start();
     let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;
@@ -137,7 +139,7 @@ pub(super) async fn a_service_that_starts_before_its_store_enforces_limits_once_
     assert_eq!(site.get("/").fetch().await.standing(), "200");
 
     redis.restart();
-    // The pool reconnects after a delay of its own, so requests are sent until the limiter has
+    // The pool reconnects only after a delay. So the test sends requests until the limiter has
     // counted one.
     let enforced = async {
         loop {

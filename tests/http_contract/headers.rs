@@ -9,7 +9,7 @@ use rl_core::source::ByRealm;
 use rl_core::{GoverningLimit, Limit, Policy, RateLimiter, Realm};
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
-/// Returns a site with 27 of 100 requests of this minute used, 18 seconds into the minute.
+/// Returns a site 18 seconds after the beginning of a minute, in which 27 of 100 requests are used.
 async fn the_worked_example<T: Target>(headers: Headers) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["100/minute"]);
@@ -136,8 +136,8 @@ pub(super) async fn without_a_family_only_a_denial_tells<T: Target>() {
     assert_eq!(site.get("/").fetch().await.limit_lines(), ["retry-after: 60"]);
 }
 
-/// Returns a site with limits of 10 per second, 100 per minute and 1 000 per hour. The minute has
-/// one unit left, and ends in 49 seconds.
+/// Returns a site with limits of 10 per second, 100 per minute and 1 000 per hour. The limit per
+/// minute has one unit left, and its window ends in 49 seconds.
 async fn one_left_of_the_minute<T: Target>(follow: GoverningLimit) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["10/second", "100/minute", "1000/hour"]);

@@ -33,7 +33,8 @@ fn with_line(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", line, b"\r\n\r\n"].concat()
 }
 
-/// A response, or the log of a cache, must not show the input of one client to another.
+/// One client must not find the input of another one in a response, which may be cached, or in a
+/// log.
 pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     const MARK: &str = "x4711x";
     let bodies =
@@ -43,8 +44,8 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
         let key = Header::new("x-key", Realm::Consumer).unwrap();
         let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"])).key(key);
         let site = T::serve(vec![http.headers(headers).denial_body(body)]);
-        // The responses are an allowed one, a denied one, a denied gRPC call, and one without a
-        // key.
+        // In this order: an allowed request, a denied one, a denied gRPC call, and a request
+        // without a key.
         for (key, kind, status) in [
             ("x-key", "text/x", 200),
             ("x-key", "text/x", 429),
@@ -67,8 +68,8 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     }
 }
 
-/// A line break in a value must not start a line, in a response or in a store. The server rejects
-/// such a request before the limiter receives it.
+/// A line break in a value must not begin a new line in a response or in a store. The server
+/// rejects such a request before it reaches the limiter.
 pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
     let limiter = limiter(&new_year(), &["9/minute"]);
     let key = Header::new("x-key", Realm::Consumer).unwrap();
@@ -79,15 +80,15 @@ pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
         assert_eq!(statuses, [400], "{}", value.escape_ascii());
     }
     assert_eq!(site.handled(), 0);
-    // A server may accept a line feed alone as the end of a line. In that case the header is read
-    // as two lines, and the first value ends at the line feed.
+    // Some servers accept a line feed alone as the end of a line. They read two lines here, and the
+    // first value ends at the line feed.
     let answer = site.send(with_line(b"x-key: a\nx-key: b")).await;
     assert!(matches!(statuses(&answer)[..], [] | [400 | 403]));
     assert_eq!(site.get("/").header("x-key", "a").fetch().await.standing(), "200 9-8-60");
 }
 
-/// A key may be as long as the headers that servers accept. A longer value counts as ambiguous, not
-/// as a missing key. Only the right end of a long header of addresses is read.
+/// A key may be as long as the server permits for all headers. A longer value counts as ambiguous,
+/// not as missing. Of a long header of addresses, only the right end is read.
 pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     let secret = KeySecret::new(b"a secret of the tests").unwrap();
     let key = ApiKey::header("x-key", secret).unwrap().or(ClientAddress::default());
@@ -95,8 +96,8 @@ pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     for (length, expected) in [(60_000, 200), (70_000, 400), (1_000_000, 431)] {
         let line = format!("x-key: {}", "k".repeat(length));
         let statuses = statuses(&site.send(with_line(line.as_bytes())).await);
-        // A server that rejects a long head without reading all of it may send an error, or close
-        // the connection without a response.
+        // A server may reject a long head before it has read all of it. It then sends an error, or
+        // closes the connection without a response.
         let is_cut = length > 70_000 && matches!(statuses[..], [] | [400 | 413]);
         assert!(is_cut || statuses == [expected], "{length}: {statuses:?}");
     }
@@ -115,7 +116,7 @@ pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "200 9-8-60", "as the proxy");
 }
 
-/// Each of several requests in one packet is charged once.
+/// A packet contains several requests, and each of them is charged once.
 pub(super) async fn pipelined_requests_are_charged_one_by_one<T: Target>() {
     let (site, limiter) = together::<T>("4/minute");
     let get = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -127,8 +128,9 @@ pub(super) async fn pipelined_requests_are_charged_one_by_one<T: Target>() {
     assert_eq!((used(&limiter, &Subject::global()).await, site.handled()), (4, 4));
 }
 
-/// The server determines where a request ends, and some servers accept two lengths. In either
-/// reading, no request is served without being counted, and none is counted twice.
+/// The request contains two lengths, and servers differ in which one they use, and so in where the
+/// request ends. In both cases, no request is served without being counted, and none is counted
+/// twice.
 pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>() {
     let inner = "GET /users/7 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let lengths = [
@@ -152,14 +154,14 @@ pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>(
         assert!(statuses.iter().all(|status| matches!(status, 200 | 400 | 501)), "{statuses:?}");
         let counted = used(&limiter, &Subject::global()).await;
         assert!(served <= site.handled() && served <= 2, "{length}: {statuses:?}");
-        // If the server reads the body of a request as empty, the request may be counted and then
-        // fail before its handler. So `counted` may exceed the number of handled requests.
+        // A request whose body the server reads as empty is counted, but may fail before it reaches
+        // its handler. So `counted` may exceed the number of handled requests.
         assert!((site.handled() as u64..=2).contains(&counted), "{length}: {counted}");
         assert_eq!(together::<T>("9/minute").0.get("/").fetch().await.status, 200);
     }
 }
 
-/// A network has 2^64 addresses, and each has several notations.
+/// A client with an IPv6 network has 2^64 addresses, and each address has several notations.
 pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>() {
     let behind = ClientAddress::new(ClientIp::with_proxies("127.0.0.0/8".parse().unwrap()));
     let site = T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["20/minute"])).key(behind)]);
@@ -183,7 +185,8 @@ pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>
     assert_eq!(neighbour.standing(), "200 20-19-60");
 }
 
-/// A proxy overwrites the header. If there are two, one comes from the client.
+/// The proxy overwrites the header. If a request has two such headers, the client has sent one of
+/// them.
 pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>() {
     let rule = ClientIp::with_proxies("127.0.0.0/8".parse().unwrap());
     let rule = rule.single_header("x-real-ip").unwrap();
@@ -197,7 +200,8 @@ pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>
     }
 }
 
-/// In a cluster, the braces of a key determine its server. Colons separate realms and namespaces.
+/// The braces in a Redis key determine the server of a cluster that stores it. Colons separate the
+/// namespace, the realm and the id.
 pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
     let redis = RedisServer::start();
     let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;
@@ -221,7 +225,7 @@ pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
         for id in &ids {
             let value = HeaderValue::from_bytes(id.as_bytes()).unwrap();
             let answer = site.get("/").header("x-key", value).fetch().await.standing();
-            // Time passes on the server, so the seconds may differ.
+            // The clock of the server advances, so the seconds may differ.
             let (answer, expected) = (answer.split(['-', ',']), standing.split(['-', ',']));
             assert!(answer.take(2).eq(expected.take(2)), "{id:?}");
         }
@@ -235,9 +239,9 @@ pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
     }
 }
 
-/// The server has to limit how long a client may take to read. Until the server closes the
-/// connection, the permit stays in use, because its lease is renewed. The permit is released when
-/// the body has ended or cannot be written.
+/// A client may stop reading the response. The permit then stays in use and its lease is renewed,
+/// until the body has ended or cannot be written any more. Servers must therefore limit the time
+/// for which a client may pause.
 pub(super) async fn a_client_that_stops_reading_holds_its_place_until_the_body_ends<T: Target>() {
     let lease = Duration::from_millis(300);
     let clock = new_year();
@@ -246,7 +250,8 @@ pub(super) async fn a_client_that_stops_reading_holds_its_place_until_the_body_e
     let mut response = site.get("/streams").send().await.unwrap();
     assert_eq!(response.chunk().await.unwrap().unwrap(), "first ");
     for _ in 0..8 {
-        // Nearly a whole lease passes, so only a lease that is renewed in time still holds.
+        // Nearly a whole lease passes. The permit is still held only if its lease was renewed in
+        // time.
         clock.advance(lease - Duration::from_millis(1));
         assert_eq!(site.get("/").fetch().await.status, 429);
         let reset = async || {

@@ -96,7 +96,7 @@ pub(super) async fn the_same_limiter_around_another_charges_once<T: Target>() {
     assert_eq!((used(&limiter).await, used(&another).await), (3, 3));
 }
 
-/// Fault: the inner layer charged nothing, and all 50 requests passed its limit.
+/// Fault: the inner layer charged nothing, and allowed 50 requests beyond its limit.
 pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
     let policy = |max| Policy::new([Limit::per_hour(max)]).unwrap();
     let policies = ByRealm::with_default(policy(100)).with(Realm::Consumer, policy(3));
@@ -130,8 +130,8 @@ pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
     }
 }
 
-/// A cost that a handler reports applies to every metered limiter around it. The other limiters are
-/// not affected, because they count something else.
+/// A handler reports a cost. Every metered limiter around it is charged that cost. The other
+/// limiter is charged one unit, because it counts something else.
 pub(super) async fn a_cost_reaches_every_metered_limiter_around_the_handler<T: Target>() {
     let [outer, inner, other] = ["9000/hour", "5000/hour", "100/hour"].map(of);
     let limiters = vec![

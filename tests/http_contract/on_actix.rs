@@ -178,7 +178,8 @@ async fn a_denied_decision_is_returned_from_a_handler() {
     }
 }
 
-/// The response shows the values of the decision that denies, which is the stricter one.
+/// Of the two decisions, the inner one is stricter, because it denies. The response shows the
+/// values of that decision.
 #[tokio::test]
 async fn a_denied_decision_of_a_handler_survives_the_middleware_around_it() {
     let (inner, outer) = (limiter(&new_year(), &["0/minute"]), limit("9/hour"));

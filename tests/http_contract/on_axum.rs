@@ -125,8 +125,8 @@ async fn another_service_answers_degraded_requests() {
     assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "from the cache"));
 }
 
-/// axum settles the request immediately. actix-web settles it only at the next write to the
-/// connection, which fails.
+/// When the client disconnects, axum settles the request immediately. actix-web settles it only
+/// when it next writes to the connection, which fails.
 #[tokio::test]
 async fn a_request_is_settled_when_its_client_disconnects() {
     let limiter = ten();
@@ -137,8 +137,8 @@ async fn a_request_is_settled_when_its_client_disconnects() {
     settles_at(&limiter, 5).await;
 }
 
-/// axum drops the handler of a client that has disconnected. actix-web lets the handler run to its
-/// end.
+/// When the client disconnects, axum drops the handler of its request. actix-web lets the handler
+/// run to its end.
 #[tokio::test]
 async fn a_place_is_free_when_the_client_disconnects() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);
@@ -190,7 +190,8 @@ async fn a_denied_decision_is_returned_from_a_handler() {
     assert_eq!(denied.header("cache-control"), Some("no-store"));
 }
 
-/// The response shows the values of the decision that denies, which is the stricter one.
+/// Of the two decisions, the inner one is stricter, because it denies. The response shows the
+/// values of that decision.
 #[tokio::test]
 async fn a_denied_decision_of_a_handler_survives_the_layer_around_it() {
     let (inner, outer) = (limiter(&new_year(), &["0/minute"]), layer("9/hour"));

@@ -27,8 +27,8 @@ pub(super) async fn requests_wait_for_their_turn_if_set<T: Target>() {
 pub(super) async fn a_request_that_would_wait_too_long_is_rejected_without_waiting<T: Target>() {
     let site = T::serve(vec![waiting("1/day", Duration::from_secs(86_000), 10)]);
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-86400");
-    // The limiter knows that the longest permitted wait does not suffice, so the request does not
-    // wait.
+    // The wait would be longer than the longest permitted wait. So the request is denied without
+    // waiting.
     assert_eq!(site.get("/").fetch().await.status, 429);
     assert_eq!(site.handled(), 1);
 }

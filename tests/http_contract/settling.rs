@@ -14,7 +14,8 @@ pub(super) async fn used(limiter: &RateLimiter) -> u64 {
     usage.limits().next().unwrap().used()
 }
 
-/// The client may receive the response before the server has settled the request.
+/// Waits until the limiter has charged `units`. The client may receive the response before the
+/// server has settled the request.
 pub(super) async fn settles_at(limiter: &RateLimiter, units: u64) {
     eventually(|| async { used(limiter).await == units }).await;
 }
@@ -24,8 +25,8 @@ pub(super) async fn a_handler_sets_the_cost_of_a_request<T: Target>() {
     let site = T::serve(vec![HttpLimiter::new(limiter.clone()).metered()]);
     assert_eq!(site.get("/costs/4").fetch().await.standing(), "200 10-9-60");
     settles_at(&limiter, 5).await;
-    // The charge exceeds the limit, because the work has been done. Later requests are denied until
-    // the window ends.
+    // The reported cost is charged beyond the limit, because the work has already been done. Later
+    // requests are denied until the window ends.
     assert_eq!(site.get("/costs/90").fetch().await.standing(), "200 10-4-60");
     settles_at(&limiter, 96).await;
     assert_eq!(site.get("/").fetch().await.standing(), "429 10-0-60, retry 60");

@@ -1,4 +1,4 @@
-//! A store on a server, for whose decisions the adapters have to wait.
+//! Adapters with a store on a server, which does not decide immediately.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rl_core::{Limit, RateLimiter, RedisStore};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, client, limiter, new_year};
 
-/// Returns a limiter of a separate instance, with its own connections. Its window of a day and its
+/// Returns a limiter as in a separate instance, with its own connections. Its window and its
 /// deadline are longer than any test.
 async fn per_day(redis: &RedisServer, max: u32) -> RateLimiter {
     let patience = Duration::from_secs(60);
@@ -16,7 +16,7 @@ async fn per_day(redis: &RedisServer, max: u32) -> RateLimiter {
     builder.deadline(patience).build().unwrap()
 }
 
-/// Returns how many of `count` concurrent requests, spread over the sites, are allowed.
+/// Sends `count` concurrent requests to the sites in turn. Returns how many are allowed.
 async fn passed(sites: &[Site], count: usize) -> usize {
     let clients: Vec<_> = (0..6).map(|_| client()).collect();
     let requests: Vec<_> = (0..count)

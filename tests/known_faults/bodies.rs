@@ -29,7 +29,8 @@ fn one_per_minute() -> RateLimiter {
 /// A response as it was received: status, data and trailers.
 type Arrived = (u16, Vec<u8>, Option<HeaderMap>);
 
-/// Sends two requests to a service whose body is created by `make`. The second request is denied.
+/// Sends two requests to a limited service that responds with the bodies that `make` creates. The
+/// second request is denied.
 async fn arrived<B>(make: impl Fn() -> B + Clone) -> [Arrived; 2]
 where
     B: Body<Data: From<Vec<u8>>, Error: Debug>,
@@ -49,9 +50,9 @@ where
     [next().await, next().await]
 }
 
-/// Some middlewares require one body type, or a body that can be created from their error, and so
-/// work with only one framework. Ours accepts any body whose data can be created from bytes, which
-/// a denial needs.
+/// Some middlewares require one type of body, or a body that can be created from their error. They
+/// work with only one framework. Ours requires only that the data of a body can be created from
+/// bytes, so that it can create the body of a denial.
 #[tokio::test]
 async fn t06_every_body_type_is_taken() {
     fn expect([allowed, denied]: [Arrived; 2], body: &str) {
@@ -98,8 +99,8 @@ impl Body for Untouched {
     }
 }
 
-/// A middleware that collects the body of a request before it decides delays uploads, holds them in
-/// memory whatever their size, and breaks streams.
+/// Some middlewares read the whole body of a request before they decide. This delays uploads, needs
+/// memory for the largest body, and breaks streams.
 #[tokio::test]
 async fn t07_the_body_of_a_request_is_not_read() {
     let mut in_memory = layer(&one_per_minute()).layer(RecordingService::default());
@@ -117,8 +118,8 @@ async fn t07_the_body_of_a_request_is_not_read() {
     assert_eq!(denied.await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
-/// Over the network too, the body is not read: it never ends, and client and handler exchange data
-/// while it is sent.
+/// Over a real connection, the body is not read either. It never ends, and the client and the
+/// handler exchange data while it is sent.
 #[tokio::test]
 async fn t07_an_endless_body_reaches_the_handler_as_it_comes() {
     async fn contract(site: Site) {

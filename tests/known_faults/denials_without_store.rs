@@ -1,5 +1,5 @@
-//! Denials that need no counter apply whatever the state of Redis: blocks, limits of 0, and costs
-//! that the limits never grant.
+//! Denials for which no counter is read: blocks, limits of 0, and costs above a limit. They apply
+//! even while Redis is down.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rl_core::{
 use rl_records::{CallLimits, RecordContent, RecordSource, Records};
 use rl_tests::{Bystander, RedisServer};
 
-/// Returns a policy of three requests per hour, except for subjects that are always denied.
+/// Returns a policy of three requests per hour. Some subjects have policies that always deny.
 fn policy_of(subject: &Subject) -> Policy {
     let three = Policy::new([Limit::per_hour(3)]).unwrap();
     match subject.id().as_text() {
@@ -25,8 +25,8 @@ fn policy_of(subject: &Subject) -> Policy {
 /// Returns a limiter that fails open when Redis is down.
 async fn limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::connect(&server.url()).await.unwrap();
-    // On a busy machine, the process may get too little CPU time, and take an outage for an
-    // overload.
+    // On a busy machine, this process may get too little CPU time. The limiter may then report an
+    // overload instead of an outage.
     let builder = RateLimiter::builder().on_overload(OnFailure::Allow).store(store);
     builder.policies(|subject: &Subject| Some(policy_of(subject))).build().unwrap()
 }
@@ -36,8 +36,8 @@ fn assert_closed(decision: &Decision) {
     assert_eq!(decision.granted(), 0);
 }
 
-/// Asserts that every operation denies these subjects. Returns the origins of decisions on other
-/// subjects.
+/// Asserts that every operation denies the subjects that have to be denied, and that other subjects
+/// are allowed. Returns the origins of the decisions on the other subjects.
 async fn assert_all_are_closed_out(limiter: &RateLimiter) -> Vec<Origin> {
     let mut others = Vec::new();
     for round in 0..5 {
@@ -103,7 +103,7 @@ async fn blocks_hold_when_the_service_starts_without_redis() {
     assert!(all_failed_open(&during), "{during:?}");
 }
 
-/// The limits are in the database, not in Redis.
+/// The blocks are in the database, which is not stopped.
 #[tokio::test]
 async fn consumers_blocked_by_records_stay_blocked_when_redis_is_killed() {
     let records = Records::connect("sqlite::memory:").await.unwrap();

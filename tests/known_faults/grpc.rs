@@ -80,7 +80,7 @@ async fn a_denied_call_carries_retry_info_and_quota_failure() {
     assert_eq!(words, ("minute", "1 tokens per minute"));
 }
 
-/// Waiting cannot help, so the response contains no delay.
+/// Waiting does not help a blocked caller, so the response contains no time of a retry.
 #[tokio::test]
 async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
     let server = serve(HttpLimiter::new(limiter(&new_year(), &["0/minute", "0/day"]))).await;
@@ -91,7 +91,7 @@ async fn a_call_of_a_blocked_caller_carries_no_retry_info() {
     assert_eq!(details.quota_failure().unwrap().violations.len(), 2);
 }
 
-/// If the limiter cannot decide, the client has not exceeded a quota, so the response reports none.
+/// The limiter cannot decide. The client has not exceeded a quota, so the response reports none.
 #[tokio::test]
 async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
     let http = HttpLimiter::new(undecided());
@@ -104,7 +104,7 @@ async fn a_call_that_cannot_be_decided_carries_retry_info_alone() {
     assert!(details.quota_failure().is_none());
 }
 
-/// Returns a limiter that rejects requests because it cannot look up policies.
+/// Returns a limiter that rejects all requests, because it cannot look up their policies.
 fn undecided() -> RateLimiter {
     struct Down;
 

@@ -15,8 +15,8 @@ fn caller() -> Subject {
     Subject::ip([127, 0, 0, 1])
 }
 
-/// Returns a site whose responses list all of these limits, and describe one of them in
-/// single-valued fields.
+/// Returns a site with these limits. Its responses list all of them, and describe one of them in
+/// the fields that have room for one limit.
 fn site(limits: &[&str], follow: GoverningLimit) -> (Site, Arc<ManualClock>) {
     let clock = new_year();
     let headers =
@@ -24,8 +24,8 @@ fn site(limits: &[&str], follow: GoverningLimit) -> (Site, Arc<ManualClock>) {
     (Axum::serve(vec![HttpLimiter::new(limiter(&clock, limits)).headers(headers)]), clock)
 }
 
-/// Parses the lists. Returns for each limit its quota, its remaining units, and the seconds until
-/// its reset.
+/// Parses the fields that list all limits. Returns for each limit its quota, its remaining units,
+/// and the seconds until its reset.
 fn listed(answer: &Answer) -> Vec<[String; 3]> {
     let number = |text: &str| text.split('=').nth(1).unwrap_or_default().to_owned();
     let of = |name| answer.header(name).unwrap().split(", ").map(|item| item.split(';'));
@@ -37,14 +37,14 @@ fn listed(answer: &Answer) -> Vec<[String; 3]> {
     policies.zip(standings).map(|(quota, [left, reset])| [quota, left, reset]).collect()
 }
 
-/// Returns the single-valued fields.
+/// Returns the fields that describe one limit.
 fn single(answer: &Answer) -> [String; 3] {
     ["limit", "remaining", "reset"]
         .map(|name| answer.header(&format!("x-rate-limit-{name}")).unwrap().to_owned())
 }
 
-/// If the fields combine the limit of one policy, the remaining units of another, and a reset
-/// computed from both, they describe a limit that does not exist.
+/// Some limiters take the fields from different limits: the max of one, the remaining units of
+/// another, and a reset computed from both. Such a limit does not exist.
 #[tokio::test]
 async fn t14_the_fields_describe_one_limit() {
     for follow in [GoverningLimit::ShortestActive, GoverningLimit::FewestRemaining] {
@@ -61,9 +61,9 @@ async fn t14_the_fields_describe_one_limit() {
     }
 }
 
-/// If the limit with the fewest remaining units is reported, a limit per second nearly always hides
-/// a limit per month. If the wait of the first limit that denies is reported, the client's retry is
-/// denied again.
+/// A response describes one limit. If that is the one with the fewest remaining units, a limit per
+/// second nearly always hides a limit per month. If a denial reports the wait of the first limit
+/// that denies, another limit denies the retry.
 #[tokio::test]
 async fn t15_a_denial_reports_the_longest_wait_of_the_limits_that_deny() {
     for (follow, denied) in [

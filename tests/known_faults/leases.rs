@@ -23,8 +23,7 @@ fn node(server: &RedisServer, clock: &Arc<ManualClock>) -> RedisStoreBuilder {
     patient(server).manual_clock(clock.clone())
 }
 
-/// Sets long time-outs, because on a busy machine a decision could otherwise be made without the
-/// store.
+/// Sets long timeouts. With shorter ones, the failure policy could decide on a busy machine.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
     RedisStore::builder(&server.url()).connection_wait(PATIENCE).response_timeout(PATIENCE)
 }
@@ -147,7 +146,7 @@ async fn one_task_returns_the_idle_units_of_all_subjects() {
         decide(&store, subject, &policy, 1).await;
     }
     let after = tasks();
-    // At most 64 tasks return idle units.
+    // The store uses at most 64 tasks to return idle units.
     assert!(after <= before + 70, "{before} tasks became {after}");
     for subject in &subjects {
         let returned = async { while used(&store, subject, &policy).await != 1 {} };
@@ -155,8 +154,8 @@ async fn one_task_returns_the_idle_units_of_all_subjects() {
     }
 }
 
-/// The test covers both scripts that decide: the short one, and the one for a subject with counts
-/// of another policy.
+/// Two scripts are tested: the short one, and the one for a subject that also has counts of another
+/// policy.
 #[tokio::test]
 async fn a_denied_request_charges_nothing_when_units_are_leased() {
     let (server, clock) = (RedisServer::start(), clock());
@@ -175,7 +174,7 @@ async fn a_denied_request_charges_nothing_when_units_are_leased() {
         let limit = denied.limits().next().unwrap();
         assert_eq!((denied.is_allowed(), limit.used(), limit.remaining()), (false, 7, 3));
         assert_eq!(used(&plain, subject, &policy).await, 7, "{name}");
-        // Concurrent requests share script calls, which must not charge anything either.
+        // Concurrent requests may share a script call. Such a call must not charge anything either.
         let crowd = join_all((0..40).map(|n| decide(&a, subject, &policy, 4 + n % 3))).await;
         assert!(crowd.iter().all(|decision| !decision.is_allowed()));
         assert_eq!(used(&plain, subject, &policy).await, 7, "{name}");
@@ -231,8 +230,8 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
         }
     }
     assert!(leased > 900, "{leased} of 1000 decisions were leased");
-    // Replaced leases have returned their unspent units, and the others become idle. One sweep
-    // returns the units of 2048 subjects.
+    // Each lease that was replaced has returned its unspent units. The other leases are idle now.
+    // One sweep returns the units of 2048 subjects.
     clock.advance(Duration::from_secs(10));
     for _ in 0..=MOST / 2_048 {
         store.return_idle_leases().await;
@@ -241,9 +240,9 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
     assert_eq!(used.iter().filter(|used| **used != 1).count(), 0);
 }
 
-/// The other node's clock is an hour ahead, so its request begins a new window on the server. Until
-/// its lease ends, the first node still grants units of the old window. The same happens when the
-/// server's clock steps forward, or when a machine is suspended.
+/// The other node's clock is an hour ahead, so its request begins a new window on the server. The
+/// first node still grants its leased units of the old window, until its lease ends. The same
+/// happens when the server's clock steps forward, or when a machine is suspended.
 #[tokio::test]
 async fn a_clock_that_jumps_allows_one_more_lease_and_only_within_its_lifetime() {
     let (server, behind, ahead) = (RedisServer::start(), clock(), clock());
@@ -267,7 +266,7 @@ async fn a_clock_that_jumps_allows_one_more_lease_and_only_within_its_lifetime()
     let of_the_lease = admitted().await;
     assert!((1..=20).contains(&of_the_lease), "{of_the_lease} of a lease of 20");
 
-    // After the lifetime of the lease, the node holds no units.
+    // The node's leases have ended, so it holds no units any more.
     let subject = &Subject::consumer("bob");
     for _ in 0..40 {
         decide(&store, subject, &policy, 1).await;

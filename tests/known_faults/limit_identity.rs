@@ -1,4 +1,4 @@
-//! Limits that shared a state by mistake, and counters that were lost.
+//! Limits that shared their state by mistake, and counters that were lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ fn over(decision: &Decision) -> Vec<&str> {
     decision.limits().filter(|limit| limit.is_over()).map(|limit| limit.name()).collect()
 }
 
-/// Fault: requests and tokens over one period had the same state, so the policy of a metered API
-/// could not be built.
+/// Fault: limits of requests and of tokens over the same period shared their state, so the policy
+/// of a metered API could not be built.
 #[tokio::test]
 async fn requests_and_tokens_over_one_minute_are_limited_apart() {
     let redis = RedisServer::start();
@@ -111,8 +111,8 @@ async fn requests_and_tokens_count_apart_under_every_algorithm() {
     }
 }
 
-/// Fault: with more than 16 states of other policies, the oldest was dropped. A client that could
-/// choose among 17 policies could reset its own daily limit.
+/// Fault: with more than 16 states of other policies, the oldest state was dropped. A client that
+/// could choose among 17 policies could in this way reset its own daily limit.
 #[tokio::test]
 async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     let redis = RedisServer::start();
@@ -137,7 +137,7 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
         assert_eq!(origins[..16], [Origin::Store; 16]);
         assert_eq!(origins[16..], [refused; 4]);
 
-        // States whose windows have ended make room.
+        // States whose windows have ended are dropped, so other policies are accepted again.
         clock.advance(Duration::from_secs(86_400));
         assert!(limiter.check_with_policy(&daily, &client, 1).await.is_allowed());
         clock.advance(Duration::from_secs(86_400));
@@ -149,8 +149,8 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     }
 }
 
-/// The refund is made under a policy without counts, for a subject that already has the maximum
-/// number of states.
+/// The subject has the maximum number of states. The policy of the refund and of the reset has no
+/// state yet.
 #[tokio::test]
 async fn a_refund_and_a_reset_beside_32_states_forget_nothing() {
     let redis = RedisServer::start();

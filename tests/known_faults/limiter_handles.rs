@@ -14,9 +14,9 @@ use rl_tests::web::{self as servers, Fetch, client, limiter, new_year};
 
 use super::layer;
 
-/// actix-web creates its app once for each worker. Counters that are created with the app are
-/// multiplied by the number of workers. A limiter that cannot be sent to another thread has to be
-/// created there.
+/// actix-web creates its app once for each worker. If an app creates its own counters, each worker
+/// grants the whole limit. All workers can share one limiter only if it can be sent to other
+/// threads.
 #[tokio::test]
 async fn t11_workers_count_together() {
     fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
@@ -43,11 +43,11 @@ async fn t11_workers_count_together() {
     assert_eq!((passed, workers.len()), (20, 2), "{workers:?}");
 }
 
-/// If a handle stops a background task or closes connections when it is dropped, all its clones
-/// lose them.
+/// In some limiters, dropping one handle stops a background task or closes connections, and all
+/// clones of the handle lose them.
 #[tokio::test]
 async fn t12_a_dropped_handle_takes_nothing_from_the_others() {
-    /// The limit is four requests per day, while handles are created and dropped.
+    /// Creates and drops handles while four requests per day are allowed.
     async fn contract(store: impl Store + Clone) -> RateLimiter {
         let patient = RateLimiter::builder().deadline(Duration::from_secs(60));
         let limiter = patient.limit(Limit::per_day(4)).store(store.clone()).build().unwrap();

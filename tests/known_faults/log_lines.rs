@@ -15,8 +15,7 @@ fn builder(url: &str) -> RedisStoreBuilder {
 
 fn limiter(store: RedisStore) -> RateLimiter {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(2)).store(store).namespace("api");
-    // The deadline is longer than the wait for a connection, so that the reason is known before the
-    // deadline.
+    // The wait for a connection ends before the deadline, so that the log line contains its error.
     limiter.deadline(GIVE_UP * 2).build().unwrap()
 }
 

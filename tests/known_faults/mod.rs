@@ -44,7 +44,7 @@ fn layer(limiter: &RateLimiter) -> RateLimitLayer {
     RateLimitLayer::new(limiter.clone()).key(Constant)
 }
 
-/// Waits until the service is ready, and then calls it, as tower requires.
+/// Waits until the service is ready, and then calls it. tower requires this order.
 async fn call<S, B>(service: &mut S, request: Request<B>) -> S::Future
 where
     S: Service<Request<B>>,

@@ -4,8 +4,8 @@ use reqwest::Method;
 use rl_core::adapter::HttpLimiter;
 use rl_tests::web::{Actix, Axum, Fetch, Target, limiter, new_year};
 
-/// An outer limiter that overwrites the headers of an inner one reports many remaining units,
-/// although the inner limiter denies the next request.
+/// Some outer limiters overwrite the headers of an inner one. The response then reports many
+/// remaining units, although the inner limiter denies the next request.
 #[tokio::test]
 async fn t09_the_stricter_numbers_survive_nesting() {
     async fn contract<T: Target>() {
@@ -21,9 +21,9 @@ async fn t09_the_stricter_numbers_survive_nesting() {
     contract::<Actix>().await;
 }
 
-/// Browsers send a preflight before some requests. If it is charged, a page gets only half of its
-/// quota. If it is denied, the page sees a network error without a reason. So a CORS layer outside
-/// the limiter answers preflights, or a setting exempts them.
+/// Browsers send a preflight before some requests. If preflights are charged, a page gets only half
+/// of its quota. If one is denied, the page sees a network error without a reason. So a CORS layer
+/// outside the limiter answers preflights, or a setting exempts them.
 #[tokio::test]
 async fn t10_preflights_and_health_checks_are_not_charged() {
     async fn contract<T: Target>() {

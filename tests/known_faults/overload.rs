@@ -72,7 +72,7 @@ impl SlowStore {
                     let (namespace, subject, policy) = (&namespace, &subject, &policy);
                     let parts = [Part::new(subject, policy, cost)];
                     let request = DecideRequest::new(namespace, &parts, mode);
-                    // A server decides even if the request has timed out.
+                    // A server also decides requests that have timed out.
                     let _ = reply.send(server.memory.decide(request).await.unwrap());
                 }
             }
@@ -115,8 +115,8 @@ fn five_per_hour(store: impl Store) -> RateLimiterBuilder {
     RateLimiter::builder().limit(Limit::per_hour(5)).store(store)
 }
 
-/// The outcomes of the flood, and the number of allowed requests of a client that was denied
-/// before.
+/// The results of a flood: the numbers of its requests by their outcome, and the number of allowed
+/// requests of a client that had been denied before.
 #[derive(Debug, Default)]
 struct Outcome {
     decided: usize,
@@ -188,8 +188,8 @@ async fn a_flood_beyond_capacity_does_not_fail_open_and_costs_no_decisions() {
         assert_eq!(limiter.in_flight(), 0);
         decided.push(outcome.decided);
     }
-    // The capacity of the store is 12 000 decisions in three seconds. A hundred clients use all of
-    // it, and with a thousand the store must still decide nearly as many requests.
+    // The store can make 12 000 decisions in three seconds. A hundred clients use all of this
+    // capacity. With a thousand clients, the store must still make nearly as many decisions.
     assert!(decided[1] * 10 >= decided[0] * 8, "{decided:?}");
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "no line for each request: {lines:#?}");
@@ -249,7 +249,7 @@ async fn on_overload_decides_requests_during_an_overload() {
     }
 }
 
-/// A source that finds the policies of consumers whose name begins with `known`. It refuses all
+/// A source of policies. It finds the consumers whose names begin with `known`, and refuses all
 /// other look-ups.
 struct Overloaded;
 
@@ -266,8 +266,8 @@ impl PolicySource for Overloaded {
     }
 }
 
-/// Fault: each refused look-up, and each successful one in between, caused a log line, and the
-/// requests were allowed.
+/// Fault: a log line was written for each refused look-up, and for each successful one in between.
+/// The requests were allowed.
 #[tokio::test(start_paused = true)]
 async fn refused_look_ups_do_not_fail_open_and_are_logged_once() {
     let (log, _guard) = Log::capture();

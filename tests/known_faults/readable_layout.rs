@@ -66,7 +66,8 @@ async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
     assert_eq!(server.query::<u64>("DBSIZE").await, 0);
 }
 
-/// Fault: the consumer `2abc` under the prefix `shop` was the consumer `abc` under `shop2`.
+/// Fault: the consumer `2abc` of the service with the prefix `shop` had the same counter as the
+/// consumer `abc` of the service with the prefix `shop2`.
 #[tokio::test]
 async fn services_do_not_share_counters_when_one_prefix_begins_with_the_other() {
     let server = RedisServer::start();

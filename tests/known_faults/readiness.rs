@@ -50,8 +50,8 @@ async fn t01_the_service_that_is_ready_is_called() {
     }
 }
 
-/// A middleware that calls a clone of the ready service breaks `Buffer` and `ConcurrencyLimit`,
-/// whose clones have not reserved a slot or a permit.
+/// The clones of a `Buffer` or a `ConcurrencyLimit` have not reserved a slot or a permit. A
+/// middleware that calls a clone instead of the ready service breaks them.
 #[tokio::test]
 async fn t01_buffers_and_concurrency_limits_stand_inside() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -67,8 +67,8 @@ async fn t01_buffers_and_concurrency_limits_stand_inside() {
     }
 }
 
-/// A `Buffer` sends the request in `call`, before its future is polled. If a layer calls the inner
-/// service before the store, the request is therefore served before the decision.
+/// A `Buffer` sends the request during `call`, before the returned future is polled. If a layer
+/// calls the `Buffer` before the store has decided, a denied request is served.
 #[tokio::test]
 async fn t02_nothing_is_called_before_the_verdict() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -94,8 +94,8 @@ async fn t02_nothing_is_called_before_the_verdict() {
     assert_eq!(calls(), 3);
 }
 
-/// A ready service may hold a scarce resource. If it is held for longer than the decision takes, a
-/// few denied clients keep all others out.
+/// A ready service may hold a scarce resource, such as a permit. If denied requests kept it, a few
+/// denied clients would keep all others out.
 #[tokio::test]
 async fn t03_a_denial_gives_back_what_readiness_holds() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -116,7 +116,7 @@ async fn t03_a_denial_gives_back_what_readiness_holds() {
     assert_eq!(calls(), 0);
 }
 
-/// A denial that does not wait for a store must release the service as well.
+/// The memory store denies without waiting. This path must release the inner service as well.
 #[tokio::test]
 async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
     let only_one = GlobalConcurrencyLimitLayer::new(1).layer(RecordingService::default());
@@ -139,8 +139,8 @@ async fn t03_a_denial_at_once_gives_back_what_readiness_holds() {
     assert!(is_ready(&mut other));
 }
 
-/// If a client disconnects while the store decides, its request is not served, and releases the
-/// inner service.
+/// A client disconnects while the store decides. Its request is not served, and the inner service
+/// is released.
 #[tokio::test]
 async fn t03_a_client_that_hangs_up_leaves_nothing_behind() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
@@ -179,8 +179,8 @@ async fn t03_the_request_of_a_connection_that_ends_is_not_served() {
     assert_eq!((patient.await.unwrap().status, site.handled()), (200, 1));
 }
 
-/// axum creates a service for each route, and clones it for each connection. If the counters were
-/// in the service, each connection would have its own counters.
+/// axum creates a service for each route, and clones it for each connection. Counters inside the
+/// service would be separate for each connection.
 #[tokio::test]
 async fn t04_clones_and_siblings_count_together() {
     let layer = layer(&limiter(&new_year(), &["4/minute"]));

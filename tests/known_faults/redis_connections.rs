@@ -37,15 +37,15 @@ fn used(decision: &Decision) -> u64 {
     decision.limits().next().unwrap().used()
 }
 
-/// A multiplexed connection that was lost is not restored by itself. A pool that considers every
-/// connection as working returns the dead one until it is too old, half an hour later.
+/// A multiplexed connection that is lost does not restore itself. Some pools never check their
+/// connections. They return the dead one until it has reached its maximum age, half an hour later.
 #[tokio::test]
 async fn t31_a_lost_connection_is_replaced_at_once() {
     let redis = RedisServer::start();
     let mut operator = Bystander::new(&redis).await;
     for connections in [1, 4] {
         let limiter = limiter(store(&redis, connections).await);
-        // Opens all connections of the pool.
+        // These requests open all connections of the pool.
         join_all((0..32).map(|_| check(&limiter))).await;
         let before = used(&check(&limiter).await);
 
@@ -61,7 +61,7 @@ async fn t31_a_lost_connection_is_replaced_at_once() {
     }
 }
 
-/// A check-out that sends `PING` first doubles the round trips of every request.
+/// If a pool sends `PING` before each command, every request needs two round trips.
 #[tokio::test]
 async fn t31_a_decision_is_one_command() {
     let redis = RedisServer::start();
@@ -72,7 +72,7 @@ async fn t31_a_decision_is_one_command() {
     for _ in 0..50 {
         check(&limiter).await;
     }
-    // Requests for one subject that are in flight together may share a call.
+    // Concurrent requests for one subject may share a call.
     let asked = operator.calls().await["evalsha"];
     join_all((0..50).map(|_| check(&limiter))).await;
     let after = operator.calls().await;
@@ -83,8 +83,8 @@ async fn t31_a_decision_is_one_command() {
     assert!((51..=100).contains(&made("evalsha")), "{}", made("evalsha"));
 }
 
-/// If a pool lends each connection to one request, it can have only as many requests in flight as
-/// connections.
+/// If a pool lends a connection to one request at a time, no more requests can be in flight than
+/// there are connections.
 #[tokio::test]
 async fn t31_one_connection_carries_many_decisions_at_once() {
     let redis = RedisServer::start();
@@ -107,7 +107,7 @@ async fn t31_one_connection_carries_many_decisions_at_once() {
     assert_eq!(counts, (2..=51).collect::<Vec<_>>());
 }
 
-/// By default a pool waits for 30 seconds, for every request during an outage.
+/// With default settings, some pools wait for 30 seconds, for every request during an outage.
 #[tokio::test]
 async fn t31_waits_are_bounded() {
     // The first address is bound but does not listen, so connections are refused. The second one
@@ -129,16 +129,16 @@ async fn t31_waits_are_bounded() {
     }
 }
 
-/// A server that disappears without notice, as when its machine loses power, closes no connection.
-/// A limiter that continues to use such a connection fails until the operating system gives up, in
-/// a quarter of an hour.
+/// When the machine of a server loses power, the server closes no connection. A limiter that
+/// continues to use the connection fails until the operating system gives up, after a quarter of an
+/// hour.
 #[tokio::test]
 async fn t31_a_connection_that_does_not_answer_is_replaced() {
     let redis = RedisServer::start();
     let way = Way::to(&redis).await;
     let store = RedisStore::connect(&way.url).await.unwrap();
-    // On a busy machine, the process may get too little CPU time, and take an outage for an
-    // overload.
+    // On a busy machine, this process may get too little CPU time. The limiter may then report an
+    // overload instead of an outage.
     let limit = RateLimiter::builder().limit(Limit::per_day(10_000)).on_overload(OnFailure::Allow);
     let limiter = limit.store(store).build().unwrap();
     let answered = async || while check(&limiter).await.origin() != Origin::Store {};
@@ -149,9 +149,8 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     timeout(GIVE_UP, answered()).await.expect("answers again");
 }
 
-/// Fault: after a server or a proxy had closed an idle connection, the next request was allowed
-/// undecided. If the pause between requests was longer than the idle timeout, this affected every
-/// second request.
+/// Fault: a server or a proxy closed an idle connection, and the next request was allowed
+/// undecided. With pauses longer than the idle timeout, this affected every second request.
 #[tokio::test]
 async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
     let redis = RedisServer::start();
@@ -162,14 +161,15 @@ async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
     for asked in 1..=10 {
         assert_eq!(used(&check(&limiter).await), asked);
         operator.query::<u64>("CLIENT KILL TYPE normal SKIPME yes").await;
-        // The end of the closed connection arrives before the replies to these later commands.
+        // The client notices that the connection was closed before these later commands are
+        // answered.
         for _ in 0..3 {
             operator.query::<String>("PING").await;
         }
     }
 }
 
-/// The state of a relay, which affects commands on their way to the server.
+/// The way in which a relay treats the commands to the server.
 #[derive(Clone, Copy, PartialEq)]
 enum Traffic {
     Flows,
@@ -207,7 +207,7 @@ impl Way {
         self.traffic.send_replace(traffic);
     }
 
-    /// Waits until this number of script calls is held.
+    /// Waits until the relay holds this number of script calls.
     async fn holds(&self, calls: usize) {
         let mut held = self.held.subscribe();
         let held = timeout(GIVE_UP, held.wait_for(|held| *held == calls)).await;
@@ -215,7 +215,7 @@ impl Way {
     }
 }
 
-/// Forwards commands to the server and replies back, as the traffic setting says.
+/// Forwards replies to the client, and treats commands to the server as `traffic` requires.
 async fn carry(
     mut here: TcpStream,
     mut there: TcpStream,

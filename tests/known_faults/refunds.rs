@@ -1,5 +1,5 @@
-//! Refunds: a charge that a reset or a loss has removed is not refunded, and a metered load reaches
-//! its rate.
+//! Refunds. If a reset or a loss has removed a charge, its refund returns nothing. A metered load
+//! reaches the rate of its limit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Tested {
         Self::new(Arc::new(store.connect().await.unwrap()), clock, limit, subject)
     }
 
-    /// Creates a store that has room for one subject in each of its shards.
+    /// Creates a store with a capacity of one subject in each of its shards.
     fn in_memory(limit: &str) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let store = MemoryStore::builder().capacity(64).clock(clock.clone()).build();
@@ -109,8 +109,8 @@ impl Tested {
         }
     }
 
-    /// 80 of 100 units are charged and lost. Then 100 units are charged, and the first 80 are
-    /// refunded. The refund must return nothing.
+    /// Charges 80 of 100 units, loses them, and charges 100 units. Then asserts that a refund of
+    /// the first 80 units returns nothing.
     async fn assert_nothing_comes_back(
         &self,
         loss: Loss,
@@ -215,19 +215,19 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     }
 }
 
-/// Returns the minimum number of units that the load above uses in this many seconds, by the
-/// formulas of ALGORITHMS.md.
+/// Returns the minimum number of units that the load of `used_by_a_metered_load` uses in this time,
+/// by the formulas of ALGORITHMS.md.
 ///
-/// An evenly refilled bucket reaches its rate. Under the other algorithms, reserved units count
-/// until they are settled.
+/// Under GCRA and an evenly refilled bucket, the load reaches the rate of the limit. Under the
+/// other algorithms, reserved units count until they are settled.
 ///
-/// Let R be the reserved units, U the used units, and d the time from the charge to the refund. At
-/// least rate × U / (U + (R − U) × d / period) is used, less a rest that is too small for a whole
-/// request.
+/// Let R be the reserved units, U the used units, and d the time from the charge to the refund. The
+/// load uses rate × U / (U + (R − U) × d / period). A rest of the limit that is too small for a
+/// whole request stays unused.
 ///
-/// A unit of a sliding window counts for up to one precision longer than its period, which reduces
-/// the result by that part. The last reservation is not settled when the time is over, and no unit
-/// is settled before the first refund.
+/// Two effects reduce the result. A unit of a sliding window counts for up to one precision longer
+/// than its period. At the end the last reservation is not settled yet, and no unit is settled
+/// before the first refund.
 fn reached(limit: Limit, seconds: u64) -> u64 {
     const RESERVED: f64 = 100.0;
     const USED: f64 = 20.0;
@@ -236,7 +236,7 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
     let of_rate = |counted_for: f64, fitting: f64| {
         fitting / counted_for * USED / (USED + (RESERVED - USED) * SETTLED_AFTER / counted_for)
     };
-    // A rest that is too small for a whole request cannot be used.
+    // Too few units for a whole request cannot be used.
     let fitting = max - RESERVED;
     let rate = match limit.algorithm() {
         Algorithm::TokenBucket { refill: Refill::Greedy, .. } | Algorithm::Gcra { .. } => {
@@ -245,15 +245,15 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
         Algorithm::SlidingWindow { precision } => {
             of_rate(period + precision.as_micros() as f64 / 1e6, fitting)
         }
-        // A bucket that is refilled by interval is full when its interval ends, just as a fixed
-        // window is empty.
+        // A bucket that is refilled by interval is full again at the end of each interval. This
+        // equals a fixed window.
         _ => of_rate(period, fitting),
     };
     (rate * (seconds as f64 - SETTLED_AFTER - 0.01) - RESERVED).max(0.0) as u64
 }
 
-/// Random reservations are partly refunded, in any order. In every span, the granted units less the
-/// units refunded in it are at most what the limit grants in that span.
+/// Makes random reservations, and refunds parts of them in any order. In every span, the difference
+/// between granted and refunded units is at most what the limit grants in that span.
 #[tokio::test]
 async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
     let limits = [
@@ -286,7 +286,8 @@ async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
                 let before = tested.used().await;
                 let returned = number(units + 1);
                 tested.refund(&decision, returned).await;
-                // The number of units that the refund has returned.
+                // The units by which the refund has lowered the used units. They may be fewer than
+                // `returned`.
                 let given = before - tested.used().await;
                 assert!(given <= returned, "{limit}");
                 refunded += given;
@@ -311,7 +312,7 @@ async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
     }
 }
 
-/// Returns the number of units that a limit grants in a span of a second or less.
+/// Returns the maximum number of units that a limit grants in a span of a second or less.
 fn granted_in(limit: Limit, micros: u64) -> i64 {
     let accrued = (micros * limit.max()).div_ceil(limit.period().as_micros());
     let most = match limit.algorithm() {

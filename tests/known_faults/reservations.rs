@@ -1,4 +1,5 @@
-//! An estimate is refunded if its process dies, and stays charged while its holder lives.
+//! A reservation of an estimated cost: it is refunded if its process dies, and stays charged while
+//! its holder lives.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -60,7 +61,7 @@ impl World {
         self.decide(subject, policy, Mode::Check, cost, Reservations::Reserve(LIFETIME)).await
     }
 
-    /// Checks without making a reservation, in a limiter that makes reservations.
+    /// Makes a check that reserves nothing itself, but returns expired reservations.
     async fn check(&self, subject: &Subject, policy: &Policy, cost: u64) -> Decision {
         self.decide(subject, policy, Mode::Check, cost, Reservations::ReturnExpired).await
     }
@@ -255,8 +256,8 @@ async fn reservations_that_expire_together_are_refunded_in_bounded_steps() {
     }
 }
 
-/// The test uses the shortest of several decisions that refund the maximum number of reservations,
-/// because a busy machine interrupts the server.
+/// A busy machine may interrupt the server. So the test uses the shortest of several decisions,
+/// each of which refunds the maximum number of reservations.
 #[tokio::test]
 async fn refunding_expired_reservations_takes_the_server_less_than_a_millisecond() {
     let world = World::new().await;
@@ -317,8 +318,8 @@ async fn a_request_is_charged_its_cost_in_the_end_if_its_reservation_expired() {
         let usage = limiter.usage(alice).await.unwrap();
         usage.limits().map(|limit| limit.used()).collect::<Vec<_>>()
     };
-    // The second limit counts requests. Its unit is refunded with the reservation, and charged
-    // again.
+    // The second limit counts requests. The refund of a reservation returns its unit, and the new
+    // request charges it again.
     for (due, expected) in [(60, [60, 1]), (25, [85, 2]), (0, [85, 2])] {
         let before = used().await;
         let permit = limiter.acquire(alice, 15).await;
@@ -374,7 +375,7 @@ async fn the_readable_layout_reserves_nothing() {
     assert_eq!(limiter.usage(alice).await.unwrap().limits().next().unwrap().used(), 30);
 }
 
-/// The test uses a real process that holds an estimate and is killed.
+/// A real process reserves an estimated cost, and is killed.
 #[tokio::test]
 async fn the_estimate_of_a_process_that_is_killed_comes_back() {
     const SECOND: Duration = Duration::from_secs(1);

@@ -127,7 +127,8 @@ async fn read_response(stream: &mut TcpStream) -> Option<(u16, bool)> {
     Some((status, field("connection: ") == Some("close")))
 }
 
-/// The responses to clients that send one request after the other, and the requests that were lost.
+/// The numbers of responses and of lost requests, for clients that send one request after the
+/// other.
 #[derive(Debug, Default)]
 struct Load {
     answered: AtomicUsize,
@@ -171,8 +172,8 @@ async fn stop_under_load(program: &mut Program, path: &'static str, signal: &str
     let client = |_| tokio::spawn(send_requests(address.clone(), path, Arc::clone(&load)));
     let clients: Vec<_> = (0..20).map(client).collect();
     until(async || load.answered.load(Ordering::Relaxed) >= 100).await;
-    // Connections are accepted in order. Once a later one gets a response, those with incomplete
-    // heads have been accepted.
+    // The server accepts connections in order. Once a later connection gets a response, the server
+    // has accepted those with incomplete heads.
     let mut later = TcpStream::connect(&address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     later.write_all(request.as_bytes()).await.unwrap();
@@ -245,8 +246,8 @@ async fn the_commands_that_examples_print_succeed() {
     }
 }
 
-/// Fault: a connection that never completed a head cost the server a file descriptor and memory for
-/// ever.
+/// Fault: a connection whose head was never complete cost the server a file descriptor and memory
+/// for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
     let mut programs = Vec::new();
@@ -324,8 +325,8 @@ async fn an_empty_setting_is_unset_and_a_log_file_has_no_colours() {
     }
 }
 
-/// A package cannot include files outside its folder, so rl-admin has a copy, which must not
-/// differ.
+/// A package cannot include files outside its folder. So rl-admin has a copy of the module, which
+/// must not differ.
 #[test]
 fn the_admin_server_has_the_serve_module_of_the_examples() {
     let read = |file: &str| {

@@ -30,7 +30,7 @@ impl ScriptedStore {
         builder.deadline(Duration::from_secs(86_400)).build().unwrap()
     }
 
-    /// Returns the number of unanswered requests, cancelled ones included.
+    /// Returns the number of unanswered requests, including cancelled ones.
     pub(super) fn asked(&self) -> usize {
         self.questions().len()
     }
@@ -57,7 +57,7 @@ impl ScriptedStore {
         timeout(GIVE_UP, asked).await.expect("a question");
     }
 
-    /// Removes the oldest request once its caller has cancelled it.
+    /// Takes the oldest request from the queue, and waits until its caller has cancelled it.
     pub(super) async fn is_given_up(&self) {
         let mut question = self.next();
         timeout(GIVE_UP, question.answer.closed()).await.expect("the caller stops waiting");

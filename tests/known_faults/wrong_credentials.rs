@@ -1,4 +1,4 @@
-//! Guesses of tokens for the management API and the console, sequential and concurrent.
+//! Guesses of tokens for the management API and the console, one after the other and concurrently.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ async fn wrong_tokens_to_the_api_and_the_console_count_together() {
     }
     assert_eq!(call(&site, "one-guess-too-many").await, (429, Some("60".to_owned())));
     assert_eq!(log_in(&site, "one-guess-too-many").await, 429);
-    // The correct token is rejected too. Otherwise further guesses could still find it.
+    // The correct token is rejected too. Otherwise a client could go on guessing, and would notice
+    // when it finds the token.
     assert_eq!(call(&site, ALICE).await.0, 429);
     assert_eq!(log_in(&site, ALICE).await, 429);
     clock.advance(Duration::from_secs(60));
@@ -144,7 +145,8 @@ impl Authorize for Absent {
     }
 }
 
-/// Fault: guesses were answered with 503 without being counted, and the correct token with 200.
+/// Fault: while a source of tokens was unavailable, a guess got a 503 and was not counted, and the
+/// correct token got a 200.
 #[tokio::test]
 async fn wrong_tokens_are_counted_while_another_source_of_tokens_is_unavailable() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
@@ -167,8 +169,8 @@ async fn wrong_tokens_are_counted_while_another_source_of_tokens_is_unavailable(
     assert_eq!((statuses[0], statuses[19], statuses[20]), (401, 401, 429));
 }
 
-/// Fault: the limiter peeked before the look-up and charged after it, so all of these concurrent
-/// guesses were answered.
+/// Fault: the limiter peeked before a look-up and charged after it. All concurrent guesses passed
+/// the peek before one of them was charged.
 #[tokio::test]
 async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
     let cues = Arc::new(Semaphore::new(0));
@@ -185,7 +187,7 @@ async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
         parts.extensions.insert(ConnectInfo(peer));
         parts
     };
-    // The correct guess is looked up after the wrong ones, and all of them wait for the database.
+    // All guesses wait for the database, and the correct one is the last.
     let guesses = (0..200).map(|guess| if guess == 199 { "right" } else { "wrong" });
     let guesses = guesses.map(|token| {
         let (admin, parts) = (admin.clone(), request(token));
@@ -204,7 +206,7 @@ async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
     assert_eq!((count(200), count(401), count(429)), (0, 20, 180));
 }
 
-/// Correct credentials do not count as attempts, even while their look-ups wait.
+/// Correct credentials do not count as failed attempts, even while their look-ups wait.
 #[tokio::test]
 async fn concurrent_right_credentials_are_never_limited() {
     let (site, _clock) = site(FailedAttempts::per_minute(1)).await;

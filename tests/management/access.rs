@@ -100,7 +100,8 @@ async fn unknown_credentials_get_401_on_every_route() {
     .await;
 }
 
-/// OT2, OT11, OT14, OT22, OT24, OT27, OT29: the response names the role before any other error.
+/// OT2, OT11, OT14, OT22, OT24, OT27, OT29: without the role, the response names the role, even if
+/// the request has other errors.
 #[tokio::test]
 async fn each_operation_needs_its_role_and_no_other() {
     in_both_worlds(async |bank: Bank| {
@@ -158,7 +159,8 @@ async fn requests_without_authorization_are_rejected() {
     }
 }
 
-/// An operation that is missing in the table above would not be tested.
+/// The table `OPERATIONS` contains every operation of the document. One that is missing would not
+/// be tested.
 #[tokio::test]
 async fn every_operation_of_the_document_is_tried() {
     let bank = Bank::embedded().await;

@@ -35,7 +35,8 @@ async fn a_record_is_created_and_echoed_and_deleted() {
     .await;
 }
 
-/// Numbers and the alternative field names are accepted too. Responses always have the same form.
+/// Limits may be numbers or texts, and fields may have their alternative names. Responses always
+/// have the same form.
 #[tokio::test]
 async fn numbers_and_both_spellings_are_read() {
     in_both_worlds(async |bank: Bank| {
@@ -74,7 +75,7 @@ async fn a_record_is_active_in_every_hour_that_it_touches() {
     .await;
 }
 
-/// OT30: two records overlap, and are inspected a day from now.
+/// OT30: two records overlap. Their sum is checked for a time a day from now.
 #[tokio::test]
 async fn records_that_overlap_add_up() {
     in_both_worlds(async |bank: Bank| {
@@ -104,7 +105,7 @@ async fn without_a_record_nothing_is_limited() {
     .await;
 }
 
-/// OT32: a limit of 0 alone blocks, and the denial names the consumer.
+/// OT32: if the only limit is 0, the consumer is blocked, and the denial names the consumer.
 #[tokio::test]
 async fn a_record_of_zero_blocks_until_it_is_deleted() {
     in_both_worlds(async |bank: Bank| {

@@ -1,5 +1,4 @@
-//! The history names actors, actions and subjects. A doc comment that begins with "Fault" describes
-//! an earlier fault.
+//! The history names actors, actions and subjects.
 
 use std::time::Duration;
 
@@ -69,7 +68,7 @@ async fn tiers_their_members_and_resets_are_in_the_history() {
             all[3..6].iter().map(|entry| entry["after"]["limit"].clone()).collect();
         assert_eq!(limits, [json!(null), json!("day"), json!("minute")]);
 
-        // The pages continue over entries of all kinds.
+        // A page may begin in the middle of the list, which mixes all kinds of entries.
         let first = bank.get(&format!("{HISTORY}?limit=4")).await;
         let rest = bank.get(&format!("{HISTORY}?limit=1000&before={}", first["next"])).await;
         assert_eq!(rest["changes"].as_array().unwrap().len(), 5);

@@ -81,7 +81,7 @@ async fn every_field_of_a_record_is_checked() {
 fn refused(answer: &Answer, field: &str, value: &Value) {
     assert_eq!(answer.status, 400, "{field} {value}: {}", answer.body);
     let body = parse(answer);
-    // The two dates are compared with each other, so either may be the invalid one.
+    // If the two dates contradict each other, the response may name either of them.
     let named = body["field"].as_str().unwrap();
     let is_date = field.ends_with("_date") && named.ends_with("_date");
     assert!(named == field || is_date, "{field} {value}: {}", answer.body);
@@ -140,7 +140,7 @@ async fn every_part_of_a_path_is_checked() {
     .await;
 }
 
-/// The message is the one that clients of open banking systems expect.
+/// The text of the error is the one that clients of open banking systems expect.
 #[tokio::test]
 async fn an_hour_has_only_one_valid_form() {
     in_both_worlds(async |bank: Bank| {

@@ -1,5 +1,5 @@
-//! The effect of a change on a consumer determines the required roles, and whether the response
-//! contains a warning.
+//! The effect of a change on a consumer determines which roles it requires, and whether the
+//! response contains a warning.
 
 use rl_admin::Role;
 use rl_tests::web::Answer;
@@ -14,7 +14,7 @@ fn refused(answer: &Answer, role: Role) {
     assert!(message(answer).ends_with(&role.to_string()), "{}", answer.body);
 }
 
-/// Fault: a limit of 0 blocks like a block, but required no role for blocking.
+/// Fault: a limit of 0 blocks a consumer, but required no role for blocking.
 #[tokio::test]
 async fn a_limit_of_zero_needs_the_roles_of_a_block() {
     in_both_worlds(async |bank: Bank| {
@@ -35,7 +35,7 @@ async fn a_limit_of_zero_needs_the_roles_of_a_block() {
         assert_eq!(bank.manage("PUT", &path, zero()).await.status, 200);
         assert_eq!(bank.call().await.status, 429);
 
-        // Any change that unblocks requires the role for unblocking.
+        // The role for unblocking is required, whatever operation unblocks.
         refused(&bank.as_who(&updater, "PUT", &path, some()).await, unblock);
         refused(&bank.as_who(&setter, "PUT", CALL_LIMITS, some()).await, unblock);
         refused(&bank.as_who(&creator, "POST", RATE_LIMITS, some()).await, unblock);
@@ -47,7 +47,8 @@ async fn a_limit_of_zero_needs_the_roles_of_a_block() {
         refused(&bank.as_who(&deleter, "DELETE", &other, None).await, block);
         assert_eq!(bank.as_who(&deleter, "DELETE", &path, None).await.status, 204);
 
-        // Records in the past, and changes without an effect, require neither role.
+        // Records in the past have no effect. They require neither the role for blocking nor the
+        // one for unblocking.
         let past = dated([0; 6], "2024-01-01T00:00:00Z", "2024-02-01T00:00:00Z");
         assert_eq!(bank.manage("POST", RATE_LIMITS, Some(past)).await.status, 201);
         assert_eq!(bank.as_who(&updater, "PUT", &other, some()).await.status, 200);

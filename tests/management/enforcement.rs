@@ -169,7 +169,7 @@ async fn windows_and_records_end_on_time() {
     .await;
 }
 
-/// If two records match, the server does not choose one of them to overwrite.
+/// Two records match. The server does not choose one of them to overwrite.
 #[tokio::test]
 async fn setting_call_limits_where_there_are_several_records_is_refused() {
     in_both_worlds(async |bank: Bank| {

@@ -86,7 +86,8 @@ async fn an_explanation_distinguishes_a_block_from_a_limit() {
     .await;
 }
 
-/// Fault: a denial that needs no counter was explained with `used` 0, whatever had been used.
+/// Fault: some denials need no counter. Their explanations reported `used` 0, whatever had been
+/// used.
 #[tokio::test]
 async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
     in_both_worlds(async |bank: Bank| {

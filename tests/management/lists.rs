@@ -110,7 +110,7 @@ async fn an_invalid_query_of_a_list_is_named() {
             let wrong = bank.manage("GET", &format!("/management/rate-limits?{query}"), None).await;
             assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!(field)), "{query}");
         }
-        // A limit of a resource may list a thousand applications, so its pages are small.
+        // An entry of these lists may contain a thousand applications, so the pages are small.
         for list in ["resources", "resources/a/history", "applications/shop/resources"] {
             let many = bank.manage("GET", &format!("/management/{list}?limit=51"), None).await;
             assert_eq!(

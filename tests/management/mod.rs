@@ -84,7 +84,7 @@ impl Bank {
         Self::open(Database::postgres(), Some(RedisServer::start()), PATIENCE).await
     }
 
-    /// Creates a fleet that waits only this long for an unreachable Redis.
+    /// Creates a fleet that waits for an unreachable Redis for at most `wait`.
     async fn impatient(wait: Duration) -> Self {
         Self::open(Database::memory(), Some(RedisServer::start()), wait).await
     }
@@ -95,8 +95,7 @@ impl Bank {
         let records = Records::connect_with(options).await.unwrap();
         let source =
             RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
-        // The deadline is long and failures reject, so that a failed decision is not mistaken for
-        // an allowed one.
+        // Failures reject. An undecided request therefore cannot be mistaken for an allowed one.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
         let limiter = limiter.on_store_failure(OnFailure::Reject).clock(clock.clone());
         let (limiter, backend) = match &redis {
@@ -114,7 +113,8 @@ impl Bank {
         let admin = Admin::builder(records.clone(), limiter.clone())
             .authorize(tokens())
             .backend(backend)
-            // The limit of failed attempts is switched off. Its tests create services of their own.
+            // The limit of failed attempts is switched off. The tests of that limit create their
+            // own services.
             .failed_attempts(FailedAttempts::per_minute(u32::MAX))
             .clock(clock.clone())
             .build();
@@ -197,7 +197,7 @@ fn tokens() -> BearerTokens {
     })
 }
 
-/// Creates a service that limits consumers, whom an outer authentication layer has identified.
+/// Creates a service that limits consumers. An outer authentication layer has identified them.
 fn service(limiter: RateLimiter) -> Router {
     let http = HttpLimiter::new(limiter)
         .key(Identified.or(ClientAddress::default()))
@@ -219,7 +219,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Returns the JSON of a record for a year around now, with numbers as text.
+/// Returns a record as JSON, for a year around now. The numbers are written as texts.
 fn record(numbers: [i64; 6]) -> Value {
     dated(numbers, "2025-06-01T00:00:00Z", "2026-06-01T00:00:00Z")
 }
@@ -248,13 +248,14 @@ fn active_numbers(active: &Value) -> [i64; 6] {
     names.map(|name| active[format!("active_per_{name}_rate_limit")].as_i64().unwrap())
 }
 
-/// Returns the six texts in a response about a record or call limits, as numbers.
+/// Returns the six limits in a response about a record or about call limits. The response contains
+/// them as texts.
 fn written_numbers(limits: &Value) -> [i64; 6] {
     let names = ["second", "minute", "hour", "day", "week", "month"];
     names.map(|name| limits[format!("per_{name}_call_limit")].as_str().unwrap().parse().unwrap())
 }
 
-/// Returns the number of stored records, of all consumers.
+/// Returns the number of stored records of all consumers.
 async fn stored(records: &Records) -> usize {
     records.list(&rl_records::RecordQuery::default()).await.unwrap().records.len()
 }

@@ -1,5 +1,4 @@
-//! Changes with and without `If-Match`, including concurrent ones. A doc comment that begins with
-//! "Fault" describes an earlier fault.
+//! Changes with and without `If-Match`, including concurrent ones.
 
 use futures::future::join_all;
 use reqwest::Method;
@@ -52,7 +51,7 @@ async fn concurrent_changes_without_if_match_all_succeed() {
             let put = async |number: i64| bank.manage("PUT", path, Some(body(number))).await.status;
             assert_eq!(join_all((1..9).map(put)).await, [200; 8], "{path}");
         }
-        // The changes also succeed for an actor who owns only some applications.
+        // The changes also succeed for a user who may edit only the limits of some applications.
         let put = async |number: i64| {
             let body = json!({ "apps": ["shop"], "max_permits": number, "rate": 1 });
             bank.as_who(super::OWNER_OF_SHOP, "PUT", PAYMENTS, Some(body)).await.status
@@ -62,7 +61,7 @@ async fn concurrent_changes_without_if_match_all_succeed() {
     .await;
 }
 
-/// Fault: each of the concurrent requests created its own block, and the longest one applied.
+/// Fault: each of several concurrent requests created its own block, and the longest block applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_of_many_concurrent_blocks_decides() {
     in_both_worlds(async |bank: Bank| {
@@ -119,7 +118,8 @@ async fn if_match_is_412_at_every_endpoint_when_there_is_nothing_to_change() {
     .await;
 }
 
-/// Fault: for an unknown tag, the response said that the record had been changed in the meantime.
+/// Fault: `If-Match` contained an unknown tag. The response said that the record had been changed
+/// in the meantime.
 #[tokio::test]
 async fn an_unknown_tag_is_not_reported_as_a_change() {
     in_both_worlds(async |bank: Bank| {

@@ -15,11 +15,11 @@ fn schemathesis() -> PathBuf {
     found.expect("there is no schemathesis on the PATH: `tests/run` installs it")
 }
 
-/// schemathesis generates valid and invalid requests from the document; the responses must be as
+/// schemathesis generates valid and invalid requests from the document. The responses must be as
 /// documented.
 ///
-/// The server rejects some requests that match the schema. For example, a record may not end before
-/// it begins, which a document cannot express.
+/// The server rejects some requests that match the schema. For example, a record must not end
+/// before it begins, but a schema cannot express this.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_does_what_its_document_says() {
     let bank = Bank::fleet().await;

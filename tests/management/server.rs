@@ -148,7 +148,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     assert_eq!(server.call("POST", &path, Some(record([1; 6]))).await.status, 201);
     assert_eq!(server.call("GET", RATE_LIMITS, None).await.status, 404, "without the prefix");
 
-    // The second half of this request arrives after the signal to stop.
+    // This request is in progress at shutdown: its second half arrives after the signal.
     let body = record([2; 6]).to_string();
     let (half, rest) = body.split_at(20);
     let mut slow = TcpStream::connect(&server.place).await.unwrap();
@@ -158,7 +158,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
         body.len()
     );
     slow.write_all(head.as_bytes()).await.unwrap();
-    // The server asks for the body, which shows that it is handling the request.
+    // The server asks for the body. This shows that it is handling the request.
     let mut asked = [0; 25];
     slow.read_exact(&mut asked).await.unwrap();
     assert!(asked.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&asked));
@@ -184,8 +184,7 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     assert_eq!(listed["limits"].as_array().unwrap().len(), 2);
 }
 
-/// The server has the services' setting for addresses, and finds keys in the same tiers as the
-/// services do.
+/// The server has the same setting for addresses as the services, and finds keys in the same tiers.
 #[tokio::test]
 async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     let settings = [("RL_ANONYMOUS_PER_HOUR", "7")];
@@ -216,7 +215,8 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     assert_eq!((&free["allowed"], &free["limits"]), (&json!(true), &json!([])), "{free}");
 }
 
-/// Subjects have the same names and counters as in the services, and the same digits in all logs.
+/// The server and the services use the same names and counters for a subject, and log it with the
+/// same digits.
 #[tokio::test]
 async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_services() {
     let settings = [
@@ -278,7 +278,7 @@ impl Member {
         answer.header("x-rate-limit-limit").map(|limit| limit.parse().unwrap())
     }
 
-    /// Sends requests until this limit applies to one. Returns the time that this took.
+    /// Sends requests until one of them has this limit. Returns the time that this took.
     async fn bound_by(&self, limit: i64) -> Duration {
         let begun = Instant::now();
         while self.limit().await != Some(limit) {
@@ -317,7 +317,8 @@ async fn a_changed_limit_applies_in_every_process_and_while_the_database_is_down
     let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
     println!("a change binds the next request within {median:?} (median), {longest:?} (longest)");
 
-    // The services share counters: each one includes the requests that the other has allowed.
+    // The services share counters: each service also counts the requests that the other one has
+    // allowed.
     let counters = "/management/consumers/abc/call-counters";
     assert_eq!(admin.call("DELETE", counters, None).await.status, 204);
     assert_eq!(set(5).await, 200);

@@ -1,5 +1,4 @@
-//! Paths name subjects as the limiter counts them. A doc comment that begins with "Fault" describes
-//! an earlier fault.
+//! Paths name subjects as the limiter counts them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -56,8 +55,8 @@ async fn counters_of_an_ipv6_client_are_found_by_any_spelling_of_its_address() {
     }
 }
 
-/// Fault: for an invalid address, and for a realm that is never counted, the response contained
-/// usage.
+/// Fault: the response contained usage for an invalid address, and for a realm that is never
+/// counted.
 #[tokio::test]
 async fn subjects_that_nothing_counts_are_rejected_with_their_value() {
     in_both_worlds(async |bank: Bank| {
@@ -92,8 +91,8 @@ async fn subjects_that_nothing_counts_are_rejected_with_their_value() {
     .await;
 }
 
-/// Fault: periods without a limit were shown as limits in shadow, because they are counted in that
-/// way.
+/// Fault: periods without a limit were shown as limits in shadow, because the store counts them
+/// like limits in shadow.
 #[tokio::test]
 async fn periods_without_a_limit_are_shown_as_unlimited() {
     in_both_worlds(async |bank: Bank| {
@@ -119,7 +118,7 @@ async fn periods_without_a_limit_are_shown_as_unlimited() {
     .await;
 }
 
-/// Fault: one endpoint accepted only `minute`, and the other only `per_minute`.
+/// Fault: one endpoint accepted only `minute`, another one only `per_minute`.
 #[tokio::test]
 async fn limits_and_counters_are_reset_by_both_names_of_a_period() {
     in_both_worlds(async |bank: Bank| {
@@ -138,7 +137,7 @@ async fn limits_and_counters_are_reset_by_both_names_of_a_period() {
     .await;
 }
 
-/// Damages counters on Redis, checks the responses, and returns the counters as the API reports
+/// Damages counters on Redis, and checks the responses. Returns the counters as the API reports
 /// them.
 async fn with_damage(layout: Layout, damage: impl AsyncFn(&mut Bystander)) -> Value {
     let server = RedisServer::start();

@@ -71,7 +71,7 @@ fuzz_target!(|input: (&str, &[u8])| {
         assert_eq!(subject.realm(), &Realm::Key);
         assert_eq!((subject.id().as_text(), subject.id().as_bytes().len()), (None, 16));
     }
-    // After an ambiguous key, no other extractor is called.
+    // After an ambiguous key, the chain does not call its next extractor.
     let by_header = ApiKey::header("x-key", secret()).expect("a name");
     let chained = by_header.or(Constant).subject(&request);
     assert_eq!(chained.is_err(), hashed[0].is_err());

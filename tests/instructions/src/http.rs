@@ -1,4 +1,4 @@
-//! The cost that a layer adds to a service that responds immediately.
+//! Repeats requests to a service that responds immediately, behind a rate limit layer.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -98,7 +98,8 @@ fn acquire(limiter: &RateLimiter, times: u64) {
     counted(|| (0..times).for_each(|_| once()));
 }
 
-/// Decides once for each of many new subjects, in a full store, where each one evicts another.
+/// Makes a decision for each of many new subjects. The store is full, so each of them evicts
+/// another subject.
 fn flood(policy: Policy, times: u64) {
     const CAPACITY: u64 = 6_400;
 
@@ -107,7 +108,8 @@ fn flood(policy: Policy, times: u64) {
     let newcomers = |from: u64, count: u64| -> Vec<Subject> {
         (from..from + count).map(|n| Subject::consumer(&format!("consumer-{n:08}"))).collect()
     };
-    // Shards fill unevenly, so twice the capacity fills all of them.
+    // Some shards fill earlier than others. With twice as many subjects as the capacity, all of
+    // them are full.
     for subject in newcomers(0, 2 * CAPACITY) {
         drop(black_box(limiter.check(&subject, 1)));
     }
@@ -137,9 +139,10 @@ fn six(algorithm: &str) -> Vec<String> {
     Period::NAMED.iter().map(|period| format!("{ENDLESS}/{period}{algorithm}")).collect()
 }
 
-/// Returns six limits that are aligned to the clock, except for the month. A calendar month has at
-/// least 28 days. From the 29th on, its end would be computed for each decision, and the count
-/// would depend on the date.
+/// Returns six limits whose windows are aligned to the clock, except for the limit per month.
+///
+/// In the first 28 days of a calendar month, decisions do not compute its end. From the 29th on
+/// they do, so the count of instructions would depend on the date.
 fn on_the_clock() -> Vec<String> {
     let mut limits = six(":clock");
     limits[5] = format!("{ENDLESS}/month");
