@@ -61,7 +61,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     })
     // The time limit for receiving the head of a request.
     .client_request_timeout(Duration::from_secs(10))
-    // The seconds that requests in progress have to finish after the signal.
+    // The time limit, in seconds, for requests that are in progress at the signal.
     .shutdown_timeout(10)
     .shutdown_signal(stop(listener.try_clone()?)?);
     println!("listening on http://{address}, try:\ncurl -i http://{address}/");

@@ -29,7 +29,7 @@ pub(super) struct Settings {
     pub(super) on_missing_key: MissingKey,
     pub(super) exempt: Vec<Predicate>,
     pub(super) exempts_preflights: bool,
-    // Whether the limiter has rules, or any request may be exempt.
+    // Whether the limiter has rules, or a setting exempts some requests.
     pub(super) is_special: bool,
     pub(super) cost: Option<RequestCost>,
     pub(super) is_metered: bool,

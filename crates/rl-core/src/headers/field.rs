@@ -51,7 +51,7 @@ impl Field {
         match self {
             Self::Remaining | Self::Used => input.knows_counts(),
             Self::ResetAfter | Self::ResetAt | Self::IntervalMillis => input.knows_reset(),
-            // Without one of its members, the dictionary would be invalid.
+            // The dictionary is invalid if any of its members (limit, remaining, reset) is missing.
             Self::Dictionary => input.knows_counts() && input.knows_reset(),
             Self::Statuses => input.statuses().next().is_some(),
             _ => true,

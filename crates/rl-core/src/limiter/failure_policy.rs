@@ -157,8 +157,9 @@ pub(super) struct Fallback {
     pub(super) share: Share,
 }
 
-/// Returns whether the shares can never grant a cost that the whole limits of `parts` could grant.
-/// Such a request must not be denied as over its limits.
+/// Returns whether only the division into shares denies the request for good: the shares can never
+/// grant its cost, but the undivided limits of `parts` could. Such a request must not be denied as
+/// over its limits.
 ///
 /// The costs of parts with the same counters are added, because a store charges them together.
 fn exceeds_share(
