@@ -169,8 +169,8 @@ impl Log {
         self.give_back_slots();
     }
 
-    /// Returns the time of the entry that must expire for `units` units to become free. Only
-    /// entries later than `until` are considered, oldest first.
+    /// Returns the time of the last entry that must expire before `units` units are free. Entries
+    /// expire oldest first. Those that are not later than `until` have already expired.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
         let (_, expiring) = self.expiring(until);
         let units = units + expiring;
@@ -186,7 +186,7 @@ impl Log {
     }
 
     /// Returns the number and the units of the entries that expire because they are not later than
-    /// `until`. Entries that have already expired are not included; refunded entries are.
+    /// `until`. Refunded entries are included, but not entries that have already expired.
     #[inline(always)]
     fn expiring(&self, until: Option<u64>) -> (usize, u64) {
         match until {
@@ -379,7 +379,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         /// Compares the log with a map from times to units, for many entries that are removed in
-        /// any order.
+        /// random order.
         #[test]
         fn a_log_is_a_map_of_times_to_units(
             steps in prop::collection::vec((0..9_u8, any::<u32>(), 1..4_u64), 1..3_000),

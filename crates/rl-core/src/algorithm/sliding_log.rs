@@ -76,7 +76,7 @@ impl SlidingLog {
         log.units_after(self.left_until(now))
     }
 
-    /// Returns the number of the `units` charged at `charged` that still count.
+    /// Returns how many of the `units` charged at `charged` still count at `now`.
     pub(super) fn held(self, log: &Log, now: Timestamp, charged: Timestamp, units: u64) -> u64 {
         let charged = charged.as_micros();
         if self.leaves(charged) <= now.as_micros() {
@@ -130,7 +130,7 @@ impl SlidingLog {
         (units <= self.available(log, now)).then(|| self.charge(log, now, units))
     }
 
-    /// Refunds those of the `units` charged at `charged` that still count at `now`.
+    /// Refunds the `units` that were charged at `charged`, as far as they still count at `now`.
     pub(super) fn refund(self, log: &mut Log, now: Timestamp, charged: Timestamp, units: u64) {
         log.drop_until(self.left_until(now));
         if let Some((place, held)) = log.find(charged.as_micros()) {

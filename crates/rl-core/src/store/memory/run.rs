@@ -86,8 +86,8 @@ pub(super) fn try_decide_sole_limit(
     })
 }
 
-/// Makes the judged charge, or reports why nothing is charged. Completes the decision, and returns
-/// the time until which further requests will be denied.
+/// Makes the charge of `judgement`, or reports why nothing is charged. Completes the decision, and
+/// returns the time until which further requests will be denied.
 #[inline(always)]
 pub(super) fn conclude(
     args: &DecideArgs<'_>,

@@ -179,7 +179,8 @@ impl Index {
         len > self.homes / 5 * 4
     }
 
-    /// Returns the home of `subject`, and the value of a slot for it, without its position.
+    /// Returns the home of `subject`, and the content of a slot there: the distance and the tag,
+    /// with 0 as the position.
     #[inline]
     fn home(&self, subject: Fingerprint) -> (usize, u32) {
         // A product, not a remainder, so that the number of homes need not be a power of two.

@@ -312,8 +312,8 @@ fn a_denied_request_with_newcomers_changes_no_counter() {
     assert!(!decide(&store, &[part(5, 1)], Mode::Check).is_allowed());
 }
 
-/// Fault: the shared entry granted all units or none, and the other parts reported that they never
-/// grant the request.
+/// Faults: the shared entry granted all units or none, and the statuses of the other parts said
+/// that they never grant the request.
 #[test]
 fn a_check_up_to_is_granted_what_the_shared_entry_has_left() {
     let (store, _) = store(64);

@@ -121,7 +121,7 @@ impl<C: SlotCalls> GiveBack<C> {
             });
         }
         async move {
-            // The sender sends nothing. It is dropped when all charges were tried.
+            // The sender sends nothing. It is dropped after one attempt to refund each charge.
             let _ = all_tried.await;
         }
     }

@@ -39,8 +39,8 @@ impl OwnedGroup {
         PartGroup { key, namespace, subject, policy, cost, is_shadow: *is_shadow }
     }
 
-    /// Returns the decision on a group whose status is not known: it has no limits, and denies
-    /// nothing.
+    /// Returns the decision on a group whose status is not known. The decision has no limits, and
+    /// denies nothing.
     pub(super) fn unknown_status(&self, at: Timestamp) -> Decision {
         let mut decision = Decision::pending(&self.policy, self.cost);
         decision.finish(0, at, true);

@@ -125,7 +125,8 @@ impl<C: SlotCalls> Request<C> {
             Mode::Check | Mode::CheckUpTo => self.reserve(&reply).await,
             Mode::Peek | Mode::Charge => self.call_all().await,
         };
-        // A request that is cancelled after the last call stays charged, as in one slot.
+        // A request that is cancelled after the last call stays charged, as if all its parts were
+        // in one slot.
         let _ = reply.send(decided.map(|decided| self.finish(decided)));
     }
 
@@ -257,7 +258,7 @@ impl<C: SlotCalls> Request<C> {
         }
         let status = |slot: &usize| {
             let given_back = self.give_back(&[*slot], &decided, common);
-            // A cost of 0 asks for the status of limits that have granted the request.
+            // A peek with a cost of 0 returns the status of limits that have granted the request.
             let peek = self.call_slot(&self.slots[*slot], Mode::Peek, |_| 0);
             MaybeReady::later(async move {
                 let status = async {
@@ -274,7 +275,8 @@ impl<C: SlotCalls> Request<C> {
             for &index in slot {
                 let Some(charge) = &decided[index] else { continue };
                 let (units, at) = (charge.charged().min(common), charge.at());
-                // A refund names the charge by its time, which the new status must therefore keep.
+                // A refund identifies the charge by its time, so the new status must have the same
+                // time.
                 let mut reduced = statuses.next().unwrap_or_else(|| charge.clone());
                 reduced.finish(units, at, charge.is_allowed());
                 decided[index] = Some(reduced);

@@ -5,9 +5,10 @@
 --             of limits that were not charged (2 bytes), and the code of the policy with its tags
 --             (see slots.lua)
 -- ARGV[2]     plan (see decide.lua)
--- ARGV[4]     the lifetime of the reservation of the units charged now, in µs (7 bytes), or 0
+-- ARGV[4]     the lifetime of the reservation that this call makes, in µs (7 bytes); 0 if it makes
+--             none
 --
--- Sets        reserved_for: the number of ARGV[4]
+-- Sets        reserved_for: the number in ARGV[4]
 --             is_settled: whether the state has changed and must be stored
 --
 -- The number of reservations that one call refunds is bounded, so that the script does not block
