@@ -26,8 +26,8 @@ pub(super) trait Counting {
     /// refunded.
     fn refund(&self, cells: &mut [u64], now: Timestamp, charged_at: Timestamp, units: u64);
 
-    /// Returns the time from which the state equals that of an unused limit, so that it can be
-    /// removed.
+    /// Returns the time from which the state can be removed, because it equals that of an unused
+    /// limit.
     fn expires(&self, cells: &[u64]) -> Timestamp;
 
     /// Returns the status of the limit at `now` for a request that requires `required` units.

@@ -52,7 +52,7 @@ pub(crate) struct Log {
     /// The number of expired entries at the front. Their units are `expired_units`.
     expired: usize,
     expired_units: u64,
-    /// The number of refunded entries behind the expired ones.
+    /// The number of refunded entries that come after the expired ones.
     emptied: usize,
     /// The units of the entries in use.
     units: u64,

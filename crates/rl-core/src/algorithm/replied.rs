@@ -65,8 +65,8 @@ pub(crate) fn stored_cells(limit: Limit) -> usize {
     }
 }
 
-/// Computes the outcome of `limit` for a request that needs `needed` units. `cells` are those that
-/// a script returned after its decision.
+/// Computes the outcome of `limit` for a request that needs `needed` units. `cells` is the state
+/// that a script returned after its decision.
 pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, needed: u64) -> Outcome {
     let (cells, needed) = (&cells.0[..], limit.units(needed));
     match LimitCounter::new(limit) {

@@ -91,7 +91,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         &self.groups
     }
 
-    /// Returns the decision on the request. `decisions` are those of the groups, in their order.
+    /// Returns the decision on the request. `decisions` contains one decision for each group, in
+    /// the order of the groups.
     pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
         self.join.decision(decisions)
     }
@@ -104,7 +105,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 }
 
 impl PartJoin {
-    /// Returns the decision on the request. `decisions` are those of the groups, in their order.
+    /// Returns the decision on the request. `decisions` contains one decision for each group, in
+    /// the order of the groups.
     ///
     /// Parts of one group have the same status. The charge of the group is divided among them in
     /// their order, each up to its cost.

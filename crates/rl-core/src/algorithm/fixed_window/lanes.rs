@@ -50,7 +50,7 @@ impl Lanes {
         Some(2 * last + (exceeding(last) >> 63) as usize)
     }
 
-    /// Returns the bits that are set in any of the words.
+    /// Returns the bits that are set in at least one of the words.
     #[inline(always)]
     const fn union(self) -> u64 {
         self.0[0] | self.0[1] | self.0[2]

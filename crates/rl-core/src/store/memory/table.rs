@@ -157,13 +157,13 @@ impl<T> Table<T> {
 /// The position of each fingerprint's record; see the [module](self) for its layout.
 ///
 /// *Robin Hood hashing*: slots are ordered by the homes of their records, and each stores its
-/// distance from this home. A search ends at the first slot whose distance is smaller than that of
-/// the searched subject at this slot. A removal moves the following slots one closer to their
-/// homes, without reading any record.
+/// distance from this home. A search ends at the first slot whose distance is smaller than the
+/// distance that the subject would have there. A removal moves the next slots one closer to their
+/// homes, and reads no record.
 #[derive(Debug)]
 struct Index {
-    /// One slot for each home. More slots follow for records that are far from the last homes, so
-    /// that searches do not wrap around.
+    /// One slot for each home, and more slots at the end for records that are far from their homes.
+    /// With these, a search never wraps around.
     slots: Box<[u32]>,
     homes: usize,
 }
@@ -246,8 +246,8 @@ impl Index {
 
     fn remove(&mut self, subject: Fingerprint, position: usize) {
         let mut at = self.slot_of(subject, position);
-        // The following records move one slot closer to their homes. The loop ends at a slot that
-        // is free, or whose record is at its home.
+        // The next records move one slot closer to their homes. The loop ends at a slot that is
+        // free, or whose record is at its home.
         while let Some(&next) = self.slots.get(at + 1)
             && next >= 2 * ONE_FURTHER
         {

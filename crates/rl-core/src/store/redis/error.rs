@@ -19,24 +19,24 @@ pub enum ConnectError {
     Url {
         /// The URL's scheme.
         shown: String,
-        /// The problem with it.
+        /// The problem with the URL.
         why: String,
     },
     /// The URL needs a feature of this crate that is not enabled.
     Feature {
-        /// The part of the URL that needs it.
+        /// The part of the URL that needs the feature.
         what: &'static str,
         /// The feature's name.
         feature: &'static str,
     },
     /// The URLs of sentinels or of a cluster contradict each other.
     Servers {
-        /// The problem with them.
+        /// The problem with the URLs.
         why: &'static str,
     },
     /// A certificate or a key cannot be used.
     Certificate {
-        /// The problem with it.
+        /// The problem with the certificate or the key.
         why: String,
     },
     /// The prefix contains characters that are not allowed, or is too long.
@@ -53,7 +53,7 @@ pub enum ConnectError {
     ZeroConnections,
     /// The setting of slot groups does not fit the servers or the layout.
     SlotGroups {
-        /// The problem with it.
+        /// The problem with the setting.
         why: &'static str,
     },
     /// A time limit is zero.

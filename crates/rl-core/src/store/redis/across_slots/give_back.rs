@@ -1,7 +1,7 @@
 //! Gives back the charges of requests that were denied, or not decided, by another slot.
 //!
-//! * **Once**: a refund whose result is unknown is not repeated, because it would lower the count
-//!   twice. Its units stay charged until they expire.
+//! * **Once**: a refund whose result is unknown is not repeated, because the repetition might lower
+//!   the count twice. Its units stay charged until they expire.
 //! * **Again, if nothing was executed**: while a server cannot be reached, a refund is repeated for
 //!   [`RETRY_FOR`] at most.
 //! * **Bounded**: at most [`MAX_RETRIES`] tasks repeat refunds.

@@ -113,7 +113,7 @@ impl Backoff {
 }
 
 impl ConnectFailure {
-    /// Creates the failure that follows the failure `previous`.
+    /// Creates the failure of an attempt. `previous` is the failure of the attempt before.
     fn after(previous: Option<&Self>, error: &StoreError) -> Self {
         let kind = error.kind();
         let count = previous.map_or(0, |previous| previous.count) + 1;

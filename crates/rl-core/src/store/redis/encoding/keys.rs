@@ -39,7 +39,7 @@ const RING_LEN: usize = ":cr3153600000000".len();
 /// The length of a digest in a key, with the mark before it.
 const DIGEST_LEN: usize = "~".len() + 32;
 
-/// The suffix of the name of a readable counter for each period of [`Period::NAMED`].
+/// The suffixes of the names of readable counters, one for each period of [`Period::NAMED`].
 const SUFFIXES: [&str; 6] =
     ["_PER_SECOND", "_PER_MINUTE", "_PER_HOUR", "_PER_DAY", "_PER_WEEK", "_PER_MONTH"];
 
@@ -49,7 +49,7 @@ const SUFFIXES: [&str; 6] =
 /// ends with another suffix.
 const REQUESTS: &str = "_REQUESTS";
 
-/// Returns the prefix of all keys, or its default.
+/// Returns the prefix of all keys. If `prefix` is `None`, it is the default of the layout.
 ///
 /// # Errors
 ///
@@ -171,7 +171,8 @@ fn push_tag(key: &mut String, subject: &Subject, max_len: usize) {
     key.push('}');
 }
 
-/// For each byte, whether it is escaped in keys. No such byte is part of a multi-byte character.
+/// For each byte, whether it is escaped in keys. The bytes of multi-byte characters are not
+/// escaped.
 static IS_ESCAPED: [bool; 256] = {
     let mut is_escaped = [false; 256];
     let mut byte = 0;

@@ -72,8 +72,8 @@ impl SlotGroups {
         let mut tags = vec![String::new(); usize::from(count)];
         let mut missing = count;
         let mut numbers = 0_u32..;
-        // The search ends, because every slot is the slot of some number with at most six digits. A
-        // test checks this.
+        // The search ends, because each slot contains the hash tag of a number with at most six
+        // digits. A test checks this.
         while missing > 0
             && let Some(number) = numbers.next()
         {

@@ -30,7 +30,7 @@
 --                      available; 0 if they are available now, or never will be
 --
 -- Without logs, the script runs at most three commands: TIME, GET, and either SET or, for a denial,
--- PTTL. PEXPIRE is the fourth if a key has lost its expiry. A second GET follows if the fast path
+-- PTTL. PEXPIRE is the fourth if a key has lost its expiry. A second GET is run if the fast path
 -- could not decide the call. A denial changes no state.
 local costs
 if times == 0 then

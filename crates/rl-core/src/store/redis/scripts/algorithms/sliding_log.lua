@@ -203,7 +203,7 @@ local function log_lower_block(slot, log, index, bytes, units, is_shorter)
   end
   local low, count = index, 1
   -- Neighbours are checked only when the number of entries is a multiple of 16, to save time. A
-  -- merge may wait, because a short block stays short.
+  -- merge may be delayed, because a later refund can do it.
   local is_due = is_shorter and #bytes % (16 * ENTRY) == 0
   for _, other in ipairs(is_due and { index + 1, index - 1 } or {}) do
     if other >= 0 and other < slot[6] and (other > 0 or slot[5] == 0) then

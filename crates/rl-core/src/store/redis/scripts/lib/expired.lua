@@ -36,8 +36,8 @@ do
   local due = string.format('%.0f', clock)
   local expired = redis.call('ZRANGEBYSCORE', KEYS[#KEYS], '-inf', due, 'LIMIT', 0, most)
   local is_changed = false
-  -- For each code, the slots of its limits, with false for a limit that the current policy lacks.
-  -- The slots are kept in a table, because most reservations share one code.
+  -- For the code of each policy: the slots of its limits, with false for a limit that the current
+  -- policy lacks. They are kept in a table, because most reservations have the same policy.
   local slots_of = {}
   for _, member in ipairs(stored and expired or {}) do
     local when, units, uncharged, from = struct.unpack('>I7I7I2', member)

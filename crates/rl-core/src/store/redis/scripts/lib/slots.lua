@@ -44,8 +44,8 @@
 local NAMED = { 1000000, 60000000, 3600000000, 86400000000, 604800000000, 2592000000000 }
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
 
--- Reads the code, and the tags if there are any. Returns the slots and the position behind them, or
--- nothing if the bytes are not a valid code.
+-- Reads the code, and the tags if there are any. Returns the slots and the position after the tags.
+-- Returns nothing if the bytes are not a valid code.
 local function read_code(bytes)
   local code, at, read, keys = string.byte(bytes, 3) or 128, 4, {}, 1
   if code < 128 then
@@ -161,7 +161,7 @@ end
 
 local slots, foreign = read_code(shape), {}
 
--- Reads the constants of the policy's limits from the plan. Returns the position behind them.
+-- Reads the constants of the policy's limits from the plan. Returns the position after them.
 local function read_constants(at)
   for _, slot in ipairs(slots) do
     slot.max, at = struct.unpack('>I7', plan, at + 7)
@@ -206,7 +206,7 @@ if not is_ours then
 end
 
 -- No decision is made at a time before the last change, so a clock that stepped back grants
--- nothing. The expiry of keys still follows the clock.
+-- nothing. The expiry of keys still uses the time of the clock.
 now = stored and last or now
 advance_to(max_of(clock, now), slots, foreign)
 for i = #foreign, 1, -1 do
@@ -233,7 +233,7 @@ end
 local function bytes_of_buckets(slot, bytes)
   local older = slot[5]
   local units = { struct.unpack('>' .. string.rep('I' .. bucket_size, #older / bucket_size), older) }
-  -- The last value is the position behind the buckets.
+  -- The last value is not a bucket, but the position after them.
   units[#units] = 0
   return bytes_of(max_of(unpack(units)), bytes)
 end
