@@ -8,7 +8,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rl_core::store::{
-    DecideRequest, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
+    DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Settlement,
+    Store,
 };
 use rl_core::time::{Clock, ManualClock, Timestamp};
 use rl_core::{

@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// The number of random requests on one timeline.
-const REQUESTS_PER_TIMELINE: usize = 25;
+const REQUESTS_PER_TIMELINE: usize = 40;
 const SUBJECTS: usize = 3;
 
 /// A rule: its limits, and whether it is in shadow.
@@ -12,8 +11,40 @@ type Rule = (Policy, bool);
 /// A part of a random request: the rule, the subject and the cost.
 type RandomPart = (usize, usize, u64);
 
-/// A random request: the time since the one before, the mode and the parts.
-type Request = (i64, Mode, Vec<RandomPart>);
+/// A random operation, and the time since the one before.
+type Request = (i64, PartsOperation);
+
+#[derive(Clone, Debug)]
+enum PartsOperation {
+    Decide(Mode, Vec<RandomPart>),
+    /// Settles an earlier request. Each of its charges gets one of these costs.
+    Settle(usize, Vec<u64>),
+    /// Refunds units of each charge of an earlier request.
+    Refund(usize, u64),
+    /// Renews the permits of one charge of an earlier request.
+    Renew(usize, usize),
+    /// Resets one limit of a rule and a subject, or all limits.
+    Reset(usize, usize, Option<usize>),
+}
+
+/// The charge of an earlier request to the counters of one rule and one subject.
+struct PartCharge {
+    rule: usize,
+    subject: usize,
+    charged: Timestamp,
+    /// The time at which the leases of its permits began.
+    leased: Timestamp,
+    units: u64,
+    uncharged: LimitSet,
+}
+
+/// One timeline of random requests: its rules, and the charges of its requests so far.
+struct Timeline<'a> {
+    rules: &'a [Rule],
+    namespaces: Vec<Namespace>,
+    subjects: Vec<Subject>,
+    past: Vec<Vec<PartCharge>>,
+}
 
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let mixed = prop::collection::vec(limit(ALGORITHMS.to_vec()), 1..=5);
@@ -27,13 +58,30 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
         "6/hour:sliding-window-counter",
         "9/hour:clock",
         "4/minute:requests",
+        "3:concurrency",
     ]);
     let simple = simple.prop_map(|limit| Policy::new([limit.parse().unwrap()]).unwrap());
-    let policy = prop_oneof![2 => fixed_windows(), 2 => mixed, 3 => simple];
+    shadowed(prop_oneof![2 => fixed_windows(), 2 => mixed, 3 => simple])
+}
+
+/// Generates rules that the readable layout supports: fixed windows of named periods.
+fn readable_rules() -> impl Strategy<Value = Vec<Rule>> {
+    let limits = prop::collection::vec((0..6_usize, 0..9_u64, prop::bool::weighted(0.2)), 1..=3);
+    let policy = limits.prop_filter_map("two limits of one period", |limits| {
+        let limit = |(period, max, counts_requests)| {
+            let limit = Limit::new(max, Period::NAMED[period]).unwrap();
+            if counts_requests { limit.count_requests() } else { limit }
+        };
+        Policy::new(limits.into_iter().map(limit)).ok()
+    });
+    shadowed(policy)
+}
+
+fn shadowed(policy: impl Strategy<Value = Policy>) -> impl Strategy<Value = Vec<Rule>> {
     prop::collection::vec((policy, prop::bool::weighted(0.15)), 1..=4)
 }
 
-/// Generates random requests. Their times never step back: the store in memory drops the states of
+/// Generates random operations. Their times never step back: the store in memory drops the states of
 /// a subject when all have expired, and the tests let Redis keep them for longer.
 fn requests() -> impl Strategy<Value = Vec<Request>> {
     let advance = prop_oneof![
@@ -47,63 +95,228 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
         1 => Just(Mode::Peek),
         1 => Just(Mode::Charge),
     ];
-    let cost = prop_oneof![8 => 0..4_u64, 1 => 0..30_u64];
-    let parts = prop::collection::vec((0..4_usize, 0..SUBJECTS, cost), 1..=5);
-    prop::collection::vec((advance, mode, parts), 1..=REQUESTS_PER_TIMELINE)
+    let cost = || prop_oneof![8 => 0..4_u64, 1 => 0..30_u64];
+    let parts = prop::collection::vec((0..4_usize, 0..SUBJECTS, cost()), 1..=5);
+    // Mostly selects one of the latest requests, because their units still count.
+    let back = || prop_oneof![4 => 0..4_usize, 1 => 4..20_usize];
+    let costs = prop::collection::vec(cost(), 5);
+    let operation = prop_oneof![
+        14 => (mode, parts).prop_map(|(mode, parts)| PartsOperation::Decide(mode, parts)),
+        4 => (back(), costs).prop_map(|(back, costs)| PartsOperation::Settle(back, costs)),
+        2 => (back(), 0..5_u64).prop_map(|(back, units)| PartsOperation::Refund(back, units)),
+        2 => (back(), 0..5_usize).prop_map(|(back, part)| PartsOperation::Renew(back, part)),
+        1 => (0..4_usize, 0..SUBJECTS, prop::option::of(0..5_usize))
+            .prop_map(|(rule, subject, limit)| PartsOperation::Reset(rule, subject, limit)),
+    ];
+    prop::collection::vec((advance, operation), REQUESTS_PER_TIMELINE)
 }
 
-impl Twins {
-    async fn decide_parts(&self, timeline: u64, rules: &[Rule], (advance, mode, parts): &Request) {
-        let now = self.clock.now().as_micros().saturating_add_signed(*advance);
-        self.clock.set(Timestamp::from_micros(now));
-        let subject = |index| Subject::consumer(&format!("{timeline}-{index}"));
-        let subjects: Vec<_> = (0..SUBJECTS).map(subject).collect();
-        let name = |index: usize| self.namespace.rule(&format!("rule-{index}")).unwrap();
-        let namespaces: Vec<_> = (0..rules.len()).map(name).collect();
-        let part = |(rule, subject, cost): &RandomPart| {
-            let rule = rule % rules.len();
-            let (policy, is_shadow) = &rules[rule];
-            let part = Part::new(&subjects[*subject], policy, Cost::new(*cost));
-            let part = part.with_namespace(&namespaces[rule]);
-            if *is_shadow { part.shadow() } else { part }
-        };
-        let parts: Vec<_> = parts.iter().map(part).collect();
-        let request = DecideRequest::new(&self.namespace, &parts, *mode);
-        let (rust, lua) = (self.memory.decide(request).await, self.redis.decide(request).await);
-        if is_refused(&rust) && is_refused(&lua) {
-            return;
+impl<'a> Timeline<'a> {
+    fn new(number: u64, rules: &'a [Rule], namespace: &Namespace) -> Self {
+        let subject = |index| Subject::consumer(&format!("{number}-{index}"));
+        let name = |index: usize| namespace.rule(&format!("rule-{index}")).unwrap();
+        Self {
+            rules,
+            namespaces: (0..rules.len()).map(name).collect(),
+            subjects: (0..SUBJECTS).map(subject).collect(),
+            past: Vec::new(),
         }
-        let (rust, lua) = (rust.unwrap(), lua.unwrap());
-        assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"), "{rules:?} {mode:?} {parts:?}");
-        let charged: u64 = rust.parts().map(|part| part.charged()).sum();
-        assert!(rust.is_allowed() || charged == 0, "{rust:?}");
+    }
+
+    fn part(&self, (rule, subject, cost): RandomPart) -> Part<'_> {
+        let (policy, is_shadow) = &self.rules[rule];
+        let part = Part::new(&self.subjects[subject], policy, Cost::new(cost));
+        let part = part.with_namespace(&self.namespaces[rule]);
+        if *is_shadow { part.shadow() } else { part }
+    }
+
+    /// Returns the settlement of a charge at `cost`, without a release of permits.
+    fn settlement(&self, charge: &PartCharge, cost: u64) -> Settlement<'_> {
+        let policy = &self.rules[charge.rule].0;
+        let refunded = charge.units.saturating_sub(cost);
+        let mut kept = charge.uncharged;
+        for (place, limit) in policy.limits().iter().enumerate() {
+            if refunded < charge.units && limit.limit().counts_requests() {
+                kept.insert(place);
+            }
+        }
+        Settlement {
+            namespace: &self.namespaces[charge.rule],
+            subject: &self.subjects[charge.subject],
+            policy,
+            charged: charge.charged,
+            leased: charge.leased,
+            released: 0,
+            refunded,
+            added: cost.saturating_sub(charge.units),
+            uncharged: charge.uncharged,
+            kept,
+        }
+    }
+
+    /// Adds the charges of a request. Parts with the same counters have one charge.
+    fn remember(&mut self, parts: &[RandomPart], decision: &Decision) {
+        let mut charges: Vec<PartCharge> = Vec::new();
+        for ((rule, subject, _), part) in parts.iter().zip(decision.parts()) {
+            let known = charges.iter_mut().find(|c| (c.rule, c.subject) == (*rule, *subject));
+            if let Some(known) = known {
+                known.units += part.charged();
+                continue;
+            }
+            let (rule, subject, at) = (*rule, *subject, decision.at());
+            let limits = part.limits().enumerate();
+            let uncharged =
+                limits.filter(|(_, limit)| limit.limit().is_shadow() && limit.is_over());
+            let uncharged = uncharged.map(|(place, _)| place).collect();
+            let units = part.charged();
+            charges.push(PartCharge { rule, subject, charged: at, leased: at, units, uncharged });
+        }
+        charges.retain(|charge| charge.units > 0);
+        if !charges.is_empty() {
+            self.past.push(charges);
+        }
     }
 }
 
-#[test]
-fn requests_of_parts_are_decided_alike_in_memory_and_on_redis() {
+impl Twins {
+    async fn carry_out(&self, timeline: &mut Timeline<'_>, (advance, operation): &Request) {
+        let now = self.clock.now().as_micros().saturating_add_signed(*advance);
+        self.clock.set(Timestamp::from_micros(now));
+        let count = timeline.rules.len();
+        match operation {
+            PartsOperation::Decide(mode, parts) => {
+                let parts: Vec<_> =
+                    parts.iter().map(|part| (part.0 % count, part.1, part.2)).collect();
+                let decision = self.decide_alike(timeline, *mode, &parts).await;
+                if let Some(decision) = decision.filter(|_| *mode != Mode::Peek) {
+                    timeline.remember(&parts, &decision);
+                }
+            }
+            PartsOperation::Settle(back, costs) => {
+                let Some(place) = timeline.past.len().checked_sub(back + 1) else { return };
+                let charges = timeline.past.remove(place);
+                let settled = charges.iter().zip(costs).map(|(charge, cost)| {
+                    let settlement = timeline.settlement(charge, *cost);
+                    Settlement { released: charge.units, ..settlement }
+                });
+                self.settle_alike(timeline, &charges, &settled.collect::<Vec<_>>()).await;
+            }
+            PartsOperation::Refund(back, units) => {
+                let Some(charges) = timeline.past.iter().rev().nth(*back) else { return };
+                let refunds = charges.iter().map(|charge| {
+                    let left = charge.units.saturating_sub(*units);
+                    let refund = timeline.settlement(charge, left);
+                    Settlement { released: refund.refunded, uncharged: refund.kept, ..refund }
+                });
+                self.settle_alike(timeline, charges, &refunds.collect::<Vec<_>>()).await;
+            }
+            PartsOperation::Renew(back, charge) => {
+                let Some(place) = timeline.past.len().checked_sub(back + 1) else { return };
+                let index = charge % timeline.past[place].len();
+                let PartCharge { rule, subject, leased, units, uncharged, .. } =
+                    timeline.past[place][index];
+                let (subject, policy) = (&timeline.subjects[subject], &timeline.rules[rule].0);
+                let namespace = &timeline.namespaces[rule];
+                let renewal =
+                    Renewal { namespace, subject, policy, charged: leased, units, uncharged };
+                let rust = self.memory.renew(renewal).await.unwrap();
+                assert_eq!(rust, self.redis.renew(renewal).await.unwrap());
+                timeline.past[place][index].leased = rust.unwrap_or(leased);
+            }
+            PartsOperation::Reset(rule, subject, limit) => {
+                let (rule, subject) = (rule % count, &timeline.subjects[*subject]);
+                let (policy, namespace) = (&timeline.rules[rule].0, &timeline.namespaces[rule]);
+                let limit = limit.filter(|limit| *limit < policy.limits().len());
+                let reset = Reset { namespace, subject, policy, limit };
+                self.memory.reset(reset).await.unwrap();
+                self.redis.reset(reset).await.unwrap();
+            }
+        }
+    }
+
+    /// Decides a request in both stores. Returns the decision, or `None` if both have refused the
+    /// request.
+    async fn decide_alike(
+        &self,
+        timeline: &Timeline<'_>,
+        mode: Mode,
+        parts: &[RandomPart],
+    ) -> Option<Decision> {
+        let parts: Vec<_> = parts.iter().map(|part| timeline.part(*part)).collect();
+        let request = DecideRequest::new(&self.namespace, &parts, mode);
+        let (rust, lua) = (self.memory.decide(request).await, self.redis.decide(request).await);
+        if is_refused(&rust) && is_refused(&lua) {
+            return None;
+        }
+        let (rust, lua) = (rust.unwrap(), lua.unwrap());
+        if format!("{rust:?}") != format!("{lua:?}") {
+            assert_eq!(format!("{rust:#?}"), format!("{lua:#?}"), "{mode:?} {parts:?}");
+        }
+        let charged: u64 = rust.parts().map(|part| part.charged()).sum();
+        assert!(rust.is_allowed() || charged == 0, "{rust:?}");
+        Some(rust)
+    }
+
+    /// Settles charges in both stores, and compares the usage of their subjects afterwards.
+    async fn settle_alike(
+        &self,
+        timeline: &Timeline<'_>,
+        charges: &[PartCharge],
+        settlements: &[Settlement<'_>],
+    ) {
+        let rust = self.memory.settle(settlements).await;
+        let lua = self.redis.settle(settlements).await;
+        assert_eq!(rust.is_ok(), lua.is_ok(), "{rust:?} {lua:?}");
+        let usage: Vec<_> = charges.iter().map(|charge| (charge.rule, charge.subject, 0)).collect();
+        self.decide_alike(timeline, Mode::Peek, &usage).await;
+    }
+}
+
+/// Drives both twins through random requests, and compares every field of every decision. All times
+/// are multiples of `precision` microseconds.
+fn drive_parts(
+    layout: Layout,
+    rules: impl Strategy<Value = Vec<Rule>>,
+    requests: usize,
+    precision: i64,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
-    let redis = RedisStore::builder(&server.url()).script_shapes(usize::MAX);
+    let redis = server.patient_store().layout(layout).script_shapes(usize::MAX);
     let twins = Twins {
         memory: MemoryStore::builder().clock(clock.clone()).build(),
         redis: runtime.block_on(redis.manual_clock(clock.clone()).connect()).unwrap(),
         clock,
         namespace: Namespace::default(),
     };
-    let timelines = u32::try_from(steps() / REQUESTS_PER_TIMELINE).unwrap();
-    let config = Config { cases: timelines, failure_persistence: None, ..Config::default() };
+    let cases = u32::try_from(requests / REQUESTS_PER_TIMELINE).unwrap();
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let number = std::cell::Cell::new(0_u64);
     TestRunner::new(config)
-        .run(&(rules(), requests()), |(rules, requests)| {
+        .run(&(rules, self::requests()), |(rules, mut requests)| {
             number.set(number.get() + 1);
+            let mut timeline = Timeline::new(number.get(), &rules, &twins.namespace);
             runtime.block_on(async {
-                for request in &requests {
-                    twins.decide_parts(number.get(), &rules, request).await;
+                for request in &mut requests {
+                    request.0 = (request.0 / precision + 1) * precision - i64::from(precision == 1);
+                    twins.carry_out(&mut timeline, request).await;
                 }
             });
             Ok(())
         })
         .unwrap();
+    assert_eq!(runtime.block_on(server.keys_without_expiry()), [""; 0]);
+}
+
+#[test]
+fn requests_of_parts_are_decided_and_settled_alike_in_memory_and_on_redis() {
+    drive_parts(Layout::Packed, rules(), steps(), 1);
+}
+
+/// The readable layout counts time in milliseconds. A reset leaves no time behind, so each operation
+/// has a time of its own.
+#[test]
+fn requests_of_parts_are_decided_and_settled_alike_in_the_readable_layout() {
+    drive_parts(Layout::Readable, readable_rules(), steps() / 2, 1_000);
 }

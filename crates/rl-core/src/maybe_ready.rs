@@ -42,6 +42,25 @@ impl<T: Send + 'static> MaybeReady<T> {
     }
 }
 
+/// Waits for both results, even if the first is an error. Returns the first error.
+pub(crate) fn both<E: Send + 'static>(
+    first: MaybeReady<Result<(), E>>,
+    second: MaybeReady<Result<(), E>>,
+) -> MaybeReady<Result<(), E>> {
+    match (first, second) {
+        (MaybeReady::Ready(Some(Ok(()))), second) => second,
+        (first, second) => MaybeReady::later(async move {
+            let (first, second) = (first.await, second.await);
+            first.and(second)
+        }),
+    }
+}
+
+/// Returns the result of an operation that changes nothing.
+pub(crate) const fn done<E>() -> MaybeReady<Result<(), E>> {
+    MaybeReady::ready(Ok(()))
+}
+
 // The boxed future is pinned in its box, so this enum can be moved.
 impl<T> Unpin for MaybeReady<T> {}
 

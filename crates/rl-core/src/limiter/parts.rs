@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::administration::reset_named;
-use super::charges::{Charge, ChargedPart};
+use super::charges::Charge;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::pipeline::Pipeline;
 use super::places::without_permits;
-use super::stores::both;
 use super::waiting::{Wait, WaitingRequest};
 use super::{Permit, RateLimiter, ResetError};
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode};
 use crate::observe;
-use crate::store::{DecideRequest, Namespace, Part, RefundOf, StoreFuture};
+use crate::store::{DecideRequest, Namespace, Part, StoreFuture};
 
 /// # Requests of several parts
 ///
@@ -144,8 +143,8 @@ impl RateLimiter {
         Permit::of_parts(&self.pipeline, parts, decision)
     }
 
-    /// Refunds units of the charge of `decision` to each part. `units` has one number for each
-    /// part.
+    /// Refunds units of the charge of `decision` to each part, in one step. `units` has one number
+    /// for each part.
     ///
     /// Call it once for each decision, with the parts of the request. At most the charged units of
     /// a part are refunded, and only those that still count. Parts with the same counters are
@@ -161,14 +160,10 @@ impl RateLimiter {
         units: &[u64],
     ) -> StoreFuture<()> {
         let stores = &self.pipeline.stores;
-        let refund = |Charge { counters, decision, parts }: Charge<'_>| {
-            let of_part =
-                |part: &ChargedPart| units.get(part.index).map_or(0, |u| part.units.min(*u));
-            let units = parts.iter().map(of_part).fold(0, u64::saturating_add);
-            stores.refund(&decision, counters, RefundOf::All, decision.at(), units)
-        };
         let charges = Charge::of_parts(&stores.namespace, parts, decision);
-        charges.into_iter().map(refund).fold(MaybeReady::ready(Ok(())), both)
+        let refunds: Vec<_> =
+            charges.iter().filter_map(|charge| charge.refund(stores, units)).collect();
+        stores.settle(decision, &refunds)
     }
 
     /// Returns the status of each limit of a part. Charges nothing, and the failure policy does not

@@ -10,6 +10,7 @@ use super::charges::Charge;
 use super::circuit_breaker::{CallToken, CircuitBreaker};
 use super::counters::Counters;
 use super::events::Events;
+use super::owned_parts::OwnedParts;
 use super::stores::Stores;
 use super::wait_queue::WaitQueues;
 use crate::decision::{Decision, Origin};
@@ -83,13 +84,33 @@ impl Settlements {
         parts: &[Part<'_>],
         decision: &Decision,
     ) {
-        for Charge { counters, decision, .. } in
-            Charge::of_parts(&stores.namespace, parts, decision)
-        {
-            let call = self.breaker.observe();
-            let freed = self.free_places(stores, counters, &decision, decision.at());
-            self.complete(counters.subject, decision.origin(), call, freed);
+        let charges = Charge::of_parts(&stores.namespace, parts, decision);
+        let Some(first) = charges.first() else { return };
+        let releases: Vec<_> = charges.iter().filter_map(|charge| charge.release(stores)).collect();
+        let call = self.breaker.observe();
+        let owned = OwnedParts::new(parts);
+        let freed = stores.settle(decision, &releases);
+        let freed = self.notifying(freed, move |wait_queues| {
+            owned.as_parts().iter().for_each(|part| wait_queues.notify_released(part.into()));
+        });
+        self.complete(first.counters.subject, decision.origin(), call, freed);
+    }
+
+    /// Calls `notify` once places have been freed.
+    pub(super) fn notifying(
+        &self,
+        freed: StoreFuture<()>,
+        notify: impl FnOnce(&WaitQueues) + Send + 'static,
+    ) -> StoreFuture<()> {
+        if let MaybeReady::Ready(_) = freed {
+            notify(&self.wait_queues);
+            return freed;
         }
+        let wait_queues = Arc::clone(&self.wait_queues);
+        freed.map(move |freed| {
+            notify(&wait_queues);
+            freed
+        })
     }
 
     /// Records and reports that the settlement of a decision with this origin failed. `call` is the

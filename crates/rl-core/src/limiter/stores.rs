@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::counters::Counters;
 use super::failure_policy::Fallback;
 use crate::decision::{Decision, Origin};
-use crate::maybe_ready::MaybeReady;
+use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, Limit, Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::{
     DecideRequest, Namespace, Part, Refund, RefundOf, Renewal, Reservation, ReservationChange,
-    ReservationStatus, Reservations, Reset, Store, StoreFuture,
+    ReservationStatus, Reservations, Reset, Settlement, Store, StoreFuture,
 };
 use crate::time::Timestamp;
 
@@ -128,6 +128,45 @@ impl Stores {
         self.within_deadline(self.store_of(decision).refund(refund))
     }
 
+    /// Settles charges in one step, in the store that has counted `decision`.
+    pub(super) fn settle(
+        &self,
+        decision: &Decision,
+        settlements: &[Settlement<'_>],
+    ) -> StoreFuture<()> {
+        if settlements.iter().all(Settlement::is_empty) {
+            return done();
+        }
+        self.within_deadline(self.store_of(decision).settle(settlements))
+    }
+
+    /// Returns the settlement of `decision` that releases the permits whose leases began at
+    /// `leased`, and changes the charge from the charged units to `cost`.
+    ///
+    /// Returns `None` if no store has made the decision.
+    pub(super) fn settlement<'a>(
+        &'a self,
+        decision: &'a Decision,
+        counters: Counters<'a>,
+        leased: Option<Timestamp>,
+        cost: u64,
+    ) -> Option<Settlement<'a>> {
+        let units = decision.charged();
+        let refunded = units.saturating_sub(cost);
+        Some(Settlement {
+            namespace: self.namespace_of(counters),
+            subject: counters.subject,
+            policy: decision.policy()?,
+            charged: decision.at(),
+            leased: leased.unwrap_or(decision.at()),
+            released: if leased.is_some() { units } else { 0 },
+            refunded,
+            added: cost.saturating_sub(units),
+            uncharged: decision.uncharged(),
+            kept: decision.non_refundable(refunded),
+        })
+    }
+
     /// Renews the leases of `decision` that began at `charged`, without a deadline.
     pub(super) fn renew<'a>(
         &self,
@@ -180,7 +219,7 @@ impl Stores {
     /// Closes the store and the fallback.
     pub(super) fn close(&self) -> StoreFuture<()> {
         let fallback = self.fallback.as_ref().map(|fallback| fallback.store.close());
-        both(self.primary.close(), fallback.unwrap_or(MaybeReady::ready(Ok(()))))
+        both(self.primary.close(), fallback.unwrap_or(done()))
     }
 
     /// Waits for a result until the deadline, and fails if it is not ready by then.
@@ -204,15 +243,4 @@ impl Stores {
 /// Returns the error of a call that was not answered before its deadline.
 pub(super) const fn timed_out() -> StoreError {
     StoreError::new(FailureKind::TimedOut)
-}
-
-/// Waits for both results, even if the first is an error. Returns the first error.
-pub(super) fn both(first: StoreFuture<()>, second: StoreFuture<()>) -> StoreFuture<()> {
-    match (first, second) {
-        (MaybeReady::Ready(Some(Ok(()))), second) => second,
-        (first, second) => MaybeReady::later(async move {
-            let (first, second) = (first.await, second.await);
-            first.and(second)
-        }),
-    }
 }

@@ -20,7 +20,7 @@ use crate::observe::Observer;
 use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, Refund, Renewal, Reset, Settlement, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp};
 
 const KINDS: [FailureKind; 6] = [
@@ -78,6 +78,10 @@ impl Store for Faulty {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         self.answer(|| self.memory.refund(refund))
+    }
+
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
+        self.answer(|| self.memory.settle(settlements))
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {

@@ -33,6 +33,9 @@
 //! 13. **A store refuses limits that it does not support**, with
 //!     [`FailureKind::Unsupported`](crate::FailureKind::Unsupported) and before it counts anything.
 //!     It never replaces the limit's algorithm by another.
+//! 14. **Subjects that are charged together are settled together.** [`Store::settle`] changes the
+//!     counters of all subjects in one step. A store that decides requests of one part only may
+//!     settle them one after the other.
 //!
 //! The contract is available as tests: run `conformance::suite` (feature `conformance`) on your own
 //! store.
@@ -62,6 +65,7 @@ pub(crate) mod redis;
 mod registry;
 mod request;
 mod reservation;
+mod settlement;
 
 use std::fmt;
 use std::sync::Arc;
@@ -77,10 +81,11 @@ pub use redis::{ConnectError, Layout, Script};
 pub use registry::LimiterRegistry;
 pub use request::{DecideRequest, Part, Refund, RefundOf, Renewal, Reservations, Reset};
 pub use reservation::{Reservation, ReservationChange, ReservationStatus};
+pub use settlement::Settlement;
 
 use crate::decision::Decision;
-use crate::maybe_ready::MaybeReady;
-use crate::model::StoreError;
+use crate::maybe_ready::{MaybeReady, both, done};
+use crate::model::{Cost, StoreError};
 pub use crate::model::{Mode, Outcome};
 use crate::time::Timestamp;
 
@@ -150,6 +155,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Resolves to an error if the refund failed or its result is unknown.
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
 
+    /// Settles the charges of several subjects in one step: releases permits, refunds units, and
+    /// charges further units. The subjects are different.
+    ///
+    /// The default settles them one after the other, by [`refund`](Self::refund) and
+    /// [`decide`](Self::decide). It suits a store that decides requests of one part only.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the settlement failed or its result is unknown.
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
+        let settled = settlements.iter().map(|settlement| settle_in_steps(self, settlement));
+        settled.fold(done(), both)
+    }
+
     /// Restarts the lease of a permit.
     ///
     /// Resolves to the time at which the new lease begins, which replaces [`Renewal::charged`] in
@@ -202,6 +221,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// Settles in a store that has no operation for it: by up to two refunds and a charge.
+fn settle_in_steps<S: Store + ?Sized>(store: &S, settlement: &Settlement<'_>) -> StoreFuture<()> {
+    let refunds = [settlement.release(), settlement.refund()];
+    let refunds = refunds.into_iter().filter(|refund| !refund.is_empty());
+    let refunded = refunds.map(|refund| store.refund(refund)).fold(done(), both);
+    let Some(policy) = settlement.charged_limits() else { return refunded };
+    let parts = [Part::new(settlement.subject, &policy, Cost::new(settlement.added))];
+    let charged = store.decide(DecideRequest::new(settlement.namespace, &parts, Mode::Charge));
+    both(refunded, charged.map(|charged| charged.map(drop)))
+}
+
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
         (**self).decide(request)
@@ -229,6 +259,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         (**self).refund(refund)
+    }
+
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
+        (**self).settle(settlements)
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {

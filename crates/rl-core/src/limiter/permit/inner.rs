@@ -7,10 +7,11 @@ use crate::limiter::counters::Counters;
 use crate::limiter::pipeline::Pipeline;
 use crate::limiter::places::shortest_lease;
 use crate::limiter::renewals::RenewalKey;
-use crate::limiter::stores::both;
-use crate::maybe_ready::MaybeReady;
+use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, Subject};
-use crate::store::{Namespace, RefundOf, ReservationChange, ReservationStatus, StoreFuture};
+use crate::store::{
+    Namespace, RefundOf, ReservationChange, ReservationStatus, Settlement, StoreFuture,
+};
 use crate::time::Timestamp;
 
 /// The charge of a request until it is settled. All clones of a permit share it.
@@ -136,18 +137,25 @@ impl PermitInner {
     /// Settles the charge: releases concurrency limits, and charges or refunds the difference to
     /// the final cost.
     pub(super) fn settle(&self) -> StoreFuture<()> {
-        let account = {
-            let mut account = self.account();
-            if account.is_settled {
-                return MaybeReady::ready(Ok(()));
-            }
-            account.is_settled = true;
-            *account
-        };
-        self.settle_once(account)
+        self.finish().map_or(done(), |account| self.settle_once(account))
     }
 
-    fn settle_once(&self, account: Account) -> StoreFuture<()> {
+    /// Marks the charge as settled. Returns its account unless it was settled before.
+    pub(super) fn finish(&self) -> Option<Account> {
+        let mut account = self.account();
+        let is_settled = std::mem::replace(&mut account.is_settled, true);
+        (!is_settled).then_some(*account)
+    }
+
+    /// Returns the settlement of a charge that is not a reservation.
+    pub(super) fn settlement(&self, account: Account) -> Option<Settlement<'_>> {
+        // If the leases have lapsed, other requests may hold the units, so nothing is released.
+        let leased = (!account.is_lapsed).then_some(account.leased);
+        let stores = &self.pipeline.stores;
+        stores.settlement(&self.decision, self.counters(), leased, account.cost.units())
+    }
+
+    pub(super) fn settle_once(&self, account: Account) -> StoreFuture<()> {
         let corrected = match account.reservation {
             ReservationState::None => self.correct(account.cost.units()),
             reservation => self.settle_reservation(account.cost.units(), reservation),

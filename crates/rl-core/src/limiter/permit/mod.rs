@@ -2,19 +2,20 @@ mod inner;
 mod renewal;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use inner::PermitInner;
+use together::settle_all;
 
 use super::charges::{Charge, ChargedPart};
 use super::pipeline::Pipeline;
-use super::stores::both;
 use crate::decision::Decision;
 use crate::headers::ResponseInfo;
-use crate::maybe_ready::MaybeReady;
+use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, Subject};
 use crate::rules::RequestParts;
 use crate::store::{Namespace, Part, StoreFuture};
@@ -58,14 +59,15 @@ pub struct Permit {
     is_metered: bool,
     // The permit of the limiter around this one.
     outer: Option<Arc<Permit>>,
-    // `None` unless the request has several parts.
-    further: Option<Arc<FurtherParts>>,
+    // `None` unless the request is a list of parts. It contains `inner` too.
+    all: Option<Arc<AllParts>>,
     // The rules under which the request is counted, if the limiter has rules.
     rules: Option<Arc<RequestParts>>,
 }
 
-/// The charges of a request after the first, the decision about all parts, and their costs.
-struct FurtherParts {
+/// The charges of a request of several parts, the decision about all parts, and their costs. When
+/// this is dropped, the charges are settled in one step.
+struct AllParts {
     decision: Decision,
     permits: Vec<Arc<PermitInner>>,
     costs: Vec<PartCost>,
@@ -90,7 +92,7 @@ impl Permit {
         decision: Decision,
     ) -> Self {
         let inner = hold(pipeline, namespace, subject, decision);
-        Self { inner, is_metered: true, outer: None, further: None, rules: None }
+        Self { inner, is_metered: true, outer: None, all: None, rules: None }
     }
 
     /// Creates the permit of a request of several parts. Parts with the same counters have one
@@ -109,16 +111,16 @@ impl Permit {
             charge.parts.iter().map(cost)
         });
         let costs = costs.collect();
-        let mut permits = charges.into_iter().map(|Charge { counters, decision, .. }| {
+        let permits = charges.into_iter().map(|Charge { counters, decision, .. }| {
             let namespace = counters.namespace.cloned().map(Box::new);
             hold(pipeline, namespace, counters.subject.clone(), decision)
         });
-        let Some(inner) = permits.next() else {
+        let permits: Vec<_> = permits.collect();
+        let Some(inner) = permits.first().map(Arc::clone) else {
             return Self::new(pipeline, None, Subject::global(), decision);
         };
-        let permits: Vec<_> = permits.collect();
-        let further = Some(Arc::new(FurtherParts { decision, permits, costs }));
-        Self { inner, is_metered: true, outer: None, further, rules: None }
+        let all = Some(Arc::new(AllParts { decision, permits, costs }));
+        Self { inner, is_metered: true, outer: None, all, rules: None }
     }
 
     /// Creates the permit of a request that is counted under rules.
@@ -151,17 +153,17 @@ impl Permit {
     /// Returns the decision on the request.
     #[must_use]
     pub fn decision(&self) -> &Decision {
-        self.further.as_ref().map_or(&self.inner.decision, |further| &further.decision)
+        self.all.as_ref().map_or(&self.inner.decision, |all| &all.decision)
     }
 
     /// Returns the final cost of the request, as far as it is known. At first it is the granted
     /// cost. For a request of several parts, it is the cost of the first.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        match &self.further {
+        match &self.all {
             None => self.inner.account().cost,
-            Some(further) => {
-                let first = further.costs.iter().find(|cost| cost.part == 0);
+            Some(all) => {
+                let first = all.costs.iter().find(|cost| cost.part == 0);
                 Cost::new(first.map_or(0, |cost| cost.units.load(Ordering::Relaxed)))
             }
         }
@@ -214,17 +216,17 @@ impl Permit {
 
     /// Changes the costs of the parts whose positions are `selected`.
     fn change_part_costs(&self, selected: &dyn Fn(usize) -> bool, change: &dyn Fn(Cost) -> Cost) {
-        let Some(further) = &self.further else {
+        let Some(all) = &self.all else {
             if selected(0) {
                 let mut account = self.inner.account();
                 account.cost = change(account.cost);
             }
             return;
         };
-        for (index, permit) in self.permits().enumerate() {
+        for (index, permit) in self.permits().iter().enumerate() {
             let mut account = permit.account();
             let mut sum: u64 = 0;
-            for cost in further.costs.iter().filter(|cost| cost.permit == index) {
+            for cost in all.costs.iter().filter(|cost| cost.permit == index) {
                 if selected(cost.part) {
                     let before = Cost::new(cost.units.load(Ordering::Relaxed));
                     cost.units.store(change(before).units(), Ordering::Relaxed);
@@ -236,9 +238,8 @@ impl Permit {
     }
 
     /// Returns the charges: one for each subject that the request counts.
-    fn permits(&self) -> impl Iterator<Item = &Arc<PermitInner>> {
-        let further = self.further.iter().flat_map(|further| &further.permits);
-        std::iter::once(&self.inner).chain(further)
+    fn permits(&self) -> &[Arc<PermitInner>] {
+        self.all.as_ref().map_or(std::slice::from_ref(&self.inner), |all| &all.permits)
     }
 
     /// Returns whether the rule of the part at `index` has no cost of its own.
@@ -296,11 +297,26 @@ impl Permit {
     /// nevertheless.
     pub fn settle(self) -> StoreFuture<()> {
         // A task of its own completes the settlement even if the caller stops waiting for it.
-        let settled = self.permits().map(|permit| permit.settle());
-        let settled = settled.fold(MaybeReady::ready(Ok(())), both);
+        let settled = match &self.all {
+            None => self.inner.settle(),
+            Some(all) => settle_all(&all.permits),
+        };
         let own = self.inner.pipeline.settlements.spawn(settled);
         let outer = self.outer.as_deref().cloned();
-        both(own, outer.map_or(MaybeReady::ready(Ok(())), Self::settle))
+        both(own, outer.map_or(done(), Self::settle))
+    }
+}
+
+impl Drop for AllParts {
+    fn drop(&mut self) {
+        let Some(PermitInner { pipeline, subject, decision, .. }) =
+            self.permits.first().map(|permit| &**permit)
+        else {
+            return;
+        };
+        let call = pipeline.breaker.observe();
+        let settled = settle_all(&self.permits);
+        pipeline.settlements.complete(subject, decision.origin(), call, settled);
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::{Faulty, alice};
 use crate::decision::{Decision, GoverningLimit, Origin, RetryAfter};
-use crate::limiter::{OnFailure, RateLimiter, Share};
+use crate::limiter::{OnFailure, Permit, RateLimiter, Share};
+use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Limit, Subject};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
-use crate::store::{Namespace, Part};
+use crate::store::{Namespace, Part, StoreFuture};
 use crate::time::TokioClock;
 
 /// The rules of the tests: their policies, and the namespaces in which they count.
@@ -166,6 +167,37 @@ async fn each_part_is_refunded_its_own_units() {
     rules.limiter.reset_part(of_key, Some("minute")).await.unwrap();
     assert_eq!(rules.used(of_key).await, [0]);
     assert!(rules.limiter.reset_part(of_key, Some("hour")).await.is_err());
+}
+
+/// Fault: each part was settled by a call of its own, so that the parts changed one after the other.
+#[tokio::test]
+async fn all_parts_are_settled_freed_and_refunded_in_one_call() {
+    let store = Arc::new(Faulty::default());
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(Arc::clone(&store));
+    let key_limits = ["900/minute", "2:concurrency"];
+    let rules = rules(limiter.build().unwrap(), &["9000/minute", "9:concurrency"], &key_limits);
+    let (key, all) = (alice(), Subject::global());
+    let parts = rules.parts(&key, &all).map(|part| Part { cost: 2.into(), ..part });
+    let calls = async |operation: &dyn Fn(Permit) -> StoreFuture<()>| {
+        let permit = rules.limiter.acquire_parts(&parts).await;
+        permit.set_part_cost(0, 5);
+        permit.set_part_cost(1, 0);
+        let before = store.asked();
+        operation(permit).await.unwrap();
+        store.asked() - before
+    };
+    assert_eq!(calls(&Permit::settle).await, 1);
+    let dropped = calls(&|permit| {
+        drop(permit);
+        MaybeReady::ready(Ok(()))
+    });
+    assert_eq!(dropped.await, 1);
+    let decision = rules.limiter.check_parts(&parts).await;
+    let before = store.asked();
+    rules.limiter.refund_parts(&parts, &decision, &[1, 2]).await.unwrap();
+    assert_eq!(store.asked() - before, 1);
+    let used = (rules.used(parts[0]).await, rules.used(parts[1]).await);
+    assert_eq!(used, (vec![5 + 5 + 1, 1], vec![0, 0]));
 }
 
 /// Returns two parts that share the counters of `key`.

@@ -18,9 +18,11 @@
 
 mod entry;
 mod layout;
+mod locked_shards;
 mod packed_entry;
 mod parts;
 mod run;
+mod settlement;
 mod shard;
 mod steady_windows;
 mod table;
@@ -35,7 +37,10 @@ use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
-use super::{DecideRequest, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Store, StoreFuture};
+use super::{
+    DecideRequest, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Settlement, Store,
+    StoreFuture,
+};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
@@ -246,6 +251,10 @@ impl<C: Clock> Store for MemoryStore<C> {
         shard.refund(holder, &refund, now);
         drop(shard);
         MaybeReady::ready(Ok(()))
+    }
+
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
+        MaybeReady::ready(self.settle_all(settlements))
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {

@@ -5,8 +5,7 @@
 //!   -> judge every part -> charge all parts, or none -> unlock
 //! ```
 //!
-//! There is no deadlock: a thread waits only for shards that come after those that it has locked,
-//! and all other operations lock a single shard.
+//! There is no deadlock: all operations lock shards in one order (`locked_shards.rs`).
 //!
 //! A part is judged by a peek, which changes nothing. If the peek grants the units, the charge
 //! grants them too, because the shards are still locked and the time is the same.
@@ -16,14 +15,13 @@
 //! If one of them is denied, the shared entries are restored from copies. No subject is evicted
 //! for a request that is denied.
 
-use std::sync::MutexGuard;
-
 use smallvec::SmallVec;
 
 use super::entry::Entry;
+use super::locked_shards::LockedShards;
 use super::run::{DecideArgs, TooManyStates};
 use super::shard::Shard;
-use super::{MemoryStore, SHARDS, lock, too_many_states};
+use super::{MemoryStore, SHARDS, too_many_states};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError};
@@ -63,11 +61,7 @@ impl<C: Clock> MemoryStore<C> {
         let fingerprint = |namespace, subject| self.fingerprinter.fingerprint(namespace, subject);
         let parts = PartGroups::new(request, fingerprint)?;
         let groups = parts.groups();
-        let mut places: SmallVec<[usize; 8]> =
-            groups.iter().map(|group| group.key.spread(SHARDS)).collect();
-        places.sort_unstable();
-        places.dedup();
-        let shards = places.into_iter().map(|place| (place, lock(&self.shards[place]))).collect();
+        let shards = self.lock_shards(groups.iter().map(|group| group.key));
         let mut step = LockedStep { groups, shards };
         // The clock is read under the locks, so that decisions are made in the order of their
         // times.
@@ -93,7 +87,7 @@ impl<C: Clock> MemoryStore<C> {
 /// The groups of a request, and the locked shards of their subjects.
 struct LockedStep<'a> {
     groups: &'a [Group<'a>],
-    shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+    shards: LockedShards<'a>,
 }
 
 impl LockedStep<'_> {
@@ -161,10 +155,7 @@ impl LockedStep<'_> {
     }
 
     fn shard(&mut self, subject: Fingerprint) -> &mut Shard {
-        let place = subject.spread(SHARDS);
-        let shard = self.shards.iter_mut().find(|(locked, _)| *locked == place);
-        let (_, shard) = shard.expect("the shards of all groups are locked");
-        shard
+        self.shards.of(subject)
     }
 
     /// Decides for the group at `index` alone.
@@ -288,7 +279,7 @@ impl LockedStep<'_> {
         let groups = self.groups;
         let own: SmallVec<[Fingerprint; 8]> = groups.iter().map(|group| group.key).collect();
         let mut plan = RoomPlan { is_shared: [false; Part::MAX], evicted: SmallVec::new() };
-        for (place, shard) in &mut self.shards {
+        for (place, shard) in self.shards.iter_mut() {
             let is_newcomer = |index: &usize| {
                 let key = groups[*index].key;
                 let is_charged = units[*index].is_some_and(|units| units > 0);

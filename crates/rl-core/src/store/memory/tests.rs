@@ -1,5 +1,6 @@
 mod flood;
 mod parts;
+mod settlement;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};

@@ -22,7 +22,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::observe::{self, Transition};
 use crate::store::part_groups::PartGroup;
-use crate::store::{Mode, Reservations, StoreFuture};
+use crate::store::{Mode, Reservations, Settlement, StoreFuture};
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
 
@@ -150,6 +150,18 @@ impl ScriptExecutor {
             result.part_decision(part.args(mode), reply.is_allowed)
         };
         Ok(results.map(decision).collect())
+    }
+
+    /// Settles the charges of several subjects, in one call for each slot.
+    pub(crate) fn settle(&self, settlements: &[Settlement<'_>]) -> Vec<StoreFuture<()>> {
+        let settle = |command: Command| {
+            let this = self.clone();
+            MaybeReady::later(async move { this.send(command).await.map(drop) })
+        };
+        match self.shared.encoder.settle(settlements) {
+            Ok(commands) => commands.into_iter().map(settle).collect(),
+            Err(error) => vec![MaybeReady::ready(Err(error))],
+        }
     }
 
     /// Sends a command. Returns the reply of its script.

@@ -16,6 +16,7 @@ mod hash_slot;
 mod layer;
 mod parts;
 mod scripts;
+mod settlement;
 mod shortcuts;
 mod subject_key;
 #[cfg(test)]
@@ -46,7 +47,7 @@ use subject_key::{KeyedSubjectRef, SubjectKey};
 use super::fingerprint::Fingerprinter;
 use super::{
     DecideRequest, LimiterRegistry, Namespace, Refund, Renewal, Reservation, ReservationChange,
-    ReservationStatus, Reset, Store, StoreFuture,
+    ReservationStatus, Reset, Settlement, Store, StoreFuture,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
@@ -308,6 +309,10 @@ impl Store for RedisStore {
         let operation = AmendOperation::Refund(refund);
         let amended = self.inner.layers.amend(Amendment { subject, operation });
         amended.map(|reply| reply.map(drop))
+    }
+
+    fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
+        self.settle_all(settlements)
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::policy::PolicyEncoding;
 use crate::model::{Algorithm, Cost, FailureKind, Limit, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
-use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus};
+use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus, Settlement};
 use crate::time::Timestamp;
 
 /// Returns the plan of `decide.lua` for `calls` calls of one cost. If fewer than `least` of them
@@ -187,6 +187,37 @@ pub(crate) fn readable_refund_plan(refund: &Refund<'_>, encoding: &PolicyEncodin
         push_u56(&mut plan, refund.units_of(place));
     }
     plan
+}
+
+/// Returns the plan of `settle.lua` in the packed layout.
+pub(crate) fn settle_plan(settlement: &Settlement<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
+    let mut plan = Vec::with_capacity(14 + 35 * encoding.order.len());
+    push_u56(&mut plan, settlement.charged.as_micros());
+    push_u56(&mut plan, settlement.leased.as_micros());
+    push_changes(&mut plan, settlement, encoding);
+    push_constants(&mut plan, settlement.policy, encoding);
+    plan
+}
+
+/// Returns the plan of `settle.lua` in the readable layout.
+pub(crate) fn readable_settle_plan(
+    settlement: &Settlement<'_>,
+    encoding: &PolicyEncoding,
+) -> Vec<u8> {
+    let mut plan = Vec::with_capacity(7 + 14 * encoding.order.len());
+    push_u56(&mut plan, settlement.charged.as_micros());
+    push_changes(&mut plan, settlement, encoding);
+    plan
+}
+
+/// Appends for each limit the units to refund, and the further units to charge.
+fn push_changes(plan: &mut Vec<u8>, settlement: &Settlement<'_>, encoding: &PolicyEncoding) {
+    let (release, refund) = (settlement.release(), settlement.refund());
+    for &place in &encoding.order {
+        // At most one of both applies to a limit.
+        push_u56(plan, release.units_of(place).max(refund.units_of(place)));
+        push_u56(plan, Cost::new(settlement.units_added_to(place)).units());
+    }
 }
 
 /// Appends the set of limits in shadow and the set of limits that count requests.

@@ -10,5 +10,6 @@ pub(crate) mod policy;
 pub(crate) mod reply;
 pub(crate) mod reply_reader;
 pub(crate) mod request;
+mod settlement;
 
 pub use layout::Layout;

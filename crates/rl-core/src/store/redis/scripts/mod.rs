@@ -15,6 +15,8 @@
 //! | `parts` of a list of shapes | `parts_shape` (composed), a function of `arguments`, `stored`, packed states and `part`, `parts` |
 //! | `readable_parts` | a function of readable limits and `readable_part`, `parts` |
 //! | `readable_refund` | `readable_counters`, `readable_refund` |
+//! | `settle` | a function of `arguments`, `stored`, packed states and `charge`, `settle` |
+//! | `readable_settle` | a function of `readable_counters` and `readable_charge`, `settle` |
 //!
 //! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject.
 //! `decide` and `part` both begin with `limits`. *Readable limits* are `readable_counters` and
@@ -135,6 +137,40 @@ static RESERVATION: LazyLock<Script> = LazyLock::new(|| {
         [source.time, ARGUMENTS, STORED, &PACKED_STATES, reservation, amend].join("\n")
     })
 });
+static SETTLE: LazyLock<Script> = LazyLock::new(|| {
+    let (charge, settle) = (include_str!("charge.lua"), include_str!("settle.lua"));
+    Script::new("settle", |source| {
+        [
+            source.time,
+            "local server_time, ARGUMENTS_OF_CHARGE = now, 3",
+            "local function read_charge(KEYS, ARGV, now)",
+            ARGUMENTS,
+            STORED,
+            &PACKED_STATES,
+            charge,
+            "end",
+            settle,
+        ]
+        .join("\n")
+    })
+});
+static READABLE_SETTLE: LazyLock<Script> = LazyLock::new(|| {
+    let (charge, settle) = (include_str!("readable_charge.lua"), include_str!("settle.lua"));
+    Script::new("readable_settle", |source| {
+        [
+            // The time is read first, as in a refund.
+            source.time,
+            "local server_time, ARGUMENTS_OF_CHARGE = now, 2",
+            "local function read_charge(KEYS, ARGV, now)",
+            source.windows,
+            READABLE_COUNTERS,
+            charge,
+            "end",
+            settle,
+        ]
+        .join("\n")
+    })
+});
 static READABLE: LazyLock<Script> =
     LazyLock::new(|| Script::of_shape(Purpose::DecideReadable, &[]));
 static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
@@ -214,6 +250,14 @@ pub(super) fn amend(layout: Layout) -> &'static Script {
     }
 }
 
+/// Returns the script that settles the charges of several subjects.
+pub(super) fn settle(layout: Layout) -> &'static Script {
+    match layout {
+        Layout::Packed => &SETTLE,
+        Layout::Readable => &READABLE_SETTLE,
+    }
+}
+
 /// Returns the script that decides and reserves units, in the packed layout.
 pub(super) fn reserve() -> &'static Script {
     &RESERVE
@@ -226,7 +270,7 @@ pub(super) fn change_reservation() -> &'static Script {
 
 /// Returns the scripts of a layout that are not composed for a shape.
 pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
-    let mut scripts = vec![decide(layout), amend(layout), of_any_parts(layout)];
+    let mut scripts = vec![decide(layout), amend(layout), of_any_parts(layout), settle(layout)];
     if layout == Layout::Packed {
         scripts.extend([reserve(), change_reservation()]);
     }

@@ -8,10 +8,10 @@
 local plan = { struct.unpack('>I7' .. string.rep('I7', count), ARGV[2]) }
 local charged = plan[1]
 for i = 1, count do
-  local units = plan[i + 1]
+  local units = math.min(plan[i + 1], used[i])
   local ends = (math.floor(now / 1000) + ttl[i]) * 1000
   if units > 0 and ttl[i] > 0 and ends - periods[i] * 1000 <= charged and charged < ends then
-    redis.call('INCRBY', KEYS[i], string.format('%.0f', -math.min(units, used[i])))
+    redis.call('INCRBY', KEYS[i], string.format('%.0f', -units))
   end
 end
 return false

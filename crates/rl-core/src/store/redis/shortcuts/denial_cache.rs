@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::monotonic::{MonotonicClock, safe_deadline};
 use crate::decision::{Decision, RetryAfter};
 use crate::maybe_ready::MaybeReady;
@@ -92,6 +94,22 @@ impl<S: Layer> DenialCache<S> {
         }
     }
 
+    /// Invalidates the denials of these subjects once `change` has ended, because it may lower their
+    /// counts.
+    pub(crate) fn invalidate_after<T: Send + 'static>(
+        &self,
+        subjects: impl IntoIterator<Item = SubjectKey>,
+        change: StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        let Some(denials) = &self.denials else { return change };
+        let (denials, subjects) = (Arc::clone(denials), subjects.into_iter().collect());
+        let invalidate = InvalidateOnDrop { denials, subjects };
+        MaybeReady::later(async move {
+            let _invalidate = invalidate;
+            change.await
+        })
+    }
+
     /// Repeats a denial whose wait has not ended, however old it is. Used during an overload.
     pub(crate) fn decide_locally(&self, request: PartRequest<'_>) -> Option<Decision> {
         self.denials.as_ref()?.promised(request)
@@ -124,30 +142,24 @@ impl<S: Layer> Layer for DenialCache<S> {
 
     fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
         let amended = self.inner.amend(amendment);
-        match &self.denials {
-            Some(denials) if amendment.may_lower_counts() => {
-                let denials = Arc::clone(denials);
-                let invalidate = InvalidateOnDrop { denials, subject: amendment.subject.key };
-                MaybeReady::later(async move {
-                    let _invalidate = invalidate;
-                    amended.await
-                })
-            }
-            _ => amended,
+        if amendment.may_lower_counts() {
+            self.invalidate_after([amendment.subject.key], amended)
+        } else {
+            amended
         }
     }
 }
 
-/// Invalidates the denial of a subject when it is dropped, because the subject's counts may be
+/// Invalidates the denials of subjects when it is dropped, because the counts of the subjects may be
 /// lower then.
 struct InvalidateOnDrop {
     denials: Arc<Denials>,
-    subject: SubjectKey,
+    subjects: SmallVec<[SubjectKey; 2]>,
 }
 
 impl Drop for InvalidateOnDrop {
     fn drop(&mut self) {
-        self.denials.invalidate(self.subject);
+        self.subjects.iter().for_each(|subject| self.denials.invalidate(*subject));
     }
 }
 

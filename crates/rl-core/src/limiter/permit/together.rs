@@ -1,0 +1,31 @@
+//! Settles the charges of a request of several parts in one step.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::inner::{Account, PermitInner, ReservationState};
+use crate::maybe_ready::{both, done};
+use crate::store::StoreFuture;
+
+/// Settles these charges of one request, except those that are settled already.
+pub(super) fn settle_all(permits: &[Arc<PermitInner>]) -> StoreFuture<()> {
+    let open = permits.iter().filter_map(|permit| Some((permit, permit.finish()?)));
+    let open: SmallVec<[(&Arc<PermitInner>, Account); 2]> = open.collect();
+    let is_reserved =
+        |(_, account): &(_, Account)| !matches!(account.reservation, ReservationState::None);
+    // Each reservation is settled by a call of its own, which returns whether it has expired.
+    if open.iter().any(is_reserved) {
+        let settled = open.into_iter().map(|(permit, account)| permit.settle_once(account));
+        return settled.fold(done(), both);
+    }
+    let Some((first, _)) = open.first() else { return done() };
+    let pipeline = Arc::clone(&first.pipeline);
+    let settlements = open.iter().filter_map(|(permit, account)| permit.settlement(*account));
+    let settlements: SmallVec<[_; 2]> = settlements.collect();
+    let settled = pipeline.stores.settle(&first.decision, &settlements);
+    let released: Vec<_> = open.iter().map(|(permit, _)| Arc::clone(permit)).collect();
+    pipeline.settlements.notifying(settled, move |wait_queues| {
+        released.iter().for_each(|permit| wait_queues.notify_released(permit.counters()));
+    })
+}

@@ -1,0 +1,91 @@
+//! Locks the shards of several subjects, in one order.
+//!
+//! There is no deadlock: a thread waits only for shards that come after those that it has locked.
+//! Operations on one subject lock a single shard.
+
+use std::sync::MutexGuard;
+
+use smallvec::SmallVec;
+
+use super::shard::Shard;
+use super::{MemoryStore, SHARDS, lock};
+use crate::store::fingerprint::Fingerprint;
+
+/// The locked shards of the subjects of a request, in ascending order.
+pub(super) struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
+
+impl<C> MemoryStore<C> {
+    /// Locks the shards of these subjects, each once.
+    pub(super) fn lock_shards(
+        &self,
+        subjects: impl Iterator<Item = Fingerprint>,
+    ) -> LockedShards<'_> {
+        let order = lock_order(subjects.map(|subject| subject.spread(SHARDS)));
+        LockedShards(order.into_iter().map(|place| (place, lock(&self.shards[place]))).collect())
+    }
+}
+
+impl<'a> LockedShards<'a> {
+    /// Returns the shard of a subject.
+    pub(super) fn of(&mut self, subject: Fingerprint) -> &mut Shard {
+        let place = subject.spread(SHARDS);
+        let shard = self.0.iter_mut().find(|(locked, _)| *locked == place);
+        let (_, shard) = shard.expect("the shards of all subjects are locked");
+        shard
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(usize, MutexGuard<'a, Shard>)> {
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut (usize, MutexGuard<'a, Shard>)> {
+        self.0.iter_mut()
+    }
+}
+
+/// Returns the order in which these shards are locked: each once, and always in ascending order.
+fn lock_order(places: impl Iterator<Item = usize>) -> SmallVec<[usize; 8]> {
+    let mut places: SmallVec<[usize; 8]> = places.collect();
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
+/// Checks concurrent requests in every order of their steps. Loom aborts a test in which threads wait
+/// for each other.
+#[cfg(test)]
+mod every_order {
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::*;
+
+    /// The shards of each request, as its parts name them.
+    const REQUESTS: [&[usize]; 2] = [&[0, 1, 2], &[2, 1, 0, 1]];
+
+    /// Two requests charge one unit to each of their shards, and a third one reads two of the shards
+    /// meanwhile.
+    #[test]
+    fn requests_that_lock_in_ascending_order_never_wait_for_each_other() {
+        let order = |places: &[usize]| lock_order(places.iter().copied());
+        loom::model(move || {
+            let shards = Arc::new([0, 0, 0].map(Mutex::new));
+            let charging = REQUESTS.map(|places| {
+                let shards = Arc::clone(&shards);
+                thread::spawn(move || {
+                    let mut locked: Vec<_> = order(places)
+                        .into_iter()
+                        .map(|place| shards[place].lock().unwrap())
+                        .collect();
+                    locked.iter_mut().for_each(|shard| **shard += 1);
+                })
+            });
+            let locked: Vec<_> =
+                order(&[1, 0]).into_iter().map(|place| shards[place].lock().unwrap()).collect();
+            assert_eq!(*locked[0], *locked[1], "one part of a request is visible alone");
+            drop(locked);
+            charging.into_iter().for_each(|thread| thread.join().unwrap());
+            assert!(shards.iter().all(|shard| *shard.lock().unwrap() == 2));
+        });
+    }
+}

@@ -1,0 +1,75 @@
+//! Settles the charges of several subjects in one step.
+
+use smallvec::SmallVec;
+
+use super::locked_shards::LockedShards;
+use super::run::{DecideArgs, TooManyStates};
+use super::{MemoryStore, too_many_states};
+use crate::decision::Decision;
+use crate::model::{Cost, Mode, StoreError};
+use crate::policy::Policy;
+use crate::store::Settlement;
+use crate::store::fingerprint::Fingerprint;
+use crate::time::{Clock, Timestamp};
+
+/// The settlement of one subject, and the limits to which it charges further units.
+struct KeyedSettlement<'a> {
+    key: Fingerprint,
+    settlement: Settlement<'a>,
+    charged: Option<Policy>,
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Settles the charges of all subjects while their shards are locked.
+    ///
+    /// # Errors
+    ///
+    /// Fails and changes nothing if a charge would exceed the number of states that one subject may
+    /// have.
+    pub(super) fn settle_all(&self, settlements: &[Settlement<'_>]) -> Result<(), StoreError> {
+        let open = settlements.iter().filter(|settlement| !settlement.is_empty());
+        let settlements: SmallVec<[KeyedSettlement<'_>; 2]> =
+            open.map(|settlement| self.keyed(*settlement)).collect();
+        let mut shards = self.lock_shards(settlements.iter().map(|settlement| settlement.key));
+        let now = self.clock.now();
+        for KeyedSettlement { key, charged, .. } in &settlements {
+            if let Some(policy) = charged {
+                let checked = shards.of(*key).check_states(*key, policy, now);
+                checked.map_err(|_| too_many_states())?;
+            }
+        }
+        for settlement in &settlements {
+            settlement.carry_out(&mut shards, now).map_err(|_| too_many_states())?;
+        }
+        Ok(())
+    }
+
+    fn keyed<'a>(&self, settlement: Settlement<'a>) -> KeyedSettlement<'a> {
+        let Settlement { namespace, subject, .. } = settlement;
+        let key = self.fingerprinter.fingerprint(namespace, subject);
+        KeyedSettlement { key, settlement, charged: settlement.charged_limits() }
+    }
+}
+
+impl KeyedSettlement<'_> {
+    fn carry_out(
+        &self,
+        shards: &mut LockedShards<'_>,
+        now: Timestamp,
+    ) -> Result<(), TooManyStates> {
+        let Self { key, settlement, charged } = self;
+        let shard = shards.of(*key);
+        let (release, refund) = (settlement.release(), settlement.refund());
+        if !release.is_empty() {
+            // The time of the charge identifies a permit, even in the entry that new subjects share.
+            shard.refund(shard.permit_holder(*key, &release, now), &release, now);
+        }
+        if !refund.is_empty() {
+            shard.refund(*key, &refund, now);
+        }
+        let Some(policy) = charged else { return Ok(()) };
+        let cost = Cost::new(settlement.added);
+        let args = DecideArgs { policy, mode: Mode::Charge, cost, now };
+        shard.decide(*key, args, &mut Decision::pending(policy, cost))
+    }
+}

@@ -1,0 +1,90 @@
+use super::{Namespace, Refund, RefundOf};
+use crate::model::{Limit, Subject};
+use crate::policy::{LimitSet, Policy};
+use crate::time::Timestamp;
+
+/// The settlement of one subject's charge, after the request has ended.
+///
+/// It releases permits under concurrency limits. Under all other limits, it refunds units or charges
+/// further ones. [`Store::settle`] settles all subjects of a request in one step.
+#[derive(Clone, Copy, Debug)]
+pub struct Settlement<'a> {
+    /// The namespace of the counters.
+    pub namespace: &'a Namespace,
+    /// The subject that was charged.
+    pub subject: &'a Subject,
+    /// The limits that were charged.
+    pub policy: &'a Policy,
+    /// The time of the charge: [`Decision::at`](crate::Decision::at).
+    pub charged: Timestamp,
+    /// The time at which the current leases of the permits began: the time of the charge, or of the
+    /// last renewal.
+    pub leased: Timestamp,
+    /// The units to release under concurrency limits.
+    pub released: u64,
+    /// The units to refund to all other limits, at most those that were charged.
+    pub refunded: u64,
+    /// The units to charge to limits that count units, even beyond these limits. Concurrency limits
+    /// are not charged.
+    pub added: u64,
+    /// The limits that do not change: limits that were not charged.
+    pub uncharged: LimitSet,
+    /// The limits to which nothing is refunded: the limits that do not change, and limits that keep
+    /// their charge.
+    pub kept: LimitSet,
+}
+
+impl<'a> Settlement<'a> {
+    /// Returns the refund that releases the permits.
+    #[must_use]
+    pub const fn release(&self) -> Refund<'a> {
+        let Self { namespace, subject, policy, leased: charged, released: units, .. } = *self;
+        let (of, uncharged) = (RefundOf::Permits, self.uncharged);
+        Refund { namespace, subject, policy, charged, units, of, uncharged }
+    }
+
+    /// Returns the refund to the limits that are not concurrency limits.
+    #[must_use]
+    pub const fn refund(&self) -> Refund<'a> {
+        let Self { namespace, subject, policy, charged, refunded: units, .. } = *self;
+        let (of, uncharged) = (RefundOf::Rates, self.kept);
+        Refund { namespace, subject, policy, charged, units, of, uncharged }
+    }
+
+    /// Returns the further units that are charged to the limit at `place`.
+    #[must_use]
+    pub fn units_added_to(&self, place: usize) -> u64 {
+        match self.policy.limits().get(place) {
+            Some(limit) if self.is_charged(place, limit.limit()) => self.added,
+            _ => 0,
+        }
+    }
+
+    /// Returns the limits to which further units are charged, or `None` if there are none.
+    #[must_use]
+    pub fn charged_limits(&self) -> Option<Policy> {
+        let is_charged = |place, limit: Limit| self.is_charged(place, limit);
+        if self.added == 0 { None } else { self.policy.only(is_charged) }
+    }
+
+    /// Returns whether the settlement changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let charges_nothing =
+            (0..self.policy.limits().len()).all(|place| self.units_added_to(place) == 0);
+        charges_nothing && self.release().is_empty() && self.refund().is_empty()
+    }
+
+    /// Returns whether further units count under `limit`, which is at `place`.
+    ///
+    /// A limit that counts requests has already counted this one.
+    fn is_charged(&self, place: usize, limit: Limit) -> bool {
+        !limit.holds_permits() && !limit.counts_requests() && !self.uncharged.contains(place)
+    }
+
+    /// Returns whether both settlements change the same counters.
+    #[cfg(feature = "redis")]
+    pub(crate) fn has_counters_of(&self, other: &Self) -> bool {
+        self.subject == other.subject && self.namespace == other.namespace
+    }
+}
