@@ -1,6 +1,7 @@
 //! The algorithms exist twice, in Rust and in Lua. Random timelines drive both, and every field of
 //! every decision must be equal.
 
+mod part_shortcuts;
 mod parts;
 
 use std::sync::Arc;

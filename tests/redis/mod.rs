@@ -5,11 +5,13 @@
 //! | `behaviour` | decisions, keys, commands, permissions and damaged values on one server |
 //! | `failure` | outages, overload, deadlines and configuration failures |
 //! | `leases` | units that nodes reserve ahead |
+//! | `parts` | requests of three parts in processes that are killed and cut off |
 //! | `shortcuts` | decisions that share a call or need none: batches, cached denials, leases |
 //! | `topologies` | TLS, sentinels and clusters |
 
 mod behaviour;
 pub(crate) mod failure;
 mod leases;
+mod parts;
 mod shortcuts;
 mod topologies;

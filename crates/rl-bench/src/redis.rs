@@ -11,6 +11,8 @@ mod long_logs;
 mod node;
 mod nodes;
 mod other_limiters;
+mod parts;
+mod parts_call;
 mod scripts;
 mod server;
 mod space;
@@ -51,7 +53,7 @@ const SIX_KEYS: usize = 2;
 const OURS: [usize; 3] = [3, 4, 5];
 
 /// The number of steps in the progress bar.
-const STEPS: usize = LOADS.len() + 10 + nodes::STEPS;
+const STEPS: usize = LOADS.len() + 11 + nodes::STEPS;
 
 /// Runs all measurements on Redis, prints them, and adds the goals to the report.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
@@ -97,6 +99,8 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
         working_sets::measure(report).await?;
         report.table("redis-algorithms-space", space::by_algorithm().await?);
     }
+    report.step("parts");
+    goals.extend(parts::measure(report).await?);
     report.step("algorithms");
     if report.wants(&algorithms::GOALS) {
         algorithms::speed(report, &mut goals).await?;

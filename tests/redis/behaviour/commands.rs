@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rl_core::store::Layout;
-use rl_core::{Limit, Origin, Policy, RedisStore, Subject};
+use rl_core::{Cost, Limit, Origin, Part, Policy, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, six_limits, store_of, used};
@@ -170,6 +170,43 @@ async fn the_longest_policies_are_decided_and_their_scripts_can_be_loaded() {
         }
         assert_eq!(allowed, 6, "policy {number}");
     }
+}
+
+/// A store needs no other script for requests of parts, alone and in batches.
+#[tokio::test]
+async fn listed_scripts_decide_requests_of_parts_without_loading_others() {
+    let server = RedisServer::start();
+    let policy = |limits: &[&str]| Policy::new(limits.iter().map(|l| l.parse().unwrap())).unwrap();
+    let (of_key, of_fleet) = (policy(&["9/minute", "90/day"]), policy(&["900/day:clock"]));
+    let listed = RedisStore::scripts_of_parts([&[&of_key, &of_fleet][..]]);
+    assert_eq!(listed.len(), 2);
+    let mut operator = Bystander::new(&server).await;
+    for script in RedisStore::scripts(Layout::Packed, []).into_iter().chain(listed) {
+        let mut load = redis::cmd("SCRIPT");
+        let sha: String = operator.send(load.arg("LOAD").arg(script.text())).await;
+        assert_eq!(sha, script.sha(), "{}", script.name());
+    }
+    let store = store_of(&server, Layout::Packed).await;
+    let limiter = limiter(&store, &[Limit::per_hour(1)]);
+    // The connection loads the scripts that are not composed for a shape.
+    check(&limiter, &Subject::user("first")).await;
+    let loaded = server.calls("script|load").await;
+    let fleet = limiter.namespace().rule("fleet").unwrap();
+    let (subjects, all) = ([1, 2, 3].map(|n| Subject::user(&n.to_string())), Subject::global());
+    let parts = |key| {
+        let of_fleet = Part::new(&all, &of_fleet, Cost::ONE).with_namespace(&fleet);
+        [Part::new(key, &of_key, Cost::ONE), of_fleet]
+    };
+    for key in &subjects {
+        assert_eq!(limiter.check_parts(&parts(key)).await.origin(), Origin::Store);
+    }
+    let together = subjects.iter().cycle().take(24).map(|key| limiter.check_parts(&parts(key)));
+    for decision in futures::future::join_all(together).await {
+        assert_eq!(decision.origin(), Origin::Store);
+    }
+    let usage = limiter.usage_of_part(parts(&all)[1]).await.unwrap();
+    assert_eq!(usage.limits().map(|limit| limit.used()).collect::<Vec<_>>(), [27]);
+    assert_eq!(server.calls("script|load").await, loaded, "another script was loaded");
 }
 
 /// If a server has lost its scripts after a restart, a fail-over or a `SCRIPT FLUSH`, they are

@@ -19,6 +19,7 @@ use rl_core::{
 use super::dedicated::{Dedicated, LastArgument};
 use super::fixtures::{self, SUBJECTS, id, limits, subjects};
 use super::other_limiters::OtherLimiter;
+use super::parts_call::PartsCall;
 use super::server::Server;
 
 /// The usual script, with a key for each limit.
@@ -37,6 +38,7 @@ pub(super) struct Candidate {
 enum Kind {
     Command(Command),
     Store(StoreCall),
+    Parts(PartsCall),
     Limiter(RateLimiter, Vec<Subject>),
     OtherLimiter(OtherLimiter),
 }
@@ -206,6 +208,11 @@ impl Candidate {
         Self { name, commands: EVALSHA, kind, order: Vec::new() }
     }
 
+    /// Creates a candidate whose requests have several parts.
+    pub(super) const fn of_parts(name: &'static str, call: PartsCall) -> Self {
+        Self { name, commands: EVALSHA, kind: Kind::Parts(call), order: Vec::new() }
+    }
+
     /// Makes each allowed request release its permit, for concurrency limits.
     pub(super) fn releasing_permits(mut self) -> Self {
         match &mut self.kind {
@@ -214,7 +221,7 @@ impl Candidate {
                 command.frees = true;
                 self.commands = &["evalsha", "zrem"];
             }
-            Kind::Limiter(..) | Kind::OtherLimiter(..) => unreachable!("they hold no permits"),
+            _ => unreachable!("they hold no permits"),
         }
         self
     }
@@ -224,7 +231,7 @@ impl Candidate {
         match &mut self.kind {
             Kind::Command(command) => command.keys = keys(&[""], subjects),
             Kind::Store(stored) => stored.subjects = fixtures::subjects(subjects),
-            Kind::Limiter(..) | Kind::OtherLimiter(..) => unreachable!("their subjects are fixed"),
+            _ => unreachable!("their subjects are fixed"),
         }
         Self { order, ..self }
     }
@@ -258,6 +265,7 @@ impl Candidate {
                 MaybeReady::Ready(Some(ref decision)) => is_allowed(decision),
                 later => is_allowed(&later.await),
             },
+            Kind::Parts(call) => call.allows(subject).await,
             Kind::Store(stored) => stored.allows(&stored.subjects[subject]).await,
         }
     }

@@ -7,10 +7,9 @@
 use smallvec::SmallVec;
 
 use super::counters::Counters;
-use super::stores::Stores;
 use crate::decision::Decision;
 use crate::model::Cost;
-use crate::store::{Namespace, Part, Settlement};
+use crate::store::{Namespace, Part};
 
 /// The charge of the parts that share their counters.
 #[derive(Debug)]
@@ -56,28 +55,6 @@ impl<'a> Charge<'a> {
             known.parts.push(part);
         }
         charges
-    }
-
-    /// Returns the settlement that releases the permits of the charge.
-    pub(super) fn release<'b>(&'b self, stores: &'b Stores) -> Option<Settlement<'b>> {
-        let Self { counters, decision, .. } = self;
-        stores.settlement(decision, *counters, Some(decision.at()), decision.charged())
-    }
-
-    /// Returns the settlement that refunds up to `units[index]` to the part at each index, under all
-    /// limits.
-    pub(super) fn refund<'b>(
-        &'b self,
-        stores: &'b Stores,
-        units: &[u64],
-    ) -> Option<Settlement<'b>> {
-        let Self { counters, decision, parts } = self;
-        let of_part = |part: &ChargedPart| units.get(part.index).map_or(0, |u| part.units.min(*u));
-        let units = parts.iter().map(of_part).fold(0, u64::saturating_add);
-        let cost = decision.charged().saturating_sub(units);
-        let settlement = stores.settlement(decision, *counters, None, cost)?;
-        let (released, uncharged) = (settlement.refunded, settlement.kept);
-        Some(Settlement { released, uncharged, ..settlement })
     }
 }
 

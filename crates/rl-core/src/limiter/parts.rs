@@ -9,6 +9,7 @@ use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::pipeline::Pipeline;
 use super::places::without_permits;
+use super::settlements::refund_of;
 use super::waiting::{Wait, WaitingRequest};
 use super::{Permit, RateLimiter, ResetError};
 use crate::decision::{Decision, Origin};
@@ -162,7 +163,7 @@ impl RateLimiter {
         let stores = &self.pipeline.stores;
         let charges = Charge::of_parts(&stores.namespace, parts, decision);
         let refunds: Vec<_> =
-            charges.iter().filter_map(|charge| charge.refund(stores, units)).collect();
+            charges.iter().filter_map(|charge| refund_of(charge, stores, units)).collect();
         stores.settle(decision, &refunds)
     }
 

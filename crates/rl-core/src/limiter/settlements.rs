@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::charges::Charge;
+use super::charges::{Charge, ChargedPart};
 use super::circuit_breaker::{CallToken, CircuitBreaker};
 use super::counters::Counters;
 use super::events::Events;
@@ -16,7 +16,7 @@ use super::wait_queue::WaitQueues;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError, Subject};
-use crate::store::{Part, RefundOf, StoreFuture};
+use crate::store::{Part, RefundOf, Settlement, StoreFuture};
 use crate::time::Timestamp;
 
 /// Completes settlements, and reports those that fail. All clones count the same tasks.
@@ -26,6 +26,28 @@ pub(super) struct Settlements {
     breaker: Arc<CircuitBreaker>,
     events: Arc<Events>,
     wait_queues: Arc<WaitQueues>,
+}
+
+/// Returns the settlement that releases the permits of a charge.
+fn release_of<'a>(charge: &'a Charge<'a>, stores: &'a Stores) -> Option<Settlement<'a>> {
+    let Charge { counters, decision, .. } = charge;
+    stores.settlement(decision, *counters, Some(decision.at()), decision.charged())
+}
+
+/// Returns the settlement that refunds up to `units[index]` to the part at each index, under all
+/// limits.
+pub(super) fn refund_of<'a>(
+    charge: &'a Charge<'a>,
+    stores: &'a Stores,
+    units: &[u64],
+) -> Option<Settlement<'a>> {
+    let Charge { counters, decision, parts } = charge;
+    let of_part = |part: &ChargedPart| units.get(part.index).map_or(0, |u| part.units.min(*u));
+    let units = parts.iter().map(of_part).fold(0, u64::saturating_add);
+    let cost = decision.charged().saturating_sub(units);
+    let settlement = stores.settlement(decision, *counters, None, cost)?;
+    let (released, uncharged) = (settlement.refunded, settlement.kept);
+    Some(Settlement { released, uncharged, ..settlement })
 }
 
 /// Counts the settlements that run in tasks of their own.
@@ -86,7 +108,8 @@ impl Settlements {
     ) {
         let charges = Charge::of_parts(&stores.namespace, parts, decision);
         let Some(first) = charges.first() else { return };
-        let releases: Vec<_> = charges.iter().filter_map(|charge| charge.release(stores)).collect();
+        let releases: Vec<_> =
+            charges.iter().filter_map(|charge| release_of(charge, stores)).collect();
         let call = self.breaker.observe();
         let owned = OwnedParts::new(parts);
         let freed = stores.settle(decision, &releases);

@@ -11,7 +11,7 @@ pub(super) use servers::Servers;
 use super::super::fingerprint::Fingerprinter;
 #[cfg(feature = "redis-cluster")]
 use super::across_slots::{AcrossSlots, LayerCalls};
-use super::batching::{BatchSettings, Batcher};
+use super::batching::{BatchSettings, Batcher, PartsBatcher};
 #[cfg(feature = "redis-tls")]
 use super::connection::Tls;
 use super::connection::{ConnectionSettings, Login};
@@ -303,6 +303,7 @@ impl RedisStoreBuilder {
             self.clock,
         );
         let is_enabled = self.coalesce && is_packed;
+        let parts_batcher = PartsBatcher::new(executor.clone(), is_enabled, response_timeout);
         let batches = BatchSettings { is_enabled, placement, response_timeout };
         let batcher = Batcher::new(executor.clone(), batches);
         let cache = DenialCache::new(batcher, caches_denials, Arc::clone(&clock));
@@ -315,6 +316,7 @@ impl RedisStoreBuilder {
         Ok(RedisStore {
             inner: Arc::new(RedisStoreInner {
                 layers,
+                parts_batcher,
                 executor,
                 #[cfg(feature = "redis-cluster")]
                 across_slots,

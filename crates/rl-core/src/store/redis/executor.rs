@@ -10,7 +10,8 @@ use tokio::time::timeout;
 
 use super::connection::{Command, Router};
 use super::encoding::Layout;
-use super::encoding::parts::EncodedPart;
+use super::encoding::parts::{self, EncodedPart, OwnedGroups};
+use super::encoding::parts_batch::PartsReplies;
 use super::encoding::policy::PolicyEncoding;
 use super::encoding::reply::{CallResult, ScriptReply};
 use super::encoding::reply_reader;
@@ -21,6 +22,7 @@ use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::observe::{self, Transition};
+use crate::policy::Policy;
 use crate::store::part_groups::PartGroup;
 use crate::store::{Mode, Reservations, Settlement, StoreFuture};
 #[cfg(feature = "conformance")]
@@ -109,6 +111,43 @@ impl ScriptExecutor {
     async fn execute_one(&self, call: &DecideCall<'_>) -> Result<ScriptReply, StoreError> {
         let reply = self.execute(call).await?.pop().flatten();
         reply.ok_or_else(reply_reader::undecided)
+    }
+
+    /// Returns whether a request of several parts may be decided together with others.
+    pub(crate) fn can_batch_parts(&self, groups: &[PartGroup<'_, SubjectKey>], mode: Mode) -> bool {
+        parts::can_batch(&self.shared.encoder, groups, mode)
+    }
+
+    /// Decides a request of several parts in a call of its own.
+    pub(crate) fn decide_parts(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        mode: Mode,
+    ) -> StoreFuture<SmallVec<[Decision; 4]>> {
+        match self.call_of_parts(groups, mode) {
+            Ok(call) => {
+                let this = self.clone();
+                MaybeReady::later(async move { this.execute_parts(call).await })
+            }
+            Err(error) => MaybeReady::ready(Err(error)),
+        }
+    }
+
+    /// Runs the call that decides these requests one after the other. The policies are those of the
+    /// parts of each request.
+    pub(crate) async fn execute_batch(
+        &self,
+        policies: &[Policy],
+        requests: &[&OwnedGroups],
+    ) -> Result<PartsReplies, StoreError> {
+        let call = self.shared.encoder.decide_batch(policies, requests)?;
+        let Some((command, parts)) = call else {
+            return Ok(PartsReplies::undecided(requests.len()));
+        };
+        let reply = self.send(command).await?;
+        let (replies, healed) = PartsReplies::read(reply, parts, requests.len())?;
+        self.count_healed(healed);
+        Ok(replies)
     }
 
     /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all keys.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "redis-cluster")]
 use across_slots::{AcrossSlots, LayerCalls};
-use batching::Batcher;
+use batching::{Batcher, PartsBatcher};
 pub use builder::RedisStoreBuilder;
 use builder::Servers;
 #[cfg(feature = "redis-tls")]
@@ -99,6 +99,7 @@ pub struct RedisStore {
 
 struct RedisStoreInner {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
+    parts_batcher: PartsBatcher,
     executor: ScriptExecutor,
     #[cfg(feature = "redis-cluster")]
     across_slots: AcrossSlots<LayerCalls>,
@@ -188,6 +189,38 @@ impl RedisStore {
             }
         }
         scripts
+    }
+
+    /// Returns the scripts of the packed layout that decide requests of several parts. Each request
+    /// is the list of the policies of its parts, in their order: one policy for each
+    /// [rule](crate::rules) that may match.
+    ///
+    /// Requests whose policies are of the same kinds share scripts. A store runs these scripts for
+    /// the first 64 lists of kinds that it decides. Other requests need only the scripts that
+    /// [`scripts`](Self::scripts) lists without a policy.
+    ///
+    /// ```
+    /// use rl_core::{Limit, Policy, RedisStore};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (key, fleet) = (Policy::new([Limit::per_minute(9)])?, Policy::new([Limit::per_second(90)])?);
+    /// let scripts = RedisStore::scripts_of_parts([&[&key, &fleet][..], &[&key]]);
+    /// assert!(scripts.iter().all(|script| script.name().contains("fixed_window")));
+    /// # Ok(()) }
+    /// ```
+    pub fn scripts_of_parts<'a>(
+        requests: impl IntoIterator<Item = &'a [&'a Policy]>,
+    ) -> Vec<&'static Script> {
+        let mut listed: Vec<&'static Script> = Vec::new();
+        for policies in requests {
+            let shape = |policy: &&Policy| PolicyEncoding::new(policy).script_shape();
+            for script in scripts::of_parts(&policies.iter().map(shape).collect()) {
+                if !listed.iter().any(|known| known.sha() == script.sha()) {
+                    listed.push(script);
+                }
+            }
+        }
+        listed
     }
 
     /// Returns how many counters were found without expiry, and given one, since the store was

@@ -1,4 +1,11 @@
 //! Requests of several parts.
+//!
+//! ```text
+//! groups ─► leased units ─► cached denials ─► batch, or a script call ─► decision
+//!              │ of each        │ of any              │
+//!              │ group          ▼                     ▼ denied
+//!              └──────────────► denied ─► leased units are given back
+//! ```
 
 use smallvec::SmallVec;
 #[cfg(feature = "redis-cluster")]
@@ -7,79 +14,200 @@ use smallvec::smallvec;
 use super::RedisStore;
 #[cfg(feature = "redis-cluster")]
 use super::across_slots::Slot;
-#[cfg(feature = "redis-cluster")]
+use super::batching::Batcher;
+use super::encoding::parts::OwnedGroups;
 use super::executor::ScriptExecutor;
-use super::layer::PartRequest;
-use super::shortcuts::{Lookup, RequestStamp};
+use super::layer::{Layer, PartRequest};
+use super::shortcuts::{Lookup, RequestStamp, TakenUnits};
 use super::subject_key::{KeyedSubjectRef, SubjectKey};
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Mode, StoreError};
-use crate::store::part_groups::{GroupDecisions, PartGroup, PartGroups};
+use crate::store::part_groups::{GroupDecisions, PartGroup, PartGroups, PartJoin};
 use crate::store::{DecideRequest, Reservations, StoreFuture};
+use crate::time::Timestamp;
 
 type KeyedGroup<'a> = PartGroup<'a, SubjectKey>;
+
+/// The leased units of each group; `None` for a group that the server decides.
+type Taken = SmallVec<[Option<TakenUnits<Batcher<ScriptExecutor>>>; 4]>;
+type Stamps = SmallVec<[Option<RequestStamp>; 4]>;
 
 impl RedisStore {
     /// Decides a request of several parts, in one script call.
     ///
-    /// Such requests use neither leased units nor batches. A cached denial of an enforced part
-    /// denies the request without a call.
+    /// A cached denial of an enforced part denies the request without a call. Parts with leased
+    /// units are left out of the call.
     pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> StoreFuture<Decision> {
         let parts = match self.groups(request) {
             Ok(parts) => parts,
             Err(error) => return MaybeReady::ready(Err(error)),
         };
         let (groups, mode, now) = (parts.groups(), request.mode, self.inner.clock.now());
-        let denials = self.inner.layers.denials();
-        let mut stamps: SmallVec<[Option<RequestStamp>; 4]> = SmallVec::new();
-        for (index, group) in groups.iter().enumerate() {
-            let asked = part_request(group, mode, now);
-            stamps.push(match denials.lookup(asked) {
-                _ if !asked.is_plain_check() => None,
-                Lookup::Denied(denial) if !group.is_shadow => {
-                    let decisions = denied_by(groups, index, denial);
-                    return MaybeReady::ready(Ok(parts.decision(decisions)));
-                }
-                Lookup::Denied(_) => None,
-                Lookup::Unknown(stamp) => stamp,
-            });
-        }
         #[cfg(feature = "redis-cluster")]
         match slots_of(&self.inner.executor, groups) {
             Ok(slots) if slots.len() > 1 => {
-                let (across_slots, join) = (&self.inner.across_slots, parts.join());
-                return across_slots.decide(groups, slots, &stamps, mode, join);
+                return self.decide_across_slots(groups, slots, mode, parts.join());
             }
             Ok(_) => {}
             Err(error) => return MaybeReady::ready(Err(error)),
         }
-        let call = match self.inner.executor.call_of_parts(groups, mode) {
-            Ok(call) => call,
-            Err(error) => return MaybeReady::ready(Err(error)),
+        let leases = &self.inner.layers;
+        let can_take = |group: &KeyedGroup<'_>| {
+            !group.is_shadow && leases.can_take(part_request(group, mode, now))
         };
-        let (join, this) = (parts.join(), self.clone());
-        let keys: SmallVec<[SubjectKey; 4]> = groups.iter().map(|group| group.key).collect();
+        if !groups.iter().any(can_take) {
+            let none = groups.iter().map(|_| None).collect();
+            return self.decide_rest(groups, mode, parts.join(), none);
+        }
+        let mut taken: Taken = SmallVec::new();
+        let mut needs_refill = false;
+        for group in groups {
+            let can_take = can_take(group);
+            let of_group =
+                if can_take { leases.take(part_request(group, mode, now)) } else { None };
+            needs_refill |= can_take && of_group.is_none();
+            taken.push(of_group);
+        }
+        if !needs_refill || self.look_up(groups, &taken, mode).is_err() {
+            return self.decide_rest(groups, mode, parts.join(), taken);
+        }
+        let (this, owned, join) = (self.clone(), OwnedGroups::new(groups), parts.join());
         MaybeReady::later(async move {
-            let decisions = this.inner.executor.execute_parts(call).await?;
+            for (index, of_group) in taken.iter_mut().enumerate() {
+                let request = {
+                    let groups = owned.as_groups();
+                    let request = part_request(&groups[index], mode, this.inner.clock.now());
+                    let can_take = !groups[index].is_shadow && this.inner.layers.can_take(request);
+                    (of_group.is_none() && can_take).then(|| request.to_owned())
+                };
+                if let Some(request) = request {
+                    *of_group = this.inner.layers.take_after_refill(request).await;
+                }
+            }
+            let decided = this.decide_rest(&owned.as_groups(), mode, join, taken);
+            decided.await
+        })
+    }
+
+    /// Decides a request whose keys are in several slots of a cluster. It uses no leased units.
+    #[cfg(feature = "redis-cluster")]
+    fn decide_across_slots(
+        &self,
+        groups: &[KeyedGroup<'_>],
+        slots: Vec<Slot>,
+        mode: Mode,
+        join: PartJoin,
+    ) -> StoreFuture<Decision> {
+        let none = groups.iter().map(|_| None).collect();
+        match self.look_up(groups, &none, mode) {
+            Ok(stamps) => self.inner.across_slots.decide(groups, slots, &stamps, mode, join),
+            Err((index, denial)) => {
+                MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))))
+            }
+        }
+    }
+
+    /// Decides the groups without leased units, and combines the decisions of all groups.
+    fn decide_rest(
+        &self,
+        groups: &[KeyedGroup<'_>],
+        mode: Mode,
+        join: PartJoin,
+        taken: Taken,
+    ) -> StoreFuture<Decision> {
+        let stamps = match self.look_up(groups, &taken, mode) {
+            Ok(stamps) => stamps,
+            Err((index, denial)) => {
+                return MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))));
+            }
+        };
+        if taken.iter().all(Option::is_some) {
+            let decisions = taken.into_iter().flatten().map(TakenUnits::keep).collect();
+            return MaybeReady::ready(Ok(join.decision(decisions)));
+        }
+        let rest = groups.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
+        let rest: SmallVec<[KeyedGroup<'_>; 4]> = rest.map(|(group, _)| *group).collect();
+        let keys: SmallVec<[SubjectKey; 4]> = rest.iter().map(|group| group.key).collect();
+        let decided = self.call_server(&rest, mode);
+        let (this, has_taken) = (self.clone(), rest.len() < groups.len());
+        let owned = has_taken.then(|| OwnedGroups::new(groups));
+        MaybeReady::later(async move {
+            let decisions = decided.await?;
             let denials = this.inner.layers.denials();
             for ((key, decision), stamp) in keys.iter().zip(&decisions).zip(stamps) {
                 denials.remember(*key, decision, stamp);
             }
-            Ok(join.decision(decisions))
+            Ok(join.decision(match owned {
+                Some(groups) => with_taken(&groups, taken, decisions),
+                None => decisions,
+            }))
         })
     }
 
-    /// Denies a request of several parts by a cached denial, while the server is overloaded.
+    /// Asks the server to decide these groups in one step.
+    fn call_server(&self, groups: &[KeyedGroup<'_>], mode: Mode) -> StoreFuture<GroupDecisions> {
+        match groups {
+            // A group that is left alone is decided like a request of one subject.
+            [group] if !group.is_shadow => {
+                let request = part_request(group, mode, self.inner.clock.now());
+                let decided = self.inner.layers.denials().decide(request);
+                decided.map(|decided| Ok(SmallVec::from_iter([decided?])))
+            }
+            _ => self.inner.parts_batcher.decide(groups, mode),
+        }
+    }
+
+    /// Looks up cached denials of the groups without leased units. Returns a stamp for each of them.
+    ///
+    /// # Errors
+    ///
+    /// Returns the cached denial of an enforced group, and the position of the group.
+    fn look_up(
+        &self,
+        groups: &[KeyedGroup<'_>],
+        taken: &Taken,
+        mode: Mode,
+    ) -> Result<Stamps, (usize, Decision)> {
+        let (denials, now) = (self.inner.layers.denials(), self.inner.clock.now());
+        let mut stamps = Stamps::new();
+        for (index, (group, taken)) in groups.iter().zip(taken).enumerate() {
+            let request = part_request(group, mode, now);
+            if taken.is_some() {
+                continue;
+            }
+            stamps.push(match denials.lookup(request) {
+                _ if !request.is_plain_check() => None,
+                Lookup::Denied(denial) if !group.is_shadow => return Err((index, denial)),
+                Lookup::Denied(_) => None,
+                Lookup::Unknown(stamp) => stamp,
+            });
+        }
+        Ok(stamps)
+    }
+
+    /// Decides a request of several parts while the server is overloaded: with leased units for all
+    /// parts, or by a cached denial.
     pub(super) fn decide_parts_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
         let parts = self.groups(request).ok()?;
         let (groups, now) = (parts.groups(), self.inner.clock.now());
-        let enforced = groups.iter().enumerate().filter(|(_, group)| !group.is_shadow);
-        let requests =
-            enforced.map(|(index, group)| (index, part_request(group, request.mode, now)));
-        let mut plain = requests.filter(|(_, part)| part.is_plain_check());
-        let denied = plain.find_map(|(index, part)| {
-            Some((index, self.inner.layers.denials().decide_locally(part)?))
+        let requests = groups.iter().map(|group| part_request(group, request.mode, now));
+        let requests: SmallVec<[PartRequest<'_>; 4]> = requests.collect();
+        let can_take = |(group, part): (&KeyedGroup<'_>, &PartRequest<'_>)| {
+            !group.is_shadow && self.inner.layers.can_take(*part)
+        };
+        if groups.iter().zip(&requests).all(can_take) {
+            let taken = requests.iter().map(|part| self.inner.layers.take(*part));
+            if let Some(taken) = taken.collect::<Option<Vec<_>>>() {
+                let decisions = taken.into_iter().map(TakenUnits::keep).collect();
+                return Some(parts.decision(decisions));
+            }
+        }
+        let enforced = groups.iter().zip(&requests).enumerate();
+        let mut plain =
+            enforced.filter(|(_, (group, part))| !group.is_shadow && part.is_plain_check());
+        let denied = plain.find_map(|(index, (_, part))| {
+            Some((index, self.inner.layers.denials().decide_locally(*part)?))
         });
         denied.map(|(index, denial)| parts.decision(denied_by(groups, index, denial)))
     }
@@ -118,17 +246,39 @@ fn part_request<'a>(group: &KeyedGroup<'a>, mode: Mode, now: u64) -> PartRequest
     }
 }
 
-/// Returns the decisions of a request that the cached denial of one part denies. The status of the
-/// other parts is unknown, so they have no limits.
+/// Returns the decisions of all groups, after the server has decided those without leased units. If
+/// it denies the request, the leased units are given back.
+fn with_taken(groups: &OwnedGroups, taken: Taken, decided: GroupDecisions) -> GroupDecisions {
+    let groups = groups.as_groups();
+    let enforced = groups.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
+    let mut enforced = enforced.map(|(group, _)| group).zip(&decided);
+    let is_denied = enforced.any(|(group, decision)| !group.is_shadow && !decision.is_allowed());
+    let at = decided.first().map(Decision::at).unwrap_or_default();
+    let mut decided = decided.into_iter();
+    let decision =
+        |(group, taken): (&KeyedGroup<'_>, Option<TakenUnits<Batcher<ScriptExecutor>>>)| {
+            Some(match taken {
+                None => decided.next()?,
+                // Requests with a call to the server have its origin.
+                Some(taken) if !is_denied => taken.keep().with_origin(Origin::Store),
+                Some(_) => unknown(group, at, Origin::Store),
+            })
+        };
+    groups.iter().zip(taken).filter_map(decision).collect()
+}
+
+/// Returns the decisions of a request that the cached denial of one part denies.
 fn denied_by(groups: &[KeyedGroup<'_>], denied: usize, denial: Decision) -> GroupDecisions {
     let at = denial.at();
     let decision = |(index, group): (usize, &KeyedGroup<'_>)| {
-        if index == denied {
-            return denial.clone();
-        }
-        let mut unknown = Decision::pending(group.policy, group.cost);
-        unknown.finish(0, at, true);
-        unknown.with_origin(Origin::LocalDeny)
+        if index == denied { denial.clone() } else { unknown(group, at, Origin::LocalDeny) }
     };
     groups.iter().enumerate().map(decision).collect()
+}
+
+/// Returns the decision on a part of a denied request whose status is unknown. It has no limits.
+fn unknown(group: &KeyedGroup<'_>, at: Timestamp, origin: Origin) -> Decision {
+    let mut unknown = Decision::pending(group.policy, group.cost);
+    unknown.finish(0, at, true);
+    unknown.with_origin(origin)
 }

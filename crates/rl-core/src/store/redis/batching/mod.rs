@@ -46,6 +46,7 @@
 
 mod batch;
 mod fan_out;
+mod parts;
 mod queue;
 
 use std::collections::VecDeque;
@@ -57,6 +58,7 @@ use batch::{
     Batch, BatchCosts, CallKind, QueuedCall, ReplyReceiver, SubjectBatch, into_batches, take_batch,
 };
 use fan_out::{FanOut, fail};
+pub(crate) use parts::PartsBatcher;
 use queue::{BatchLimits, BatchQueue, QueuedSubject};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;

@@ -1,18 +1,20 @@
 //! The script call of a request of several parts.
 
+use smallvec::SmallVec;
+
 use super::arguments;
 use super::layout::Layout;
 use super::policy::{PolicyEncoding, has_fast_path};
 use super::reply::CallArgs;
 use super::request::RequestEncoder;
-use crate::model::{Cost, Mode, StoreError};
+use crate::model::{Algorithm, Cost, Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::part_groups::PartGroup;
 use crate::store::redis::connection::Command;
 #[cfg(feature = "redis-cluster")]
 use crate::store::redis::hash_slot::slot_of;
 use crate::store::redis::scripts::{Script, composer, of_any_parts};
-use crate::store::redis::subject_key::SubjectKey;
+use crate::store::redis::subject_key::{KeyedSubject, KeyedSubjectRef, SubjectKey};
 
 /// The encoding of one part, by which its reply is read.
 #[derive(Debug)]
@@ -26,6 +28,46 @@ impl EncodedPart {
     /// Returns the arguments of the decision on the part.
     pub(crate) const fn args(&self, mode: Mode) -> CallArgs<'_> {
         CallArgs { policy: &self.policy, mode, cost: self.cost }
+    }
+}
+
+/// The owned groups of a request, for tasks and futures.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedGroups(SmallVec<[OwnedPartGroup; 3]>);
+
+/// An owned [`PartGroup`].
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedPartGroup {
+    pub(crate) subject: KeyedSubject,
+    pub(crate) policy: Policy,
+    pub(crate) cost: Cost,
+    is_shadow: bool,
+}
+
+impl OwnedGroups {
+    /// Copies the groups.
+    pub(crate) fn new(groups: &[PartGroup<'_, SubjectKey>]) -> Self {
+        let owned = |group: &PartGroup<'_, SubjectKey>| {
+            let PartGroup { key, namespace, subject, policy, cost, is_shadow } = *group;
+            let subject = KeyedSubjectRef { namespace, subject, key }.to_owned();
+            OwnedPartGroup { subject, policy: policy.clone(), cost, is_shadow }
+        };
+        Self(groups.iter().map(owned).collect())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &OwnedPartGroup> {
+        self.0.iter()
+    }
+
+    /// Returns the groups.
+    pub(crate) fn as_groups(&self) -> SmallVec<[PartGroup<'_, SubjectKey>; 3]> {
+        fn group(owned: &OwnedPartGroup) -> PartGroup<'_, SubjectKey> {
+            let OwnedPartGroup { subject, policy, cost, is_shadow } = owned;
+            let KeyedSubject { namespace, subject, key } = subject;
+            let (key, cost, is_shadow) = (*key, *cost, *is_shadow);
+            PartGroup { key, namespace, subject, policy, cost, is_shadow }
+        }
+        self.0.iter().map(group).collect()
     }
 }
 
@@ -79,7 +121,7 @@ impl RequestEncoder {
         Ok((Command::Script { script, keys, arguments }, parts))
     }
 
-    fn part_arguments(&self, part: &EncodedPart, mode: Mode) -> Vec<Vec<u8>> {
+    pub(super) fn part_arguments(&self, part: &EncodedPart, mode: Mode) -> Vec<Vec<u8>> {
         let EncodedPart { policy, encoding, cost } = part;
         match self.layout {
             Layout::Packed => {
@@ -111,4 +153,27 @@ impl RequestEncoder {
         let shapes: Vec<_> = parts.iter().map(|part| part.encoding.script_shape()).collect();
         if composer::fits_parts_fast_path(&shapes) { self.part_scripts.get(&shapes) } else { None }
     }
+}
+
+/// Returns whether a script can decide the request together with others: a check of enforced limits
+/// without logs, on a single server.
+pub(crate) fn can_batch(
+    encoder: &RequestEncoder,
+    groups: &[PartGroup<'_, SubjectKey>],
+    mode: Mode,
+) -> bool {
+    let has_logs = |policy: &Policy| {
+        let mut limits = policy.limits().iter().map(|named| named.limit().algorithm());
+        limits.any(|algorithm| matches!(algorithm, Algorithm::SlidingLog | Algorithm::Concurrency))
+    };
+    let is_fast = |group: &PartGroup<'_, SubjectKey>| {
+        !group.is_shadow
+            && group.cost > Cost::ZERO
+            && has_fast_path(group.policy)
+            && !has_logs(group.policy)
+    };
+    mode == Mode::Check
+        && encoder.layout == Layout::Packed
+        && !encoder.placement.is_cluster()
+        && groups.iter().all(is_fast)
 }

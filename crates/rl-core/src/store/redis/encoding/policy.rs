@@ -192,6 +192,14 @@ pub(crate) fn max_subjects(policy: &Policy) -> usize {
     (MAX_WEIGHT_PER_CALL / weight.max(1)).clamp(1, MAX_SUBJECTS as u64) as usize
 }
 
+/// Returns the largest number of requests with parts under these policies that one script call
+/// decides.
+pub(crate) fn max_requests(policies: &[Policy]) -> usize {
+    let limits = policies.iter().flat_map(Policy::limits);
+    let weight: u64 = limits.map(|named| weight(named.limit())).sum();
+    (MAX_WEIGHT_PER_CALL / weight.max(1)).clamp(1, MAX_SUBJECTS as u64) as usize
+}
+
 /// Returns the format in which Lua's `struct` reads and writes a state with counts of `width`
 /// bytes, and the length of such a state in bytes.
 fn format_of(limits: &[StoredLimit], header: usize, width: u8) -> (Vec<u8>, u16) {

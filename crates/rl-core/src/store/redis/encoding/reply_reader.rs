@@ -317,6 +317,16 @@ pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsRep
     if rest.is_empty() { Ok(reply) } else { Err(malformed()) }
 }
 
+/// Decodes the stored state of a part without logs.
+pub(crate) fn read_states(bytes: &[u8], part: &EncodedPart) -> Result<States, StoreError> {
+    let EncodedPart { policy, encoding, .. } = part;
+    let mut reader = Reader { bytes, policy, encoding, calls: 1 };
+    reader.stored_states(false).map_err(|refusal| {
+        let found = refusal.unwrap_or("a state of another length");
+        StoreError::new(FailureKind::Protocol).with_detail(format!("a script replied {found}"))
+    })
+}
+
 /// Returns the error for a call with a single subject that was not decided. No script of this crate
 /// sends such a reply.
 pub(crate) fn undecided() -> StoreError {

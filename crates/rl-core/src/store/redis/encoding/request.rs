@@ -85,6 +85,7 @@ pub(crate) struct RequestEncoder {
     decide_scripts: ShapeScripts,
     refund_scripts: ShapeScripts,
     pub(super) part_scripts: PartScripts,
+    pub(super) batch_scripts: PartScripts,
 }
 
 impl RequestEncoder {
@@ -105,7 +106,8 @@ impl RequestEncoder {
             placement,
             decide_scripts: ShapeScripts::new(decide, script_shapes),
             refund_scripts: ShapeScripts::new(Purpose::Refund, script_shapes),
-            part_scripts: PartScripts::new(script_shapes),
+            part_scripts: PartScripts::new(script_shapes, scripts::of_shapes),
+            batch_scripts: PartScripts::new(script_shapes, scripts::batch_of_shapes),
         }
     }
 

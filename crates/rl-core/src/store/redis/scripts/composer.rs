@@ -30,6 +30,7 @@ use super::super::encoding::kind::{Kind, LimitKind, ScriptShape};
 const FAST_PATH: &str = include_str!("shape.lua");
 const READABLE_FAST_PATH: &str = include_str!("readable_shape.lua");
 const PARTS_FAST_PATH: &str = include_str!("parts_shape.lua");
+const PARTS_BATCH: &str = include_str!("parts_batch.lua");
 const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
 
 /// The maximum number of registers that the cells and constants of a fast path may take. A function
@@ -214,12 +215,21 @@ pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
 
 /// Returns the fast path of checks of parts of these shapes. It is empty if there are none.
 pub(super) fn parts_fast_path(shapes: &[ScriptShape]) -> String {
-    if shapes.is_empty() {
-        return String::new();
-    }
+    if shapes.is_empty() { String::new() } else { with_parts(PARTS_FAST_PATH, shapes) }
+}
+
+/// Returns the code of checks of several requests with parts of these shapes.
+pub(super) fn parts_batch(shapes: &[ScriptShape]) -> String {
+    with_parts(&PARTS_BATCH.replace("PARTS", &shapes.len().to_string()), shapes)
+}
+
+fn with_parts(template: &str, shapes: &[ScriptShape]) -> String {
     let kinds: Vec<_> = shapes.iter().flatten().map(|limit| limit.kind).collect();
     let mut script = helpers(&kinds);
-    for (index, section) in PARTS_FAST_PATH.split("--@ parts\n").enumerate() {
+    let is_read = |line: &&str| is_code(line) || line.trim_start().starts_with("--@");
+    let lines: Vec<_> = template.lines().filter(is_read).map(str::trim).collect();
+    let template = lines.join("\n") + "\n";
+    for (index, section) in template.split("--@ parts\n").enumerate() {
         let (of_parts, rest) = match section.split_once("--@ end parts\n") {
             Some((of_parts, rest)) if index > 0 => (of_parts, rest),
             _ => ("", section),

@@ -13,6 +13,7 @@
 //! | `readable` of a shape | `readable_shape` (composed), readable limits, `readable`, `readable_reply` |
 //! | `readable` | readable limits, `readable`, `readable_reply` |
 //! | `parts` of a list of shapes | `parts_shape` (composed), a function of `arguments`, `stored`, packed states and `part`, `parts` |
+//! | `batch` of a list of shapes | `parts_batch` (composed) |
 //! | `readable_parts` | a function of readable limits and `readable_part`, `parts` |
 //! | `readable_refund` | `readable_counters`, `readable_refund` |
 //! | `settle` | a function of `arguments`, `stored`, packed states and `charge`, `settle` |
@@ -34,7 +35,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
 
-pub(super) use parts::{PartScripts, of_any_parts};
+pub(super) use parts::{PartScripts, batch_of_shapes, of_any_parts, of_parts, of_shapes};
 
 use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, ScriptShape, script_name};

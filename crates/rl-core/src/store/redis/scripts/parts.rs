@@ -1,6 +1,7 @@
 //! The scripts that decide requests of several parts.
 //!
 //! ```text
+//! batch      time · several requests of a list of shapes
 //! packed     time · fast path of a list of shapes
 //!            · read_part { arguments, stored, packed states, limits, part } · parts
 //! readable   read_part { windows, readable limits, readable_part } · parts · time
@@ -43,8 +44,14 @@ static READABLE_PARTS: LazyLock<Script> = LazyLock::new(|| {
         .join("\n")
     })
 });
-static OF_SHAPES: LazyLock<Mutex<HashMap<PartShapes, &'static Script>>> =
-    LazyLock::new(Mutex::default);
+
+/// Scripts by the shapes for which they are composed.
+type Composed = LazyLock<Mutex<HashMap<PartShapes, &'static Script>>>;
+/// Returns the script for a list of shapes.
+pub(crate) type ComposeScript = fn(&PartShapes) -> &'static Script;
+
+static OF_SHAPES: Composed = LazyLock::new(Mutex::default);
+static BATCHES: Composed = LazyLock::new(Mutex::default);
 
 /// Returns the script that decides requests of any parts.
 pub(crate) fn of_any_parts(layout: Layout) -> &'static Script {
@@ -79,17 +86,27 @@ fn packed(shapes: &[ScriptShape]) -> Script {
     })
 }
 
+/// Creates the script of the packed layout that decides several requests with parts of these shapes.
+fn batch(shapes: &[ScriptShape]) -> Script {
+    let code = composer::parts_batch(shapes);
+    let name =
+        shapes.iter().fold("batch".to_owned(), |name, shape| script_name(&name, shape) + ";");
+    Script::new(&name, |source| [source.time, HEAD, &code].join("\n"))
+}
+
 /// The scripts for parts of certain shapes that a store has used. Their number is bounded, because
 /// a server keeps every script. Further requests are decided by the script for any parts.
 #[derive(Debug)]
 pub(crate) struct PartScripts {
     most: usize,
+    compose: ComposeScript,
     scripts: RwLock<HashMap<PartShapes, &'static Script>>,
 }
 
 impl PartScripts {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, scripts: RwLock::default() }
+    /// Creates the scripts that `compose` makes for at most `most` lists of shapes.
+    pub(crate) fn new(most: usize, compose: ComposeScript) -> Self {
+        Self { most, compose, scripts: RwLock::default() }
     }
 
     /// Returns the script with a fast path for these shapes, or `None` if there are too many.
@@ -110,15 +127,35 @@ impl PartScripts {
         let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have added this script, or the last that is allowed, in the meantime.
         let has_room = scripts.len() < self.most || scripts.contains_key(shapes);
-        has_room.then(|| *scripts.entry(shapes.clone()).or_insert_with(|| of_shapes(shapes)))
+        has_room.then(|| *scripts.entry(shapes.clone()).or_insert_with(|| (self.compose)(shapes)))
     }
 }
 
-/// Returns the script with a fast path for parts of these shapes.
-fn of_shapes(shapes: &PartShapes) -> &'static Script {
-    let mut scripts = OF_SHAPES.lock().unwrap_or_else(PoisonError::into_inner);
+/// Returns the scripts that decide one request, and several requests, with parts of these shapes.
+/// There are none if Lua has no room for the variables.
+pub(crate) fn of_parts(shapes: &PartShapes) -> Vec<&'static Script> {
+    let fits = !shapes.is_empty() && composer::fits_parts_fast_path(shapes);
+    if fits { vec![of_shapes(shapes), batch_of_shapes(shapes)] } else { Vec::new() }
+}
+
+/// Returns the script that decides a request with parts of these shapes.
+pub(crate) fn of_shapes(shapes: &PartShapes) -> &'static Script {
+    composed(&OF_SHAPES, shapes, |shapes| packed(shapes))
+}
+
+/// Returns the script that decides several requests with parts of these shapes.
+pub(crate) fn batch_of_shapes(shapes: &PartShapes) -> &'static Script {
+    composed(&BATCHES, shapes, |shapes| batch(shapes))
+}
+
+fn composed(
+    scripts: &Composed,
+    shapes: &PartShapes,
+    compose: impl FnOnce(&PartShapes) -> Script,
+) -> &'static Script {
+    let mut scripts = scripts.lock().unwrap_or_else(PoisonError::into_inner);
     // Leaked, because scripts are used as long as the process runs. Each store bounds their number.
-    let new = || -> &'static Script { Box::leak(Box::new(packed(shapes))) };
+    let new = || -> &'static Script { Box::leak(Box::new(compose(shapes))) };
     scripts.entry(shapes.clone()).or_insert_with(new)
 }
 

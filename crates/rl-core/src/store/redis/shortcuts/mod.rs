@@ -5,5 +5,5 @@ mod leases;
 mod monotonic;
 
 pub(crate) use denial_cache::{DenialCache, Lookup, RequestStamp};
-pub(crate) use leases::{LeaseSettings, Leases};
+pub(crate) use leases::{LeaseSettings, Leases, TakenUnits};
 pub(crate) use monotonic::MonotonicClock;

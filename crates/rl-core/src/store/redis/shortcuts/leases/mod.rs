@@ -23,6 +23,7 @@
 //! refill lock ─► lease from the server ─► add to the slot ─► spend, or deny
 //! ```
 
+mod parts;
 mod returning;
 mod slot;
 mod table;
@@ -30,6 +31,7 @@ mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use parts::TakenUnits;
 use returning::UnitReturner;
 use slot::{ActiveLease, ReturnedUnits};
 use table::{LeaseTable, RefillGuard};
@@ -186,7 +188,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let enter = |max| table.enter(request.subject.to_owned(), max);
         let slot = enter(MAX_SUBJECTS).or_else(|| enter(returner.make_room(MAX_SUBJECTS)));
         let Some(slot) = slot else { return inner.decide(request).await };
-        let guard = slot.lock_refill().await;
+        let mut guard = slot.lock_refill().await;
 
         // While this task waited, another task may have leased units, or may have found that the
         // request is denied.
@@ -217,23 +219,23 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let refill = LeaseRefill { policy: policy.clone(), cost, stamp };
         let this = self.clone();
         // Boxed, because a task is moved more than once before it starts.
-        let decided = Box::pin(async move { this.refill(guard, refill).await });
+        let decided = Box::pin(async move { this.refill(&mut guard, &refill).await });
         runtime.spawn(decided).await.unwrap_or_else(|_| Err(runtime_has_ended()))
     }
 
     /// Leases units, and decides the request that needs them.
     async fn refill(
         &self,
-        mut guard: RefillGuard,
-        refill: LeaseRefill,
+        guard: &mut RefillGuard,
+        refill: &LeaseRefill,
     ) -> Result<Decision, StoreError> {
         let LeasesShared { inner, returner, .. } = &*self.shared;
-        let mut refilled = self.lease_more(&mut guard, &refill, true).await?;
+        let mut refilled = self.lease_more(guard, refill, true).await?;
         if refilled.decision.is_none() {
             // The unspent units have expired, or other requests have spent them, so the whole cost
             // is leased.
             let units = refilled.units;
-            refilled = self.lease_more(&mut guard, &refill, false).await?;
+            refilled = self.lease_more(guard, refill, false).await?;
             refilled.units += units;
         }
         let decision = refilled.decision.ok_or_else(runtime_has_ended)?;
@@ -289,6 +291,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
             policy: policy.clone(),
             reply,
             charged: last.at(),
+            since: last.at(),
             received_at,
             expires: safe_deadline(sent, micros.min(*lifetime_micros)),
             last_spent: received_at,

@@ -35,6 +35,8 @@ pub(super) struct ActiveLease {
     /// The states of the limits after the charge.
     pub(super) reply: ScriptReply,
     pub(super) charged: Timestamp,
+    /// The time of the first charge of the lease. Later charges belong to the same windows.
+    pub(super) since: Timestamp,
     pub(super) received_at: u64,
     /// The time at which the lease expires.
     pub(super) expires: u64,
@@ -88,11 +90,13 @@ impl LeaseSlot {
         // If the older lease has not expired, the new lease belongs to the same windows, so their
         // units can be added up.
         match self.open(&new.policy, new.received_at) {
-            Some(old) if old.unspent > 0 => {
-                new.expires = new.expires.min(old.expires);
-                new.unspent += old.unspent;
+            Some(old) => {
+                new.since = old.since;
+                if old.unspent > 0 {
+                    new.expires = new.expires.min(old.expires);
+                    new.unspent += old.unspent;
+                }
             }
-            Some(_) => {}
             None => expired = self.lease.take(),
         }
         let lease = self.lease.insert(new);
@@ -103,6 +107,16 @@ impl LeaseSlot {
         let decision = (is_exhausted || granted == cost.units())
             .then(|| lease.decision(cost, granted, lease.received_at).with_origin(Origin::Store));
         Added { decision, expired }
+    }
+
+    /// Gives units back to the lease whose first charge was made at `since`. Returns whether the
+    /// slot still has that lease.
+    pub(super) fn put_back(&mut self, since: Timestamp, units: u64) -> bool {
+        let lease = self.lease.as_mut().filter(|lease| lease.since == since);
+        lease.is_some_and(|lease| {
+            lease.unspent += units;
+            true
+        })
     }
 
     /// Returns whether a refill cannot help: `cost` exceeds the unspent units, and the server has

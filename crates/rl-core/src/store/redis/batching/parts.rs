@@ -1,0 +1,345 @@
+//! Sends the checks of several parts of concurrent requests in one script call.
+//!
+//! ```text
+//!              nothing in flight
+//! request ──────────────────────────────► call of its own ──────────► decisions of its parts
+//!    │  a call is in flight
+//!    ▼
+//! queue ─► flush ─► a batch for each list of policies ─► script call ─► a reply for each request
+//! ```
+//!
+//! Requests with the same list of policies share a call. They may share subjects, such as the fleet
+//! that all requests count. The script decides them one after the other. Cancellation, failures,
+//! bounds and [pacing](super#pacing) are those of the batches of single subjects.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use super::{MIN_HALF, OVERDUE};
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::model::{FailureKind, Mode, StoreError};
+use crate::policy::Policy;
+use crate::store::StoreFuture;
+use crate::store::part_groups::PartGroup;
+use crate::store::redis::encoding::parts::OwnedGroups;
+use crate::store::redis::encoding::parts_batch::PartsReplies;
+use crate::store::redis::encoding::policy::max_requests;
+use crate::store::redis::executor::ScriptExecutor;
+use crate::store::redis::layer::runtime_has_ended;
+use crate::store::redis::subject_key::SubjectKey;
+
+/// The largest number of calls in flight. Further requests are collected until one of them returns.
+const MAX_IN_FLIGHT: usize = 4;
+
+type PolicyList = SmallVec<[Policy; 4]>;
+type PartDecisions = SmallVec<[Decision; 4]>;
+type RequestReplySender = oneshot::Sender<Result<RequestReply, StoreError>>;
+
+/// Batches concurrent checks of several parts.
+#[derive(Clone)]
+pub(crate) struct PartsBatcher {
+    shared: Arc<PartsBatcherShared>,
+}
+
+struct PartsBatcherShared {
+    executor: ScriptExecutor,
+    is_enabled: bool,
+    response_timeout: Duration,
+    queue: Mutex<PartsQueue>,
+    runtime: Handle,
+}
+
+#[derive(Default)]
+struct PartsQueue {
+    /// The waiting requests, by the policies of their parts. The list that has waited longest comes
+    /// first.
+    lists: VecDeque<WaitingList>,
+    in_flight: usize,
+    is_flushing: bool,
+    /// Whether a task is waking the callers of a batch.
+    is_delivering: bool,
+    /// Whether a call is in flight that was sent without the queue.
+    has_solo: bool,
+}
+
+/// Requests whose parts have the same policies, in the order of their arrival.
+struct WaitingList {
+    policies: PolicyList,
+    /// The largest number of requests in one call.
+    max_requests: usize,
+    requests: VecDeque<QueuedRequest>,
+}
+
+struct QueuedRequest {
+    groups: OwnedGroups,
+    reply: RequestReplySender,
+}
+
+/// The reply for one request.
+enum RequestReply {
+    /// The request was decided in a batch. The waiting task computes the decisions.
+    Batched { replies: Arc<PartsReplies>, bytes: Range<usize>, groups: OwnedGroups },
+    /// The request was decided in a call of its own.
+    Alone(PartDecisions),
+}
+
+impl RequestReply {
+    fn decisions(self) -> Result<PartDecisions, StoreError> {
+        match self {
+            Self::Batched { replies, bytes, groups } => replies.decisions(bytes, &groups),
+            Self::Alone(decisions) => Ok(decisions),
+        }
+    }
+}
+
+impl PartsQueue {
+    /// Adds a request to the list of its policies.
+    fn add(&mut self, groups: &[PartGroup<'_, SubjectKey>], reply: RequestReplySender) {
+        let request = QueuedRequest { groups: OwnedGroups::new(groups), reply };
+        let is_same = |list: &&mut WaitingList| {
+            let pairs = || list.policies.iter().zip(groups);
+            list.policies.len() == groups.len()
+                && pairs().all(|(known, group)| {
+                    known.is_same_handle(group.policy) || known == group.policy
+                })
+        };
+        if let Some(list) = self.lists.iter_mut().find(is_same) {
+            list.requests.push_back(request);
+            return;
+        }
+        let policies: PolicyList = groups.iter().map(|group| group.policy.clone()).collect();
+        let max_requests = max_requests(&policies);
+        let requests = VecDeque::from([request]);
+        self.lists.push_back(WaitingList { policies, max_requests, requests });
+    }
+
+    /// Returns whether a flush would send a batch.
+    fn is_due(&self) -> bool {
+        let is_full = |list: &WaitingList| list.requests.len() >= list.max_requests;
+        let has_room = self.in_flight < MAX_IN_FLIGHT && !self.lists.is_empty();
+        has_room || self.lists.iter().any(is_full)
+    }
+
+    /// Takes the batches that are due: while few calls are in flight, whole lists, and otherwise only
+    /// full batches. Drops cancelled requests.
+    fn take_due(&mut self) -> Vec<WaitingList> {
+        self.is_flushing = false;
+        let (mut batches, mut kept) = (Vec::new(), VecDeque::new());
+        let is_idle = self.in_flight == 0;
+        for (number, mut list) in self.lists.drain(..).enumerate() {
+            list.requests.retain(|request| !request.reply.is_closed());
+            let mut most = list.max_requests;
+            if is_idle {
+                most = most.min(list.requests.len().div_ceil(2).max(MIN_HALF));
+            }
+            let has_room = self.in_flight + number < MAX_IN_FLIGHT;
+            while !list.requests.is_empty() && (has_room || list.requests.len() >= most) {
+                let rest = list.requests.split_off(most.min(list.requests.len()));
+                let requests = std::mem::replace(&mut list.requests, rest);
+                let (policies, max_requests) = (list.policies.clone(), list.max_requests);
+                batches.push(WaitingList { policies, max_requests, requests });
+            }
+            if !list.requests.is_empty() {
+                kept.push_back(list);
+            }
+        }
+        self.lists = kept;
+        self.in_flight += batches.len();
+        batches
+    }
+}
+
+impl PartsBatcher {
+    /// Creates the batcher. Its tasks run in the runtime in which it is created.
+    pub(crate) fn new(
+        executor: ScriptExecutor,
+        is_enabled: bool,
+        response_timeout: Duration,
+    ) -> Self {
+        let (queue, runtime) = (Mutex::default(), Handle::current());
+        let shared = PartsBatcherShared { executor, is_enabled, response_timeout, queue, runtime };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Decides a request. Resolves to the decision on each of its groups.
+    pub(crate) fn decide(
+        &self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        mode: Mode,
+    ) -> StoreFuture<PartDecisions> {
+        let executor = &self.shared.executor;
+        if !self.shared.is_enabled || !executor.can_batch_parts(groups, mode) {
+            return executor.decide_parts(groups, mode);
+        }
+        let mut queue = self.lock();
+        if queue.lists.is_empty() && queue.in_flight == 0 && !queue.has_solo {
+            queue.has_solo = true;
+            drop(queue);
+            let (solo, decided) = (Solo(self.clone()), executor.decide_parts(groups, mode));
+            return MaybeReady::later(async move {
+                let _solo = solo;
+                decided.await
+            });
+        }
+        let (reply, receiver) = oneshot::channel();
+        queue.add(groups, reply);
+        self.flush_soon(queue);
+        MaybeReady::later(async move {
+            let reply = receiver.await.unwrap_or_else(|_| Err(runtime_has_ended()))?;
+            reply.decisions()
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PartsQueue> {
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Spawns a task that flushes the queue, if requests are due and no such task is pending.
+    ///
+    /// The task runs after the tasks that are ready now, so the flush includes their requests.
+    fn flush_soon(&self, mut queue: MutexGuard<'_, PartsQueue>) {
+        if !queue.is_due() || std::mem::replace(&mut queue.is_flushing, true) {
+            return;
+        }
+        // Release the lock first. A runtime that has shut down drops the task here, and the drop
+        // locks the queue.
+        drop(queue);
+        let mut task = PartsFlushTask(Some(self.clone()));
+        self.shared.runtime.spawn(async move {
+            if let Some(batcher) = task.0.take() {
+                batcher.flush();
+            }
+        });
+    }
+
+    /// Sends the requests that are due.
+    fn flush(&self) {
+        let batches = self.lock().take_due();
+        for batch in batches {
+            let in_flight = InFlightParts { batcher: self.clone(), is_counted: true };
+            self.shared.runtime.spawn(send(in_flight, batch));
+        }
+    }
+
+    /// Waits for the reply of a batch. An overdue call no longer counts as in flight.
+    async fn reply(
+        &self,
+        batch: &WaitingList,
+        in_flight: &mut InFlightParts,
+    ) -> Result<PartsReplies, StoreError> {
+        let requests: Vec<_> = batch.requests.iter().map(|request| &request.groups).collect();
+        let mut call = pin!(self.shared.executor.execute_batch(&batch.policies, &requests));
+        if let Ok(replies) = timeout(OVERDUE, call.as_mut()).await {
+            return replies;
+        }
+        in_flight.stop_counting();
+        let rest = self.shared.response_timeout.saturating_sub(OVERDUE);
+        let replies = timeout(rest, call).await;
+        replies.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+    }
+}
+
+/// Sends a batch, and distributes the replies to its callers.
+async fn send(mut in_flight: InFlightParts, batch: WaitingList) {
+    let batcher = in_flight.batcher.clone();
+    let replies = batcher.reply(&batch, &mut in_flight).await;
+    // If another task is waking callers, those callers enqueue their next requests first.
+    let is_first = !std::mem::replace(&mut batcher.lock().is_delivering, true);
+    if !is_first {
+        yield_now().await;
+    }
+    match replies {
+        Err(error) => {
+            for QueuedRequest { reply, .. } in batch.requests {
+                let _ = reply.send(Err(error.again()));
+            }
+        }
+        Ok(replies) => deliver(&batcher, batch, replies),
+    }
+    in_flight.stop_counting();
+    if is_first {
+        yield_now().await;
+        batcher.lock().is_delivering = false;
+    }
+}
+
+/// Wakes the callers of a batch. Sends the requests that the script has not decided again, each in a
+/// call of its own.
+fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
+    let replies = Arc::new(replies);
+    for (request, bytes) in batch.requests.into_iter().zip(replies.ranges()) {
+        let QueuedRequest { groups, reply } = request;
+        if let Some(bytes) = bytes {
+            // An error means that the request was cancelled. It stays charged, because the script
+            // has already run.
+            let _ = reply.send(Ok(RequestReply::Batched {
+                replies: Arc::clone(&replies),
+                bytes,
+                groups,
+            }));
+            continue;
+        }
+        let decided = batcher.shared.executor.decide_parts(&groups.as_groups(), Mode::Check);
+        batcher.shared.runtime.spawn(async move {
+            let decided = decided.await.map(RequestReply::Alone);
+            let _ = reply.send(decided);
+        });
+    }
+}
+
+/// Marks a call in flight that was sent without the queue.
+struct Solo(PartsBatcher);
+
+impl Drop for Solo {
+    fn drop(&mut self) {
+        self.0.lock().has_solo = false;
+    }
+}
+
+/// The task that flushes the queue. If its runtime shuts down before it runs, the waiting requests
+/// are dropped, and fail.
+struct PartsFlushTask(Option<PartsBatcher>);
+
+impl Drop for PartsFlushTask {
+    fn drop(&mut self) {
+        let Some(batcher) = self.0.take() else { return };
+        let mut queue = batcher.lock();
+        queue.is_flushing = false;
+        let waiting = std::mem::take(&mut queue.lists);
+        drop(queue);
+        drop(waiting);
+    }
+}
+
+/// A call in flight. When this is dropped, waiting requests can be sent.
+struct InFlightParts {
+    batcher: PartsBatcher,
+    is_counted: bool,
+}
+
+impl InFlightParts {
+    /// Stops counting the call towards the bound of calls in flight.
+    fn stop_counting(&mut self) {
+        if std::mem::take(&mut self.is_counted) {
+            let mut queue = self.batcher.lock();
+            queue.in_flight -= 1;
+            self.batcher.flush_soon(queue);
+        }
+    }
+}
+
+impl Drop for InFlightParts {
+    fn drop(&mut self) {
+        self.stop_counting();
+    }
+}

@@ -1,0 +1,140 @@
+//! The script call that decides several requests of several parts, and its reply.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::arguments;
+use super::parts::{EncodedPart, OwnedGroups};
+use super::policy::PolicyEncoding;
+use super::reply::{CallArgs, CallResult};
+use super::reply_reader;
+use super::request::RequestEncoder;
+use crate::decision::Decision;
+use crate::model::{Cost, FailureKind, Mode, StoreError};
+use crate::policy::{LimitSet, Policy};
+use crate::store::redis::connection::Command;
+use crate::store::redis::scripts::composer;
+use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
+
+/// The byte of a request that the script has denied, allowed or not decided.
+const DENIED: u8 = 0;
+const ALLOWED: u8 = 1;
+const UNDECIDED: u8 = 2;
+
+/// The replies to the requests of a batch.
+///
+/// ```text
+///   healed:1  for each request: { 0 denied, 1 allowed, 2 not decided }:1  a stored state for each part
+/// ```
+pub(crate) struct PartsReplies {
+    bytes: Vec<u8>,
+    parts: Vec<EncodedPart>,
+    /// The bytes of each request; `None` if it was not decided.
+    ranges: Vec<Option<Range<usize>>>,
+}
+
+impl RequestEncoder {
+    /// Creates the command that decides requests whose parts have these policies, one after the
+    /// other. Returns `None` if no script has a fast path for them.
+    pub(crate) fn decide_batch(
+        &self,
+        policies: &[Policy],
+        requests: &[&OwnedGroups],
+    ) -> Result<Option<(Command, Vec<EncodedPart>)>, StoreError> {
+        let encode = |policy: &Policy| EncodedPart {
+            policy: policy.clone(),
+            encoding: PolicyEncoding::new(policy),
+            cost: Cost::ZERO,
+        };
+        let parts: Vec<_> = policies.iter().map(encode).collect();
+        let shapes: Vec<_> = parts.iter().map(|part| part.encoding.script_shape()).collect();
+        let fits = composer::fits_parts_fast_path(&shapes);
+        let script = if fits { self.batch_scripts.get(&shapes) } else { None };
+        let Some(script) = script else { return Ok(None) };
+        let (mut keys, mut known) = (Vec::new(), SubjectMap::default());
+        let mut table = Vec::with_capacity(9 * parts.len() * requests.len());
+        for request in requests {
+            for (group, part) in request.iter().zip(&parts) {
+                let KeyedSubject { namespace, subject, key } = &group.subject;
+                let (index, added) = known.insert_full(*key, ());
+                if added.is_none() {
+                    self.push_keys(&mut keys, namespace, subject, &group.policy, &part.encoding)?;
+                }
+                let index =
+                    u16::try_from(index + 1).expect("a batch has at most a few hundred keys");
+                table.extend_from_slice(&index.to_be_bytes());
+                arguments::push_u56(&mut table, group.cost.units());
+            }
+        }
+        let mut arguments = vec![table];
+        arguments.extend(parts.iter().flat_map(|part| self.part_arguments(part, Mode::Check)));
+        Ok(Some((Command::Script { script, keys, arguments }, parts)))
+    }
+}
+
+impl PartsReplies {
+    /// Creates the replies to requests that no script can decide together.
+    pub(crate) fn undecided(requests: usize) -> Self {
+        Self { bytes: Vec::new(), parts: Vec::new(), ranges: vec![None; requests] }
+    }
+
+    /// Reads the replies to this number of requests. Returns them with the number of keys that had
+    /// lost their expiry.
+    pub(crate) fn read(
+        bytes: Vec<u8>,
+        parts: Vec<EncodedPart>,
+        requests: usize,
+    ) -> Result<(Self, u64), StoreError> {
+        let states: usize = parts.iter().map(|part| usize::from(part.encoding.state_len)).sum();
+        let (mut ranges, mut at) = (Vec::with_capacity(requests), 1);
+        while ranges.len() < requests && at < bytes.len() {
+            let end = match bytes[at] {
+                UNDECIDED => at + 1,
+                _ => at + 1 + states,
+            };
+            ranges.push((bytes[at] != UNDECIDED).then_some(at..end));
+            at = end;
+        }
+        if ranges.len() < requests || at != bytes.len() {
+            return Err(malformed(&bytes, requests));
+        }
+        let healed = u64::from(bytes[0]);
+        Ok((Self { bytes, parts, ranges }, healed))
+    }
+
+    /// Returns the bytes of each request in the reply; `None` for a request that was not decided.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Option<Range<usize>>> {
+        self.ranges.iter().cloned()
+    }
+
+    /// Returns the decision on each group of the request whose reply has these bytes.
+    pub(crate) fn decisions(
+        &self,
+        bytes: Range<usize>,
+        groups: &OwnedGroups,
+    ) -> Result<SmallVec<[Decision; 4]>, StoreError> {
+        let is_allowed = match self.bytes[bytes.start] {
+            DENIED => false,
+            ALLOWED => true,
+            _ => return Err(malformed(&self.bytes, self.ranges.len())),
+        };
+        let mut rest = &self.bytes[bytes.start + 1..bytes.end];
+        let mut decisions = SmallVec::new();
+        for (part, group) in self.parts.iter().zip(groups.iter()) {
+            let (state, after) = rest.split_at(part.encoding.state_len.into());
+            let states = reply_reader::read_states(state, part)?;
+            let granted = if is_allowed { group.cost.units() } else { 0 };
+            let result = CallResult { uncharged: LimitSet::EMPTY, granted, states };
+            let args = CallArgs { policy: &part.policy, mode: Mode::Check, cost: group.cost };
+            decisions.push(result.part_decision(args, is_allowed));
+            rest = after;
+        }
+        Ok(decisions)
+    }
+}
+
+fn malformed(bytes: &[u8], requests: usize) -> StoreError {
+    let detail = format!("a script replied {} bytes for {requests} requests", bytes.len());
+    StoreError::new(FailureKind::Protocol).with_detail(detail)
+}

@@ -1,0 +1,183 @@
+//! Requests of three parts in eight processes, which are killed and whose connections are cut.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{JoinHandle, spawn};
+
+use rl_core::store::Namespace;
+use rl_core::{Cost, Limit, Part, Policy, RateLimiter, Subject};
+use rl_tests::{Bystander, RedisServer};
+
+const PROCESSES: usize = 8;
+
+/// The numbers of `part-worker`.
+const REQUESTS: u64 = 16;
+const KEYS: usize = 4;
+const CUSTOMERS: usize = 2;
+
+/// The limits of each key, of each customer and of the fleet.
+const LIMITS: [(u64, &str); 3] = [(3_000, "3000/day"), (4_500, "4500/day"), (8_000, "8000/day")];
+
+/// The number of decisions after which the processes end. They use up the limit of the fleet.
+const DECISIONS: u64 = 24_000;
+
+/// The numbers of decisions between two kills, and between two cuts of all connections.
+const BETWEEN_KILLS: u64 = 2_000;
+const BETWEEN_CUTS: u64 = 700;
+
+/// A process that makes requests.
+struct Worker {
+    process: Child,
+    input: Option<ChildStdin>,
+    reading: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    fn start(server: &RedisServer, lease: u32, results: &Sender<Vec<u64>>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_part-worker"));
+        command.arg(server.url()).args(LIMITS.map(|(_, limit)| limit)).arg(lease.to_string());
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (process.stdin.take(), process.stdout.take().unwrap());
+        let results = results.clone();
+        let reading = spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
+                // The last line of a killed process may be incomplete.
+                if let Ok(numbers) = numbers
+                    && numbers.len() == 1 + KEYS + CUSTOMERS
+                {
+                    let _ = results.send(numbers);
+                }
+            }
+        });
+        Self { process, input, reading: Some(reading) }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.process.wait();
+        let _ = self.reading.take().map(JoinHandle::join);
+    }
+}
+
+/// The decisions that the processes have reported.
+#[derive(Default)]
+struct Reports {
+    decided: u64,
+    allowed: [u64; KEYS + CUSTOMERS],
+    kills: u64,
+    cuts: u64,
+}
+
+impl Reports {
+    fn add(&mut self, numbers: &[u64]) {
+        self.decided += numbers[0];
+        self.allowed.iter_mut().zip(&numbers[1..]).for_each(|(sum, allowed)| *sum += allowed);
+    }
+}
+
+/// Runs the processes, kills one after the other, and cuts all connections again and again.
+async fn run(server: &RedisServer, lease: u32) -> Reports {
+    let (sender, results): (_, Receiver<Vec<u64>>) = channel();
+    let start = || Worker::start(server, lease, &sender);
+    let mut workers: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
+    let (mut operator, mut reports) = (Bystander::new(server).await, Reports::default());
+    while reports.decided < DECISIONS {
+        reports.add(&results.recv().unwrap());
+        if reports.decided / BETWEEN_CUTS > reports.cuts {
+            reports.cuts += 1;
+            operator.query::<()>("CLIENT KILL TYPE normal SKIPME yes").await;
+        }
+        if reports.decided / BETWEEN_KILLS > reports.kills {
+            let next = usize::try_from(reports.kills).unwrap() % PROCESSES;
+            workers[next].process.kill().unwrap();
+            workers[next] = start();
+            reports.kills += 1;
+        }
+    }
+    drop(workers);
+    drop(sender);
+    results.into_iter().for_each(|numbers| reports.add(&numbers));
+    reports
+}
+
+/// Returns the used units of each key, of each customer and of the fleet.
+async fn used(server: &RedisServer) -> [Vec<u64>; 3] {
+    let store = server.patient_store().connect().await.unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(store).build().unwrap();
+    let mut used = [("keys", KEYS), ("customers", CUSTOMERS), ("fleet", 0)].map(|_| Vec::new());
+    for (rule, (name, count)) in
+        [("keys", KEYS), ("customers", CUSTOMERS), ("fleet", 0)].into_iter().enumerate()
+    {
+        let namespace: Namespace = limiter.namespace().rule(name).unwrap();
+        let policy = Policy::new([LIMITS[rule].1.parse::<Limit>().unwrap()]).unwrap();
+        let subjects = (0..count).map(|n| Subject::user(&n.to_string()));
+        let fleet = (count == 0).then(Subject::global);
+        for subject in subjects.chain(fleet) {
+            let part = Part::new(&subject, &policy, Cost::ZERO).with_namespace(&namespace);
+            let usage = limiter.usage_of_part(part).await.unwrap();
+            used[rule].extend(usage.limits().map(|limit| limit.used()));
+        }
+    }
+    used
+}
+
+/// Checks what holds with and without leases: no part has allowed more than its limit, and each
+/// allowed request is charged to all its parts. Returns the units that were charged for requests that
+/// no process has reported as allowed: at most `bound`.
+fn audit(reports: &Reports, used: &[Vec<u64>; 3], bound: u64) {
+    let [keys, customers, fleet] = used;
+    for (units, limit) in [(keys, LIMITS[0].0), (customers, LIMITS[1].0), (fleet, LIMITS[2].0)] {
+        assert!(units.iter().all(|units| *units <= limit), "{used:?}");
+    }
+    let (of_keys, of_customers) = reports.allowed.split_at(KEYS);
+    let each = of_keys.iter().zip(keys).chain(of_customers.iter().zip(customers));
+    for (allowed, charged) in each {
+        assert!(allowed <= charged, "more than was charged: {:?} {used:?}", reports.allowed);
+    }
+    let allowed: u64 = of_keys.iter().sum();
+    assert_eq!(allowed, of_customers.iter().sum::<u64>());
+    for charged in used {
+        let charged: u64 = charged.iter().sum();
+        assert!(charged <= allowed + bound, "{charged} charged, {allowed} allowed, bound {bound}");
+    }
+    assert!(
+        reports.kills >= 8 && reports.cuts >= 20,
+        "{} kills, {} cuts",
+        reports.kills,
+        reports.cuts
+    );
+}
+
+/// The requests in flight at a kill or a cut may have been charged.
+fn in_flight(reports: &Reports) -> u64 {
+    REQUESTS * (reports.kills + reports.cuts * PROCESSES as u64)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_processes_and_cut_connections_never_charge_one_part_without_the_others() {
+    let server = RedisServer::start();
+    let reports = run(&server, 0).await;
+    let used = used(&server).await;
+    audit(&reports, &used, in_flight(&reports));
+    let sums = used.map(|used| used.iter().sum::<u64>());
+    assert_eq!(sums, [LIMITS[2].0; 3], "every request charges all its parts, or none");
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}
+
+/// A killed process loses its leases, and a cut connection the lease whose reply was on its way.
+/// They stay charged until their windows end.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_processes_lose_at_most_their_leases_and_grant_no_unit_twice() {
+    const LEASE: u32 = 20;
+
+    let server = RedisServer::start();
+    let reports = run(&server, LEASE).await;
+    let leases = u64::from(LEASE) * (1 + KEYS + CUSTOMERS) as u64;
+    let lost = leases * (reports.kills + reports.cuts * PROCESSES as u64);
+    audit(&reports, &used(&server).await, lost + in_flight(&reports));
+    assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}

@@ -1,0 +1,90 @@
+//! One of several processes whose requests have three parts: `part-worker URL KEY CUSTOMER FLEET
+//! [LEASE]`. The arguments are the limits of each part, and the units of a lease.
+//!
+//! It makes rounds of concurrent requests until its input is closed. After each round, it prints
+//! how many requests were decided, and how many were allowed for each key and each customer. At its
+//! end it returns its leases.
+
+#![expect(clippy::print_stdout, reason = "prints its results")]
+
+use std::error::Error;
+use std::time::Duration;
+
+use rl_core::{Cost, Limit, OnFailure, Origin, Part, Policy, RateLimiter, RedisStore, Subject};
+use tokio::io::AsyncReadExt;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+
+/// The number of concurrent requests. `tests/redis/parts.rs` repeats it, and the numbers below.
+const REQUESTS: usize = 16;
+const KEYS: usize = 4;
+const CUSTOMERS: usize = 2;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [url, key, customer, fleet, lease @ ..] = &arguments[..] else {
+        return Err("usage: part-worker URL KEY CUSTOMER FLEET [LEASE]".into());
+    };
+    let lease = lease.first().map_or(Ok(0), |units| units.parse())?;
+    let store = RedisStore::builder(url).connection_wait(Duration::from_secs(30)).lease(lease);
+    let limiter = RateLimiter::builder()
+        .limit(Limit::per_second(1))
+        .store(store.connect().await?)
+        .on_store_failure(OnFailure::Reject)
+        .deadline(Duration::from_secs(30))
+        .build()?;
+    let policy = |limit: &String| -> Result<Policy, Box<dyn Error>> {
+        Ok(Policy::new([limit.parse::<Limit>()?])?)
+    };
+    let (of_key, of_customer, of_fleet) = (policy(key)?, policy(customer)?, policy(fleet)?);
+    let rule = |name: &str| limiter.namespace().rule(name);
+    let (keys, customers, all) = (rule("keys")?, rule("customers")?, rule("fleet")?);
+    let key_subjects = (0..KEYS).map(|n| Subject::user(&n.to_string()));
+    let key_subjects: Vec<_> = key_subjects.collect();
+    let customer_subjects = (0..CUSTOMERS).map(|n| Subject::user(&n.to_string()));
+    let customer_subjects: Vec<_> = customer_subjects.collect();
+    let global = Subject::global();
+
+    let (closed, mut is_closed) = oneshot::channel();
+    tokio::spawn(async move {
+        let _ = tokio::io::stdin().read_to_end(&mut Vec::new()).await;
+        let _ = closed.send(());
+    });
+    let mut number = std::process::id() as usize;
+    while is_closed.try_recv() == Err(TryRecvError::Empty) {
+        let mut calls = Vec::with_capacity(REQUESTS);
+        for _ in 0..REQUESTS {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (key, customer) = ((number >> 33) % KEYS, (number >> 40) % CUSTOMERS);
+            let one = Cost::ONE;
+            let parts = [
+                Part::new(&key_subjects[key], &of_key, one).with_namespace(&keys),
+                Part::new(&customer_subjects[customer], &of_customer, one)
+                    .with_namespace(&customers),
+                Part::new(&global, &of_fleet, one).with_namespace(&all),
+            ];
+            let decided = limiter.check_parts(&parts);
+            calls.push((key, customer, tokio::spawn(decided)));
+        }
+        let (mut decided, mut allowed) = (0, [0; KEYS + CUSTOMERS]);
+        for (key, customer, call) in calls {
+            let decision = call.await?;
+            let is_decided =
+                matches!(decision.origin(), Origin::Store | Origin::LocalDeny | Origin::Leased);
+            decided += usize::from(is_decided);
+            if decision.is_allowed() {
+                allowed[key] += 1;
+                allowed[KEYS + customer] += 1;
+            }
+        }
+        if decided > 0 {
+            let allowed = allowed.map(|count: u32| count.to_string()).join(" ");
+            println!("{decided} {allowed}");
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+    limiter.close().await?;
+    Ok(())
+}
