@@ -33,10 +33,10 @@ const NOON: Timestamp = Timestamp::from_secs(1_769_947_200);
 
 const HOUR: u64 = 3_600_000_000;
 
-/// An empty database, which is deleted when the test ends.
+/// An empty database for one test, which is deleted at the end of the test.
 pub(crate) struct Database {
     pub(crate) url: String,
-    // Whether several connections use the same data.
+    // Whether all connections use the same data.
     is_shared: bool,
     _folder: Option<TempDir>,
     _server: Option<Arc<PostgresServer>>,
@@ -67,7 +67,7 @@ impl Database {
         Records::connect_with(set(RecordsOptions::new(&self.url))).await.unwrap()
     }
 
-    /// Connects without the crate under test. The crate must have connected before.
+    /// Opens a connection that bypasses the crate under test. The crate must have connected before.
     async fn connect_directly(&self) -> AnyConnection {
         AnyConnection::connect(&self.url).await.unwrap()
     }
@@ -84,13 +84,13 @@ fn limits(numbers: [i64; 6]) -> CallLimits {
     CallLimits::from_numbers(numbers).unwrap()
 }
 
-/// Returns a record of `calls` per hour from noon on, without an end that a test reaches.
+/// Returns a record of `calls` per hour, which begins at noon. No test reaches its end.
 fn per_hour(consumer: &str, calls: i64) -> RecordContent {
     let (from, to) = (NOON, NOON.plus_micros(1_000_000 * HOUR));
     RecordContent::new(consumer, from, to, limits([-1, -1, calls, -1, -1, -1]))
 }
 
-/// Returns a source that waits long enough for changed limits, even on a busy machine.
+/// Returns a source with a long deadline, so that it also finds changed limits on a busy machine.
 fn patient(records: &Records) -> RecordSourceBuilder {
     RecordSource::builder(records).deadline(GIVE_UP)
 }

@@ -1,4 +1,4 @@
-//! Rules of a gRPC service: denials, delays, costs, and the places of streams.
+//! Rules of a gRPC service: denials, delays, costs, and permits of streams.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Timelines for which every store must decide alike, and the program that runs them.
+//! Timelines on which all stores must make the same decisions, and the program that runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,8 +28,7 @@ async fn verdicts_on(stores: &Stores, file: &str) -> Vec<(String, &'static str, 
 async fn six_windows_are_decided_as_written_in_memory_and_on_redis() {
     let verdicts = verdicts("six-windows.json").await;
     let on = |store: &str| verdicts.iter().filter(|(_, other, _)| *other == store).count();
-    // The other scenarios use windows that are aligned to the clock, which the readable layout does
-    // not support.
+    // The readable layout does not support the clock-aligned windows of the other scenarios.
     assert_eq!((on("memory"), on("redis-packed"), on("redis-readable")), (11, 11, 3));
     for (id, store, verdict) in &verdicts {
         assert_eq!(*verdict, Verdict::Passed, "{id} {store} {verdict}");
@@ -43,7 +42,7 @@ async fn every_operation_is_answered_alike_in_memory_and_in_both_layouts() {
     }
 }
 
-/// The fifteen steps of redis-cell's test, and one more.
+/// The timeline consists of the fifteen steps of redis-cell's own test, and one more step.
 #[tokio::test]
 async fn gcra_decides_as_redis_cell_does() {
     for (id, store, verdict) in verdicts("gcra.json").await {
@@ -51,7 +50,7 @@ async fn gcra_decides_as_redis_cell_does() {
     }
 }
 
-/// The list of calls from which the sliding log originates, and the test for that list.
+/// The sliding log began as a list of calls. The timeline is the test of that list.
 #[tokio::test]
 async fn a_log_decides_as_the_list_of_calls_does() {
     for (id, store, verdict) in verdicts("sliding-log.json").await {
@@ -70,7 +69,7 @@ async fn requests_of_several_subjects_are_decided_as_written() {
     }
 }
 
-/// Runs the program on files with these contents.
+/// Writes files with these contents, and runs the program on them.
 fn scenarios(files: &[&str]) -> (Output, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut program = Command::new(env!("CARGO_BIN_EXE_scenarios"));
@@ -196,7 +195,7 @@ fn malformed_files_are_refused_by_place_and_field_with_status_2() {
     ];
     let right = step(r#""t": 0"#);
     for (text, message) in cases {
-        // The mistake is in the second file, so the first file is not run either.
+        // The mistake is in the second file. Nevertheless the program does not run the first one.
         let (output, folder) = scenarios(&[&right, &text]);
         let file = folder.path().join("file2.json").display().to_string();
         let errors = lines(&output.stderr).join("\n");

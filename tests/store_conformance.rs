@@ -41,7 +41,7 @@ impl Time for ServerTime {
     }
 }
 
-/// Returns a suite for a memory store that can count the subjects in the store.
+/// Returns a suite for a memory store. The suite can count the stored subjects.
 fn memory_suite<C: Clock>(store: MemoryStore<C>, time: impl Time) -> Suite {
     let store = Arc::new(store);
     let held = store.clone();
@@ -49,7 +49,7 @@ fn memory_suite<C: Clock>(store: MemoryStore<C>, time: impl Time) -> Suite {
     Suite::new(store, time).count_stored(stored)
 }
 
-/// Returns a suite for a Redis store that can count the keys without an expiry.
+/// Returns a suite for a Redis store. The suite can count the keys without an expiry.
 async fn redis_suite(server: &RedisServer, store: RedisStore, time: impl Time) -> Suite {
     const WITHOUT_EXPIRY: &str = "local count = 0 for _, key in ipairs(redis.call('KEYS', '*')) do
         if redis.call('PTTL', key) == -1 then count = count + 1 end end return count";
@@ -98,8 +98,8 @@ async fn readable_redis_store_keeps_the_contract() {
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
 
-/// The memory store runs on the system clock, so nothing in the suite may depend on a clock that
-/// stands still.
+/// The system clock does not stand still during the suite, so nothing in the suite may depend on
+/// that.
 #[tokio::test]
 async fn memory_store_keeps_the_contract_on_the_system_clock() {
     #[derive(Debug)]

@@ -11,11 +11,11 @@ use sqlx::Executor;
 
 use super::{Database, NEVER, on_every_database, patient, per_hour, policy_text, until_policy};
 
-/// The time that a busy machine may add to the documented delay of one second.
+/// The documented delay is one second. A busy machine may add this time.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Creates, changes and deletes a record on one instance. Returns the longest delay until the other
-/// has noticed.
+/// Creates, changes and deletes a record on one instance. Returns the longest delay after which the
+/// other instance noticed a change.
 async fn follow(one: &Records, other: &rl_records::RecordSource) -> Duration {
     assert_eq!(policy_text(other, "abc").await, "-");
     let record = one.create(per_hour("abc", 5), "alice").await.unwrap();
@@ -33,7 +33,8 @@ async fn follow(one: &Records, other: &rl_records::RecordSource) -> Duration {
 async fn a_change_applies_to_the_next_request_of_the_same_process() {
     on_every_database(async |database: Database| {
         let records = database.connect().await;
-        // Without polling, only the change itself can notify the source.
+        // There is no polling, so the source can learn of a change only from the instance that
+        // makes it.
         let source = patient(&records).poll_every(NEVER).start();
         assert_eq!(policy_text(&source, "abc").await, "-");
         let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
@@ -72,7 +73,7 @@ async fn redis_announces_changes() {
     follow(&one, &patient(&other).poll_every(NEVER).start()).await;
 }
 
-/// The other instance has missed more changes than one poll reads.
+/// A poll reads a limited number of changes. The other instance has missed more than that.
 #[tokio::test]
 async fn an_instance_that_is_far_behind_looks_up_everything_again() {
     let redis = RedisServer::start();
@@ -88,14 +89,15 @@ async fn an_instance_that_is_far_behind_looks_up_everything_again() {
         let content = per_hour("busy", calls);
         record = quiet.update(record.id, content, record.revision, "alice").await.unwrap();
     }
-    // The announcement of this change causes the first poll after the changes.
+    // The other instance has not polled until now. This change is announced, and causes its first
+    // poll.
     loud.create(per_hour("else", 1), "alice").await.unwrap();
     until_policy(&source, "abc", "hour=5/hour").await;
     until_policy(&source, "busy", "hour=1099/hour").await;
 }
 
-/// Fault: after a fail-over to a lagging replica, the next change got the number of a lost one, and
-/// no instance noticed.
+/// Fault: after a fail-over to a lagging replica, a new change got the number of a lost one, so no
+/// instance noticed the new change.
 #[tokio::test]
 async fn limits_are_looked_up_again_after_the_database_went_back() {
     for database in [Database::file(), Database::postgres()] {
@@ -114,7 +116,8 @@ async fn limits_are_looked_up_again_after_the_database_went_back() {
         one.update(record.id, per_hour("abc", 6), 1, "alice").await.unwrap();
         until_policy(&source, "abc", "hour=6/hour").await;
 
-        // Between two polls, the database goes back and reaches the same number again.
+        // Between two polls, the database goes back to an earlier state, and then reaches the same
+        // number of changes with other contents.
         let replaced = "BEGIN; \
                         UPDATE rl_history SET changed_at = changed_at + 1 WHERE change = 2; \
                         UPDATE rl_records SET per_hour_call_limit = 7; \
@@ -147,7 +150,8 @@ impl<F: Future> Future for Polls<F> {
     }
 }
 
-/// Fault: a change that was committed after its caller was cancelled was not announced.
+/// Fault: if the caller was cancelled during the commit, the change was committed but not
+/// announced.
 #[tokio::test]
 async fn a_change_applies_even_if_its_caller_is_cancelled_during_the_commit() {
     let calls = |record: &Record| match record.content.limits.get(CallPeriod::Hour) {
@@ -155,14 +159,14 @@ async fn a_change_applies_even_if_its_caller_is_cancelled_during_the_commit() {
         CallLimit::Unlimited => panic!("it has a limit"),
     };
     let records = Database::memory().connect().await;
-    // Without polling, only the change itself can notify the source.
+    // There is no polling, so the source can learn of a change only from the instance that makes
+    // it.
     let source = patient(&records).poll_every(NEVER).start();
     let mut record = records.create(per_hour("abc", 1), "alice").await.unwrap();
     let (mut left, mut made) = (1, 0);
     loop {
         let mut ended = 0;
-        // The number of polls until the commit differs from run to run, so each number of polls is
-        // tried several times.
+        // The number of polls until the commit varies, so each number is tried several times.
         for _ in 0..20 {
             assert_eq!(policy_text(&source, "abc").await, format!("hour={}/hour", calls(&record)));
             let next = calls(&record) + 1;

@@ -52,7 +52,8 @@ async fn the_last_limits_apply_while_the_database_is_down_and_changes_follow_aft
     assert_eq!(policy_text(&source, "never seen").await, "-");
 }
 
-/// Fault: the instance knew only that the record had changed, and allowed the consumer.
+/// Fault: the instance had noticed the new block, but could no longer read it. It allowed the
+/// consumer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_applies_on_its_instance_although_the_database_is_lost_before_the_next_call() {
     let mut server = PostgresServer::start();
@@ -72,8 +73,8 @@ async fn a_block_applies_on_its_instance_although_the_database_is_lost_before_th
     }
 }
 
-/// Fault: the members of a tier were looked up only with their next request. By then the database
-/// was lost.
+/// Fault: after a change of a tier, the tier of each member was looked up only at its next request.
+/// By then the connection to the database was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_tier_applies_on_its_instance_although_the_database_is_lost_before_the_next_call()
 {
@@ -122,7 +123,7 @@ async fn an_unreachable_database_is_reported_with_its_cause_and_without_the_logi
     }
 }
 
-/// The server accepts connections and never replies, as with a disk that hangs.
+/// The server accepts connections but never replies, as if its disk hung.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_limits_apply_while_the_database_hangs_and_every_call_ends() {
     let server = PostgresServer::start();
@@ -135,7 +136,7 @@ async fn the_last_limits_apply_while_the_database_hangs_and_every_call_ends() {
     let hanging = async {
         let unknown = (0..1_000).map(|number| Subject::consumer(&format!("new {number}")));
         let asked: Vec<_> = unknown.map(|consumer| source.policy(&consumer)).collect();
-        // Look-ups that find the queue full fail immediately.
+        // If the queue of look-ups is full, a look-up fails immediately.
         let refused = asked.iter().filter(|policy| matches!(policy, MaybeReady::Ready(_))).count();
         assert!(refused > 500, "{refused}");
         for policy in futures::future::join_all(asked).await {
@@ -173,15 +174,14 @@ async fn a_name_that_no_record_can_have_needs_no_database() {
     }
 }
 
-/// Changes the record of "abc" as soon as the database has recovered.
+/// Changes the record, as soon as the database has recovered.
 async fn until_changed(records: &Records, record: &Record, calls: i64) -> Record {
     let attempts = async {
         let mut attempts = tokio::time::interval(Duration::from_millis(20));
         loop {
             attempts.tick().await;
             let content = per_hour("abc", calls);
-            // Each connection that was opened before the outage fails once, so the update is
-            // repeated.
+            // A connection that was opened before the outage fails once. So the update is repeated.
             match records.update(record.id, content, record.revision, "bob").await {
                 Ok(changed) => return changed,
                 Err(ChangeError::Database(_)) => {}

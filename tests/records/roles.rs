@@ -15,7 +15,7 @@ async fn role(database: &Database, owner: &mut AnyConnection) -> (String, String
     (role, url)
 }
 
-/// Fault: the tables were created at every start, which only their owner may do.
+/// Fault: every start created the tables, which only their owner may do.
 #[tokio::test]
 async fn a_role_that_may_only_read_and_write_the_tables_can_connect() {
     let database = Database::postgres();

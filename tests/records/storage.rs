@@ -80,9 +80,8 @@ async fn an_invalid_field_is_named_and_nothing_is_stored() {
             for error in [
                 records.create(content.clone(), "alice").await.unwrap_err(),
                 records.update(stored.id, content, 1, "alice").await.err().unwrap_or_else(|| {
-                    // Only the last case gets here. Its update replaces the record with the large
-                    // limit, so the sum does not overflow and the update succeeds. `NotFound`
-                    // stands for that success.
+                    // The update of the last case succeeds: it replaces the stored record, so the
+                    // sum does not overflow. `NotFound` represents this success.
                     ChangeError::NotFound
                 }),
             ] {
@@ -176,8 +175,8 @@ async fn the_list_has_pages_and_can_be_searched() {
             assert!(page.records.len() <= 10);
             seen.extend(page.records);
             let Some(next) = page.next else { break };
-            // The cursor is converted to text and back, and the record to which it points is
-            // deleted.
+            // Converts the cursor to text and back, and deletes the record to which it points. The
+            // list must continue all the same.
             query.after = Some(next.to_string().parse().unwrap());
             if seen.len() == 10 {
                 records.delete(seen[9].id, 1, "alice").await.unwrap();
@@ -202,8 +201,8 @@ async fn the_list_has_pages_and_can_be_searched() {
     .await;
 }
 
-/// A page begins after the last id of the previous one. So the database must sort as Rust does, by
-/// bytes, whatever its locale.
+/// A page begins after the last id of the page before it. So every database must sort as Rust does,
+/// by bytes, whatever its locale is.
 #[tokio::test]
 async fn text_is_ordered_by_bytes_on_every_database() {
     let order = ["-", "B", "_", "a", "ä"];
@@ -371,7 +370,7 @@ async fn limits_of_resources_have_revisions_and_a_history() {
         assert_eq!((&*history[0].by, history[0].after.is_none()), ("carol", true));
         assert_eq!(history[1].before, Some(content(10)));
 
-        // A new limit with the same name must have another revision.
+        // A new limit with the name of a deleted one must not reuse a revision of the deleted one.
         let other = records.resources().create(content(20), "dora").await.unwrap();
         for seen in [created.revision, changed.revision] {
             let late = records.resources().update(content(12), seen, "carol").await.unwrap_err();

@@ -58,7 +58,7 @@ async fn records_come_before_the_tier_and_the_tier_before_the_defaults() {
     .await;
 }
 
-/// A record that begins later replaces the tier at that time, without another look-up.
+/// A record begins at a later time. It then replaces the tier without another look-up.
 #[tokio::test]
 async fn a_record_replaces_the_tier_from_its_first_to_its_last_microsecond() {
     use std::sync::Arc;
@@ -113,7 +113,7 @@ async fn a_key_has_its_tier_or_else_the_policies_of_other_subjects() {
             .collect();
         assert_eq!(steps, [(Some("gold"), Some("free")), (None, Some("gold"))]);
 
-        // A consumer whose id is the text of the key's id is a different subject from the key.
+        // A consumer whose id has the same text as the id of a key is a different subject.
         let consumer = Subject::consumer(&key("one").id().to_string());
         assert_eq!(records.tiers().member(&consumer).await.unwrap(), None);
         assert_eq!(records.tiers().member(&key("one")).await.unwrap().unwrap().tier, "free");
@@ -143,7 +143,7 @@ async fn an_edit_of_another_revision_of_a_tier_conflicts_and_changes_are_in_the_
         let used = records.tiers().delete("gold", changed.revision, "bob").await.unwrap_err();
         assert!(used.to_string().contains("without members"), "{used}");
         records.tiers().set_member(&abc, None, revision, "bob").await.unwrap();
-        // A later membership must not have the revision of the first one.
+        // A new membership must not reuse the revision of a deleted one.
         put(&records, "abc", "gold").await;
         let late = records.tiers().set_member(&abc, None, revision, "carol").await.unwrap_err();
         assert!(matches!(late, ChangeError::Conflict { .. }), "{late:?}");

@@ -18,7 +18,7 @@ use rl_tests::RedisServer;
 
 const LAYOUTS: [Layout; 2] = [Layout::Packed, Layout::Readable];
 
-/// A timeout that is longer than any pause of a busy machine, so that the store makes every
+/// A timeout that is longer than any pause of a busy machine. With it, the store makes every
 /// decision.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -36,7 +36,7 @@ fn limiter(store: &RedisStore, limits: &[Limit]) -> RateLimiter {
     limiter.build().unwrap()
 }
 
-/// Returns limits for the six periods that no test uses up.
+/// Returns limits for six periods. No test uses them up.
 fn six_limits() -> [Limit; 6] {
     [
         Limit::per_second(10_000),

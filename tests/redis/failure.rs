@@ -58,9 +58,10 @@ fn without_denial_cache(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url).local_denial(false)
 }
 
-/// Returns the builder of a limiter for three requests per hour that also allows requests during an
-/// overload. On a busy machine, the process may get too little CPU time, and take an outage for an
-/// overload.
+/// Returns the builder of a limiter of three requests per hour.
+///
+/// It also allows requests during an overload. On a busy machine, this process may get too little
+/// CPU time, and the limiter may then report an overload instead of an outage.
 fn three_per_hour(store: RedisStore) -> RateLimiterBuilder {
     RateLimiter::builder().limit(Limit::per_hour(3)).on_overload(OnFailure::Allow).store(store)
 }
@@ -74,7 +75,7 @@ async fn check(limiter: &RateLimiter, subject: &str) -> Decision {
     decision
 }
 
-/// Checks until a decision has the `expected` origin.
+/// Makes checks until a decision has the `expected` origin.
 async fn check_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -> Decision {
     let asking = async {
         loop {
@@ -87,8 +88,8 @@ async fn check_until(limiter: &RateLimiter, expected: impl Fn(Origin) -> bool) -
     tokio::time::timeout(GIVE_UP, asking).await.expect("the expected answer in the end")
 }
 
-/// Makes checks until this number of lines has been logged. A store counts as recovered only after
-/// a period without failures.
+/// Makes checks until this number of lines has been logged. The line about a recovery comes only
+/// after a period without failures.
 async fn check_until_logged(limiter: &RateLimiter, log: &Log, lines: usize) {
     let asking = async {
         while log.count() < lines {
@@ -110,7 +111,8 @@ fn is_store(origin: Origin) -> bool {
 /// Asserts that the store allows exactly three of five requests.
 async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
     let holds = async {
-        // If the machine stalled for longer than the deadline, another subject is tried.
+        // If the machine stalls for longer than the deadline, the test tries again with another
+        // subject.
         for attempt in 0.. {
             let (mut allowed, mut by_store) = (0, 0);
             for _ in 0..5 {
@@ -129,7 +131,7 @@ async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
     assert_eq!(allowed, 3);
 }
 
-/// Restarts the server in a separate thread, because waiting for it must not block the requests.
+/// Restarts the server in a separate thread. The requests continue meanwhile.
 async fn restart(mut server: RedisServer) -> RedisServer {
     let restarted = tokio::task::spawn_blocking(move || {
         server.restart();
@@ -179,8 +181,7 @@ async fn an_outage_allows_requests_in_time_and_logs_two_lines() {
     log.assert_lines(&[ALLOWING, RECOVERED]);
 }
 
-/// While the breaker is open, no request waits. So a decision without the store is faster than one
-/// with it.
+/// While the breaker is open, a decision does not wait. It is faster than a decision of the store.
 #[tokio::test]
 async fn decisions_during_an_outage_take_microseconds() {
     const DECISIONS: u32 = 10_000;
@@ -197,8 +198,8 @@ async fn decisions_during_an_outage_take_microseconds() {
         let decision = limiter.check(&alice, 1).await;
         assert_eq!(decision.origin(), Origin::FailedOpen(FailureKind::Unavailable));
     }
-    // Some of the decisions are probes, which wait for the store. So the mean is checked instead of
-    // the longest time.
+    // Some of the decisions are probes, which wait for the store. So the mean time is checked, not
+    // the longest one.
     let each = SystemClock.now().micros_since(begun) as f64 / f64::from(DECISIONS);
     load::print_measurement(&format!("down, breaker open: a decision takes {each:.2} µs"));
     // A decision that waited for a connection would take 75 000 µs.
@@ -275,8 +276,8 @@ async fn requests_to_a_frozen_server_end_at_the_deadline() {
     log.assert_lines(&[ALLOWING, RECOVERED]);
 }
 
-/// A server may be running but unable to decide. This state ends without intervention, so it counts
-/// as an outage. If it counted as a configuration failure, requests would be rejected.
+/// The server runs, but cannot decide for now. This counts as an outage. As a configuration
+/// failure, it would reject requests.
 #[tokio::test]
 async fn a_server_that_cannot_write_is_an_outage() {
     let (log, _guard) = Log::capture();
@@ -302,7 +303,7 @@ async fn a_server_that_cannot_write_is_an_outage() {
     log.assert_lines(&expected);
 }
 
-/// A server that is busy with an endless script refuses all commands, even on new connections.
+/// The server runs an endless script. It refuses all commands, even on new connections.
 #[tokio::test]
 async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     let (log, _guard) = Log::capture();

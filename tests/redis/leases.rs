@@ -1,4 +1,4 @@
-//! Leases: units that nodes reserve ahead never exceed the limits, even if nodes fail.
+//! Leases: nodes reserve units ahead. Together they never exceed the limits, even if nodes fail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,19 +47,20 @@ async fn decide(
 }
 
 fn node(server: &RedisServer, clock: &Arc<ManualClock>, lease: u32) -> RedisStoreBuilder {
-    // The time limits are long, so that a busy machine does not cause a decision without the store.
+    // The timeouts are long. With shorter ones, a decision could be made without the store on a
+    // busy machine.
     let patience = Duration::from_secs(30);
     let store = RedisStore::builder(&server.url()).connection_wait(patience);
     store.response_timeout(patience).manual_clock(clock.clone()).lease(lease).local_denial(true)
 }
 
-/// The number of units that were allowed in each window. A window is identified by the index of its
-/// limit and by its end.
+/// The units that were allowed in each window. The key of a window is the index of its limit and
+/// its end.
 #[derive(Default)]
 struct Audit(BTreeMap<(usize, u64), u64>);
 
 impl Audit {
-    /// Counts units that were just allowed in the windows that are open on the server.
+    /// Adds allowed units to the windows that are open on the server.
     fn count(&mut self, usage: &Decision, now: Timestamp, units: u64) {
         for (place, limit) in usage.limits().enumerate() {
             assert!(limit.is_active(), "units were spent in no window: {usage:?}");
@@ -127,10 +128,10 @@ fn nodes_that_start_and_stop_never_allow_more_than_the_limits() {
     assert_eq!(runtime.block_on(server.keys_without_expiry()), [""; 0]);
 }
 
-/// Concurrent requests: the node, the subject and the cost of each.
+/// Concurrent requests. Each has a node, a subject and a cost, in this order.
 type Crowd = Vec<(usize, usize, u64)>;
 
-/// Generates groups of concurrent requests, with the microseconds since the group before.
+/// Generates groups of concurrent requests. Each group has the pause before it, in microseconds.
 fn crowds() -> impl Strategy<Value = Vec<(u64, Crowd)>> {
     let cost = prop_oneof![3 => Just(1_u64), 2 => 1..7_u64];
     let crowd = prop::collection::vec((0..2_usize, 0..3_usize, cost), 1..24);
@@ -145,7 +146,8 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
     let clock = Arc::new(ManualClock::default());
     let connect = |store: RedisStoreBuilder| runtime.block_on(store.connect()).unwrap();
     let observer = connect(RedisStore::builder(&server.url()).manual_clock(clock.clone()));
-    // A fault that confuses the units of different requests is most likely with small leases.
+    // Small leases are used, because they make it most likely that units of different requests are
+    // confused.
     let fleets = [1, 2, 4].map(|lease| {
         [connect(node(&server, &clock, lease)), connect(node(&server, &clock, lease))]
     });
@@ -183,8 +185,8 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
         .unwrap();
 }
 
-/// Returns the used units of each limit, as a decision of the store reports them and as the server
-/// reports them.
+/// Makes a check of one unit. Returns the used units of each limit twice: as the decision reports
+/// them, and as the server counts them.
 async fn used(store: &RedisStore, subject: &Subject, policy: &Policy) -> (Vec<u64>, Vec<u64>) {
     let reported = decide(store, subject, policy, Mode::Check, 1).await;
     assert!(reported.is_allowed());
@@ -218,8 +220,8 @@ async fn a_lease_grows_with_demand_and_returns_unspent_units() {
     let calls = server.calls("evalsha").await - before;
     assert_eq!(calls, 8 + 3, "the looks, and three leases");
 
-    // The window of one second has ended. Six units of the limit per hour are returned before
-    // sixteen units are leased.
+    // The window of one second has ended. Six leased units are still unspent. They are returned to
+    // the limit per hour before sixteen new units are leased.
     clock.advance(Duration::from_secs(1));
     assert_eq!(used(&store, subject, &policy).await, (vec![1, 9], vec![16, 24]));
 }
@@ -275,8 +277,8 @@ async fn leasing(lease: u32) -> (RedisServer, Arc<ManualClock>, RedisStore) {
     (server, clock, store)
 }
 
-/// The lease expires while a call for more units is in flight, and the units of that call alone are
-/// not enough for the request.
+/// A request needs more units than its lease contains. During the call that gets more, the lease
+/// expires. The new units alone are not enough, so the whole request is charged.
 #[tokio::test]
 async fn a_request_whose_lease_ends_during_its_call_is_charged_in_full() {
     let (server, clock, store) = leasing(4).await;

@@ -1,5 +1,5 @@
-//! Shortcuts on Redis from the point of view of callers: batches and cached denials. The tests in
-//! `twins` show that the decisions are correct.
+//! The shortcuts on Redis as callers see them: batches and cached denials. The tests in `twins`
+//! show that their decisions are correct.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -109,8 +109,8 @@ async fn a_batch_under_changed_policies_is_decided_by_the_stored_states() {
     let subjects: Vec<_> = (0..40).map(|n| Subject::user(&n.to_string())).collect();
     let of =
         |limits: &[&str]| Policy::new(limits.iter().map(|text| text.parse().unwrap())).unwrap();
-    // The policies have the limits in another order, counts of other widths, and more or fewer
-    // limits.
+    // The policies differ in the order of their limits, in the widths of their counts, and in the
+    // number of limits.
     let policies = [
         of(&["9/minute", "9/day"]),
         of(&["300/day", "70000/minute"]),
@@ -155,8 +155,8 @@ async fn a_subject_with_a_damaged_state_fails_alone_in_its_batch() {
     }
 }
 
-/// In the damaged state, the window of one second ends in sixteen seconds: the three bytes of its
-/// remaining time contain the largest number.
+/// In the damaged state, the window of one second would end only in sixteen seconds, because the
+/// three bytes of its remaining time contain the largest number.
 #[tokio::test]
 async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     let server = RedisServer::start();
@@ -183,7 +183,7 @@ async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     assert_eq!(operator.send::<Vec<u8>>(redis::cmd("GET").arg(key)).await, state);
 }
 
-/// Because of the state of a removed limit, the script cannot use its short path.
+/// The state of a removed limit prevents the script from using its short path.
 #[tokio::test]
 async fn many_calls_of_a_subject_under_changed_limits_are_decided_one_by_one() {
     let server = RedisServer::start();
@@ -226,7 +226,7 @@ async fn a_cached_denial_takes_no_call_until_a_refund() {
     assert_eq!((passed.is_allowed(), passed.origin()), (true, Origin::Shadow));
     assert_eq!(server.calls("evalsha").await, before, "no call was made");
 
-    // Peeks and requests with another cost go to the server.
+    // Cached denials do not decide peeks or requests with another cost.
     assert_eq!(limiter.peek(&subject, 1).await.origin(), Origin::Store);
     assert_eq!(limiter.check(&subject, 2).await.origin(), Origin::Store);
     let some = limiter.check_up_to(&subject, 1).await;

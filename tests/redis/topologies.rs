@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rl_core::{Limit, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 
-/// A timeout that is longer than any pause of a busy machine, so that the store makes every
+/// A timeout that is longer than any pause of a busy machine. With it, the store makes every
 /// decision.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -23,8 +23,8 @@ async fn patient(store: RedisStoreBuilder) -> RedisStore {
     store.connect().await.unwrap()
 }
 
-/// Asserts for each of many subjects that the store allows exactly five of twenty concurrent
-/// requests.
+/// Makes twenty concurrent requests for each of many subjects. Asserts that the store allows
+/// exactly five of them.
 async fn assert_exactly_five_of_twenty_pass(store: RedisStore) {
     let limiter = RateLimiter::builder()
         .limit(Limit::per_hour(5))
@@ -39,8 +39,8 @@ async fn assert_exactly_five_of_twenty_pass(store: RedisStore) {
         let mut allowed = 0;
         for caller in callers {
             let decision = caller.await.unwrap();
-            // On a busy machine, the last requests may find the denials of earlier ones in the
-            // cache.
+            // On a busy machine, the denial cache may already contain the denials when the last
+            // requests are made.
             let origin = decision.origin();
             let denied = (false, Origin::LocalDeny);
             assert!(

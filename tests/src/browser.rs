@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::free_port;
 
-/// The time limit for a condition on a page. A condition that is not met by then counts as failed.
+/// The time limit for waiting for a condition on a page.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
 /// A headless Chromium with an empty profile, driven by its `chromedriver`. It ends with the test.
@@ -48,7 +48,7 @@ impl Browser {
             line.clear();
             assert_ne!(log.read_line(&mut line).expect("a line"), 0, "chromedriver ended");
         }
-        // The output is read all the time, because the driver blocks when the pipe is full.
+        // A thread reads the output, because the driver would block on a full pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
 
         let profile = folder.path().join("profile");
@@ -127,8 +127,8 @@ impl Browser {
         found.text().await.expect("a text")
     }
 
-    /// Waits until the text of the element that `css` selects satisfies the condition, and returns
-    /// it.
+    /// Waits until the text of the element that `css` selects satisfies the condition. Returns the
+    /// text.
     ///
     /// # Panics
     ///
@@ -189,7 +189,7 @@ impl Browser {
         let entries = self.client.issue_cmd(Log).await.expect("an answer");
         let entries = entries.as_array().cloned().unwrap_or_default();
         let is_grave = |entry: &&Value| {
-            // A response with an error status is an expected result, so it is not counted here.
+            // Tests expect responses with error statuses, so these are no complaints.
             entry["source"] != "network"
                 && (entry["level"] == "SEVERE" || entry["level"] == "WARNING")
         };
@@ -248,7 +248,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        // A test that failed has not closed the browser, so its processes are killed here.
+        // A failed test has not closed the browser. Its processes are killed here.
         for process in self.processes() {
             let id = process.file_name().unwrap_or_default();
             let _ = Command::new("kill").arg("-9").arg(id).stderr(Stdio::null()).status();

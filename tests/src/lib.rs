@@ -17,7 +17,7 @@ pub use postgres_server::PostgresServer;
 pub use redis_server::{Bystander, RedisServer};
 pub use redis_topology::{RedisCluster, Sentinels};
 
-/// Returns whether `tests/run --soak` runs, with the full load and strict times.
+/// Returns whether this is a run of `tests/run --soak`, with the full load and strict times.
 #[must_use]
 pub fn is_soak() -> bool {
     std::env::var_os("RL_SOAK").is_some()
@@ -36,8 +36,8 @@ pub fn free_port() -> u16 {
         let random = RandomState::new().hash_one(0_u8);
         let port = 20_000 + u16::try_from(random % 12_000).expect("it is below 12 000");
         let is_free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-        // Each port is returned only once, so that a server that is stopped for a while can use its
-        // port again.
+        // No port is returned twice. So a server that a test stops and restarts finds its port
+        // free.
         if is_free && GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
             return port;
         }

@@ -43,7 +43,7 @@ impl PostgresServer {
             let given = Command::new("chown").arg(user).arg(server.folder.path()).status();
             assert!(given.expect("chown").success());
         }
-        // Text is sorted in the order of a language, as in many databases, instead of by bytes.
+        // Text is sorted by the rules of a language instead of by bytes, as in many databases.
         let made = server
             .program("initdb")
             .args(["--auth=trust", "--username=rl", "--no-sync", "--encoding=UTF8"])
@@ -58,8 +58,8 @@ impl PostgresServer {
         server
     }
 
-    /// Returns the server that all concurrent tests share. It is killed when the last of them has
-    /// ended.
+    /// Returns a server that all tests share which run at the same time. It is killed when the last
+    /// of them has ended.
     ///
     /// # Panics
     ///
@@ -82,8 +82,8 @@ impl PostgresServer {
     fn program(&self, name: &str) -> Command {
         let program = self.programs.join(name);
         let mut command = match self.user {
-            // This command changes the user and then becomes the server, so that killing it kills
-            // the server.
+            // `setpriv` changes the user and then becomes the server. Killing its process therefore
+            // kills the server.
             Some((user, group)) => {
                 let mut command = Command::new("setpriv");
                 command.args(["--reuid", user, "--regid", group, "--clear-groups", "--"]);
@@ -120,7 +120,7 @@ impl PostgresServer {
         let mut all = String::new();
         while log.read_line(&mut line).is_ok_and(|length| length > 0) {
             if line.contains("ready to accept connections") {
-                // The output is read all the time, because the server blocks when the pipe is full.
+                // A thread reads the output, because the server would block on a full pipe.
                 std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
                 return;
             }
@@ -217,8 +217,8 @@ fn children(process: &str) -> Vec<String> {
     found.split_whitespace().map(ToOwned::to_owned).collect()
 }
 
-/// Returns the folder of the newest version that Debian has installed, or else an empty path for
-/// the `PATH`.
+/// Returns the folder of the newest version of PostgreSQL that Debian has installed. Returns an
+/// empty path if there is none, so that the programs are found through the `PATH`.
 fn programs() -> PathBuf {
     let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let version = |path: &Path| {

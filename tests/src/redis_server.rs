@@ -16,7 +16,8 @@ use crate::free_port;
 pub struct RedisServer {
     port: u16,
     arguments: Vec<String>,
-    // The initial configuration of a sentinel, which rewrites the file while it runs.
+    // The initial configuration, if the server is a sentinel. The sentinel rewrites its file while
+    // it runs.
     sentinel: Option<String>,
     folder: TempDir,
     child: Option<Child>,
@@ -58,7 +59,7 @@ impl RedisServer {
         Self::stopped_with(&[])
     }
 
-    /// Reserves a port for a server that is not started yet, with arguments for its later start.
+    /// Reserves a port for a server that is started later, with these command-line arguments.
     ///
     /// # Panics
     ///
@@ -74,7 +75,7 @@ impl RedisServer {
         }
     }
 
-    /// Starts a sentinel with this configuration, in addition to the port and the address.
+    /// Starts a sentinel. Its port and address are added to `configuration`.
     ///
     /// # Panics
     ///
@@ -123,7 +124,7 @@ impl RedisServer {
         let mut last = String::new();
         while log.read_line(&mut line)? > 0 {
             if line.contains("Ready to accept connections") || line.contains("Sentinel ID is") {
-                // The output is read all the time, because the server blocks when the pipe is full.
+                // A thread reads the output, because the server would block on a full pipe.
                 std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
                 return Ok(());
             }
@@ -159,8 +160,8 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Returns a store on the server that waits a minute for a connection. On a busy machine, the
-    /// usual wait is too short while the first connections are opened.
+    /// Returns the builder of a store on the server, which waits up to a minute for a connection.
+    /// On a busy machine, opening the first connections may take longer than the default wait.
     pub fn patient_store(&self) -> RedisStoreBuilder {
         RedisStore::builder(&self.url()).connection_wait(Duration::from_secs(60))
     }

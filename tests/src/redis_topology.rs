@@ -22,7 +22,7 @@ impl Sentinels {
 
     /// Starts the servers, and waits until they are connected.
     pub async fn start() -> Self {
-        // By default the primary would wait five seconds for more replicas.
+        // By default the primary waits five seconds for further replicas.
         let at_once = ["--repl-diskless-sync-delay", "0"];
         let primary = RedisServer::start_with(&at_once);
         let port = primary.port();
@@ -104,8 +104,8 @@ impl RedisCluster {
         Self::join((0..6).map(server).collect(), Vec::new()).await
     }
 
-    /// Starts servers that use TLS among themselves, and on a second port for clients. `settings`
-    /// configures that port.
+    /// Starts servers with a second port for clients, which `settings` configures. On that port and
+    /// among themselves they use TLS.
     pub async fn start_with_tls(settings: &[&str]) -> Self {
         let (mut servers, mut ports) = (Vec::new(), Vec::new());
         for _ in 0..6 {
@@ -154,8 +154,8 @@ impl RedisCluster {
         this
     }
 
-    /// Introduces the servers to each other. This is repeated, because a server that responds
-    /// slowly, as on a busy machine, is dropped from the topology.
+    /// Introduces the servers to each other, repeatedly. On a busy machine, a server may respond so
+    /// late that the others drop it from the topology.
     async fn meet(&self, operators: &[Bystander]) {
         let know_all = async |operator: &Bystander| {
             let nodes: String = operator.clone().query("CLUSTER NODES").await;

@@ -1,4 +1,4 @@
-//! The permissions that the service requires, and those that it does not.
+//! The permissions that a service needs on Redis. With exactly these, it works.
 
 use rl_core::store::{
     DecideRequest, Layout, Mode, Namespace, Part, Refund, RefundOf, Renewal, Reset, Store,
@@ -8,7 +8,7 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, PATIENCE};
 
-/// Returns the `ACL SETUSER` command that REDIS.md documents, so that these permissions are tested.
+/// Returns the `ACL SETUSER` command of REDIS.md, so that the documented permissions are tested.
 pub(crate) fn documented_user(layout: Layout) -> String {
     let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     let keys = match layout {
@@ -50,7 +50,7 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();
     let (subject, namespace) = (&Subject::consumer("bob"), &Namespace::default());
     let mut last = None;
-    // There are enough entries that the log has to grow.
+    // This number of entries makes the log grow.
     for _ in 0..12 {
         let (mode, cost) = (Mode::Charge, Cost::ONE);
         let parts = [Part::new(subject, &policy, cost)];
@@ -113,7 +113,7 @@ async fn both_layouts_work_under_the_documented_minimal_user() {
         if layout == Layout::Packed {
             assert_logs_work(&mut operator, &server).await;
         }
-        // The service does not have the permissions of operators.
+        // A reset needs permissions that the service does not have.
         assert!(limiter.reset(&Subject::consumer("alice")).await.is_err());
     }
 }
@@ -140,7 +140,7 @@ async fn both_layouts_work_with_scripts_that_an_operator_has_loaded() {
         assert_works(&limiter, &mut operator).await;
     }
 
-    // Without loaded scripts the store has no way to decide, so it allows nothing.
+    // Scripts are the only way in which the store decides. Without them, it allows nothing.
     operator.query::<()>("SCRIPT FLUSH").await;
     for layout in LAYOUTS {
         operator.query::<()>(&user_of(layout)).await;

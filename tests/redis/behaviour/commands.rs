@@ -127,7 +127,8 @@ async fn usage_and_peeks_write_nothing() {
         let since = commands_since(&mut operator, &before).await;
         let reading = ["evalsha", "time", "get", "pttl"];
         assert!(since.keys().all(|command| reading.contains(&&**command)), "{layout:?}: {since:?}");
-        // These requests need no call: a cost of 3 can never be granted under two per minute.
+        // Ten of the twelve requests call the server. The two peeks of three units need no call,
+        // because a limit of two per minute never grants them.
         assert_eq!(since["evalsha"], 10);
         let (contents_after, expiries_after) = super::denials::snapshot(&mut operator).await;
         assert_eq!(contents_after, contents, "{layout:?}");

@@ -1,7 +1,7 @@
-//! Arbitrary bytes under the store's keys: random bytes, and valid states with a few changed bytes.
+//! Arbitrary values of the store's keys: random bytes, and valid values with a few changed bytes.
 //!
-//! No process panics, no script hangs, and no request is allowed that an empty counter would
-//! reject.
+//! No process panics, no script hangs, and no request is allowed that would be denied with an empty
+//! counter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const PACKED: [&[&str]; 9] = [
 const READABLE: [&[&str]; 3] =
     [&["4/minute"], &["9/hour", "4/day"], &["4/second", "9/month:shadow"]];
 
-/// Returns a damaged value: random bytes, or a valid value that is partly changed.
+/// Returns a damaged value: random bytes, or `sound` with some changes.
 fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
     let byte = |number: &mut dyn FnMut(u64) -> u64| match number(4) {
         0 => 0,
@@ -53,8 +53,8 @@ fn damaged(sound: &[u8], number: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
             value
         }
         4..=6 => {
-            // Replaces integers of the state. They have seven bytes each, and are located from the
-            // end of the state.
+            // Replaces integers of the state. Each has seven bytes, and their positions count from
+            // the end.
             for _ in 0..=number(2) {
                 let from = value.len().saturating_sub(7 * (1 + number(16) as usize));
                 let old =
@@ -136,7 +136,7 @@ async fn assert_corruption_allows_no_additional_requests(layout: Layout, policie
                 Origin::FailedClosed(FailureKind::Corrupt | FailureKind::Protocol) => refused += 1,
                 other => panic!("{other:?}: {context}"),
             }
-            // The decision must match what the script charged.
+            // The decision and the charge of the script must agree.
             assert_eq!(decision.is_allowed(), decision.granted() == 1, "{decision:?} {context}");
             passed += u32::from(decision.is_allowed());
         }
@@ -158,13 +158,14 @@ async fn corrupted_readable_values_allow_no_additional_requests() {
     assert_corruption_allows_no_additional_requests(Layout::Readable, &READABLE).await;
 }
 
-/// Corrupted values that an earlier version allowed without limit, as the test above has found.
+/// Corrupted values with which an earlier version allowed unlimited requests. The test above found
+/// them.
 ///
-/// In the first value, the period of a bucket begins years ahead. The script rejected the request
-/// and charged nothing, but the decision was computed from the unchanged state.
+/// In the first value, the period of a bucket begins years ahead. The script denied the request and
+/// charged nothing, but the library computed another decision from the unchanged state.
 ///
-/// In the second value, the last change is in the last microseconds that can be represented.
-/// Arrival times were capped there, so they were no longer in the future.
+/// In the second value, the time of the last change is nearly the largest one that can be stored.
+/// Later times were capped at that maximum, so they were no longer in the future.
 #[tokio::test]
 async fn states_with_extreme_times_allow_no_additional_requests() {
     let server = RedisServer::start();

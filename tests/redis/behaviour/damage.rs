@@ -13,8 +13,8 @@ async fn only_key(operator: &mut Bystander) -> String {
     key.clone()
 }
 
-/// Creates a limiter on an empty server, with one charged unit of `alice`. Returns the store, the
-/// limiter and the key.
+/// Empties the server, and creates a limiter that has charged one unit of `alice`. Returns the
+/// store, the limiter and the key.
 async fn one_call(server: &RedisServer, layout: Layout) -> (RedisStore, RateLimiter, String) {
     let mut operator = Bystander::new(server).await;
     operator.query::<()>("FLUSHALL").await;
@@ -47,8 +47,8 @@ async fn a_key_that_lost_its_expiry_gets_one_from_the_next_call() {
     }
 }
 
-/// If the store did not set the missing expiry, a counter that another client has set without one
-/// would deny for ever.
+/// Another client has set the counter without an expiry. The store sets the expiry. Otherwise the
+/// counter would deny for ever.
 #[tokio::test]
 async fn a_counter_that_never_had_an_expiry_is_healed_and_counted() {
     let server = RedisServer::start();
@@ -78,8 +78,8 @@ async fn a_peek_does_not_set_a_missing_expiry() {
     }
 }
 
-/// Checks that every operation on a key with the content `what` is rejected or fails, and that the
-/// key stays unchanged.
+/// Asserts that every operation on a key with the content `what` is rejected or fails, and that the
+/// key does not change.
 async fn assert_denied_and_untouched(
     operator: &mut Bystander,
     limiter: &RateLimiter,
@@ -88,7 +88,7 @@ async fn assert_denied_and_untouched(
 ) {
     let corrupt = FailureKind::Corrupt;
     let before: Vec<u8> = operator.send(redis::cmd("DUMP").arg(key)).await;
-    // This charge can be refunded, because its window is still open.
+    // This charge is in an open window, so it could be refunded.
     let charged = check(limiter, &Subject::consumer(what)).await;
     for decision in [
         limiter.check(&alice(), 1).await,
@@ -167,7 +167,7 @@ async fn requests_on_a_readable_counter_that_is_not_a_number_are_rejected() {
     let store = store_of(&server, Layout::Readable).await;
     let limiter = limiter(&store, &[Limit::per_minute(2), Limit::per_hour(2)]);
     check(&limiter, &alice()).await;
-    // The second key is damaged. The first one must not be charged before the second is read.
+    // The second key is damaged. The script must read it before it charges the first one.
     let (good, bad) = ("alice_PER_MINUTE", "alice_PER_HOUR");
     for value in ["", "garbage", "-5", "4.2", "1e3", " 1", "1 ", "0x10", "1\n"] {
         let mut set = redis::cmd("SET");

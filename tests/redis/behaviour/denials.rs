@@ -7,7 +7,7 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, check, limiter, store_of, used};
 
-/// Returns the value of every key, and its remaining lifetime in milliseconds.
+/// Returns all keys, with their values and with their remaining lifetimes in milliseconds.
 pub(super) async fn snapshot(
     operator: &mut Bystander,
 ) -> (BTreeMap<String, Vec<u8>>, BTreeMap<String, i64>) {
@@ -22,7 +22,7 @@ pub(super) async fn snapshot(
     (contents, expiries)
 }
 
-/// If one period is exceeded, no counter of any period changes, and no window is extended.
+/// If one limit denies, no counter changes, and no window is extended.
 #[tokio::test]
 async fn a_denied_call_moves_no_counter() {
     let server = RedisServer::start();
@@ -58,7 +58,7 @@ async fn a_denied_call_moves_no_counter() {
     }
 }
 
-/// Requests that are denied by the limit per second must not use up the limit per month.
+/// Requests that the limit per second denies must not use up the other limits.
 #[tokio::test]
 async fn denials_of_the_second_leave_minute_hour_and_day_untouched() {
     let server = RedisServer::start();

@@ -8,7 +8,7 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{LAYOUTS, check, limiter, six_limits, store_of, used};
 
-/// Returns ten thousand ids. Their characters have a meaning in keys, in hash tags, in the protocol
+/// Returns ten thousand ids whose characters have a meaning in keys, in hash tags, in the protocol
 /// or in escapes.
 fn hostile_ids() -> impl Iterator<Item = String> {
     // No piece is a prefix of another piece, so all ids differ.
@@ -40,8 +40,8 @@ async fn ten_thousand_hostile_ids_have_distinct_keys() {
         let keys: Vec<String> = operator.query("KEYS *").await;
         assert_eq!(keys.len(), ids.len(), "{layout:?}");
         for key in keys {
-            // In a cluster, the hash tag determines the server, which callers must not be able to
-            // choose.
+            // In a cluster, the text in braces determines the server of a key. Callers must not be
+            // able to choose it.
             let braces = (key.matches('{').count(), key.matches('}').count());
             let expected = match layout {
                 Layout::Packed => (1, 1),
@@ -58,8 +58,8 @@ async fn ten_thousand_hostile_ids_have_distinct_keys() {
 async fn sixteen_limits_are_decided_together() {
     let server = RedisServer::start();
     let store = store_of(&server, Layout::Packed).await;
-    // The windows last minutes, so that none ends during the test. The last limit is the first one
-    // to deny.
+    // The shortest window is a minute, so none ends during the test. The last limit is the
+    // smallest.
     let limits: Vec<Limit> = (1..=16)
         .map(|n| Limit::new(20 - n, Period::from_millis(n * 60_000).unwrap()).unwrap())
         .collect();
@@ -101,7 +101,7 @@ async fn six_limits_of_a_subject_cost_six_hundred_bytes_at_most() {
     }
 }
 
-/// The keys of clients that never return expire with their windows.
+/// Clients that never return leave no keys: a key expires with its window.
 #[tokio::test]
 async fn keys_expire_with_their_windows() {
     let server = RedisServer::start();
@@ -114,8 +114,8 @@ async fn keys_expire_with_their_windows() {
             let address = format!("198.51.{}.{}", visitor / 250, visitor % 250);
             last = Some(check(&limiter, &Subject::new(Realm::Ip, &address)).await.at());
         }
-        // Redis deletes a key only after its last millisecond, so the test waits until two
-        // milliseconds after the window.
+        // Redis deletes a key up to a millisecond late, so the test waits until two milliseconds
+        // after the end of the window.
         let end = last.unwrap().plus_micros(1_002_000);
         operator.wait_until(end).await;
         let keys: Vec<String> = operator.query("KEYS *").await;

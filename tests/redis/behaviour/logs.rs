@@ -17,7 +17,7 @@ use super::PATIENCE;
 
 const START: Timestamp = Timestamp::from_secs(1_769_903_998);
 
-/// The size of an entry in bytes.
+/// The size in bytes of an entry of a log.
 const ENTRY: u64 = 14;
 
 /// One subject under some limits, on a server with a manual clock.
@@ -160,13 +160,13 @@ async fn a_log_is_never_longer_than_its_limit() {
         logs.decide(Mode::Charge, 1).await;
         logs.check().await;
     }
-    // The checks that found fewer than thirty used units were allowed; the others were denied.
+    // A check was allowed if fewer than thirty units were used. All charges were made.
     assert_eq!(logs.used().await, [315, 315]);
     for (key, max) in logs.keys().await[1..].to_vec().into_iter().zip([50, 30]) {
         assert_eq!(logs.entries(&key).await, max, "{key}");
     }
 
-    // When the log is short again, its memory is released.
+    // When most entries of the log have expired, its memory is released.
     logs.clock.advance(Duration::from_secs(3_600));
     assert!(logs.check().await.is_allowed());
     for key in logs.keys().await[1..].to_vec() {
@@ -174,7 +174,8 @@ async fn a_log_is_never_longer_than_its_limit() {
     }
 }
 
-/// Makes ten thousand charges, and counts the commands that run when the log has this length.
+/// Makes ten thousand requests. Compares the memory of their log with that of a sorted set, and
+/// counts the commands of further requests.
 #[tokio::test]
 async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     const CALLS: u64 = 10_000;
@@ -196,7 +197,7 @@ async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
     println!("{CALLS} entries: {of_ring} bytes in a log, {of_set} in a sorted set");
     assert!(of_ring * 5 <= of_set, "{of_ring} bytes, a sorted set {of_set}");
 
-    // A denial is followed by a request that is allowed, because five entries have expired.
+    // Five entries expire after the denial, so the next request is allowed.
     let before = logs.operator.calls().await;
     let denied = logs.decide(Mode::Check, 5).await;
     let RetryAfter::In(wait) = denied.retry_after() else { panic!("{denied:?}") };
@@ -238,8 +239,8 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
                 };
                 calls(&since) - calls(&before)
             };
-            // The fields that are read are the newest entries, the list, the block, and sometimes
-            // the next block.
+            // Only these fields are read: the newest entries, the list of blocks, the block of the
+            // charge, and sometimes the next block.
             assert!(count("hget") <= 5 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
             if left % 100 == 0 {
                 assert_eq!(logs.used().await, [left], "{limit}");
@@ -278,7 +279,7 @@ async fn requests_on_a_damaged_log_are_rejected_and_leave_it_unchanged() {
         charged = logs.check().await.at();
     }
     let keys = logs.keys().await;
-    // The last log is damaged. The others must not be charged before it is read.
+    // The last log is damaged. The script must read it before it charges the others.
     let ring = keys[2].clone();
     let sound: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&ring).arg("t")).await;
     let cases = [
@@ -363,8 +364,8 @@ async fn a_reset_leaves_no_entry_behind() {
     assert_eq!(logs.keys().await, [""; 0]);
 }
 
-/// During a rollout, instances with the old and with the new policy alternate. Neither may remove
-/// the log of the other.
+/// During a rollout, some instances have the old policy and some the new one. Neither may remove
+/// the log of the other policy.
 #[tokio::test]
 async fn a_log_that_the_present_policy_does_not_name_is_kept() {
     let mut logs = Logs::under(&["5/hour:sliding-log", "5:concurrency:lease=1h"]).await;
@@ -381,8 +382,8 @@ async fn a_log_that_the_present_policy_does_not_name_is_kept() {
     assert_eq!(logs.used().await, [3, 3]);
 }
 
-/// At every time on the server's clock, at most the limit's number of permits is held. Released
-/// permits can be granted again.
+/// At every time on the server's clock, at most as many permits are held as the limit allows.
+/// Released permits can be granted again.
 #[tokio::test]
 async fn concurrent_requests_never_hold_more_permits_than_the_limit() {
     let server = RedisServer::start();

@@ -17,8 +17,8 @@ const SECONDS: [(&str, u64); 6] = [
     ("PER_MONTH", 2_592_000),
 ];
 
-/// Counts as another service with the same format does. It reads `TTL`, and then sends `SETEX` for
-/// the first call of a window, or `INCR` for a later one. Returns the count.
+/// Counts a call as another service with the same format does. That service reads `TTL`. It then
+/// sends `SETEX` for the first call of a window, and `INCR` for a later one. Returns the count.
 async fn count_as_others_do(other: &mut Bystander, key: &str, seconds: u64) -> u64 {
     match other.query::<i64>(&format!("TTL {key}")).await {
         -2 => {
@@ -53,8 +53,8 @@ async fn all_six_counters_live_as_long_as_their_periods() {
     let limiter = limiter(&store, &six_limits());
     let mut operator = Bystander::new(&server).await;
     let mut expiries = redis::cmd("EVAL");
-    // All expiries are read in one script, so that the window of one second does not end in
-    // between.
+    // One script reads all expiries, so that the window of one second cannot end between two of
+    // them.
     expiries.arg("local all = {} for i, key in ipairs(KEYS) do all[i] = redis.call('PTTL', key) end return all");
     expiries.arg(SECONDS.len());
     for (suffix, _) in SECONDS {
@@ -68,7 +68,7 @@ async fn all_six_counters_live_as_long_as_their_periods() {
     }
 }
 
-/// Consumers have limits for six periods. Anonymous clients have one limit per hour and address.
+/// Consumers have limits for six periods. Each address of anonymous clients has one limit per hour.
 #[tokio::test]
 async fn the_open_bank_preset_counts_consumers_in_six_periods_and_addresses_by_the_hour() {
     let server = RedisServer::start();
@@ -103,7 +103,7 @@ async fn the_open_bank_preset_counts_consumers_in_six_periods_and_addresses_by_t
     assert!((3_590..=3_600).contains(&ttl), "{ttl}");
 }
 
-/// The service that counts first opens the window, and both services count in it.
+/// Either service may open the window. Both services then count in it.
 #[tokio::test]
 async fn counters_are_shared_with_another_service_in_both_directions() {
     let server = RedisServer::start();

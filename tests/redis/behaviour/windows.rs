@@ -21,17 +21,17 @@ fn ends(decision: &Decision) -> Timestamp {
     decision.at().plus_micros(micros(limit.reset_after()))
 }
 
-/// One client sends as fast as it can for six seconds, under a limit of ten per second.
+/// A client sends requests for six seconds, as fast as it can, under a limit of ten per second.
 ///
-/// A store that rounds the rest of a window to whole seconds ends the window up to half a second
-/// early. It would allow 120 requests, whereas the maximum is 70.
+/// Some stores round the remaining time of a window to whole seconds, so the window ends up to half
+/// a second early. They would allow 120 requests. At most 70 are correct.
 #[tokio::test]
 async fn a_greedy_client_gets_ten_per_second_and_accurate_waits() {
     let server = RedisServer::start();
     let (packed, readable) = tokio::join!(
         greedy_client(&server, Layout::Packed, Duration::ZERO),
-        // The server reports the ends of windows to the millisecond. A delay of the server inside a
-        // script makes them less precise.
+        // In the readable layout, the server reports remaining times in milliseconds. If the script
+        // is delayed, the ends of windows are less precise.
         greedy_client(&server, Layout::Readable, Duration::from_millis(100)),
     );
     for passed in [packed, readable] {
@@ -39,7 +39,8 @@ async fn a_greedy_client_gets_ten_per_second_and_accurate_waits() {
     }
 }
 
-/// Returns how many requests were allowed. The ends of windows may vary by `precision`.
+/// Sends requests as fast as possible. Returns how many were allowed. The ends of windows may vary
+/// by `precision`.
 async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration) -> u64 {
     struct Window {
         ends: Timestamp,
@@ -79,7 +80,7 @@ async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration
         tokio::task::yield_now().await;
     }
     assert!(windows.iter().all(|window| window.passed <= 10));
-    // If nothing was denied, the client was too slow for the test to be meaningful.
+    // Without a denied request, the client was too slow, and the test would prove nothing.
     assert!(windows.iter().any(|window| window.denied > 0));
 
     for _ in 0..2 {
@@ -96,15 +97,15 @@ async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration
     windows.iter().map(|window| window.passed).sum()
 }
 
-/// Returns a line of the trace: the count, the whole seconds until the window ends, and the
-/// remaining units of a hundred.
+/// Returns a line of the trace: the used units, the seconds until the window ends, rounded up, and
+/// the remaining units.
 fn line(decision: &Decision) -> (u64, u64, u64) {
     let limit = decision.limits().next().unwrap();
     let seconds = micros(limit.reset_after()).div_ceil(1_000_000);
     (limit.used(), seconds, limit.remaining())
 }
 
-/// Runs the trace of a limit of a hundred per minute, with requests at 0 s, 0.5 s, 1 s and 60 s.
+/// Makes requests at 0 s, 0.5 s, 1 s and 60 s, under a limit of a hundred per minute.
 #[tokio::test]
 async fn a_limit_of_a_hundred_per_minute_follows_the_trace() {
     let server = RedisServer::start();
@@ -128,8 +129,8 @@ async fn a_limit_of_a_hundred_per_minute_follows_the_trace() {
     }
 }
 
-/// Runs the same trace in the readable layout, where windows end on the server's clock. The last 59
-/// seconds are skipped by changing the expiry of the key.
+/// Makes the same requests in the readable layout, where windows end on the server's clock. To skip
+/// 59 seconds, the test changes the expiry of the key.
 #[tokio::test]
 async fn the_trace_holds_on_the_servers_clock_and_is_visible_in_the_keys() {
     let server = RedisServer::start();
@@ -148,7 +149,7 @@ async fn the_trace_holds_on_the_servers_clock_and_is_visible_in_the_keys() {
     for (decision, count) in trace.iter().zip(1..) {
         let (used, seconds, remaining) = line(decision);
         assert_eq!((used, remaining), (count, 100 - count));
-        // The window keeps its end: the remaining time decreases by the time that has passed.
+        // Each request finds the same end of the window.
         let left = 60_000_000 - decision.at().micros_since(first.at());
         assert_eq!(seconds, left.div_ceil(1_000_000));
     }
@@ -165,7 +166,7 @@ async fn the_trace_holds_on_the_servers_clock_and_is_visible_in_the_keys() {
     assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "1");
 }
 
-/// No background task is needed, because the first call after a window opens the next window.
+/// The first call after a window opens the next one. This needs no background task.
 #[tokio::test]
 async fn the_first_call_after_a_window_is_number_one_of_the_next() {
     let server = RedisServer::start();
@@ -207,7 +208,8 @@ async fn concurrent_first_calls_open_one_window() {
             expiries.insert(expiry);
         }
         match layout {
-            // Every charge rewrites the key, so the key may exist a little longer than the window.
+            // Every charge rewrites the key with a new expiry. So the expiries may differ, but the
+            // ends of the window may not.
             Layout::Packed => assert_eq!(ends_seen.len(), 1, "{ends_seen:?}"),
             _ => assert_eq!(expiries.len(), 1, "{expiries:?}"),
         }

@@ -16,8 +16,8 @@ const CLIENTS: usize = 10_000;
 const AT_ONCE: usize = 200;
 const PLACES: u64 = 20;
 
-/// However a request ends, all its resources are released: its permit, its slot for decisions in
-/// flight, and its ticket in the wait queue.
+/// A request can end in several ways. In each of them it must release all its resources: its
+/// permit, its slot for decisions in flight, and its ticket in the wait queue.
 #[tokio::test]
 async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
     let server = server();
@@ -70,7 +70,7 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
         assert!(permit.decision().is_allowed());
         permits.push(permit);
     }
-    // If a cancelled request were still in the queue, a queue with a maximum of one would be full.
+    // The queue has a maximum of one. If it still contained a cancelled request, it would be full.
     let waiting = limiter.check_waiting(&alice, 1, GIVE_UP, 1);
     let waiting = tokio::spawn(waiting);
     permits.pop();

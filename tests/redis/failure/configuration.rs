@@ -68,7 +68,8 @@ async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     let limiter = three_per_hour(store).build().unwrap();
     check_until(&limiter, is_store).await;
 
-    // First the user may run the script but not its commands, and then not even the script.
+    // The first permission is needed for a command inside the script, the second one for the script
+    // itself.
     let mut expected = Vec::new();
     for permission in ["get", "evalsha"] {
         let (take, give) =
@@ -86,7 +87,8 @@ async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     log.assert_lines(&expected);
 }
 
-/// Requests are rejected at once, even if the settings allow long waits for an unreachable server.
+/// If the server refuses the connection, requests are rejected immediately, even if they may wait
+/// long for an unreachable server.
 #[tokio::test]
 async fn no_request_waits_for_a_refused_connection() {
     let server = server();
@@ -128,8 +130,8 @@ async fn a_changed_password_rejects_requests_and_logs_an_error() {
     let mut operator = Bystander::new(&server).await;
     operator.query::<()>("ACL SETUSER rl resetpass >another").await;
     operator.query::<()>("CLIENT KILL USER rl").await;
-    // The first request may find that its connection was closed, which is an outage. After that,
-    // all requests know the reason.
+    // The first requests may find a closed connection, which counts as an outage. Later requests
+    // are rejected with the reason.
     check_until(&limiter, is_refused).await;
     for _ in 0..3 {
         let callers: Vec<_> = (0..20)

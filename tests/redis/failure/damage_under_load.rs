@@ -1,5 +1,5 @@
-//! Keys that another program changes, and a server clock that is set back, while a service is under
-//! load.
+//! Faults while a service is under load: keys that another program changes, and a server clock that
+//! is set back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rl_tests::Bystander;
 use super::load::{Load, Service};
 use super::{GIVE_UP, server, url};
 
-/// Returns the keys of one consumer. The keys of all consumers have the same form.
+/// Returns the keys of one consumer.
 async fn keys_of(operator: &mut Bystander, subject: &str) -> Vec<String> {
     let keys: Vec<String> = operator.query("KEYS *").await;
     keys.into_iter().filter(|key| key.contains(subject)).collect()
@@ -41,14 +41,15 @@ async fn keys_that_lose_their_expiry_under_load_get_one() {
     assert_eq!(service.charged().await, report.passed_by_store(), "counts are exact");
     report.assert_limits(0);
     let lines = service.log.lines();
-    // A charge rewrites the key with an expiry, so only a denial finds a key without one.
+    // Not every removed expiry is found: a charge rewrites the key with an expiry. Only a denial
+    // finds a key without one.
     let found = service.store.healed();
     assert_eq!(lines.len(), usize::from(found > 0), "one line for all {found}: {lines:#?}");
     assert!(lines.iter().all(|(_, line)| line.starts_with("counters without expiry found")));
     report.print(&format!("PERSIST of {persisted} keys"), "");
 }
 
-/// If its key is deleted, a subject gets a new window, and no request fails.
+/// A subject whose key is deleted gets a new window. No request fails.
 #[tokio::test]
 async fn keys_deleted_under_load_begin_new_windows() {
     let server = server();
@@ -71,8 +72,8 @@ async fn keys_deleted_under_load_begin_new_windows() {
     report.print("DEL of every key, 5 times", "");
 }
 
-/// Damage to one subject is not an outage. Requests of that subject are rejected, others are
-/// decided, and the log does not get a line for each request.
+/// Damage to one subject is no outage. Requests of that subject are rejected, and others are
+/// decided. The log does not get a line for each request.
 #[tokio::test]
 async fn a_value_damaged_under_load_rejects_only_its_subject() {
     let server = server();
@@ -93,7 +94,8 @@ async fn a_value_damaged_under_load_rejects_only_its_subject() {
     let refused = report.count(|answer| answer.status == 503);
     assert!(refused > 0);
     for answer in &report.answers {
-        // Requests that were in flight when the value was changed may be decided either way.
+        // The value was changed while some requests were in flight. Those may be decided or
+        // rejected.
         let is_in = answer.sent + answer.took >= damaged && answer.sent <= mended;
         match &*answer.origin {
             "store" => assert!([200, 429].contains(&answer.status)),

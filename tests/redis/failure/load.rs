@@ -25,14 +25,14 @@ use tracing::Level;
 use super::log::Log;
 use super::{GIVE_UP, url};
 
-/// Returns the number of requests per second. With `tests/run --soak` it is so high that the
-/// machine must have no other load.
+/// Returns the number of requests per second. With `tests/run --soak`, the machine must have no
+/// other load.
 pub(super) fn rate() -> usize {
     if is_soak() { 2_000 } else { 400 }
 }
 
-/// The time between two requests on one connection. It is long enough to keep the rate even if
-/// every response takes the longest acceptable time.
+/// The time between two requests on one connection. It is longer than the longest acceptable time
+/// of a response, so that slow responses do not lower the rate.
 const EVERY: Duration = Duration::from_millis(250);
 
 /// The limit of a consumer in requests per second. Each consumer sends twice that.
@@ -46,24 +46,24 @@ fn subjects() -> usize {
 /// the client.
 pub(super) const IN_TIME: Duration = Duration::from_millis(100 + 50);
 
-/// A lock that allows only one load at a time, because two loads would disturb each other's
-/// measurements.
+/// Only one load runs at a time. Two loads would disturb each other's measurements.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// If the machine does not run a thread for this long, deadlines are missed for that reason alone.
+/// If the machine does not run a thread for this long, responses may be late for this reason alone.
 const DISTURBED: Duration = Duration::from_millis(40);
 
 pub(super) fn subject(number: usize) -> Subject {
     Subject::consumer(&format!("c{number}"))
 }
 
-/// Creates a limiter of 100 requests per second, with a daily limit that counts all charges.
+/// Creates a limiter of 100 requests per second. Its daily limit is never reached, and counts all
+/// charges.
 pub(super) fn limits(store: RedisStore) -> RateLimiterBuilder {
     let builder = RateLimiter::builder().store(store);
     builder.limit(Limit::per_second(LIMIT)).limit(Limit::per_day(100_000_000))
 }
 
-/// A service on a separate thread, isolated from its clients as far as one machine allows.
+/// A service with its own thread, so that its clients disturb it as little as possible.
 pub(super) struct Service {
     pub(super) limiter: RateLimiter,
     pub(super) store: RedisStore,
@@ -80,8 +80,8 @@ impl Service {
         Self::with(redis, |store| store, |limits| limits)
     }
 
-    /// Starts a service whose deadlines are longer than any pause of a busy machine, so that the
-    /// store makes every decision.
+    /// Starts a service with long deadlines. Even on a busy machine, its store makes every
+    /// decision.
     pub(super) fn patient(redis: &RedisServer) -> Self {
         let wait = |store: RedisStoreBuilder| store.connection_wait(GIVE_UP);
         Self::with(redis, wait, |limits| limits.deadline(GIVE_UP))
@@ -136,7 +136,7 @@ impl Drop for Service {
     }
 }
 
-/// The longest time that a thread was not scheduled. Responses may be late by this time.
+/// The longest time for which the machine did not run a thread. Responses may be late by this time.
 #[derive(Debug, Default)]
 struct Stall(AtomicU64);
 
@@ -185,7 +185,7 @@ impl Answer {
     }
 }
 
-/// A constant [`rate`] of requests over many connections, until it is finished.
+/// Requests at a constant [`rate`] over many connections, until they are stopped.
 pub(super) struct Load {
     begun: Instant,
     sent: Arc<AtomicUsize>,
@@ -196,7 +196,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Starts a load that alternates among the instances of a service.
+    /// Starts a load on several instances of a service, which receive the requests in turn.
     pub(super) async fn on(fleet: &[Service]) -> Self {
         let alone = ALONE.lock().await;
         let connections = rate() * EVERY.as_millis() as usize / 1_000;
@@ -236,7 +236,7 @@ impl Load {
         self.begun.elapsed()
     }
 
-    /// Waits until the requests of this many tenths of a second have been sent.
+    /// Waits until the requests of this time have been sent. `tenths` are tenths of a second.
     pub(super) async fn run_for_tenths(&self, tenths: usize) {
         self.run_for_requests(rate() * tenths / 10).await;
     }
@@ -337,12 +337,12 @@ impl Report {
         self.answers.iter().filter(|answer| is_such(answer)).count()
     }
 
-    /// Returns how many requests of each subject the store allowed.
+    /// Returns for each subject how many of its requests the store allowed.
     pub(super) fn passed_by_store(&self) -> Vec<u64> {
         self.passed(|answer| answer.is_by_store())
     }
 
-    /// Returns how many requests of each subject were allowed without the store.
+    /// Returns for each subject how many of its requests were allowed without the store.
     pub(super) fn passed_otherwise(&self) -> Vec<u64> {
         self.passed(|answer| !answer.is_by_store())
     }
@@ -355,8 +355,8 @@ impl Report {
         passed
     }
 
-    /// Returns whether the machine was too busy to keep the deadlines. Assertions that do not
-    /// depend on time still apply then.
+    /// Returns whether the machine was too busy to keep the deadlines. Then only those assertions
+    /// apply that do not depend on time.
     pub(super) fn is_disturbed(&self) -> bool {
         let is_disturbed = !is_soak() && self.stall > DISTURBED;
         if is_disturbed {
@@ -379,8 +379,8 @@ impl Report {
         assert!(slowest.took <= IN_TIME, "stalled {:?}, {slowest:?}", self.stall);
     }
 
-    /// Asserts that in each window the store allowed no subject more than the limit. `emptied` is
-    /// the number of windows that began again because counters were lost.
+    /// Asserts that in each window the store allowed each subject no more than its limit. `emptied`
+    /// is the number of windows that began again because counters were lost.
     pub(super) fn assert_limits(&self, emptied: u64) {
         let windows = self.windows() + emptied;
         for (subject, passed) in self.passed_by_store().iter().enumerate() {
@@ -388,15 +388,16 @@ impl Report {
         }
     }
 
-    /// Returns the maximum number of windows of one second that may have begun.
+    /// Returns how many windows of one second may have begun.
     pub(super) fn windows(&self) -> u64 {
         self.took.as_secs() + 2
     }
 
-    /// Asserts that each request was charged at most once.
+    /// Asserts that no request was charged twice. Returns the number of requests that were charged
+    /// although the store's reply was lost.
     ///
-    /// The charges of a subject are the requests that the store allowed, plus at most the requests
-    /// without a reply. Returns how many requests were charged without a reply.
+    /// A subject is charged at least for the requests that the store allowed. It may also be
+    /// charged for its requests without a reply.
     pub(super) fn assert_charged_once(&self, charged: &[u64]) -> u64 {
         let (passed, otherwise) = (self.passed_by_store(), self.passed_otherwise());
         let mut unanswered = 0;
@@ -408,15 +409,15 @@ impl Report {
         unanswered
     }
 
-    /// Returns the time from `back`, when the server was running again, to the first decision of
-    /// the store.
+    /// Returns the time that passed until the store decided again. `back` is the time at which the
+    /// server was running again.
     pub(super) fn recovery(&self, back: Duration) -> Duration {
         let mut after = self.answers.iter().filter(|answer| answer.sent >= back);
         let first = after.find(|answer| answer.is_by_store());
         first.map_or(Duration::MAX, |first| first.sent + first.took - back)
     }
 
-    /// Asserts that only the store decided from one second after the server was running again.
+    /// Asserts that the store made all decisions from one second after `back` on.
     pub(super) fn assert_recovered(&self, back: Duration) {
         if self.is_disturbed() {
             return;
@@ -455,7 +456,7 @@ impl Report {
     }
 }
 
-/// Prints a measurement for the documentation.
+/// Prints a measurement that the documentation quotes.
 #[expect(clippy::print_stdout, reason = "shown by --nocapture")]
 pub(super) fn print_measurement(figures: &str) {
     println!("figures | {figures}");

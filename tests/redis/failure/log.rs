@@ -24,7 +24,8 @@ impl Log {
         Self::capture_from(Level::TRACE)
     }
 
-    /// Captures lines from this level on. More detailed lines would distort the measured times.
+    /// Captures lines of this level and of more severe ones. Capturing other lines would take
+    /// measurable time.
     pub(crate) fn capture_from(least: Level) -> (Self, subscriber::DefaultGuard) {
         let log = Self { lines: Arc::default(), count: Arc::default(), least };
         let guard = subscriber::set_default(log.clone());
@@ -52,7 +53,7 @@ impl Log {
         self.count.store(0, Ordering::SeqCst);
     }
 
-    /// Asserts that the lines have these levels and contain these words.
+    /// Asserts that these are the captured lines: their levels, and words that they contain.
     pub(crate) fn assert_lines(&self, expected: &[(Level, &str)]) {
         let lines = self.lines();
         let as_expected = lines.len() == expected.len()

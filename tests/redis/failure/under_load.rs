@@ -8,7 +8,7 @@ use rl_tests::Bystander;
 use super::load::{LIMIT, Load, Report, Service, rate};
 use super::{ALLOWING, RECOVERED, restart, server, stopped_server};
 
-/// The server loses its scripts in a restart or with `SCRIPT FLUSH`. Newer versions also evict
+/// A server loses its scripts in a restart, and through `SCRIPT FLUSH`. Newer versions also evict
 /// scripts when clients load many.
 #[tokio::test]
 async fn scripts_flushed_under_load_fail_no_request() {
@@ -45,8 +45,8 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     let (kills, mut all) = (8, 0);
     for _ in 0..kills {
         load.run_for_tenths(5).await;
-        // While the server is busy, requests accumulate. It executes them before it notices that
-        // their connections were closed, so their replies are lost.
+        // While this script keeps the server busy, requests accumulate. The server executes them
+        // before it notices that their connections were closed. So their replies are lost.
         let mut busy = redis::cmd("EVAL");
         busy.arg("for i = 1, 6000000 do end").arg(0);
         let busy = busy.query_async::<()>(&mut stranger);
@@ -68,11 +68,13 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     report.assert_in_time();
     report.assert_limits(0);
     assert!(all > 0 && open > 0, "no reply was cut off");
-    // Each cut affects at most the requests of one deadline, because the connections are replaced.
+    // A lost connection is replaced, so a cut affects at most the requests that are sent within one
+    // deadline.
     assert!(open <= kills * rate() / 10 || report.is_disturbed(), "{open}");
 }
 
-/// Asserts what must hold in every outage. The server was running again at `back`.
+/// Asserts the properties that every outage must have. `back` is the time at which the server was
+/// running again.
 async fn assert_outage(service: &Service, report: &Report, back: Duration, fault: &str) {
     let recovery = report.recovery(back);
     let open = report.count(|answer| answer.origin == "failed_open");
@@ -84,8 +86,8 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
     report.assert_in_time();
     report.assert_recovered(back);
     let is_disturbed = report.is_disturbed();
-    // A call that is late because this machine stalled is no sign of an outage. Its request is
-    // rejected with 503.
+    // If this machine stalled, a late call is no sign of an outage. Its request is rejected with
+    // 503.
     let is_expected = |status| [200, 429].contains(&status) || is_disturbed && status == 503;
     assert_eq!(report.count(|answer| !is_expected(answer.status)), 0);
     assert!(open > 0);
@@ -111,8 +113,8 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     load.run_for_tenths(20).await;
     let report = load.finish().await;
 
-    // When the server runs again, it executes the commands in its sockets, although nothing waits
-    // for their replies.
+    // When the server runs again, it executes the commands that it has already received. Their
+    // callers no longer wait for the replies.
     let asked = operator.calls().await["evalsha"] - calls;
     let answered = report.count(|answer| answer.sent >= before && answer.is_by_store()) as u64;
     let unanswered = asked.saturating_sub(answered);
@@ -121,7 +123,7 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     let fault =
         format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections failed)");
     assert_outage(&service, &report, back, &fault).await;
-    // The unanswered calls are the requests of three deadlines, and an occasional probe.
+    // Only the requests of three deadlines, and a few probes, have no reply.
     let is_disturbed = report.is_disturbed();
     assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls have failed");
     assert!(connected <= 40, "{connected} connections");
@@ -170,8 +172,8 @@ async fn a_service_started_without_redis_enforces_limits_within_a_second() {
     assert_outage(&service, &report, back, "down when the service starts").await;
 }
 
-/// While the shared store is down, four instances with a fallback together allow no more than the
-/// limit.
+/// The shared store is down, and each of four instances decides with its fallback. Together they
+/// allow no more than the limit.
 #[tokio::test]
 async fn four_instances_with_a_fallback_together_allow_the_limit() {
     let mut server = server();

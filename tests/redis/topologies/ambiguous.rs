@@ -9,8 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{PATIENCE, patient};
 
-/// A fake server that is also a sentinel and a cluster. It accepts a decision, and closes the
-/// connection without a reply.
+/// A fake server, which is also its own sentinel and its own cluster. It closes the connection when
+/// it receives a decision, without a reply.
 struct HangsUp {
     port: u16,
     heard: Arc<Mutex<Vec<String>>>,
@@ -88,7 +88,7 @@ async fn a_decision_that_may_have_been_made_is_not_repeated() {
         let store = patient(connect(&server.url())).await;
         let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store);
         let limiter = limiter.deadline(PATIENCE).build().unwrap();
-        // After three failures the breaker opens.
+        // The third failure opens the breaker.
         for asked in 1..=3 {
             let decision = limiter.check(&Subject::user("alice"), 1).await;
             let lost = Origin::FailedOpen(FailureKind::Unavailable);

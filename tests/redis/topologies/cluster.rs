@@ -1,4 +1,4 @@
-//! A cluster: each command reaches the server of its subject, even after the slot has moved.
+//! A cluster: each command reaches the server of its subject, also after the slot has moved.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
 
-/// The permissions that REDIS.md requires in addition for a cluster.
+/// The additional permissions for a cluster, as in REDIS.md.
 const ON_A_CLUSTER: &str = "+cluster|slots +asking";
 
-/// Starts a cluster whose servers all have the user of REDIS.md.
+/// Starts a cluster. All its servers have the user of REDIS.md.
 pub(super) async fn start() -> RedisCluster {
     let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     assert!(page.contains(ON_A_CLUSTER));
@@ -27,14 +27,14 @@ pub(super) async fn start() -> RedisCluster {
     cluster
 }
 
-/// Creates a store with one URL. It finds the other servers through that server.
+/// Creates a store that knows the URL of one server, through which it finds the others.
 pub(super) fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
     let builder = RedisStore::cluster(&cluster.urls()[4..5]).user("rl").password("secret");
-    // There is no denial cache, so that every decision needs a server.
+    // Without a denial cache, every decision needs a server.
     builder.local_denial(false)
 }
 
-/// The number of slot groups of the tests: three on each primary.
+/// The number of slot groups in the tests: each primary has three.
 pub(super) const GROUPS: u32 = 9;
 
 /// Creates a store with the permissions of an administrator.
@@ -55,7 +55,7 @@ async fn a_cluster_keeps_the_contract_in_both_layouts() {
     let time = ServerTime(cluster.servers[0].connection().await);
     suite(&Suite::new(readable, time).only_fixed_windows().without_stored_count()).await;
 
-    // Every primary has subjects, and all keys of a subject are in one slot.
+    // Every primary stores some of the subjects. All keys of a subject are in one slot.
     let mut operators = cluster.operators().await;
     for (number, operator) in operators[..3].iter_mut().enumerate() {
         let keys: Vec<String> = operator.query("KEYS *").await;
@@ -73,7 +73,7 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
     let cluster = start().await;
     let grouped = patient(store(&cluster).slot_groups(GROUPS)).await;
     let store = patient(store(&cluster)).await;
-    // Every primary has loaded the scripts before the first decision.
+    // The scripts are loaded on every primary before the first decision.
     let mut operators = cluster.operators().await;
     for operator in &mut operators[..3] {
         for script in RedisStore::scripts(Layout::Packed, []) {
@@ -179,7 +179,7 @@ async fn slot_of(operator: &mut Bystander, number: usize) -> u16 {
     operator.query(&format!("CLUSTER KEYSLOT {{load-{number}}}")).await
 }
 
-/// Returns the primary that holds a slot at first.
+/// Returns the index of the primary that owns a slot at the start.
 pub(super) fn owner(slot: u16) -> usize {
     RedisCluster::SHARES.iter().rposition(|first| *first <= slot).unwrap()
 }
@@ -231,7 +231,7 @@ async fn slots_migrated_under_load_lose_no_request_and_no_count() {
     assert_eq!(outcome.above_the_limit(), 0);
 }
 
-/// Returns the slot of the group of a subject.
+/// Returns the slot of the group to which a subject belongs.
 async fn slot_of_group(cluster: &RedisCluster, number: usize) -> u16 {
     for mut operator in cluster.operators().await.drain(..3) {
         let pattern = format!("KEYS rl:4:*:consumer:load-{number}");
@@ -243,8 +243,8 @@ async fn slot_of_group(cluster: &RedisCluster, number: usize) -> u16 {
     panic!("no primary has the key of subject {number}");
 }
 
-/// A batch whose subjects are on two servers is divided, so that no request waits until the whole
-/// group has moved.
+/// If the subjects of a batch are on two servers, the batch is divided. No request waits until the
+/// whole group has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
     const OTHERS: usize = 300;
@@ -252,7 +252,7 @@ async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
     let grouped = || store(&cluster).slot_groups(GROUPS);
     let limiter = RateLimiter::builder().deadline(PATIENCE);
     let mut load = Load::start(limiter, patient(grouped()).await).await;
-    // These subjects also have the entries of a log, and their groups have hundreds of keys.
+    // These subjects also have a log with its entries, so each group has hundreds of keys.
     let limiter = RateLimiter::builder()
         .limit(Limit::per_hour(50))
         .limit("60/hour:sliding-log".parse().unwrap())
@@ -306,7 +306,7 @@ async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
     assert_eq!(outcome.above_the_limit(), 0);
 }
 
-/// Returns the time at which the replica of the first primary reports itself as a primary.
+/// Waits until the replica of the first primary reports itself as a primary. Returns that time.
 pub(super) async fn promotion(cluster: &RedisCluster) -> Timestamp {
     let mut replica = Bystander::new(&cluster.servers[3]).await;
     let mut ticks = tokio::time::interval(Duration::from_millis(2));
@@ -319,7 +319,8 @@ pub(super) async fn promotion(cluster: &RedisCluster) -> Timestamp {
     tokio::time::timeout(PATIENCE, promoted).await.expect("a promotion in the end")
 }
 
-/// Stops the first primary of a cluster under load by `fail`. Asserts how soon its replica decides.
+/// Puts a cluster under load, and runs `fail`, which stops its first primary. Asserts that the
+/// replica decides soon.
 pub(super) async fn assert_fail_over(
     what: &str,
     configure: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
@@ -350,7 +351,7 @@ async fn a_primary_of_a_cluster_that_hangs_under_load_is_replaced_within_a_secon
     assert_fail_over("primary of a cluster frozen", |store| store, freeze).await;
 }
 
-/// A store that is created while no server runs finds the cluster once it is up.
+/// The store is created while no server runs. It finds the cluster once the servers run.
 #[tokio::test]
 async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     let mut cluster = RedisCluster::start().await;
@@ -361,7 +362,7 @@ async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     let origin = limiter.check(&Subject::user("alice"), 1).await.origin();
     assert!(matches!(origin, Origin::FailedOpen(_)), "{origin:?}");
-    // The servers restart in their folders, which contain the state of the cluster.
+    // Each server restarts in its own folder, which contains the state of the cluster.
     for server in &mut cluster.servers {
         server.restart();
     }
@@ -371,8 +372,8 @@ async fn a_store_created_before_the_cluster_enforces_limits_once_it_is_up() {
     .await;
 }
 
-/// A cluster that starts later and refuses the service is a configuration failure. In an outage,
-/// requests would be allowed.
+/// The cluster starts after the store, and refuses the service. This must count as a configuration
+/// failure, not as an outage, in which requests would be allowed.
 #[tokio::test]
 async fn a_cluster_that_refuses_the_service_later_rejects_requests() {
     let mut cluster = RedisCluster::start().await;

@@ -1,4 +1,4 @@
-//! Many requests while servers fail, and the outcome of each request.
+//! Many requests while servers fail, and the results of all requests.
 
 #![expect(clippy::print_stdout, reason = "the documentation quotes the figures")]
 
@@ -23,16 +23,14 @@ const DEADLINE: Duration = Duration::from_millis(100);
 /// with other tests.
 const IN_TIME: Duration = DEADLINE.saturating_add(Duration::from_millis(150));
 
-/// A timer that fires later than this shows that the machine is busy. It is an eighth of the
-/// deadline.
+/// A timer that fires later than this shows that the machine is busy. The limiter uses the same
+/// bound: an eighth of the deadline.
 const LATE_TIMER: Duration = DEADLINE.checked_div(8).unwrap();
 
-/// Decisions of a healthy server take less time than this, unless the machine is busy with other
-/// work.
+/// If a decision of a healthy server takes longer than this, the machine is busy with other work.
 const STALL: Duration = Duration::from_millis(50);
 
-/// Returns the number of subjects. Each sends about 150 requests per second. `tests/run --soak`
-/// uses all subjects.
+/// Returns the number of subjects. Each of them sends about 150 requests per second.
 pub(super) fn subjects() -> usize {
     if is_soak() { 20 } else { 4 }
 }
@@ -40,27 +38,27 @@ pub(super) fn subjects() -> usize {
 /// The limit of a subject per second.
 const PER_SECOND: u32 = 100;
 
-/// The limit of a subject per hour. It is reached only after the fail-over, so that every lost
-/// count allows one more request.
+/// The limit of a subject per hour. It is used up after the fail-over. Every count that the
+/// fail-over loses therefore allows one more request.
 const PER_HOUR: u32 = 240;
 
-/// Returns the number of requests in every five milliseconds, which makes three thousand or six
-/// hundred per second.
+/// Returns the number of requests that are sent every five milliseconds. This makes six hundred per
+/// second, or three thousand in a soak test.
 fn at_once() -> usize {
     subjects() * 3 / 4
 }
 
-/// A constant rate of requests, which continues while servers fail.
+/// Requests at a constant rate, which continue while servers fail.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     sent: watch::Receiver<usize>,
     running: JoinHandle<Outcome>,
-    // This lock allows only one load at a time, because two loads would disturb each other's
-    // measurements.
+    // Only one load runs at a time. Two loads would disturb each other's measurements.
     _alone: MutexGuard<'static, ()>,
 }
 
-/// The outcome of a request.
+/// A decision and its subject, with the times at which the request was sent and the decision
+/// arrived.
 pub(super) struct Answer {
     pub(super) sent: Timestamp,
     pub(super) came: Timestamp,
@@ -73,7 +71,7 @@ pub(super) fn subject(number: usize) -> Subject {
 }
 
 impl Load {
-    /// Starts to send requests of subjects with a limit of [`PER_SECOND`], until it is stopped.
+    /// Starts a load on a limiter with limits of [`PER_SECOND`] and [`PER_HOUR`].
     pub(super) async fn start(limiter: RateLimiterBuilder, store: RedisStore) -> Self {
         static ALONE: Mutex<()> = Mutex::const_new(());
         let alone = ALONE.lock().await;
@@ -123,8 +121,8 @@ impl Load {
 
 pub(super) struct Outcome {
     pub(super) answers: Vec<Answer>,
-    /// The longest time that the machine did not run the task of the load. Decisions may be late by
-    /// this time.
+    /// The longest time for which the machine did not run the task of the load. Decisions may be
+    /// late by this time.
     stall: Duration,
 }
 
@@ -136,12 +134,12 @@ pub(super) struct Figures {
     answered_in_time: usize,
     /// The number of requests that were allowed while no server could be reached.
     passed_without_limit: usize,
-    /// The number of requests that were rejected because this process got too little CPU time to
-    /// judge the store.
+    /// The number of requests that were rejected as an overload, because this process got too
+    /// little CPU time.
     rejected_as_overload: usize,
     above_the_limit: u64,
-    /// The number of requests whose counts may be lost. The failed server allowed them in its last
-    /// tenth of a second, or while clients still used it after it was replaced.
+    /// The number of requests whose counts may be lost. The failed server allowed them in the last
+    /// tenth of a second before its failure, or later, while clients still used it.
     admitted_at_risk: u64,
     outage: Duration,
     after_promotion: Duration,
@@ -152,9 +150,9 @@ pub(super) struct Figures {
 impl Outcome {
     /// Computes the measurements.
     ///
-    /// The first two arguments are the times at which one server failed and received its last
-    /// command. The others are the times at which the other server was promoted and received its
-    /// first command.
+    /// `failed` and `left` are the times at which the old primary failed, and at which clients
+    /// stopped using it. `promoted` and `asked` are the times at which the new one was promoted,
+    /// and at which it made its first decision.
     pub(super) fn figures(
         &self,
         failed: Timestamp,
@@ -208,10 +206,10 @@ impl Outcome {
         }
     }
 
-    /// Returns how many requests the store allowed above the limits of its windows.
+    /// Returns how many requests the store allowed above the limits.
     pub(super) fn above_the_limit(&self) -> u64 {
         let mut seconds = BTreeMap::<_, u64>::new();
-        // No window of an hour ends during the test, and no count of such a window may be lost.
+        // The window of an hour does not end during the test, and its counts must not be lost.
         let mut hours = BTreeMap::<_, u64>::new();
         for answer in &self.answers {
             let decision = &answer.decision;
@@ -246,7 +244,7 @@ impl Figures {
              ({admitted_at_risk} at risk), outage {outage:?}, \
              {after_promotion:?} after the promotion"
         );
-        // Replication is asynchronous but fast, and loses fewer counts than this.
+        // Replication is asynchronous but fast. Only the counts at risk may be lost.
         assert!(above_the_limit <= admitted_at_risk, "{self:?}");
         assert!(*after_promotion < Duration::from_secs(20), "{self:?}");
         // On a busy machine, the times are not compared with the bounds.

@@ -54,14 +54,14 @@ async fn an_evicting_cluster_is_logged_once() {
     log.assert_lines(&[FORGETS]);
 }
 
-/// If Redis cannot count, clients must not be denied with 429.
+/// A full server cannot count. This must not look like a denial with 429.
 #[tokio::test]
 async fn a_full_server_is_an_outage_and_denies_no_request() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
     let store = RedisStore::builder(&server.url()).local_denial(false).connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
     let mut operator = Bystander::new(&server).await;
-    // This writes until the server refuses a write of another client.
+    // Fills the memory until the server refuses writes.
     let used: String = operator.query("INFO memory").await;
     let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
     let full: u64 = used.trim().parse::<u64>().unwrap() + 3_000_000;

@@ -17,19 +17,20 @@ use tokio::task::JoinSet;
 use super::cluster::{owner, promotion, start, store};
 use super::{PATIENCE, patient};
 
-/// The tasks that send requests at the same time, each through one of the stores.
+/// The number of tasks that send requests concurrently, and the number of stores that they share.
 const TASKS: usize = 8;
 const STORES: usize = 4;
 const KEYS: usize = 12;
 const CUSTOMERS: usize = 3;
 
-/// The subjects and limits of the requests. Each request has a key, its customer, and the fleet.
+/// The subjects and the limits of the requests. A request has three parts: a key, its customer, and
+/// the fleet.
 struct Rules {
-    /// On the second primary.
+    /// The subjects of keys, which are on the second primary.
     keys: Vec<Subject>,
-    /// On the third primary.
+    /// The subjects of customers, which are on the third primary.
     customers: Vec<Subject>,
-    /// On the first primary.
+    /// The subject of the fleet, which is on the first primary.
     fleet: Subject,
     of_key: Policy,
     of_customer: Policy,
@@ -51,7 +52,7 @@ impl Rules {
         }
     }
 
-    /// Returns the parts of a request of the key with this number.
+    /// Returns the parts of a request. `key` is the index of its key.
     fn parts(&self, key: usize) -> [Part<'_>; 3] {
         let part = |subject, policy| Part::new(subject, policy, 1.into());
         [
@@ -61,7 +62,7 @@ impl Rules {
         ]
     }
 
-    /// Returns all parts that requests can have.
+    /// Returns the parts of all keys, of all customers, and of the fleet.
     fn all(&self) -> Vec<Part<'_>> {
         let keys = (0..KEYS).map(|key| self.parts(key)[0]);
         let customers = (0..CUSTOMERS).map(|key| self.parts(key)[1]);
@@ -69,7 +70,7 @@ impl Rules {
     }
 }
 
-/// Returns this number of subjects whose keys are on a primary.
+/// Returns `count` subjects whose counters are on this primary.
 async fn on_primary(operator: &mut Bystander, primary: usize, count: usize) -> Vec<Subject> {
     let mut subjects = Vec::new();
     for number in 0.. {
@@ -90,14 +91,14 @@ fn limiter(store: RedisStore, deadline: Duration) -> RateLimiter {
     limiter.deadline(deadline).build().unwrap()
 }
 
-/// A decision, the key whose request it was, and the time at which it came.
+/// A decision, the index of the key that requested it, and the time at which it was made.
 struct Answer {
     key: usize,
     decision: Decision,
     came: Timestamp,
 }
 
-/// Creates the stores of a load, which wait for connections for a long time.
+/// Creates the stores of a load. They wait long for connections.
 async fn patient_stores(
     cluster: &RedisCluster,
     configure: impl Fn(RedisStoreBuilder) -> RedisStoreBuilder,
@@ -162,7 +163,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Returns for each part the number of requests that satisfy a condition.
+    /// Returns for each subject the number of its requests for which `counts` returns true.
     fn count(&self, rules: &Rules, counts: impl Fn(&Answer) -> bool) -> HashMap<Subject, u64> {
         let all = rules.all().into_iter().map(|part| (part.subject.clone(), 0));
         let mut requests: HashMap<_, _> = all.collect();
@@ -178,8 +179,9 @@ impl Outcome {
         self.stores.iter().map(RedisStore::unreturned_charges).sum()
     }
 
-    /// Asserts for each part that its allowed requests do not exceed its limit, and that its charges
-    /// are those of the allowed requests, and at most those of requests with an unknown result.
+    /// Asserts for each part that no more requests were allowed than its limit permits. Also
+    /// asserts that every allowed request is charged, and that no denied one is. A request whose
+    /// result is unknown may be charged.
     async fn assert_exact(&self, rules: &Rules, parts: impl IntoIterator<Item = Part<'_>>) {
         let allowed = self.count(rules, |answer| is_allowed(&answer.decision));
         let unknown = self.count(rules, |answer| !is_decided(&answer.decision));
@@ -188,7 +190,7 @@ impl Outcome {
             let (allowed, unknown) = (allowed[part.subject], unknown[part.subject]);
             let max = part.policy.limits()[0].limit().max();
             assert!(allowed <= max, "{part:?}: {allowed} of {max}");
-            // Charges of requests that were denied last may be given back a moment later.
+            // A denied request is charged for a moment, until its charges are returned.
             eventually(|| async {
                 let used = used(&limiter, part).await.unwrap();
                 allowed <= used && used <= allowed + unknown + self.unreturned()
@@ -268,8 +270,8 @@ async fn every_operation_works_on_parts_in_several_slots() {
     assert_used([7, 0, 0]).await;
 }
 
-/// Over-admission is impossible, and after the last request all capacity is available again: what
-/// concurrent requests were denied is granted to later ones.
+/// No limit is exceeded. In the end, the fleet has used all its units: units that a denied request
+/// held for a moment are granted to later requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parts_on_three_primaries_are_charged_together_or_not_at_all() {
     let cluster = start().await;
@@ -296,8 +298,8 @@ async fn parts_on_three_primaries_are_charged_together_or_not_at_all() {
     }
 }
 
-/// Leased units and cached denials decide parts without a call. Leased units are charged before they
-/// are spent, so the bounds are the same.
+/// Leased units and cached denials decide some parts without a call. Leased units are charged
+/// before they are granted, so no limit is exceeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shortcuts_allow_no_part_above_its_limit() {
     let cluster = start().await;
@@ -319,8 +321,8 @@ async fn shortcuts_allow_no_part_above_its_limit() {
     assert!(origins.contains_key("local_deny"), "{origins:?}");
 }
 
-/// Commands that are redirected and replies that are lost leave at most the charges of the requests
-/// whose result is unknown.
+/// Commands are redirected, and replies are lost. Only requests whose result is unknown may leave
+/// charges behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrated_slots_and_cut_connections_allow_no_part_above_its_limit() {
     let cluster = start().await;
@@ -337,14 +339,14 @@ async fn migrated_slots_and_cut_connections_allow_no_part_above_its_limit() {
     let mut ticks = tokio::time::interval(Duration::from_millis(25));
     for round in 0..18 {
         for operator in &mut operators[..3] {
-            // The connections of the operators themselves are not cut.
+            // Cuts the connections of the stores. The operators have another user, and keep theirs.
             operator.query::<u32>("CLIENT KILL TYPE normal USER rl").await;
         }
         if round == 9 {
             for slot in &slots {
                 let (home, other) = (owner(*slot), (owner(*slot) + 1) % 3);
                 cluster.move_slot(*slot, home, other).await;
-                // The servers learn the new owner from each other.
+                // Waits until the servers have learnt the new owner from each other.
                 for _ in 0..10 {
                     ticks.tick().await;
                 }
@@ -370,8 +372,8 @@ async fn migrated_slots_and_cut_connections_allow_no_part_above_its_limit() {
     outcome.assert_exact(&rules, rules.all()).await;
 }
 
-/// The counts that the killed primary had not replicated are lost, and so may be the charges for
-/// which a refund arrives after the promotion. Parts on the other primaries stay exact.
+/// A primary is killed. Counts that it had not replicated are lost. Refunds that arrive after the
+/// promotion may subtract charges that were lost. Parts on the other primaries stay exact.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_primary_loses_only_the_counts_that_it_had_not_replicated() {
     let mut cluster = start().await;
@@ -393,7 +395,8 @@ async fn a_killed_primary_loses_only_the_counts_that_it_had_not_replicated() {
 
     let allowed = outcome.count(&rules, |answer| is_allowed(&answer.decision));
     let unknown = outcome.count(&rules, |answer| !is_decided(&answer.decision));
-    // The replica may lack the last charges, and those whose refunds it has received.
+    // The replica may lack the last charges. It may also have received refunds of charges that it
+    // lacks.
     let at_risk = outcome.count(&rules, |answer| {
         is_decided(&answer.decision)
             && answer.came <= failed
@@ -414,8 +417,8 @@ async fn a_killed_primary_loses_only_the_counts_that_it_had_not_replicated() {
     outcome.assert_exact(&rules, others).await;
 }
 
-/// A process that dies between two calls leaves the charges of its requests in flight. They count
-/// until their windows end, and places until their leases end.
+/// A process dies between two calls. The charges of its requests in flight count until their
+/// windows end, and its permits until their leases end.
 #[test]
 fn the_charges_of_a_process_that_dies_between_two_calls_expire() {
     const REQUESTS: u64 = 5;
@@ -431,7 +434,8 @@ fn the_charges_of_a_process_that_dies_between_two_calls_expire() {
         let service = runtime();
         let serving = limiter(service.block_on(patient(store(&cluster))), PATIENCE);
 
-        // The fleet's primary does not reply, so the requests wait after their key was charged.
+        // The primary of the fleet does not reply. So the requests wait after their keys were
+        // charged.
         cluster.servers[0].signal("STOP");
         for _ in 0..REQUESTS {
             let (serving, rules) = (serving.clone(), Arc::clone(&rules));

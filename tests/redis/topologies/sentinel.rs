@@ -24,7 +24,7 @@ async fn start() -> Sentinels {
 
 fn store(sentinels: &Sentinels) -> RedisStoreBuilder {
     let builder = RedisStore::sentinel(sentinels.urls(), Sentinels::NAME);
-    // There is no denial cache, so that every decision needs a server.
+    // Without a denial cache, every decision needs a server.
     builder.user("rl").password("secret").local_denial(false)
 }
 
@@ -41,7 +41,7 @@ async fn the_primary_that_sentinels_name_keeps_the_contract() {
     assert_exactly_five_of_twenty_pass(patient(store(&sentinels)).await).await;
     assert_eq!(sentinels.servers[0].keys_without_expiry().await, [""; 0]);
 
-    // One reachable sentinel is enough.
+    // Of the three sentinels, only one is reachable.
     sentinels.sentinels[0].stop();
     sentinels.sentinels[1].signal("STOP");
     assert_exactly_one_passes(patient(store(&sentinels)).await).await;
@@ -83,8 +83,8 @@ async fn a_refusal_of_sentinels_or_servers_fails_the_connect() {
     }
 }
 
-/// Returns the time at which the sentinels name another primary, and the time of its first
-/// decision.
+/// Returns the time at which the sentinels report another primary, and the time of the first
+/// decision of that primary.
 async fn promotion(sentinels: &Sentinels) -> (Timestamp, Timestamp) {
     let port = sentinels.servers[0].port();
     let mut asking = tokio::task::JoinSet::new();
@@ -117,7 +117,7 @@ async fn a_primary_that_dies_under_load_is_replaced_within_a_second_of_the_promo
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary killed");
 }
 
-/// The frozen primary does not know that it was replaced, and keeps its connections open.
+/// The primary is frozen. It does not notice that it was replaced, and keeps its connections open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_promotion() {
     let sentinels = start().await;

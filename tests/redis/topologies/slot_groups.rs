@@ -13,8 +13,8 @@ async fn a_primary_with_slot_groups_that_dies_under_load_is_replaced_within_a_se
         .await;
 }
 
-/// The number of groups is part of the keys, so each number has counters of its own. As REDIS.md
-/// says, each number grants the whole limit during a change.
+/// The number of groups is a part of each key, so each number has its own counters. If instances
+/// use different numbers, each number grants the whole limit, as REDIS.md says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_with_different_numbers_of_slot_groups_count_apart() {
     const LIMIT: u32 = 5;

@@ -1,4 +1,4 @@
-//! TLS: which servers are trusted, which clients are accepted, and that no secret is shown.
+//! TLS: trusted servers, accepted clients, and secrets that are never shown.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::failure::log::Log;
 use crate::store_conformance::{ServerTime, manual_clock};
 
-/// A server with a TLS port, and a plain port for bystanders.
+/// A server with a TLS port. Bystanders use its second port, without TLS.
 struct TlsServer {
     server: RedisServer,
     port: u16,
@@ -78,7 +78,7 @@ async fn a_server_with_a_trusted_certificate_keeps_the_contract() {
     let packed = patient(server.store(trusting(&authority)).manual_clock(clock.clone())).await;
     suite(&Suite::new(packed, clock).without_stored_count()).await;
 
-    // The readable store reads the certificate of the same authority from a file.
+    // This store trusts the same authority, whose certificate it reads from a file.
     let file = server.server.folder().join("ca.pem");
     let readable = server.store(Tls::new().ca_file(file)).layout(Layout::Readable);
     let time = ServerTime(server.server.connection().await);
@@ -135,14 +135,14 @@ async fn a_server_with_an_untrusted_certificate_is_not_used() {
         assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
         assert!(error.to_string().contains(why), "{error}");
     }
-    // The certificate authorities of the system, if there are any, did not issue the server's
-    // certificate either.
+    // By default, the store trusts the authorities of the system. If there are any, none of them
+    // has issued the server's certificate.
     match server.store(Tls::new()).connect_timeout(PATIENCE).connect().await.unwrap_err() {
         ConnectError::Refused(error) => assert_eq!(error.kind(), FailureKind::Untrusted),
         ConnectError::Certificate { why } => assert!(why.contains("the system has no"), "{why}"),
         other => panic!("{other}"),
     }
-    // The certificate must match the host name of the URL, not the address that it resolves to.
+    // The host name in the URL must match the certificate. It is not enough that its address does.
     let named = format!("rediss://localhost:{}/", server.port);
     let error = refused(RedisStore::builder(&named).tls(trusting(&authority))).await;
     assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");
@@ -203,8 +203,8 @@ async fn a_server_that_requires_a_client_certificate_accepts_it() {
     assert_eq!(error.kind(), FailureKind::Refused, "{error}");
     assert!(error.to_string().contains("asks for a client certificate"), "{error}");
 
-    // The server does not trust this certificate, and always rejects the connection. The reason may
-    // be lost when the server closes the connection.
+    // The server does not trust this certificate, and rejects the connection. The client may see
+    // only that the connection was closed, without the reason.
     let theirs = stranger.identity("service");
     let store = server.store(tls().client_certificate(theirs.certificate, theirs.key));
     match store.connect_timeout(PATIENCE).connect().await {
@@ -218,8 +218,8 @@ async fn a_server_that_requires_a_client_certificate_accepts_it() {
     }
 }
 
-/// Each option that can contain a secret gets one, in valid and in invalid settings. No error, log
-/// line or `Debug` output may contain the secret.
+/// Each option that may contain a secret contains one. The settings are valid or invalid. No error,
+/// log line or `Debug` output may contain the secret.
 #[tokio::test]
 async fn no_error_or_log_line_shows_a_secret() {
     const SECRET: &str = crate::redis::failure::PASSWORD;

@@ -1,9 +1,9 @@
-//! One of several processes that contend for a limit: `contender URL LIMIT [RESERVATION]`. The
-//! optional argument is the lifetime of reservations in milliseconds.
+//! One of several processes that share a limit: `contender URL LIMIT [RESERVATION]`. The optional
+//! argument is the lifetime of reservations in milliseconds.
 //!
-//! Once connected, it prints `ready` and the time on its clock, in seconds since 1970. It reads
-//! lines `SUBJECT CALLS`. For each line, it makes this number of concurrent calls, and prints how
-//! many were allowed. It holds permits until it ends.
+//! Once it is connected, it prints `ready` and the time on its clock, in seconds since 1970. It
+//! then reads lines `SUBJECT CALLS`. For each line, it makes this number of concurrent calls, and
+//! prints how many were allowed. It holds their permits until it ends.
 
 #![expect(clippy::print_stdout, reason = "prints its result")]
 
@@ -20,7 +20,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [url, limit, reservation @ ..] = &arguments[..] else {
         return Err("usage: contender URL LIMIT [RESERVATION]".into());
     };
-    // The time limits are long, so that a busy machine does not cause a decision without the store.
+    // The timeouts are long. With shorter ones, a decision could be made without the store on a
+    // busy machine.
     let patience = Duration::from_secs(30);
     let store = RedisStore::builder(url).local_denial(false).connection_wait(patience);
     let mut limiter = RateLimiter::builder()

@@ -21,7 +21,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [database, redis] = &arguments[..] else {
         return Err("usage: member DATABASE_URL REDIS_URL".into());
     };
-    // The time limits are long, so that a busy machine does not cause a decision without the store.
+    // The timeouts are long. With shorter ones, a decision could be made without the store on a
+    // busy machine.
     let patience = Duration::from_secs(30);
     let records = Records::connect(database).await?;
     let limiter = RateLimiter::builder()

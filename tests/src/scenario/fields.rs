@@ -2,8 +2,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// The error for a scenario file that cannot be read. It contains the position and what was
-/// expected there.
+/// The error for an invalid scenario file. It contains the position, and what was expected there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(String);
 
@@ -21,7 +20,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// A JSON object with its position in the file, which every error reports.
+/// A JSON object and its position in the file, which every error contains.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     place: String,
@@ -29,8 +28,8 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Creates a view of the object at `place`. Fields that are not in `known` are an error,
-    /// because a misspelt expectation would otherwise be ignored.
+    /// Creates a view of the object at `place`. An unknown field is an error. Otherwise a misspelt
+    /// expectation would not be checked.
     pub(super) fn of(place: &str, value: &'a Value, known: &[&str]) -> Result<Self, Malformed> {
         let object = value.as_object().ok_or_else(|| {
             Malformed::new(place, format_args!("expected an object, got {}", shown(value)))
@@ -54,7 +53,7 @@ impl<'a> Fields<'a> {
         self.object.get(field)
     }
 
-    /// Returns an error about a field that is missing, or does not contain what was expected.
+    /// Returns an error about a field that is missing or has an unexpected value.
     pub(super) fn error(&self, field: &str, expected: impl fmt::Display) -> Malformed {
         let got = self.get(field).map_or_else(|| "nothing".to_owned(), shown);
         Malformed::new(&self.place, format_args!("field {field:?}: expected {expected}, got {got}"))

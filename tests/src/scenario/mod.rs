@@ -35,9 +35,9 @@ pub use stores::Stores;
 /// A timeline, with the decisions that a store must make on it.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The name in the file.
+    /// The id of the scenario in its file.
     pub id: String,
-    /// The policies of the parts; one without a name if all steps are about one policy.
+    /// The policies of the parts of requests. If all steps are about one policy, it has no name.
     policies: Vec<NamedPolicy>,
     unit: Unit,
     steps: Vec<Step>,
@@ -46,7 +46,8 @@ pub struct Scenario {
 /// A policy, or the error for limits that the library does not support.
 type Limits = Result<Policy, ParseLimitError>;
 
-/// A policy, and the name under which its counters are kept; empty for the default namespace.
+/// A policy with its name, which is also the namespace of its counters. An empty name means the
+/// default namespace.
 #[derive(Clone, Debug)]
 struct NamedPolicy {
     name: String,
@@ -62,7 +63,7 @@ struct Step {
     expect: Expect,
 }
 
-/// A part of a request: a policy by its position, a subject and a cost.
+/// A part of a request: the index of a policy, a subject and a cost.
 #[derive(Clone, Debug)]
 struct StepPart {
     policy: usize,
@@ -73,14 +74,14 @@ struct StepPart {
 #[derive(Clone, Debug)]
 enum Operation {
     Decide(Mode),
-    /// Refunds the cost from the subject's latest decision with granted units.
+    /// Refunds the cost of the subject's latest decision that granted units.
     Refund,
     /// Resets one limit, or all limits.
     Reset(Option<String>),
     SetLimits(Limits),
 }
 
-/// The expected decision. Absent fields are not checked. Limits are found by their names.
+/// The expected decision. Absent fields are not checked. Limits are identified by their names.
 #[derive(Clone, Debug, Default)]
 struct Expect {
     allowed: Option<bool>,

@@ -64,7 +64,7 @@ fn scenario(file: &str, number: usize, value: &Value) -> Result<Scenario, Malfor
     Ok(Scenario { id: id.to_owned(), policies, unit, steps })
 }
 
-/// Returns the policies of a scenario, and the names of the limits of each.
+/// Returns the names of the limits of each policy, and the policies.
 fn policies(fields: &Fields<'_>) -> Result<(Vec<Vec<String>>, Vec<NamedPolicy>), Malformed> {
     let Some(value) = fields.get("policies") else {
         let (names, limits) = limits(fields)?;
@@ -78,7 +78,7 @@ fn policies(fields: &Fields<'_>) -> Result<(Vec<Vec<String>>, Vec<NamedPolicy>),
     let mut all = (Vec::new(), Vec::new());
     for (name, value) in map {
         let place = format!("{}, policy {name}", fields.place());
-        // The limits of a policy have the form of the field "limits".
+        // Wraps the limits of a policy, so that they have the form of the field "limits".
         let wrapped = serde_json::json!({ "limits": value });
         let (names, limits) = limits(&Fields::of(&place, &wrapped, &["limits"])?)?;
         all.0.push(names);
@@ -88,7 +88,7 @@ fn policies(fields: &Fields<'_>) -> Result<(Vec<Vec<String>>, Vec<NamedPolicy>),
 }
 
 /// Returns the names of the limits, and the policy that consists of them. A limit that the library
-/// does not support is not a fault of the file.
+/// does not support is a valid part of a file.
 fn limits(fields: &Fields<'_>) -> Result<(Vec<String>, Limits), Malformed> {
     const EXPECTED: &str = "a map of names to limits, such as {\"second\": \"10/second\"}";
     let map = fields
@@ -113,8 +113,8 @@ fn limits(fields: &Fields<'_>) -> Result<(Vec<String>, Limits), Malformed> {
     Ok((map.keys().cloned().collect(), policy))
 }
 
-/// Parses a step. `names` contains the names of the current limits of each policy, and changes with
-/// `set_limits`.
+/// Parses a step. `names` contains the names of the limits of each policy. The operation
+/// `set_limits` changes it.
 fn step(
     place: &str,
     value: &Value,
@@ -180,7 +180,7 @@ fn step(
     Ok(Step { at, parts, operation, repeat, expect })
 }
 
-/// Returns the part of a step about one policy.
+/// Returns the only part of a step, in a scenario with one policy.
 fn sole_part(fields: &Fields<'_>) -> Result<StepPart, Malformed> {
     if fields.get("parts").is_some() {
         return Err(fields.error("parts", "no such field without \"policies\""));
@@ -208,8 +208,8 @@ fn parts(fields: &Fields<'_>, policies: &[NamedPolicy]) -> Result<Vec<StepPart>,
     fields.list("parts")?.iter().zip(1..).map(part).collect()
 }
 
-/// Parses an expected decision. `names` has the names of the limits of each part. For a step with
-/// parts, the fields about limits are lists with one entry for each part.
+/// Parses an expected decision. `names` contains the names of the limits of each part. For a step
+/// with parts, each field about limits is a list with one entry for each part.
 fn expect(
     place: &str,
     value: &Value,
@@ -250,8 +250,8 @@ fn expect(
     })
 }
 
-/// Parses a list of names of limits, and sorts them in the order of the policy, because a decision
-/// reports them in that order. The error describes the expected value.
+/// Parses a list of names of limits. Sorts them in the order of the policy, because a decision
+/// reports them in that order. The error says what was expected.
 fn over(value: &Value, names: &[String]) -> Result<Vec<String>, String> {
     let named = || -> Option<Vec<String>> {
         value.as_array()?.iter().map(|name| name_in(names, name.as_str()?)).collect()
@@ -260,8 +260,8 @@ fn over(value: &Value, names: &[String]) -> Result<Vec<String>, String> {
     Ok(names.iter().filter(|name| named.contains(name)).cloned().collect())
 }
 
-/// Parses numbers for all limits or for some of them. If there is only one limit, a plain number is
-/// enough. The error is what was expected.
+/// Parses the expected numbers of all limits or of some limits. If there is only one limit, a plain
+/// number is enough. The error says what was expected.
 fn by_name(value: &Value, names: &[String]) -> Result<Vec<(String, u64)>, String> {
     let numbers = match (value, names) {
         (Value::Object(map), _) => map

@@ -25,7 +25,7 @@ pub enum Verdict {
         /// The actual value.
         got: String,
     },
-    /// The scenario needs something that is not supported, for this reason.
+    /// The scenario needs something that is not supported. The text says what.
     Cannot(String),
 }
 
@@ -41,9 +41,10 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Runs `scenario` on `store`, which must be empty and take its time from `clock`. Returns `None`
-/// if the store does not support the limits of the scenario. If the keys of the store can be read,
-/// none of them may be without an expiry.
+/// Runs `scenario` on `store`. The store must be empty, and `clock` must be its clock. Returns
+/// `None` if the store does not support the limits of the scenario.
+///
+/// If the keys of the store can be read, each of them must have an expiry.
 pub(super) async fn run(
     scenario: &Scenario,
     store: &dyn Store,
@@ -102,7 +103,7 @@ struct Run<'a> {
     keys: Option<&'a mut Bystander>,
     unit: Unit,
     policies: Vec<(Namespace, Policy)>,
-    /// The latest decision of each subject in which units were granted.
+    /// The latest decision of each subject that granted units.
     granted: HashMap<String, Decision>,
 }
 
@@ -123,7 +124,7 @@ impl Run<'_> {
                 let [part] = &*step.parts else { return Ok(()) };
                 let subject = Subject::consumer(&part.subject);
                 self.amend(part, &subject, other).await?;
-                // After a step without a decision, the usage of the subject is compared.
+                // A step without a decision, such as a refund, is checked by the usage after it.
                 let usage = StepPart { cost: 0, ..part.clone() };
                 self.decide(&[usage], Mode::Peek).await?
             }

@@ -43,7 +43,7 @@ impl Stores {
         })
     }
 
-    /// Starts a cluster of three primaries in addition, on which subjects have slots of their own.
+    /// Also starts a cluster of three primaries, on which each subject has its own slot.
     ///
     /// # Errors
     ///
@@ -56,9 +56,10 @@ impl Stores {
         Ok(self)
     }
 
-    /// Runs a scenario on each store that supports it, one after another. The readable layout
-    /// supports only fixed windows. It does not store the time of the last change, so its windows
-    /// last longer when the clock steps back.
+    /// Runs a scenario on each store that supports it, one after another.
+    ///
+    /// The readable layout supports only fixed windows. It does not store the time of the last
+    /// change. If the clock steps back, its windows therefore last longer.
     ///
     /// # Panics
     ///

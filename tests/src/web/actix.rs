@@ -25,8 +25,8 @@ impl Target for Actix {
         let stage = Arc::<Stage>::default();
         let theirs = Arc::clone(&stage);
         let app = move || {
-            // The type of an app contains its middlewares, so there are always three of them. Those
-            // without a limiter are disabled.
+            // The type of an app contains its middlewares, so every app has three. Those without a
+            // limiter are disabled.
             let limit = |index: usize| {
                 let limiter = limiters.get(index);
                 let limit = RateLimit::from(limiter.unwrap_or(&limiters[0]).clone());
@@ -47,7 +47,7 @@ impl Target for Actix {
     }
 }
 
-/// Serves the app that `factory` creates for each of two workers.
+/// Starts a server with two workers, for each of which `factory` creates an app.
 #[must_use]
 pub fn serve<F, T, B>(factory: F) -> Site
 where
@@ -107,7 +107,8 @@ struct StopOnDrop(ServerHandle);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        // The stop is requested immediately. The test does not wait until the server has stopped.
+        // The call itself requests the stop. Its future would only wait until the server has
+        // stopped.
         drop(self.0.stop(false));
     }
 }
@@ -157,7 +158,7 @@ async fn streams(stage: web::Data<Stage>, permit: Option<web::ReqData<Permit>>) 
     HttpResponse::Ok().streaming(words.map_ok(|word| web::Bytes::from_static(word.as_bytes())))
 }
 
-/// The middleware outside the limiters.
+/// The middleware around the limiters: authenticates the consumer, and reports the decision.
 async fn around(
     request: ServiceRequest,
     next: Next<impl MessageBody>,

@@ -36,7 +36,7 @@ impl Target for Axum {
     }
 }
 
-/// Serves `app` with the addresses of its clients.
+/// Serves `app`, and provides the addresses of its clients.
 #[must_use]
 pub fn serve(app: Router) -> Site {
     serve_on(app, Arc::default())
@@ -118,7 +118,7 @@ async fn streams(State(stage): State<Arc<Stage>>, permit: Option<Extension<Permi
     Body::from_stream(stage.words())
 }
 
-/// The layers outside the limiters.
+/// The layer around the limiters: authenticates the consumer, and reports the decision.
 async fn around(mut request: Request, next: Next) -> Response {
     let consumer = request.headers().get("x-consumer").and_then(|value| value.to_str().ok());
     if let Some(subject) = consumer.map(Subject::consumer) {

@@ -70,8 +70,8 @@ impl Answer {
         lines.map(|value| value.to_str().expect("visible ASCII")).collect()
     }
 
-    /// Returns the status and the fields of the Open Bank family (limit, remaining and reset): `200
-    /// 10-9-60`. A `Retry-After` follows as `, retry 60`. Missing fields are omitted.
+    /// Returns the status and the fields of the Open Bank family (limit, remaining and reset), such
+    /// as `200 10-9-60`. A `Retry-After` is appended as `, retry 60`. Missing fields are omitted.
     #[must_use]
     pub fn standing(&self) -> String {
         let fields = ["limit", "remaining", "reset"];
@@ -87,7 +87,7 @@ impl Answer {
         standing
     }
 
-    /// Returns every header line that a limiter may write, as `name: value`, sorted by name.
+    /// Returns all header lines that a limiter can write, as `name: value`, sorted by name.
     #[must_use]
     pub fn limit_lines(&self) -> Vec<String> {
         let ours = |name: &str| {

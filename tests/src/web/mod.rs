@@ -107,7 +107,7 @@ impl Site {
         self.stage.handled.load(Ordering::SeqCst)
     }
 
-    /// Lets one handler continue, either one that is waiting or the next one that waits.
+    /// Permits one handler to continue: one that is waiting, or else the next one that waits.
     pub fn cue(&self) {
         self.stage.cues.add_permits(1);
     }
@@ -180,8 +180,8 @@ pub async fn eventually<F: Future<Output = bool>>(is_so: impl Fn() -> F) {
     tokio::time::timeout(Duration::from_secs(20), asking).await.expect("it to be so in the end");
 }
 
-/// Describes a decision as text: `minute 1/3` for each limit. After a `<` follow the limits of the
-/// limiter around it.
+/// Describes a decision by its limits, each as in `minute 1/3`. The limits of the limiter around it
+/// come after a `<`.
 #[must_use]
 pub fn describe(decision: Option<&Decision>) -> String {
     let Some(decision) = decision else {

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::Site;
 
 impl Site {
-    /// Sends these bytes over a new connection, and reads until the server closes the connection.
-    /// The last request should ask the server to close it.
+    /// Sends these bytes over a new connection. Returns all that the server sends until it closes
+    /// the connection. The last request should ask the server to close it.
     ///
     /// # Panics
     ///
@@ -19,13 +19,13 @@ impl Site {
         let mut stream = TcpStream::connect(self.address).await.expect("the server listens");
         let mut answer = Vec::new();
         let (mut from, mut to) = stream.split();
-        // The client writes and reads at the same time, because a server may respond before it has
-        // read everything.
+        // The client reads while it writes, because a server may respond before it has read
+        // everything.
         let exchange = async {
             let (read, _) =
                 tokio::join!(from.read_to_end(&mut answer), to.write_all(request.as_ref()));
-            // A read error is ignored: if the connection is cut, earlier requests may still have
-            // got a response.
+            // A read error is ignored. Even if the connection is cut, earlier requests may have got
+            // responses.
             let _ = read;
         };
         timeout(Duration::from_secs(20), exchange).await.expect("the server ends the connection");
