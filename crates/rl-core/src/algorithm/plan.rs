@@ -38,7 +38,7 @@ pub(crate) struct Judgement {
 #[derive(Debug)]
 pub(crate) struct Plan {
     steps: Box<[PlanStep]>,
-    /// The limits in packed form, if they are up to six fixed windows.
+    /// The limits in packed form, if they are at most six, and all of them are fixed windows.
     windows: Option<CompiledWindows>,
     cells: usize,
     logs: usize,
@@ -85,7 +85,8 @@ impl Plan {
         }
     }
 
-    /// Returns the limits in packed form, if they are up to six fixed windows.
+    /// Returns the limits in packed form, if they are at most six, and all of them are fixed
+    /// windows.
     #[inline]
     pub(crate) const fn windows(&self) -> Option<&CompiledWindows> {
         self.windows.as_ref()

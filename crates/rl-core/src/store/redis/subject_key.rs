@@ -10,7 +10,7 @@ use crate::store::fingerprint::Fingerprint;
 
 /// The key of a subject in a namespace, for maps of this process.
 ///
-/// It is the fingerprint of the subject, so its size and cost are the same for every subject.
+/// It is the fingerprint of the subject, so all keys have the same size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubjectKey(Fingerprint);
 

@@ -5,10 +5,10 @@
 //!
 //! 1. **As last seen**: the part that had the smallest share of a limit remaining when this process
 //!    last saw its counters. A part that this process has not seen counts as unused.
-//! 2. **By rate**: of equal shares, the part with the fewest units per second. For example, the part
-//!    of an API key precedes the part of the whole fleet. Until a charge is given back, it can deny
-//!    other requests. A charge of the key can deny only requests with this key, while a charge of the
-//!    fleet can deny every request.
+//! 2. **By rate**: of equal shares, the part with the fewest units per second. For example, the
+//!    part of an API key precedes the part of the whole fleet. Until a charge is given back, it can
+//!    deny other requests. A charge of the key can deny only requests with this key, while a charge
+//!    of the fleet can deny every request.
 //!
 //! If all parts were last seen with more than half of their limits remaining, all slots are called
 //! at once.

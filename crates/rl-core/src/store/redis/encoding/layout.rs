@@ -5,11 +5,11 @@ pub enum Layout {
     /// layout.
     #[default]
     Packed,
-    /// A decimal counter for each period, whose expiry is the end of the window:
+    /// A decimal counter for each period. Its key expires when the window ends. For example,
     /// `consumer_abc123_PER_MINUTE` holds `42`.
     ///
-    /// It supports only fixed windows of the six named periods that begin with the first request.
-    /// Any other policy is a configuration failure. Consumers and addresses share names, so the id
-    /// of a consumer should not look like an address.
+    /// This layout supports only fixed windows of the six named periods that begin with the first
+    /// request. Every other policy is a configuration failure. Consumers and addresses share names,
+    /// so the id of a consumer should not look like an address.
     Readable,
 }

@@ -120,12 +120,12 @@ impl ScriptReply {
         }
     }
 
-    /// Returns the decision on a call that was granted `granted` leased units, `later_by` µs after
-    /// the reply.
+    /// Returns the decision on a call that was granted `granted` leased units. The call was made
+    /// `later_by` µs after the reply.
     ///
     /// `unspent` leased units are left, and do not count as used. The policy must consist of fixed
     /// windows that begin with the first request. The decision contains the time of the charge,
-    /// with which a refund identifies it.
+    /// because a refund identifies the charge by this time.
     #[inline(always)]
     pub(crate) fn leased_decision(
         &self,

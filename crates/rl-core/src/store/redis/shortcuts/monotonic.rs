@@ -45,8 +45,8 @@ fn micros_since_start() -> u64 {
     u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the local time until which an interval of `micros` on the server's clock certainly
-/// lasts. The interval began no earlier than `sent`.
+/// Returns a local time at which an interval on the server's clock is certainly not over. The
+/// interval lasts `micros` on that clock, and began at the local time `sent` or later.
 pub(crate) const fn safe_deadline(sent: u64, micros: u64) -> u64 {
     sent.saturating_add((micros - micros.div_ceil(DRIFT)).saturating_sub(CLOCK_ERROR))
 }

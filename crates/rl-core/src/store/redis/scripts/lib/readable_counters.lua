@@ -1,5 +1,5 @@
--- The readable layout: a decimal counter for each period, whose expiry is the end of the window.
--- Windows begin with the first charge, and the server ends them.
+-- The readable layout: a decimal counter for each period. A window begins with the first charge, and
+-- ends when the server lets the key of the counter expire.
 --
 -- KEYS     one counter for each limit
 -- ARGV[1]  packed, big-endian: the period of each limit in ms (7 bytes each)
