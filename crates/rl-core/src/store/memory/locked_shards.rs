@@ -1,4 +1,4 @@
-//! Locks the shards of several subjects, in one order.
+//! Locks the shards of several subjects, always in the same order.
 //!
 //! There is no deadlock: a thread waits only for shards that come after those that it has locked.
 //! Operations on one subject lock a single shard.

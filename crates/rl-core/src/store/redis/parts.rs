@@ -148,7 +148,7 @@ impl RedisStore {
     /// Asks the server to decide these groups in one step.
     fn call_server(&self, groups: &[KeyedGroup<'_>], mode: Mode) -> StoreFuture<GroupDecisions> {
         match groups {
-            // A group that is left alone is decided like a request of one subject.
+            // If only one group is left, it is decided like a request of one subject.
             [group] if !group.is_shadow => {
                 let request = part_request(group, mode, self.inner.clock.now());
                 let decided = self.inner.layers.denials().decide(request);
@@ -220,7 +220,7 @@ impl RedisStore {
     }
 }
 
-/// Returns the groups in each slot that the keys of the request are in.
+/// Returns a list of groups for each slot that contains keys of the request.
 #[cfg(feature = "redis-cluster")]
 fn slots_of(executor: &ScriptExecutor, groups: &[KeyedGroup<'_>]) -> Result<Vec<Slot>, StoreError> {
     let mut slots: Vec<(u16, Slot)> = Vec::new();
@@ -259,7 +259,7 @@ fn with_taken(groups: &OwnedGroups, taken: Taken, decided: GroupDecisions) -> Gr
         |(group, taken): (&KeyedGroup<'_>, Option<TakenUnits<Batcher<ScriptExecutor>>>)| {
             Some(match taken {
                 None => decided.next()?,
-                // Requests with a call to the server have its origin.
+                // A request that needed a call to the server has the origin `Store`.
                 Some(taken) if !is_denied => taken.keep().with_origin(Origin::Store),
                 Some(_) => unknown(group, at, Origin::Store),
             })
@@ -267,7 +267,7 @@ fn with_taken(groups: &OwnedGroups, taken: Taken, decided: GroupDecisions) -> Gr
     groups.iter().zip(taken).filter_map(decision).collect()
 }
 
-/// Returns the decisions of a request that the cached denial of one part denies.
+/// Returns the decisions on a request that is denied by a cached denial of one part.
 fn denied_by(groups: &[KeyedGroup<'_>], denied: usize, denial: Decision) -> GroupDecisions {
     let at = denial.at();
     let decision = |(index, group): (usize, &KeyedGroup<'_>)| {
@@ -276,7 +276,8 @@ fn denied_by(groups: &[KeyedGroup<'_>], denied: usize, denial: Decision) -> Grou
     groups.iter().enumerate().map(decision).collect()
 }
 
-/// Returns the decision on a part of a denied request whose status is unknown. It has no limits.
+/// Returns the decision on a part whose status is unknown, in a denied request. The decision has no
+/// limits.
 fn unknown(group: &KeyedGroup<'_>, at: Timestamp, origin: Origin) -> Decision {
     let mut unknown = Decision::pending(group.policy, group.cost);
     unknown.finish(0, at, true);

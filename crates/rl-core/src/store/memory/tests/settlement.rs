@@ -8,8 +8,8 @@ use crate::model::{Cost, Mode, Subject};
 use crate::policy::{LimitSet, Policy};
 use crate::store::{DecideRequest, Namespace, Part, Settlement, Store};
 
-/// Three threads charge the same units to four subjects and settle them, at half of them or at twice
-/// as many. A fourth thread finds the same units used by all subjects at any time.
+/// Three threads charge the same units to four subjects, and settle them at half or twice that
+/// number. A fourth thread checks that all subjects have always used the same number of units.
 #[test]
 fn no_subject_is_visible_settled_while_another_one_is_not() {
     const ROUNDS: usize = 3_000;

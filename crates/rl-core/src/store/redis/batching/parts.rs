@@ -10,7 +10,7 @@
 //!
 //! Requests with the same list of policies share a call. They may share subjects, such as the fleet
 //! that all requests count. The script decides them one after the other. Cancellation, failures,
-//! bounds and [pacing](super#pacing) are those of the batches of single subjects.
+//! bounds and [pacing](super#pacing) are the same as for batches of single subjects.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -130,8 +130,8 @@ impl PartsQueue {
         has_room || self.lists.iter().any(is_full)
     }
 
-    /// Takes the batches that are due: while few calls are in flight, whole lists, and otherwise only
-    /// full batches. Drops cancelled requests.
+    /// Takes the batches that are due. While few calls are in flight, these are whole lists.
+    /// Otherwise only full batches are due. Drops cancelled requests.
     fn take_due(&mut self) -> Vec<WaitingList> {
         self.is_flushing = false;
         let (mut batches, mut kept) = (Vec::new(), VecDeque::new());
@@ -273,8 +273,8 @@ async fn send(mut in_flight: InFlightParts, batch: WaitingList) {
     }
 }
 
-/// Wakes the callers of a batch. Sends the requests that the script has not decided again, each in a
-/// call of its own.
+/// Wakes the callers of a batch. If the script has not decided a request, sends it again in a call
+/// of its own.
 fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
     let replies = Arc::new(replies);
     for (request, bytes) in batch.requests.into_iter().zip(replies.ranges()) {

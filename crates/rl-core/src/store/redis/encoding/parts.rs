@@ -136,8 +136,8 @@ impl RequestEncoder {
         }
     }
 
-    /// Returns the script with a fast path for the parts, if there is one: for checks of enforced
-    /// limits without logs, as far as Lua has room for their variables.
+    /// Returns the script with a fast path for the parts. There is one only for checks of enforced
+    /// limits without logs, and only if Lua has room for their variables.
     fn fast_script_of_parts(
         &self,
         groups: &[PartGroup<'_, SubjectKey>],

@@ -167,8 +167,8 @@ pub(crate) fn is_fixed_windows(policy: &Policy) -> bool {
     limits.all(|limit| is_window(limit) && !limit.is_shadow() && !limit.counts_requests())
 }
 
-/// Returns whether checks of the policy have a fast path, because no limit is in shadow. One script
-/// call decides several subjects of such a policy.
+/// Returns whether checks of the policy have a fast path. They have one if no limit is in shadow.
+/// One script call decides several subjects of such a policy.
 pub(crate) fn has_fast_path(policy: &Policy) -> bool {
     !policy.has_shadow()
 }
@@ -192,8 +192,8 @@ pub(crate) fn max_subjects(policy: &Policy) -> usize {
     (MAX_WEIGHT_PER_CALL / weight.max(1)).clamp(1, MAX_SUBJECTS as u64) as usize
 }
 
-/// Returns the largest number of requests with parts under these policies that one script call
-/// decides.
+/// Returns the largest number of requests that one script call decides. Each request has one part
+/// under each of these policies.
 pub(crate) fn max_requests(policies: &[Policy]) -> usize {
     let limits = policies.iter().flat_map(Policy::limits);
     let weight: u64 = limits.map(|named| weight(named.limit())).sum();

@@ -1,5 +1,5 @@
--- The charge of one subject, which is settled. This file is the end of the body of the function that
--- reads a charge (see settle.lua).
+-- Reads and settles the charge of one subject. This file is the last piece of the function
+-- `read_charge`, which scripts/mod.rs puts together and settle.lua calls.
 --
 -- ARGV      shape, plan and format. The plan:
 --             7 bytes  the time of the charge

@@ -204,8 +204,8 @@ pub(super) fn readable_fast_path(limits: &[LimitKind], time: &str) -> String {
     }
 }
 
-/// Returns whether Lua has room for the variables of the fast path of parts of these shapes. The
-/// entries of logs have no fast path.
+/// Returns whether Lua has room for the variables of a fast path for parts with these shapes. Parts
+/// with logs have no fast path.
 pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
     const MAX_VARIABLES: usize = 150;
     let limits = || shapes.iter().flatten().map(|limit| AlgorithmParts::of(limit.kind));
@@ -213,7 +213,7 @@ pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
     variables + 4 * shapes.len() <= MAX_VARIABLES && !limits().any(|parts| parts.kind.is_log())
 }
 
-/// Returns the fast path of checks of parts of these shapes. It is empty if there are none.
+/// Returns the fast path for checks of parts with these shapes. It is empty if there are none.
 pub(super) fn parts_fast_path(shapes: &[ScriptShape]) -> String {
     if shapes.is_empty() { String::new() } else { with_parts(PARTS_FAST_PATH, shapes) }
 }

@@ -53,7 +53,7 @@ pub(crate) type ComposeScript = fn(&PartShapes) -> &'static Script;
 static OF_SHAPES: Composed = LazyLock::new(Mutex::default);
 static BATCHES: Composed = LazyLock::new(Mutex::default);
 
-/// Returns the script that decides requests of any parts.
+/// Returns the script that decides requests with parts of all shapes.
 pub(crate) fn of_any_parts(layout: Layout) -> &'static Script {
     match layout {
         Layout::Packed => &ANY_PARTS,
@@ -94,8 +94,8 @@ fn batch(shapes: &[ScriptShape]) -> Script {
     Script::new(&name, |source| [source.time, HEAD, &code].join("\n"))
 }
 
-/// The scripts for parts of certain shapes that a store has used. Their number is bounded, because
-/// a server keeps every script. Further requests are decided by the script for any parts.
+/// The scripts that a store uses for parts with certain shapes. Their number is bounded, because a
+/// server keeps every script. Requests with other shapes are decided by the script for all shapes.
 #[derive(Debug)]
 pub(crate) struct PartScripts {
     most: usize,
@@ -104,7 +104,8 @@ pub(crate) struct PartScripts {
 }
 
 impl PartScripts {
-    /// Creates the scripts that `compose` makes for at most `most` lists of shapes.
+    /// Creates an empty set of scripts for at most `most` lists of shapes. `compose` creates each
+    /// script when it is first needed.
     pub(crate) fn new(most: usize, compose: ComposeScript) -> Self {
         Self { most, compose, scripts: RwLock::default() }
     }

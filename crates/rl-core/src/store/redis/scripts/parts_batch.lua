@@ -1,5 +1,5 @@
--- The checks of several requests of several parts, one after the other, whose states are stored in
--- the shapes of their policies. All requests have the same list of policies. They may share subjects,
+-- Decides checks of several parts, one request after the other, if the states are stored in the
+-- shapes of their policies. All requests have the same list of policies. They may share subjects,
 -- and their costs may differ.
 --
 -- This is a template (see parts_shape.lua). PARTS stands for the number of parts of a request.

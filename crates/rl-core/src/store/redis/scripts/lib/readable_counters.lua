@@ -1,5 +1,5 @@
--- The readable layout: a decimal counter for each period. A window begins with the first charge, and
--- ends when the server lets the key of the counter expire.
+-- The readable layout: a decimal counter for each period. A window begins with the first charge. It
+-- ends when the key of the counter expires on the server.
 --
 -- KEYS     one counter for each limit
 -- ARGV[1]  packed, big-endian: the period of each limit in ms (7 bytes each)

@@ -77,8 +77,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         Some(TakenUnits { leases: self.clone(), subject, decision, since, is_kept: false })
     }
 
-    /// Leases units, and takes those that the part needs. Returns `None` if the server has to decide
-    /// the part together with the others: if it has too few units, or if it fails.
+    /// Leases units, and takes those that the part needs. Returns `None` if the server has to
+    /// decide the part together with the others: if it has too few units, or if the call fails.
     pub(crate) async fn take_after_refill(
         &self,
         request: OwnedPartRequest,
