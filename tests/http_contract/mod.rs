@@ -1,8 +1,8 @@
 //! The behaviour of a limiter as clients observe it, tested with both adapters on real servers.
 //!
-//! Each contract is a function that is generic over [`Target`](rl_tests::web::Target). At the end
-//! of this file, each becomes a test with axum and a test with actix-web. [`on_axum`] and
-//! [`on_actix`] contain tests of the ways in which each framework installs a limiter.
+//! Each contract is a function that is generic over [`Target`](rl_tests::web::Target). The list at
+//! the end of this file makes each of them a test with axum and a test with actix-web. [`on_axum`]
+//! and [`on_actix`] test the ways in which each framework installs a limiter.
 
 mod addresses;
 mod callers;

@@ -45,8 +45,8 @@ async fn as_consumer(site: &rl_tests::web::Site, path: &str, id: &str) -> Answer
     site.get(path).header("x-consumer", id).fetch().await
 }
 
-/// Fault: of two nested limiters, the outer one was charged although the inner one denied. So one
-/// abusive key used up the units of all keys.
+/// Fault: of two nested limiters, the outer one was charged although the inner one denied. In this
+/// way, one abusive key used up the units of all keys.
 pub(super) async fn a_denied_key_does_not_use_up_the_limit_of_the_fleet<T: Target>() {
     let fleet = rule("fleet", &["100/hour"]);
     let limiter = limiter(&new_year(), vec![fleet, per_consumer("consumers", &["1/hour"])]);
@@ -151,7 +151,8 @@ pub(super) async fn rules_match_by_method_path_and_header<T: Target>() {
     let limiter = limiter(&clock, counted.into());
     let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
     assert_eq!(site.get("/users/7").fetch().await.limit_lines(), [""; 0]);
-    // actix-web decodes the path before it looks for the route; both count such a request.
+    // The path is encoded. actix-web decodes it before it looks for the route. The request counts
+    // with both adapters.
     site.get("/%75sers/8").fetch().await;
     site.post("/").header("x-beta", "1").fetch().await;
     site.get("/").header("host", "localhost:80").fetch().await;
@@ -316,8 +317,8 @@ pub(super) async fn a_responder_gets_the_name_of_the_rule_that_denies<T: Target>
     assert_eq!(as_consumer(&site, "/", "a").await.body, r#"Some("fleet") Some("global")"#);
 }
 
-/// Fault: the tokens of a response were also charged to the rule that counts requests, and blocked
-/// the key.
+/// Fault: the tokens of a response were also charged to the rule that counts requests, so that rule
+/// blocked the key.
 pub(super) async fn a_final_cost_does_not_change_rules_with_a_cost_of_their_own<T: Target>() {
     let rules = || {
         let requests = per_consumer("requests", &["20/hour"]).cost(1);
@@ -338,7 +339,7 @@ pub(super) async fn a_final_cost_does_not_change_rules_with_a_cost_of_their_own<
     assert_eq!(used(&limiter, "requests", &alice).await, 1);
 }
 
-/// Returns the limits of consumers after a look-up.
+/// A source that returns the limits of consumers only after a look-up.
 struct Directory;
 
 impl PolicySource for Directory {
@@ -376,7 +377,7 @@ pub(super) async fn a_rule_gets_its_limits_from_a_source<T: Target>() {
     let checked = limiter.check_rule("consumers", &Subject::consumer("alice"), 2).await;
     assert!(checked.is_allowed());
 
-    // The place of a stream is freed, although the limits were looked up.
+    // Bob has one permit. It is free after each request, although his limits come from a look-up.
     for _ in 0..2 {
         assert_eq!(as_consumer(&site, "/", "bob").await.status, 200);
         let bob = Subject::consumer("bob");
@@ -385,7 +386,8 @@ pub(super) async fn a_rule_gets_its_limits_from_a_source<T: Target>() {
     // A consumer without limits is counted under the other rules only.
     assert_eq!(as_consumer(&site, "/", "carol").await.status, 200);
     assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 5);
-    // By default a request is allowed if its limits are not found. It is charged under no rule.
+    // The limits of this consumer cannot be looked up. By default its request is allowed, and
+    // charged under no rule.
     assert_eq!(as_consumer(&site, "/", "down").await.status, 200);
     assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 5);
     let strict = RateLimiter::builder().rules(rules()).on_store_failure(OnFailure::Reject);

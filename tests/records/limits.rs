@@ -93,7 +93,7 @@ async fn without_a_record_the_defaults_apply_and_zero_means_what_is_configured()
     .await;
 }
 
-/// A record with a limit of 0 and one with a limit of 10 are created and deleted.
+/// Creates and deletes a record with a limit of 0, and one with a limit of 10.
 #[tokio::test]
 async fn a_record_of_zero_blocks_alone_and_adds_nothing_to_others() {
     on_every_database(async |database: Database| {
@@ -197,7 +197,7 @@ async fn an_application_that_a_resource_does_not_list_has_no_limit() {
     .await;
 }
 
-/// A request of a consumer on a route.
+/// A request that a consumer makes to a route.
 struct Request {
     consumer: Subject,
     route: &'static str,
@@ -235,8 +235,8 @@ impl RequestInfo for Request {
     }
 }
 
-/// Fault: the digest of a combined subject was mistaken for an id that is too long to have records.
-/// So consumers that were counted by route had no limit.
+/// Fault: a combined subject has a digest as its id, like a subject whose id is too long for
+/// records. The two were confused, so consumers that were counted by route had no limit.
 #[tokio::test]
 async fn a_consumer_counted_by_route_has_the_records_of_the_consumer() {
     let records = Database::memory().connect().await;
@@ -261,7 +261,8 @@ async fn a_consumer_counted_by_route_has_the_records_of_the_consumer() {
     assert_eq!(is_allowed(&unlimited, "/a").await, [true; 2], "no record has an id of this length");
 }
 
-/// No record can contain a digest. Without the error, such a consumer would have no limit.
+/// No record can contain a digest. Without an error, a consumer that is known only by a digest
+/// would have no limit.
 #[tokio::test]
 async fn a_consumer_known_only_by_a_digest_is_a_configuration_error() {
     let records = Database::memory().connect().await;
@@ -299,7 +300,7 @@ async fn records_are_the_limits_of_a_rule_in_code_and_in_a_file() {
         let usage = limiter.usage_of_rule("consumers", &consumer).await.unwrap();
         let hour = usage.limits().find(|limit| limit.name() == "hour").unwrap();
         assert_eq!((hour.used(), hour.max()), (2, 2));
-        // A consumer without records has the limits of the source's defaults: none.
+        // A consumer without records has the default limits of the source. Here there are none.
         let other = limiter.check_rule("consumers", &Subject::consumer("other"), 1).await;
         assert!(other.is_allowed());
     }

@@ -1,4 +1,4 @@
-//! Requests of three parts in eight processes, which are killed and whose connections are cut.
+//! Requests of three parts from eight processes. Processes are killed, and connections are cut.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,7 +11,7 @@ use rl_tests::{Bystander, RedisServer};
 
 const PROCESSES: usize = 8;
 
-/// The numbers of `part-worker`.
+/// The numbers that `part-worker` uses.
 const REQUESTS: u64 = 16;
 const KEYS: usize = 4;
 const CUSTOMERS: usize = 2;
@@ -19,7 +19,8 @@ const CUSTOMERS: usize = 2;
 /// The limits of each key, of each customer and of the fleet.
 const LIMITS: [(u64, &str); 3] = [(3_000, "3000/day"), (4_500, "4500/day"), (8_000, "8000/day")];
 
-/// The number of decisions after which the processes end. They use up the limit of the fleet.
+/// The number of decisions after which the processes end. It suffices to use up the limit of the
+/// fleet.
 const DECISIONS: u64 = 24_000;
 
 /// The numbers of decisions between two kills, and between two cuts of all connections.
@@ -79,7 +80,7 @@ impl Reports {
     }
 }
 
-/// Runs the processes, kills one after the other, and cuts all connections again and again.
+/// Runs the processes. Repeatedly kills one of them, and cuts all connections.
 async fn run(server: &RedisServer, lease: u32) -> Reports {
     let (sender, results): (_, Receiver<Vec<u64>>) = channel();
     let start = || Worker::start(server, lease, &sender);
@@ -125,9 +126,9 @@ async fn used(server: &RedisServer) -> [Vec<u64>; 3] {
     used
 }
 
-/// Checks what holds with and without leases: no part has allowed more than its limit, and each
-/// allowed request is charged to all its parts. Returns the units that were charged for requests that
-/// no process has reported as allowed: at most `bound`.
+/// Asserts what must hold with and without leases. No part is charged above its limit, and each
+/// allowed request is charged to all its parts. At most `bound` units are charged for requests that
+/// no process has reported as allowed.
 fn audit(reports: &Reports, used: &[Vec<u64>; 3], bound: u64) {
     let [keys, customers, fleet] = used;
     for (units, limit) in [(keys, LIMITS[0].0), (customers, LIMITS[1].0), (fleet, LIMITS[2].0)] {
@@ -152,7 +153,8 @@ fn audit(reports: &Reports, used: &[Vec<u64>; 3], bound: u64) {
     );
 }
 
-/// The requests in flight at a kill or a cut may have been charged.
+/// Returns the maximum number of requests that may have been charged without a report: those in
+/// flight at a kill or a cut.
 fn in_flight(reports: &Reports) -> u64 {
     REQUESTS * (reports.kills + reports.cuts * PROCESSES as u64)
 }
@@ -168,8 +170,8 @@ async fn killed_processes_and_cut_connections_never_charge_one_part_without_the_
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
 
-/// A killed process loses its leases, and a cut connection the lease whose reply was on its way.
-/// They stay charged until their windows end.
+/// A killed process loses its leases. A cut connection loses the leases whose replies were on their
+/// way. Lost leases stay charged until their windows end.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_processes_lose_at_most_their_leases_and_grant_no_unit_twice() {
     const LEASE: u32 = 20;

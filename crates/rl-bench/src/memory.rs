@@ -1,5 +1,5 @@
-//! Decisions in this process: our limiter for six periods, compared with others for one period and
-//! for six.
+//! Decisions in this process. Our limiter with six periods is compared with other limiters, which
+//! have one or six periods.
 
 mod algorithms;
 mod block;

@@ -8,8 +8,8 @@ use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, six_limits, store_of, used};
 
-/// Returns how often each command was called since `before`. The `INFO` of the bystander is not
-/// counted.
+/// Returns how often each command was called since `before`, except for the `INFO` of the
+/// bystander.
 async fn commands_since(
     operator: &mut Bystander,
     before: &BTreeMap<String, u64>,
@@ -29,8 +29,8 @@ fn commands(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
     counts.map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
 
-/// Ten thousand decisions on all six periods take ten thousand calls of `EVALSHA`, and each call
-/// runs three commands. Nothing else is sent, not even a `PING`.
+/// Each decision on all six periods takes one call of `EVALSHA`, which runs three commands. Nothing
+/// else is sent, not even a `PING`.
 #[tokio::test]
 async fn a_decision_is_one_script_call_of_three_commands() {
     const DECISIONS: u64 = 5_000;
@@ -136,8 +136,8 @@ async fn usage_and_peeks_write_nothing() {
     }
 }
 
-/// Lua limits the number of variables in a function. Policies that need more are decided by the
-/// script for any policy.
+/// Lua limits the number of variables in a function. A policy that needs more variables is decided
+/// by the script for all policies.
 #[tokio::test]
 async fn the_longest_policies_are_decided_and_their_scripts_can_be_loaded() {
     let server = RedisServer::start();
@@ -162,7 +162,7 @@ async fn the_longest_policies_are_decided_and_their_scripts_can_be_loaded() {
         let subjects = [1, 2].map(|n| Subject::user(&format!("user-{number}-{n}")));
         let mut allowed = 0;
         for _ in 0..4 {
-            // Both are in flight at the same time.
+            // The two requests are in flight together, so they may share a call.
             let (one, two) = (check(&limiter, &subjects[0]), check(&limiter, &subjects[1]));
             for decision in <[_; 2]>::from(tokio::join!(one, two)) {
                 assert_eq!(decision.origin(), Origin::Store, "policy {number}");
@@ -173,7 +173,7 @@ async fn the_longest_policies_are_decided_and_their_scripts_can_be_loaded() {
     }
 }
 
-/// A store needs no other script for requests of parts, alone and in batches.
+/// The scripts that the store lists are enough for requests of parts, alone and in batches.
 #[tokio::test]
 async fn listed_scripts_decide_requests_of_parts_without_loading_others() {
     let server = RedisServer::start();
@@ -189,7 +189,7 @@ async fn listed_scripts_decide_requests_of_parts_without_loading_others() {
     }
     let store = store_of(&server, Layout::Packed).await;
     let limiter = limiter(&store, &[Limit::per_hour(1)]);
-    // The connection loads the scripts that are not composed for a shape.
+    // The first call loads the scripts that do not depend on the policy.
     check(&limiter, &Subject::user("first")).await;
     let loaded = server.calls("script|load").await;
     let fleet = limiter.namespace().rule("fleet").unwrap();
@@ -210,8 +210,8 @@ async fn listed_scripts_decide_requests_of_parts_without_loading_others() {
     assert_eq!(server.calls("script|load").await, loaded, "another script was loaded");
 }
 
-/// If a server has lost its scripts after a restart, a fail-over or a `SCRIPT FLUSH`, they are
-/// loaded again. No call fails, and none is counted twice.
+/// A server may lose its scripts through a restart, a fail-over or `SCRIPT FLUSH`. They are loaded
+/// again. No call fails, and none is counted twice.
 #[tokio::test]
 async fn no_call_and_no_count_is_lost_when_scripts_are_flushed_under_load() {
     const CALLERS: usize = 8;

@@ -1,9 +1,10 @@
 //! One of several processes whose requests have three parts: `part-worker URL KEY CUSTOMER FLEET
-//! [LEASE]`. The arguments are the limits of each part, and the units of a lease.
+//! [LEASE]`. `KEY`, `CUSTOMER` and `FLEET` are the limits of the parts, and `LEASE` is the number
+//! of units in a lease.
 //!
 //! It makes rounds of concurrent requests until its input is closed. After each round, it prints
-//! how many requests were decided, and how many were allowed for each key and each customer. At its
-//! end it returns its leases.
+//! how many requests were decided, and how many were allowed for each key and each customer. Before
+//! it ends, it returns its leases.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
@@ -15,7 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-/// The number of concurrent requests. `tests/redis/parts.rs` repeats it, and the numbers below.
+/// The number of concurrent requests. `tests/redis/parts.rs` contains the same three numbers.
 const REQUESTS: usize = 16;
 const KEYS: usize = 4;
 const CUSTOMERS: usize = 2;

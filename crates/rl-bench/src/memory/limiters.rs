@@ -16,11 +16,11 @@ use crate::workload::USED_UP;
 /// A limit that no measurement uses up.
 pub(super) const ENDLESS: u32 = 1_000_000_000;
 
-/// The number of requests that hold a permit at the same time, each of a different subject.
+/// The number of requests that hold a permit at the same time. Each is from a different subject.
 pub(super) const SERVED_AT_ONCE: usize = 64;
 
-/// The keys of a measurement. A key is a number. Some limiters count by the name with this number,
-/// and others by the subject.
+/// The keys of a measurement. A key is an index: some limiters use the name at this index, and
+/// others the subject.
 pub(super) struct Keys {
     pub(super) subjects: Vec<Subject>,
     pub(super) names: Vec<String>,
@@ -43,8 +43,8 @@ impl Keys {
 pub(super) trait Limiter: Sync {
     fn allows(&self, keys: &Keys, key: u32) -> bool;
 
-    /// Returns how many of `visits` are allowed. There is one dynamic call for a whole block, so
-    /// the calls within the block are direct.
+    /// Returns how many of `visits` are allowed. One dynamic call decides a whole block, so the
+    /// calls inside it are direct.
     fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
         visits.iter().filter(|key| self.allows(keys, **key)).count()
     }
@@ -73,8 +73,8 @@ impl Ours {
         Self::under(&Policy::new([Limit::new(max.into(), Period::MONTH)?])?, subjects)
     }
 
-    /// Creates a limiter with any policy. Its capacity is twice `subjects`, because shards fill
-    /// unevenly.
+    /// Creates a limiter with this policy. Its capacity is twice `subjects`, because some shards
+    /// fill earlier than others.
     pub(super) fn under(policy: &Policy, subjects: usize) -> Result<Self, Box<dyn Error>> {
         Self::with_room(policy, 2 * subjects)
     }
@@ -88,7 +88,7 @@ impl Ours {
 }
 
 impl Ours {
-    /// Returns whether a request of a subject that is not among the keys is allowed.
+    /// Makes a request for a subject that is not among the keys. Returns whether it is allowed.
     pub(super) fn allows_subject(&self, subject: &Subject) -> bool {
         match &self.0.check(subject, 1) {
             MaybeReady::Ready(Some(decision)) => decision.is_allowed(),
@@ -106,8 +106,8 @@ impl Limiter for Ours {
     }
 }
 
-/// The limit of subjects whose visits must be denied. It is two, because throttlecrab allows
-/// everything with a burst of one.
+/// The limit of subjects whose visits must be denied. It is not 1, because throttlecrab allows all
+/// requests with a burst of 1.
 pub(super) const SCARCE: u32 = 2;
 
 /// Two limiters of the same kind: one with an endless limit, and one with a scarce limit.
@@ -142,7 +142,7 @@ pub(super) struct OursWithPermits {
 
 impl OursWithPermits {
     pub(super) fn by(ours: Ours) -> Result<Self, Box<dyn Error>> {
-        // Yielding lets all tasks run before the measurement continues.
+        // At a yield, the runtime runs all other tasks before the measurement continues.
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build()?;
         Ok(Self { limiter: ours.0, runtime })
@@ -178,7 +178,7 @@ impl Limiter for OursWithPermits {
     }
 }
 
-/// One or more limiters of governor, which are called one after the other until one denies.
+/// One or more limiters of governor. They are called one after the other until one of them denies.
 pub(super) struct Governors(Vec<DefaultKeyedRateLimiter<String>>);
 
 impl Governors {
@@ -194,7 +194,7 @@ impl Governors {
     }
 }
 
-/// Returns a quota with a burst of `max` units, and `max` units in each period.
+/// Returns a quota of `max` units in each period, with a burst of `max` units.
 pub(super) fn quota(max: u32, period: Period) -> Quota {
     let max = NonZeroU32::new(max).expect("limits here are above 0");
     // governor accepts no replenishment interval below one nanosecond.

@@ -20,7 +20,7 @@ struct Parts {
     fleet: (Namespace, Policy),
     addresses: Vec<Subject>,
     all: Subject,
-    /// Whether a request has only the part of its key.
+    /// Whether a request has only one part, the key.
     is_key_only: bool,
 }
 
@@ -63,8 +63,8 @@ impl Limiter for Parts {
     }
 }
 
-/// Compares three parts, of which the first has six limits, with one part of six limits. Compares a
-/// list of one part with a subject.
+/// Makes two comparisons: three parts, of which the first has six limits, with one part of six
+/// limits; and a list of one part with a plain subject.
 pub(super) fn measure(keys: &Keys, goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let (three, one, plain) = (Parts::new(false)?, Parts::new(true)?, endless(100 * FEW)?);
     let visits: Vec<u32> = (0..).take(FEW).cycle().take(WARM_BLOCK).collect();

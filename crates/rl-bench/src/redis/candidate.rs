@@ -1,7 +1,8 @@
-//! The candidates of the comparison: ways to decide with Redis, and plain commands as lower bounds.
+//! The candidates of the comparison: ways to decide with Redis, and plain commands, which are lower
+//! bounds.
 //!
-//! Each candidate uses redis-rs with one multiplexed connection, and has a database of its own.
-//! Keys and subjects are created before the measurement.
+//! Each candidate uses redis-rs with one multiplexed connection, and has its own database. Keys and
+//! subjects are created before the measurement.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +44,7 @@ enum Kind {
     OtherLimiter(OtherLimiter),
 }
 
-/// A command that differs between subjects only in its keys.
+/// A command and its keys for each subject.
 struct Command {
     connection: MultiplexedConnection,
     head: Vec<String>,
@@ -76,7 +77,7 @@ impl Candidate {
         Ok(Self::command("INCR", &["incr"], command))
     }
 
-    /// Creates the candidate `PING`, which is only a round trip.
+    /// Creates the candidate `PING`, a bare round trip.
     pub(super) async fn ping(server: &Server) -> Result<Self, Box<dyn Error>> {
         let connection = server.connect(0).await?;
         let keys = vec![Vec::new(); SUBJECTS];
@@ -95,7 +96,7 @@ impl Candidate {
         Self { name, commands, kind: Kind::Command(command), order: Vec::new() }
     }
 
-    /// Creates a candidate that decides one limit with the script for its algorithm alone.
+    /// Creates a candidate with one limit, decided by the script that is written for its algorithm.
     pub(super) async fn dedicated(
         server: &Server,
         database: usize,
@@ -124,8 +125,8 @@ impl Candidate {
         Ok(Self::command("EVALSHA return 1", EVALSHA, command))
     }
 
-    /// Creates the usual script, with a key for each of six periods and a limit of `max` units in
-    /// each.
+    /// Creates a candidate with the usual script for six periods: a key for each of them, and a
+    /// limit of `max` units in each.
     pub(super) async fn six_keys(
         server: &Server,
         database: usize,
@@ -134,15 +135,15 @@ impl Candidate {
         Self::key_per_limit(server, database, max, &Period::NAMED.map(Period::as_millis)).await
     }
 
-    /// Creates the usual script for six periods, which in this form also returns the server's time
-    /// in µs.
+    /// Creates a candidate with the usual script for six periods, in a form that also returns the
+    /// server's time in µs.
     pub(super) async fn six_keys_timed(
         server: &Server,
         database: usize,
         max: u32,
     ) -> Result<Self, Box<dyn Error>> {
         let periods = Period::NAMED.map(Period::as_millis);
-        // Without the time, a client does not know when the windows end.
+        // A client needs the time to know when the windows end.
         let time =
             "local time = redis.call('TIME')\nreply[#reply + 1] = time[1] * 1000000 + time[2]";
         let text = SIX_KEYS.replace("return reply", &format!("{time}\nreturn reply"));
@@ -150,7 +151,7 @@ impl Candidate {
         Ok(Self { name: "six-key script with the time", ..script })
     }
 
-    /// Creates the usual script for any periods, in ms.
+    /// Creates a candidate with the usual script for these periods, in ms.
     pub(super) async fn key_per_limit(
         server: &Server,
         database: usize,
@@ -160,7 +161,7 @@ impl Candidate {
         Self::script_of_keys(server, database, SIX_KEYS, max, periods).await
     }
 
-    /// Creates a script with a key for each period, in ms.
+    /// Creates a candidate with this script, which has a key for each period. Periods are in ms.
     async fn script_of_keys(
         server: &Server,
         database: usize,
@@ -175,7 +176,7 @@ impl Candidate {
         Ok(Self::command("six-key script", EVALSHA, command))
     }
 
-    /// Creates a candidate of our store for six periods, called without a limiter.
+    /// Creates a candidate that calls our store directly, with limits for six periods.
     pub(super) async fn store(
         server: &Server,
         database: usize,
@@ -190,7 +191,7 @@ impl Candidate {
         Self::policy(server, database, layout, name, policy).await
     }
 
-    /// Creates a candidate of our store with any policy, called without a limiter.
+    /// Creates a candidate that calls our store directly, with this policy.
     pub(super) async fn policy(
         server: &Server,
         database: usize,
@@ -213,7 +214,7 @@ impl Candidate {
         Self { name, commands: EVALSHA, kind: Kind::Parts(call), order: Vec::new() }
     }
 
-    /// Makes each allowed request release its permit, for concurrency limits.
+    /// Makes each allowed request release its permit immediately. Used for concurrency limits.
     pub(super) fn releasing_permits(mut self) -> Self {
         match &mut self.kind {
             Kind::Store(stored) => stored.frees = true,
@@ -236,7 +237,7 @@ impl Candidate {
         Self { order, ..self }
     }
 
-    /// Creates a candidate of our limiter, which is called as an application calls it.
+    /// Creates a candidate that calls our limiter, as applications do.
     pub(super) async fn limiter(
         server: &Server,
         database: usize,
@@ -255,7 +256,7 @@ impl Candidate {
         Ok(Self { name, commands: EVALSHA, kind, order: Vec::new() })
     }
 
-    /// Returns whether a request of the subject is allowed.
+    /// Makes a request for the subject. Returns whether it is allowed.
     pub(super) async fn allows(&self, subject: usize) -> bool {
         let subject = self.order.get(subject).map_or(subject, |number| *number as usize);
         match &self.kind {
@@ -277,7 +278,7 @@ impl StoreCall {
         let (mode, cost) = (Mode::Check, Cost::ONE);
         let parts = [Part::new(subject, policy, cost)];
         let request = DecideRequest::new(namespace, &parts, mode);
-        // A result that is ready is read in place, because awaiting it would move it four times.
+        // A result that is ready is used where it is. Awaiting it would move it four times.
         let mut answer = store.decide(request);
         if let MaybeReady::Boxed(later) = &mut answer {
             answer = MaybeReady::ready(later.await);

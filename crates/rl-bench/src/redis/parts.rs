@@ -22,8 +22,8 @@ const ALONE: Load = Load::on_all(1, 1_500);
 const SOME: Load = Load::on_all(64, 12_000);
 const MANY: Load = Load::on_all(256, 16_000);
 
-/// The indices of candidates: a key with six limits, the key and the fleet in one request, both in two
-/// requests, and three parts in one request.
+/// The indices of the candidates. In this order: a key with six limits, the key and the fleet in
+/// one request, the key and the fleet in two requests, and three parts in one request.
 const KEY: usize = 0;
 const FLEET: usize = 1;
 const NESTED: usize = 2;
@@ -96,7 +96,8 @@ pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Er
     ])
 }
 
-/// Compares two candidates over the rounds. Returns how much more theirs takes than ours.
+/// Compares two candidates over the rounds. Returns the quantity `of` for theirs as a multiple of
+/// that for ours.
 fn ratio(rounds: &[Round], ours: usize, theirs: usize, of: fn(&Block) -> f64) -> Estimate {
     let sum = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
     let ratios = rounds.iter().map(|round| sum(&round[theirs]) / sum(&round[ours]));

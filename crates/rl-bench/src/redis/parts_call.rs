@@ -10,14 +10,14 @@ pub(super) struct PartsCall {
     key: Policy,
     address: Option<Policy>,
     fleet: Policy,
-    /// Whether each part is decided by a request of its own, as nested limiters do.
+    /// Whether each part is decided by its own request, as with nested limiters.
     is_nested: bool,
     subjects: Vec<Subject>,
     global: Subject,
 }
 
 impl PartsCall {
-    /// Creates requests of a key and the fleet.
+    /// Creates calls that decide a key and the fleet.
     pub(super) fn new(store: RedisStore, key: Policy, fleet: Policy) -> Self {
         let rule = |name| Namespace::default().rule(name).expect("a valid name");
         Self {
@@ -32,17 +32,17 @@ impl PartsCall {
         }
     }
 
-    /// Adds the address of each key.
+    /// Adds a third part, the address of the key.
     pub(super) fn with_address(self, policy: Policy) -> Self {
         Self { address: Some(policy), ..self }
     }
 
-    /// Decides each part by a request of its own.
+    /// Makes each part a request of its own, as with nested limiters.
     pub(super) fn nested(self) -> Self {
         Self { is_nested: true, ..self }
     }
 
-    /// Returns whether a request of this key is allowed.
+    /// Makes a request for this key. Returns whether it is allowed.
     pub(super) async fn allows(&self, key: usize) -> bool {
         let [of_keys, of_addresses, of_fleet] = &self.namespaces;
         let (subject, one) = (&self.subjects[key], Cost::ONE);
