@@ -51,8 +51,8 @@ fn lock_order(places: impl Iterator<Item = usize>) -> SmallVec<[usize; 8]> {
     places
 }
 
-/// Checks concurrent requests in every order of their steps. Loom aborts a test in which threads wait
-/// for each other.
+/// Checks concurrent requests in every order of their steps. Loom aborts a test in which threads
+/// wait for each other.
 #[cfg(test)]
 mod every_order {
     use loom::sync::{Arc, Mutex};
@@ -63,8 +63,8 @@ mod every_order {
     /// The shards of each request, as its parts name them.
     const REQUESTS: [&[usize]; 2] = [&[0, 1, 2], &[2, 1, 0, 1]];
 
-    /// Two requests charge one unit to each of their shards, and a third one reads two of the shards
-    /// meanwhile.
+    /// Two requests charge one unit to each of their shards, and a third one reads two of the
+    /// shards meanwhile.
     #[test]
     fn requests_that_lock_in_ascending_order_never_wait_for_each_other() {
         let order = |places: &[usize]| lock_order(places.iter().copied());

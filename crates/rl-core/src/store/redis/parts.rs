@@ -158,7 +158,8 @@ impl RedisStore {
         }
     }
 
-    /// Looks up cached denials of the groups without leased units. Returns a stamp for each of them.
+    /// Looks up cached denials of the groups without leased units. Returns a stamp for each of
+    /// them.
     ///
     /// # Errors
     ///

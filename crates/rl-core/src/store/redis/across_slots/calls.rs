@@ -42,15 +42,15 @@ pub(crate) trait SlotCalls: Clone + Send + Sync + 'static {
 
 /// Calls slots through the layers of the store.
 ///
-/// A group that is alone in its slot is decided by the layers like a request of one part: with leased
-/// units, by a cached denial, or in a batch. Several groups take a script call of their own.
+/// A group that is alone in its slot is decided by the layers like a request of one part: with
+/// leased units, by a cached denial, or in a batch. Several groups take a script call of their own.
 #[derive(Clone)]
 pub(crate) struct LayerCalls {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
     executor: ScriptExecutor,
     clock: Arc<MonotonicClock>,
-    /// The longest time that a call may take. The calls outlive the deadline of the request, so they
-    /// need a bound of their own.
+    /// The longest time that a call may take. The calls outlive the deadline of the request, so
+    /// they need a bound of their own.
     response_timeout: Duration,
 }
 

@@ -135,8 +135,8 @@ impl<C: SlotCalls> GiveBack<C> {
         self.calls.amend(Amendment { subject, operation }).map(|reply| reply.map(drop))
     }
 
-    /// Records the result of the first attempt. Starts a task that repeats the refund if nothing was
-    /// executed.
+    /// Records the result of the first attempt. Starts a task that repeats the refund if nothing
+    /// was executed.
     fn conclude(&self, owed: Owed, result: Result<(), StoreError>) {
         let Err(error) = result else { return self.succeeded() };
         if !error.has_executed_nothing() || self.shared.retries.available_permits() == 0 {

@@ -72,7 +72,8 @@ impl OwnedGroups {
 }
 
 impl RequestEncoder {
-    /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all keys.
+    /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all
+    /// keys.
     ///
     /// # Errors
     ///

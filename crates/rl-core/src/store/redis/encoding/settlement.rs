@@ -16,7 +16,8 @@ struct EncodedSettlement {
 }
 
 impl RequestEncoder {
-    /// Creates the command that settles these charges. On a cluster, creates a command for each slot.
+    /// Creates the command that settles these charges. On a cluster, creates a command for each
+    /// slot.
     pub(crate) fn settle(
         &self,
         settlements: &[Settlement<'_>],

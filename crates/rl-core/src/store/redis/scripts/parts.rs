@@ -86,7 +86,8 @@ fn packed(shapes: &[ScriptShape]) -> Script {
     })
 }
 
-/// Creates the script of the packed layout that decides several requests with parts of these shapes.
+/// Creates the script of the packed layout that decides several requests with parts of these
+/// shapes.
 fn batch(shapes: &[ScriptShape]) -> Script {
     let code = composer::parts_batch(shapes);
     let name =

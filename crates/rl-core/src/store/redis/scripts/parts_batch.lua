@@ -15,8 +15,8 @@
 --                      its own
 --             the state of each part as it would be stored
 local found = redis.pcall('MGET', unpack(KEYS))
--- values: the states that were read, with the charges of the requests so far. lifetimes: the times in
--- ms for which they are needed. is_changed: whether they must be stored.
+-- values: the states that were read, with the charges of the requests so far. lifetimes: the times
+-- in ms for which they are needed. is_changed: whether they must be stored.
 local values, lifetimes, is_changed, replies, next_part = {}, {}, {}, { '' }, 1
 --@ parts
 local size_pPART, <<constants>> = struct.unpack('>I2<<I7 constants>>', ARGV[3 * PART], 17)
@@ -29,7 +29,8 @@ for n = 1, #ARGV[1] / (9 * PARTS) do
   do
     local stored = values[key_pPART]
     if not stored then
-      -- MGET returns nothing for a key that is not a string, or if the user has no permission for it.
+      -- MGET returns nothing for a key that is not a string, or if the user has no permission for
+      -- it.
       stored = found[key_pPART] or redis.pcall('GET', KEYS[key_pPART])
         or ARGV[3 * PART - 1] .. string.rep('\0', size_pPART - #ARGV[3 * PART - 1])
       values[key_pPART] = stored

@@ -94,8 +94,8 @@ impl<S: Layer> DenialCache<S> {
         }
     }
 
-    /// Invalidates the denials of these subjects once `change` has ended, because it may lower their
-    /// counts.
+    /// Invalidates the denials of these subjects once `change` has ended, because it may lower
+    /// their counts.
     pub(crate) fn invalidate_after<T: Send + 'static>(
         &self,
         subjects: impl IntoIterator<Item = SubjectKey>,
@@ -150,8 +150,8 @@ impl<S: Layer> Layer for DenialCache<S> {
     }
 }
 
-/// Invalidates the denials of subjects when it is dropped, because the counts of the subjects may be
-/// lower then.
+/// Invalidates the denials of subjects when it is dropped, because the counts of the subjects may
+/// be lower then.
 struct InvalidateOnDrop {
     denials: Arc<Denials>,
     subjects: SmallVec<[SubjectKey; 2]>,

@@ -103,7 +103,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         }
         let refill = LeaseRefill { policy: policy.clone(), cost, stamp };
         let this = self.clone();
-        // The refill runs in a separate task, so that no units are lost if the request is cancelled.
+        // The refill runs in a separate task, so that no units are lost if the request is
+        // cancelled.
         let taken = Box::pin(async move { this.refill_and_take(guard, refill).await });
         runtime.spawn(taken).await.ok().flatten()
     }
