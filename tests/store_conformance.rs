@@ -14,7 +14,7 @@ pub(crate) fn manual_clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)))
 }
 
-/// The clock of a server, which runs in real time and can be read.
+/// The clock of a Redis server, which runs in real time. Tests can read it, but cannot set it.
 #[derive(Debug)]
 pub(crate) struct ServerTime(pub(crate) redis::aio::MultiplexedConnection);
 

@@ -1,4 +1,4 @@
-//! Properties that must hold for any traffic, tested with random traffic.
+//! Properties that must hold for all traffic, tested with random traffic.
 
 use std::collections::VecDeque;
 

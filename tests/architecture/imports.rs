@@ -116,8 +116,7 @@ impl Crate {
         files.filter_map(|(place, file)| Some((&**place, &*file.path, file.syntax.as_ref()?)))
     }
 
-    /// Returns the item to which `path` refers in the file at `place`, with the path of the item's
-    /// file.
+    /// Resolves `path`, as it is written in the file at `place`. Returns the item and its file.
     pub(super) fn definition(&self, place: &[String], path: &[String]) -> Option<(&str, &Item)> {
         let defining = self.resolve(place, path, 0)?;
         let file = self.files.values().find(|file| file.path == defining)?;
@@ -127,8 +126,8 @@ impl Crate {
         Some((&file.path, item))
     }
 
-    /// Returns the path of the file that defines the item to which `path` refers in the file at
-    /// `place`.
+    /// Resolves `path`, as it is written in the file at `place`. Returns the file that defines the
+    /// item.
     fn resolve(&self, place: &[String], path: &[String], depth: usize) -> Option<&str> {
         // Glob imports that include each other would never end.
         if depth > 8 {

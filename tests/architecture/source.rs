@@ -123,7 +123,7 @@ fn normalized(path: &Path) -> PathBuf {
     normalized
 }
 
-/// Returns the modules that a file declares and that have files of their own.
+/// Returns those modules that a file declares and that are in other files.
 fn children(parent: &Module) -> Vec<Module> {
     let file = Path::new(&parent.path);
     let stem = file.file_stem().unwrap();
@@ -169,8 +169,8 @@ fn children(parent: &Module) -> Vec<Module> {
     children
 }
 
-/// Returns the paths in the code that begin with `crate`, without that word: `store::StoreError`
-/// for `crate::store::{StoreError}`.
+/// Returns the paths in the code that begin with `crate::`, without this beginning:
+/// `store::StoreError` for `crate::store::{StoreError}`.
 pub(super) fn crate_paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, root) in code.match_indices("crate::") {

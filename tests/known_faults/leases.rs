@@ -219,7 +219,7 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
     for subjects in subjects.chunks(1_024) {
         join_all(subjects.iter().map(|subject| decide(&store, subject, &policy, 1))).await;
     }
-    // Neither the idle time nor any window has ended yet.
+    // The leases are not idle yet, and no window has ended.
     clock.advance(Duration::from_secs(2));
     let mut leased = 0;
     for n in 0..10 {

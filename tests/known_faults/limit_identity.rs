@@ -111,8 +111,8 @@ async fn requests_and_tokens_count_apart_under_every_algorithm() {
     }
 }
 
-/// Fault: with more than 16 states of other policies, the oldest state was dropped. A client that
-/// could choose among 17 policies could in this way reset its own daily limit.
+/// Fault: if a subject had more than 16 states of other policies, the oldest state was dropped. A
+/// client that could choose among 17 policies could in this way reset its own daily limit.
 #[tokio::test]
 async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     let redis = RedisServer::start();
@@ -149,8 +149,8 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
     }
 }
 
-/// The subject has the maximum number of states. The policy of the refund and of the reset has no
-/// state yet.
+/// The subject has 32 states, the maximum: one for each limit of two policies. Neither a refused
+/// request under a third policy nor a refund may drop one of them.
 #[tokio::test]
 async fn a_refund_and_a_reset_beside_32_states_forget_nothing() {
     let redis = RedisServer::start();

@@ -214,7 +214,7 @@ async fn an_overload_is_logged_once_when_it_begins_and_once_when_it_ends() {
     assert!(end.starts_with("store overload ended limiter=\"api\""), "{end}");
 }
 
-/// A paused store replies to nothing, which is an outage under any load.
+/// A paused store does not reply at all. This is an outage, however high the load is.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stops_answering_under_load_is_an_outage() {
     let store = SlowStore::start(40);

@@ -215,8 +215,8 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     }
 }
 
-/// Returns the minimum number of units that the load of `used_by_a_metered_load` uses in this time,
-/// by the formulas of ALGORITHMS.md.
+/// Returns the minimum number of units that `used_by_a_metered_load` must return for this time.
+/// ALGORITHMS.md has the formulas.
 ///
 /// Under GCRA and an evenly refilled bucket, the load reaches the rate of the limit. Under the
 /// other algorithms, reserved units count until they are settled.
@@ -226,8 +226,8 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
 /// whole request stays unused.
 ///
 /// Two effects reduce the result. A unit of a sliding window counts for up to one precision longer
-/// than its period. At the end the last reservation is not settled yet, and no unit is settled
-/// before the first refund.
+/// than its period. The load has no settled units before its first refund, and its last reservation
+/// is settled too late.
 fn reached(limit: Limit, seconds: u64) -> u64 {
     const RESERVED: f64 = 100.0;
     const USED: f64 = 20.0;

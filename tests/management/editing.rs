@@ -62,7 +62,7 @@ async fn no_concurrent_edit_is_lost() {
         statuses.sort_unstable();
         assert_eq!(statuses, [200, 412, 412, 412, 412, 412, 412, 412]);
 
-        // A change without a precondition applies to any revision.
+        // A change without a precondition applies to every revision.
         let any =
             async |calls: i64| bank.manage("PUT", &path, Some(record([calls; 6]))).await.status;
         assert_eq!(join_all((10..18).map(any)).await, [200; 8]);

@@ -23,7 +23,7 @@ fn schemathesis() -> PathBuf {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_does_what_its_document_says() {
     let bank = Bank::fleet().await;
-    // Some objects exist already, and a call has been counted.
+    // Creates some objects and counts a call, so that responses contain data.
     bank.add([10, -1, -1, -1, -1, -1]).await;
     bank.call().await;
     let folder = tempfile::tempdir().unwrap();

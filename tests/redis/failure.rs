@@ -276,8 +276,8 @@ async fn requests_to_a_frozen_server_end_at_the_deadline() {
     log.assert_lines(&[ALLOWING, RECOVERED]);
 }
 
-/// The server runs, but cannot decide for now. This counts as an outage. As a configuration
-/// failure, it would reject requests.
+/// The server runs, but cannot decide for now. This counts as an outage. If it counted as a
+/// configuration failure, requests would be rejected.
 #[tokio::test]
 async fn a_server_that_cannot_write_is_an_outage() {
     let (log, _guard) = Log::capture();

@@ -58,8 +58,8 @@ impl PostgresServer {
         server
     }
 
-    /// Returns a server that all tests share which run at the same time. It is killed when the last
-    /// of them has ended.
+    /// Returns the server that concurrent tests share. It is killed when the last of them has
+    /// ended.
     ///
     /// # Panics
     ///

@@ -152,7 +152,8 @@ async fn cost_of_rejections() -> Result<f64, Box<dyn Error>> {
     Ok(with - cost_of_clients())
 }
 
-/// Returns the processor time in nanoseconds of a request that `ask` answers without waiting.
+/// Returns the processor time in nanoseconds of a request. `ask` makes the request, and returns
+/// without waiting.
 fn cost(mut ask: impl FnMut(&Subject) -> Origin) -> f64 {
     let found = Found::default();
     let mut clients = Clients::new(0, CLIENTS[2], 1);

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-/// The bit that marks a visit of a key whose limit is used up, so that the visit must be denied.
+/// The bit that marks the visits that must be denied, because the limit of their key is used up.
 pub(crate) const USED_UP: u32 = 1 << 31;
 
 /// The exponent of the Zipf distribution.

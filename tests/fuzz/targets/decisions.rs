@@ -1,5 +1,5 @@
-//! Any limits and any sequence of operations at any times, including clocks that step back. The
-//! memory store never panics, and never grants more than its limits have left.
+//! Arbitrary limits, and arbitrary operations at arbitrary times, also while the clock steps back.
+//! The memory store never panics, and never grants more than its limits have left.
 #![no_main]
 
 use std::sync::Arc;

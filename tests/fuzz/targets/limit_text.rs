@@ -1,5 +1,5 @@
-//! Limits as text: every text that can be parsed is written in a form that parses to the same
-//! limit.
+//! Limits as text. Every limit that is parsed from a text can be written as a text, and parsing
+//! that text yields the same limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -263,7 +263,7 @@ async fn a_deleted_log_counts_as_empty() {
     assert_eq!(logs.ring().await, ring);
     assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
 
-    // Entries of a log count only if the state refers to the log.
+    // The entries of a log count only if the packed state refers to the log.
     let packed = logs.keys().await.remove(0);
     logs.operator.query::<()>(&format!("DEL {packed}")).await;
     assert!(logs.decide(Mode::Check, 5).await.is_allowed());

@@ -1,4 +1,5 @@
-//! A command that may have been executed is never sent again, in any topology.
+//! A command that may have been executed is never sent again: on one server, behind sentinels, and
+//! in a cluster.
 
 use std::sync::{Arc, Mutex};
 

@@ -174,7 +174,7 @@ impl Outcome {
                 other => panic!("{other:?}"),
             }
         }
-        // A timer that fires late shows that the machine is busy. The limiter uses the same sign.
+        // The limiter also takes a late timer as a sign that the machine is busy.
         let was_held_back = self.stall > LATE_TIMER
             || self.answers.iter().any(|answer| took(answer) > DEADLINE + LATE_TIMER);
         assert!(

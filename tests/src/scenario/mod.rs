@@ -37,7 +37,7 @@ pub use stores::Stores;
 pub struct Scenario {
     /// The id of the scenario in its file.
     pub id: String,
-    /// The policies of the parts of requests. If all steps are about one policy, it has no name.
+    /// The policies under which requests are decided. If there is only one, it has no name.
     policies: Vec<NamedPolicy>,
     unit: Unit,
     steps: Vec<Step>,

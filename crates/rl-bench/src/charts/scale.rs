@@ -34,8 +34,9 @@ impl Scale {
     }
 }
 
-/// Returns the round numbers of a logarithmic axis, which enclose `low` and `high`. They are powers
-/// of ten. If the axis spans few powers, 1, 2 and 5 times each power are included.
+/// Returns the numbers at a logarithmic axis. The first is at most `low`, and the last is at least
+/// `high`. They are powers of ten. If the axis spans few powers, 2 and 5 times each power are
+/// included.
 pub(super) fn logarithmic_ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let steps: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };

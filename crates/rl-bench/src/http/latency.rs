@@ -4,8 +4,8 @@
 //! the machine affects all of them.
 //!
 //! The latency of a request is measured from the time at which it was due. If a response takes
-//! longer than the pause, the next request is due when the response arrives, so that a slow server
-//! does not delay the next one.
+//! longer than the pause, the next request is due when the response has arrived. A slow server
+//! therefore does not delay the next server.
 
 use std::error::Error;
 use std::hint::spin_loop;

@@ -52,7 +52,7 @@ pub(super) fn bare() -> Result<Running, Box<dyn Error>> {
     serve!(|app| app)
 }
 
-/// Starts a service with a middleware that does nothing, which measures the cost of any middleware.
+/// Starts a service with a middleware that does nothing. It shows what every middleware costs.
 pub(super) fn no_op() -> Result<Running, Box<dyn Error>> {
     serve!(|app| app.wrap_fn(|request, service| service.call(request)))
 }

@@ -32,7 +32,7 @@ pub(super) async fn bare() -> Result<SocketAddr, Box<dyn Error>> {
     start(plain()).await
 }
 
-/// Starts a service with a layer that does nothing, which measures the cost of any layer.
+/// Starts a service with a layer that does nothing. It shows what every layer costs.
 pub(super) async fn no_op() -> Result<SocketAddr, Box<dyn Error>> {
     start(plain().layer(NoOpLayer)).await
 }

@@ -153,7 +153,8 @@ impl OursWithPermits {
         for key in visits {
             permits.push(self.limiter.acquire(&keys.subjects[*key as usize], 1).await);
         }
-        // The tasks that renew leases start at the first yield, and end after the second one.
+        // During the first yield, the tasks that renew leases start. During the second one, they
+        // end.
         yield_now().await;
         let passed = permits.iter().filter(|permit| permit.decision().is_allowed()).count();
         drop(permits);

@@ -17,7 +17,7 @@ use crate::workload::{Mix, ZIPF, count_to_allow, uniform, zipf};
 
 /// The maximum number of visits in a block, for each thread.
 const BLOCK: usize = 50_000;
-/// The number of different sequences of visits. A block follows one of them.
+/// The number of different sequences of visits. Each block uses one of them.
 const SLICES: usize = 8;
 const ROUNDS: usize = 11;
 /// From this number of subjects on, the limiters evict each other's data from the processor caches.

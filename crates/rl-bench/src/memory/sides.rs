@@ -11,14 +11,15 @@ use crate::workload::uniform;
 /// A limit that no block reaches, and a number of permits that no block holds at once.
 const OPEN: u32 = 20_000;
 const OPEN_PERMITS: u32 = 1_000;
-/// The number of visits of one subject in a block, and of untimed visits before it.
+/// With one subject: its visits in a block, and its untimed visits before the block.
 const ALONE: usize = 10_000;
 const ALONE_BEFORE: usize = 1_000;
-/// The number of visits of each of a thousand subjects in a block, and of untimed visits before it.
+/// With a thousand subjects: the visits of each in a block, and its untimed visits before the
+/// block.
 const EACH: usize = 16;
 const EACH_BEFORE: usize = 2;
-/// The number of visits of a million subjects in a block, of untimed visits before it, and of
-/// sequences of visits.
+/// With a million subjects: the number of visits in a block, of untimed visits before the block,
+/// and of different sequences of visits.
 const AT_RANDOM: usize = 40_000;
 pub(super) const AT_RANDOM_BEFORE: usize = 25_000;
 const SLICES: usize = 8;
@@ -70,8 +71,8 @@ impl Visited {
         }
     }
 
-    /// Returns the visits that create the entries of the subjects, and the sequences of visits that
-    /// are timed.
+    /// Returns the untimed visits, which create the entries of the subjects, and the sequences of
+    /// timed visits.
     pub(super) fn visits(self, keys: &Keys) -> (Vec<u32>, Vec<Vec<u32>>) {
         let few = &keys.order[..FEW];
         match self {

@@ -133,7 +133,7 @@ impl Timeline {
         self.requests.iter().filter(counts).count() as u64
     }
 
-    /// Returns the largest number of requests that were allowed in any minute.
+    /// Returns the largest number of requests that were allowed within a minute.
     pub(super) fn most(&self) -> u64 {
         self.passed.iter().map(|(_, passed)| *passed).max().unwrap_or_default()
     }
@@ -172,7 +172,8 @@ mod tests {
         let timeline = Timeline::of("10/minute").unwrap();
         assert_eq!(timeline.requests.len(), 57);
         assert_eq!(timeline.edges, [60_000, 120_300]);
-        // The first request and nine of the burst precede the edge; the others follow it.
+        // The first request and nine of the burst come before the edge, and nine requests come
+        // after it.
         assert_eq!(timeline.most(), 19);
     }
 

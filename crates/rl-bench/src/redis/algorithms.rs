@@ -69,8 +69,8 @@ impl Measured {
         all
     }
 
-    /// Creates the candidate for `side`, with limits of `max`. Returns `None` if the row has no
-    /// such candidate.
+    /// Creates the candidate for `side`, with limits of `max`. Returns `None` if the row is not
+    /// compared with this side.
     async fn candidate(
         &self,
         server: &Server,
@@ -207,7 +207,7 @@ pub(super) async fn speed(
                 beyond.to_string().into(),
             ]);
             let value = command.unwrap_or(f64::NAN);
-            // The bar of a script follows that of its algorithm.
+            // The bar of a script comes after that of our store for the same algorithm.
             let name = race.candidates[place].name.to_owned();
             bars.push(Bar { name, value, is_ours: side == ServerSide::Ours });
         }

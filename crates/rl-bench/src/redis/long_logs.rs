@@ -71,7 +71,7 @@ struct Logs {
     store: RedisStore,
     policy: Policy,
     subjects: Vec<Subject>,
-    /// The entries of all logs, each as the number of its subject and the time of its charge.
+    /// The entries of all logs: for each one, the number of its subject and the time of its charge.
     charged: Vec<(usize, Timestamp)>,
 }
 

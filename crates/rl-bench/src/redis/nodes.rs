@@ -184,7 +184,7 @@ pub(super) async fn rates(report: &mut Report) -> Result<(), Box<dyn Error>> {
 }
 
 impl NodeOptions {
-    /// Returns the total number of calls of all nodes in the measurement of the rate.
+    /// Returns the number of calls in the measurement of the rate, summed over all nodes.
     const fn busy_calls(self) -> usize {
         if self.lease > 0 { BUSY_CALLS * LEASED_TIMES } else { BUSY_CALLS }
     }

@@ -1,5 +1,5 @@
-//! Working sets: one subject, ten thousand, a million, and a million whose frequencies follow
-//! Zipf's law.
+//! Working sets: one subject, ten thousand, a million, and a million that are visited by Zipf's
+//! law.
 
 use std::error::Error;
 use std::sync::Arc;

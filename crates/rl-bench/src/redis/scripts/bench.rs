@@ -21,9 +21,9 @@ use crate::table::Table;
 
 /// An hour after midnight, which is in the middle of every longer window.
 const START: Timestamp = Timestamp::from_secs(1_769_905_800);
-/// The number of samples for operations that need a copy of the state each time.
+/// The number of samples of an operation, if each sample needs its own copy of the keys.
 pub(super) const SAMPLES: usize = 21;
-/// The number of samples for other operations.
+/// The number of samples of every other operation.
 pub(super) const MANY_SAMPLES: usize = 101;
 /// The control script takes about as long as the longest other script.
 const CONTROL: &str = "local x = 0 for i = 1, 14000 do x = (x * 31 + i) % 65537 end return x";

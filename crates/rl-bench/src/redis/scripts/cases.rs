@@ -143,8 +143,8 @@ async fn windows(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Measures requests for a subject whose key also contains states of other policies. The first case
-/// has windows of 200 buckets, the second one 16 token buckets.
+/// Measures requests for a subject whose key also contains the states of limits of other policies:
+/// windows of 200 buckets in the first case, and 16 token buckets in the second one.
 async fn others(table: &mut Table) -> Done {
     let mut bench = Bench::new(BESIDE_OTHERS, windows_of(1)?).await?;
     charge_others(&bench).await?;
