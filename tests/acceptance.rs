@@ -82,8 +82,8 @@ fn is_test(module: &str, name: &str) -> bool {
     is_attributed || is_in_macro(before, "proptest! {") || is_listed(&file, name)
 }
 
-/// Returns whether `before` opens a macro with `opening` and does not close it. The closing brace
-/// has the same indentation as `opening`.
+/// Returns whether `before` ends inside a macro call that begins with `opening`. The closing brace
+/// of the call has the same indentation as `opening`.
 fn is_in_macro(before: &str, opening: &str) -> bool {
     let Some(at) = before.rfind(opening) else {
         return false;

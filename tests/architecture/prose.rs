@@ -104,7 +104,7 @@ fn paragraphs(text: &str) -> Vec<String> {
 /// Returns the passage around `word`, if `word` occurs in it outside code.
 fn find(passage: &str, word: &str) -> Option<String> {
     let passage: String = passage.split('`').step_by(2).collect::<Vec<_>>().join("`…`");
-    // A name in the braces of a message counts as code.
+    // A name in braces, as in a format string, counts as code.
     let passage: String = passage
         .split('{')
         .map(|part| part.split_once('}').map_or(part, |(_, rest)| rest))

@@ -20,7 +20,7 @@ const SNAPSHOTS: &str = "tests/architecture/public_api";
 struct Interface<'a> {
     library: &'a Crate,
     lines: BTreeSet<String>,
-    /// The public paths of the types, found by their file and name.
+    /// The public path of each type. The key consists of the type's file and name.
     types: BTreeMap<(&'a str, String), String>,
 }
 

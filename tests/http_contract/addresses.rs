@@ -13,7 +13,8 @@ fn site<T: Target>(proxies: &str) -> Site {
     T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["9/minute"])).key(key)])
 }
 
-/// Returns the remaining units of the client that these header lines identify.
+/// Makes a request with these header lines. Returns the remaining units of the client that they
+/// identify.
 async fn left(site: &Site, lines: &[&str]) -> String {
     let request = lines.iter().fold(site.get("/"), |request, line| {
         request.header("x-forwarded-for", HeaderValue::from_bytes(line.as_bytes()).unwrap())

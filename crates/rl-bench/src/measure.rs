@@ -12,7 +12,7 @@ use serde::Serialize;
 /// stable to two digits.
 const RESAMPLES: usize = 2_000;
 
-/// Returns the time that `work` took, and its result.
+/// Runs `work`. Returns the time that it took, and its result.
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
 pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = Instant::now();
@@ -20,8 +20,8 @@ pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (start.elapsed(), result)
 }
 
-/// Returns the processor time of `work`, and its result. All of `work` must run on this thread.
-/// Other processes do not affect the time.
+/// Runs `work`, which must stay on this thread. Returns its processor time, and its result. Other
+/// processes do not affect the time.
 pub(crate) fn time_on_processor<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = processor_time();
     let result = work();
@@ -40,7 +40,7 @@ pub(crate) fn process_time() -> Duration {
     Duration::try_from(time).expect("it begins at 0")
 }
 
-/// Returns the time that `work` took, and its result.
+/// Runs `work`. Returns the time that it took, and its result.
 #[expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
 pub(crate) async fn time_async<T>(work: impl Future<Output = T>) -> (Duration, T) {
     let start = Instant::now();
@@ -86,7 +86,7 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// Returns the factor by which our candidate is faster.
+/// Runs rounds with both candidates. Returns the factor by which ours is faster.
 ///
 /// Each round has four blocks: ours, theirs, theirs, ours. A block receives the number of its slice
 /// of the work, and returns the nanoseconds for each decision. Both candidates do every slice once.

@@ -68,7 +68,7 @@ async fn limited() -> Result<Router, Box<dyn Error>> {
     Ok(router().layer(RateLimitLayer::new(limiter).key(Constant)))
 }
 
-/// Returns the latencies of the requests in µs, in ascending order.
+/// Sends requests at a constant rate. Returns their latencies in µs, in ascending order.
 async fn latencies(router: Router, requests: usize) -> Vec<f64> {
     let mut ticks = interval(Duration::from_secs(1) / (RATE / AT_ONCE) as u32);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);

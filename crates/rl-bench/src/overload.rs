@@ -122,13 +122,13 @@ fn processors() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Returns the processor time in nanoseconds that a client takes for a request, without the
+/// Measures the processor time in nanoseconds that a client takes for a request, without the
 /// limiter.
 fn cost_of_clients() -> f64 {
     cost(|_| Origin::Disabled)
 }
 
-/// Returns the processor time in nanoseconds that the limiter takes to reject a request.
+/// Measures the processor time in nanoseconds that the limiter takes to reject a request.
 ///
 /// A request to a server that does not respond stays in flight. The limiter permits no second one,
 /// so it rejects all other requests.

@@ -68,8 +68,7 @@ async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     let limiter = three_per_hour(store).build().unwrap();
     check_until(&limiter, is_store).await;
 
-    // The first permission is needed for a command inside the script, the second one for the script
-    // itself.
+    // The script itself needs `evalsha`, and a command inside it needs `get`.
     let mut expected = Vec::new();
     for permission in ["get", "evalsha"] {
         let (take, give) =

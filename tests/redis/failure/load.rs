@@ -236,7 +236,7 @@ impl Load {
         self.begun.elapsed()
     }
 
-    /// Waits until the requests of this time have been sent. `tenths` are tenths of a second.
+    /// Waits until requests have been sent for `tenths` tenths of a second.
     pub(super) async fn run_for_tenths(&self, tenths: usize) {
         self.run_for_requests(rate() * tenths / 10).await;
     }

@@ -16,7 +16,7 @@ use crate::store_conformance::{ServerTime, manual_clock};
 /// The additional permissions for a cluster, as in REDIS.md.
 const ON_A_CLUSTER: &str = "+cluster|slots +asking";
 
-/// Starts a cluster. All its servers have the user of REDIS.md.
+/// Starts a cluster. All its servers have the user that REDIS.md documents.
 pub(super) async fn start() -> RedisCluster {
     let page = include_str!("../../../crates/rl-core/docs/REDIS.md");
     assert!(page.contains(ON_A_CLUSTER));

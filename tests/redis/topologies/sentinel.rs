@@ -13,7 +13,7 @@ use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
 
-/// Starts servers that have the user of REDIS.md.
+/// Starts servers with the user that REDIS.md documents.
 async fn start() -> Sentinels {
     let sentinels = Sentinels::start().await;
     for server in &sentinels.servers {

@@ -113,8 +113,8 @@ fn names(lines: &Lines, x: Scale, y: Scale) -> String {
     names
 }
 
-/// Returns the positions in ascending order, moved apart so that names do not overlap, and none
-/// below the plot.
+/// Returns the positions in ascending order. They are moved apart so that no names overlap, and so
+/// that no name is below the plot.
 fn apart(ends: &[f64]) -> Vec<f64> {
     let mut places = ends.to_vec();
     for place in 1..places.len() {

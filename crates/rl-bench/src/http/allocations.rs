@@ -39,7 +39,7 @@ pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
     Ok(vec![goal("", layer), goal(", which outer layers do not read", hiding)])
 }
 
-/// Returns the number of allocations for each request.
+/// Sends requests to the service. Returns the number of allocations for each request.
 fn count<S, B>(mut service: S) -> f64
 where
     S: Service<Request<Body>, Response = Response<B>>,

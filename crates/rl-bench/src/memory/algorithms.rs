@@ -61,7 +61,7 @@ impl Reading {
     }
 }
 
-/// A goal about a row.
+/// A goal that compares a row with another limiter.
 #[derive(Clone, Copy, Debug)]
 struct RowGoal {
     name: &'static str,

@@ -26,14 +26,15 @@ pub(super) fn endless(subjects: usize) -> Result<Ours, Box<dyn Error>> {
     Ours::six(ENDLESS, subjects)
 }
 
-/// Returns the nanoseconds for each decision. All of `visits` must be allowed, or all denied.
+/// Makes the visits. Returns the nanoseconds for each decision. If `passes` is true, all visits
+/// must be allowed, and otherwise all must be denied.
 pub(super) fn block(limiter: &dyn Limiter, keys: &Keys, visits: &[u32], passes: bool) -> f64 {
     let (elapsed, admitted) = time_on_processor(|| limiter.count_allowed(keys, visits));
     assert_eq!(admitted, if passes { visits.len() } else { 0 }, "the limits are set so");
     elapsed.as_secs_f64() * 1e9 / visits.len() as f64
 }
 
-/// Returns how many visits are allowed when all threads make their visits at the same time.
+/// Makes the visits of all threads at the same time. Returns how many are allowed.
 pub(super) fn count_allowed_by_threads(
     limiter: &dyn Limiter,
     keys: &Keys,

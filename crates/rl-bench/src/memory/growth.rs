@@ -50,8 +50,8 @@ pub(super) fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns for each limiter the median nanoseconds of a decision on this number of subjects, or
-/// `None` if the limiter is not measured with it.
+/// Measures the limiters on this number of subjects. Returns the median nanoseconds of a decision
+/// for each limiter, or `None` if the limiter is not measured with it.
 fn of(keys: &Keys, subjects: usize) -> Result<[Option<f64>; 5], Box<dyn Error>> {
     let again = || -> Result<Box<dyn Limiter>, Box<dyn Error>> {
         Ok(Box::new(Ours::six(ENDLESS, subjects)?))

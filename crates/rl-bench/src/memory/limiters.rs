@@ -43,8 +43,8 @@ impl Keys {
 pub(super) trait Limiter: Sync {
     fn allows(&self, keys: &Keys, key: u32) -> bool;
 
-    /// Returns how many of `visits` are allowed. One dynamic call decides a whole block, so the
-    /// calls inside it are direct.
+    /// Makes the visits. Returns how many are allowed. One dynamic call makes a whole block of
+    /// visits, so the calls inside it are direct.
     fn count_allowed(&self, keys: &Keys, visits: &[u32]) -> usize {
         visits.iter().filter(|key| self.allows(keys, **key)).count()
     }

@@ -36,7 +36,7 @@ const BATCH: usize = SHORT / 2;
 const BATCHES: usize = 40;
 const ROUNDS: usize = 31;
 
-/// Compares each operation on a long log with the same on a short one.
+/// Compares each operation on a long log with the same operation on a short one.
 pub(super) fn beside_short(
     report: &mut Report,
     goals: &mut Vec<Goal>,

@@ -137,7 +137,8 @@ impl Side {
         !matches!(self, Self::Denied(_))
     }
 
-    /// Returns how many requests of two threads are allowed beyond the limits.
+    /// Makes requests on two threads under small limits. Returns how many are allowed beyond the
+    /// limits.
     pub(super) fn too_many(self, rows: &[Row], keys: &Keys) -> Result<usize, Box<dyn Error>> {
         let limiter = self.limiter(rows, 100 * PRESSED_SUBJECTS, PRESSED, false)?;
         let tries = keys.order[..PRESSED_SUBJECTS].repeat(TRIES);

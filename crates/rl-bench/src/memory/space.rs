@@ -89,7 +89,7 @@ pub(super) fn by_algorithm(keys: &Keys) -> Result<Table, Box<dyn Error>> {
     Ok(table)
 }
 
-/// Returns the bytes that `work` has allocated and that are still in use.
+/// Runs `work`. Returns the bytes that it has allocated and not freed.
 fn held<T>(work: impl FnOnce() -> T) -> f64 {
     let region = Region::new(crate::ALLOCATOR);
     work();

@@ -20,7 +20,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(20);
 /// The number of requests after which other tasks get a chance to run.
 const BATCH: usize = 64;
 
-/// A client, and the number of its requests.
+/// A client, and the number of requests that it has made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FloodClient {
     number: usize,

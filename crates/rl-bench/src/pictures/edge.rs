@@ -4,7 +4,8 @@ use std::error::Error;
 
 use super::timeline::{START, SimulatedLimiter};
 
-/// Returns how many requests `limit` allows, of 200 requests at 6:59 and 240 at 7:00.
+/// Makes 200 requests at 6:59 and 240 at 7:00 under `limit`. Returns how many of the 200 and of the
+/// 240 are allowed.
 pub(super) fn passed(limit: &str) -> Result<[usize; 2], Box<dyn Error>> {
     let counted = SimulatedLimiter::under(limit)?;
     Ok([(START - 60, 200), (START, 240)].map(|(second, requests)| {

@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    /// The bars are drawn from the times of the requests, but the levels from the usage of the
-    /// limit.
+    /// The picture shows held permits twice: as bars, by the times of the requests, and as a level,
+    /// by the usage of the limit.
     #[test]
     fn as_many_permits_are_held_as_there_are_bars() {
         let in_flight = in_flight();

@@ -28,7 +28,7 @@ const ROUNDS: usize = 11;
 /// The commands by which a store decides, refunds and reads.
 const COMMANDS: &[&str] = &["evalsha", "evalsha_ro"];
 
-/// Compares each operation on a long log with the same on short ones.
+/// Compares each operation on a long log with the same operation on short ones.
 pub(super) async fn beside_short(
     report: &mut Report,
     goals: &mut Vec<Goal>,

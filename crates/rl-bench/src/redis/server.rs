@@ -167,7 +167,7 @@ impl Monitor {
         Ok(sums)
     }
 
-    /// Returns the number of bytes that all data takes.
+    /// Returns the number of bytes that the server has allocated.
     pub(super) async fn memory(&mut self) -> Result<f64, Box<dyn Error>> {
         Ok(self.info("memory", "used_memory").await?.parse()?)
     }
