@@ -1,6 +1,7 @@
 //! Decisions on a Redis server: ours, compared with plain commands, the usual script and other
 //! limiters.
 
+mod across_slots;
 mod algorithms;
 mod candidate;
 mod cluster;
@@ -122,6 +123,9 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     report.step("a cluster");
     if report.wants(&["E10"]) {
         goals.push(cluster::measure(report).await?);
+    }
+    if report.wants(&across_slots::GOALS) {
+        goals.extend(across_slots::measure(report).await?);
     }
     Ok(goals)
 }

@@ -175,7 +175,7 @@ async fn three(name: &'static str, groups: Option<u32>) -> Result<Deployment, Bo
 }
 
 /// Starts the servers of a cluster, and waits until they are connected.
-async fn start() -> Result<(Vec<Server>, Vec<Monitor>), Box<dyn Error>> {
+pub(super) async fn start() -> Result<(Vec<Server>, Vec<Monitor>), Box<dyn Error>> {
     let (mut servers, mut monitors, mut buses) = (Vec::new(), Vec::new(), Vec::new());
     for _ in SHARES {
         let bus = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
