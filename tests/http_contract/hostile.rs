@@ -128,9 +128,9 @@ pub(super) async fn pipelined_requests_are_charged_one_by_one<T: Target>() {
     assert_eq!((used(&limiter, &Subject::global()).await, site.handled()), (4, 4));
 }
 
-/// The request contains two lengths, and servers differ in which one they use, and so in where the
-/// request ends. In both cases, no request is served without being counted, and none is counted
-/// twice.
+/// Each request contains two lengths. Servers differ in which one they use, and therefore in where
+/// the request ends for them. In all cases, no request is served without being counted, and none is
+/// counted twice.
 pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>() {
     let inner = "GET /users/7 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let lengths = [

@@ -17,7 +17,7 @@ use crate::table::{Cell, Table};
 /// The goals that are measured here.
 pub(super) const GOALS: [&str; 5] = ["E1", "E2", "E3", "E4", "E5"];
 
-/// The limiters of other crates, each with the row of its algorithm.
+/// The limiters of other crates. Each has the name of the row to which its algorithm belongs.
 const PEERS: [(&str, Peer); 10] = [
     (ONE_WINDOW, Peer::ActixExtensible),
     ("GCRA", Peer::Governor),

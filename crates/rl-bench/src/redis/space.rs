@@ -105,7 +105,7 @@ pub(super) async fn by_algorithm() -> Result<Table, Box<dyn Error>> {
         let one = Candidate::policy(&server, database, Layout::Packed, row.name, policy).await?;
         let one = Arc::new(one);
         let mut cells = vec![row.name.to_owned()];
-        // The first two requests are sent one after the other, all others with 99 in flight.
+        // The first request is sent alone. The others are sent with 99 in flight.
         for (in_flight, decisions) in [(1, 1), (99, FULL - 1)] {
             count_allowed(&one, Load { in_flight, decisions, subjects: 1 }).await;
             cells.push(server.bytes(database, &id(0)).await?.to_string());
