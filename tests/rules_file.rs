@@ -188,7 +188,8 @@ async fn changes_under_load_fail_no_request_and_lose_no_count() {
         "{version} changes, {refused} refused, {allowed} requests, all allowed, in {:?}",
         began.elapsed()
     );
-    // All limits have counted every request, although each version of the file has changed the second.
+    // All limits have counted every request, although each version of the file has changed the
+    // second.
     let max = (version + 1) * 100_000;
     let of_client = status(&limiter, "clients", &client).await;
     assert_eq!(of_client, [(100_000_000, allowed), (max, allowed)]);

@@ -159,8 +159,8 @@ impl Limiter for Semaphores {
 
 /// For each key, a semaphore with expiring permits, written by hand in the fewest steps.
 ///
-/// To acquire a permit, it locks the entry of the key and reads the clock. To release the permit, it
-/// locks the entry again. Nothing renews a permit, and the map grows without a bound.
+/// To acquire a permit, it locks the entry of the key and reads the clock. To release the permit,
+/// it locks the entry again. Nothing renews a permit, and the map grows without a bound.
 struct Leases {
     all: DashMap<String, VecDeque<quanta::Instant>>,
     max: u32,

@@ -167,8 +167,8 @@ impl Sentinels {
         let generation = connector.generation().clone();
         tokio::spawn(async move {
             loop {
-                // Sentinels announce a new primary only to subscribers. A message that is sent while
-                // the subscriber reconnects is lost, so the sentinels are polled.
+                // Sentinels announce a new primary only to subscribers. A message that is sent
+                // while the subscriber reconnects is lost, so the sentinels are polled.
                 tokio::time::sleep(POLL_INTERVAL).await;
                 let Some(this) = sentinels.upgrade() else { return };
                 // While no sentinel replies, the connections are kept.
