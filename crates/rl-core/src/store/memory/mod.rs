@@ -16,6 +16,7 @@
 //! comparison of the lanes of a packed entry, or one comparison of numbers for the windows of an
 //! unpacked entry.
 
+mod debug;
 mod entry;
 mod layout;
 mod locked_shards;
@@ -88,7 +89,6 @@ const SHARDS: usize = 64;
 /// assert!(limiter.check(&alice, 1).await.is_allowed());
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Mutex<Shard>; SHARDS]>,
     fingerprinter: Fingerprinter,

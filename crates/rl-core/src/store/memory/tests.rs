@@ -58,6 +58,17 @@ fn store(capacity: usize) -> (MemoryStore<Arc<ManualClock>>, Arc<ManualClock>) {
     (builder.build(), clock)
 }
 
+/// Fault: the output contained every entry, and each shard was locked while it was formatted.
+#[test]
+fn debug_output_is_short_however_many_subjects_there_are() {
+    let (store, _) = store(1_000);
+    for n in 0..1_000 {
+        assert!(is_allowed(&store, &two(), &invented(n)));
+    }
+    let text = format!("{store:?}");
+    assert!(text.starts_with("MemoryStore") && text.len() < 100, "{text}");
+}
+
 #[test]
 fn a_store_holds_no_more_subjects_than_its_capacity() {
     let (store, _) = store(1_000);
