@@ -14,8 +14,8 @@ use crate::table::Table;
 
 /// The number of subjects over which the memory is averaged.
 const SUBJECTS: usize = 100_000;
-/// The number of subjects that make many requests, and the number of requests that each of them
-/// makes, which uses up most limits.
+/// The number of busy subjects, and the number of requests that each of them makes. These requests
+/// use up most limits.
 const BUSY: usize = 100;
 const FULL: usize = 10_000;
 
