@@ -49,7 +49,7 @@ impl Drop for Directory {
 enum Way {
     InPlace,
     Rename,
-    /// The file is reached through a link to a directory. The link is replaced, as in a volume of
+    /// The path of the file contains a link to a directory. The link is replaced, as in a volume of
     /// Kubernetes.
     SwapLink,
     /// The file is written in place. Then the process gets SIGHUP, and reads the file again.
@@ -108,8 +108,8 @@ async fn until(file: &RulesFile, is_reached: impl Fn(&RulesFileStatus) -> bool) 
     status
 }
 
-/// Sends requests through a layer until the test is over, and returns their number. Each of them
-/// must be allowed.
+/// Sends requests through a layer until the test is over. Each of them must be allowed. Returns
+/// their number.
 async fn send_requests(limiter: RateLimiter, is_over: Arc<AtomicBool>) -> u64 {
     let handler = service_fn(|_| ready(Ok::<_, Infallible>(Response::new(String::new()))));
     let mut service = RateLimitLayer::new(limiter).layer(handler);
@@ -125,7 +125,7 @@ async fn send_requests(limiter: RateLimiter, is_over: Arc<AtomicBool>) -> u64 {
     allowed
 }
 
-/// Returns the largest and the used number of units of each limit.
+/// Returns the max and the used units of each limit.
 async fn status(limiter: &RateLimiter, rule: &str, subject: &Subject) -> Vec<(u64, u64)> {
     let usage = limiter.usage_of_rule(rule, subject).await.unwrap();
     usage.limits().map(|limit| (limit.max(), limit.used())).collect()
@@ -153,7 +153,7 @@ async fn changes_under_load_fail_no_request_and_lose_no_count() {
 
     let is_over = Arc::new(AtomicBool::new(false));
     let client = |_| tokio::spawn(send_requests(limiter.clone(), is_over.clone()));
-    // About five thousand requests per second in all.
+    // Three clients make about five thousand requests per second in all.
     let clients: Vec<_> = (0..3).map(client).collect();
     let (client, began) = (Subject::ip(PEER.ip()), Instant::now());
     let (mut version, mut refused) = (0, 0);
@@ -188,8 +188,8 @@ async fn changes_under_load_fail_no_request_and_lose_no_count() {
         "{version} changes, {refused} refused, {allowed} requests, all allowed, in {:?}",
         began.elapsed()
     );
-    // All limits have counted every request, although each version of the file has changed the
-    // second.
+    // All limits have counted every request. The reloads, each of which changed the second limit of
+    // the rule `clients`, have lost no count.
     let max = (version + 1) * 100_000;
     let of_client = status(&limiter, "clients", &client).await;
     assert_eq!(of_client, [(100_000_000, allowed), (max, allowed)]);

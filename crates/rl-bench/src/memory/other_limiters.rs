@@ -66,7 +66,7 @@ impl Peer {
         Ok(match self {
             Self::ActixExtensible => Box::new(Extensible::new(max)),
             Self::Bucket => Box::new(PerKey::new(
-                // `max` in an hour, in whole units per second.
+                // The units of an hour, in whole units per second.
                 move || burster::token_bucket((max / 3_600).into(), max.into()),
                 |bucket| bucket.try_consume_one().is_ok(),
             )),
@@ -95,7 +95,7 @@ impl Peer {
     }
 }
 
-/// One limiter for each key, in a map of shards. Each shard has a lock.
+/// One limiter for each key. They are in a map of shards, each of which has a lock.
 struct PerKey<L, N, A> {
     limiters: DashMap<String, L>,
     new: N,
@@ -124,8 +124,8 @@ where
     }
 }
 
-/// A semaphore of tokio for each key. Requests hold their permits at the same time, as with our
-/// limiter.
+/// A semaphore of tokio for each key. Several requests hold their permits at the same time, as with
+/// our limiter.
 struct Semaphores {
     all: DashMap<String, Arc<Semaphore>>,
     max: u32,
@@ -157,7 +157,7 @@ impl Limiter for Semaphores {
     }
 }
 
-/// For each key, a semaphore with expiring permits, written by hand in the fewest steps.
+/// For each key, a semaphore with expiring permits, written by hand in as few steps as possible.
 ///
 /// To acquire a permit, it locks the entry of the key and reads the clock. To release the permit,
 /// it locks the entry again. Nothing renews a permit, and the map grows without a bound.
@@ -215,7 +215,7 @@ impl Limiter for Leases {
 }
 
 /// Acquires a permit for each visit, and ends the permits of [`SERVED_AT_ONCE`] visits together.
-/// Returns the number of permits.
+/// Returns the number of acquired permits.
 fn count_permits<P>(visits: &[u32], acquire: impl Fn(u32) -> Option<P>, end: impl Fn(P)) -> usize {
     let mut count = 0;
     for visits in visits.chunks(SERVED_AT_ONCE) {
@@ -266,7 +266,7 @@ impl Limiter for DirectGovernor {
     }
 }
 
-/// A mutex around one number: a lower bound for every exact decision on several numbers.
+/// A mutex around one number. No exact decision on several numbers can be faster.
 pub(super) struct BareLock(Mutex<u32>, u32);
 
 impl BareLock {
