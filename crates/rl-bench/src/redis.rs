@@ -1,5 +1,5 @@
-//! Decisions on a Redis server: ours, compared with plain commands, the usual script and other
-//! limiters.
+//! Decisions on a Redis server. Our store is compared with plain commands, the usual script and
+//! other limiters.
 
 mod across_slots;
 mod algorithms;
@@ -48,7 +48,7 @@ const LOADS: [Load; 6] = [
 /// The number of rounds for each load. In each round, every candidate has two blocks, in forward
 /// and in reverse order.
 const ROUNDS: usize = 7;
-/// The indices of candidates in the list.
+/// The indices of candidates in the list of `beside_others`.
 const INCR: usize = 0;
 const SIX_KEYS: usize = 2;
 const OURS: [usize; 3] = [3, 4, 5];
@@ -73,7 +73,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     );
     let title = "rl-core on Redis: six periods, second to month, in each decision";
     report.begin(title, &versions, &how, STEPS);
-    // All clients run on one thread, which leaves the other core to the server.
+    // All clients run on one thread, so that the server has a core of its own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let goals = runtime.block_on(measure(report))?;
     report.end(goals);
@@ -160,8 +160,8 @@ async fn beside_others(server: &Server, report: &mut Report) -> Result<(), Box<d
     Ok(())
 }
 
-/// Adds the rates to the report. The table also contains the requests that were allowed beyond a
-/// limit; the chart shows the rate by concurrency.
+/// Returns a table of the rates, with the requests that were allowed beyond a limit, and a chart of
+/// the rates by concurrency.
 fn rates(
     candidates: &[Arc<Candidate>],
     results: &[Vec<Round>],
@@ -229,7 +229,8 @@ fn ratios(candidates: &[Arc<Candidate>], results: &[Vec<Round>], theirs: usize) 
     };
     for (load, rounds) in LOADS.iter().zip(results) {
         let speeds = ours(rounds, |block| block.seconds);
-        // The two blocks of our own candidate are compared too. Without noise, their ratio is 1.
+        // The two blocks of our own candidate are also compared with each other. Without noise,
+        // their ratio is 1.
         let noise = ratio(rounds, &|round| round[OURS[0]][1].seconds / round[OURS[0]][0].seconds);
         let name = format!("{} in flight", load.in_flight);
         table.row([name.into()].into_iter().chain(speeds).chain([noise]));
@@ -239,8 +240,8 @@ fn ratios(candidates: &[Arc<Candidate>], results: &[Vec<Round>], theirs: usize) 
     table
 }
 
-/// Returns a table for small limits and 64 concurrent requests: how many were allowed, and how many
-/// the limits permit.
+/// Makes requests under small limits, 64 at a time, and adds a table of the allowed requests.
+/// Returns for each candidate the number of requests that were allowed beyond the limits.
 async fn exactness(
     server: &Server,
     report: &mut Report,

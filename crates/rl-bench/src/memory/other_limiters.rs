@@ -66,7 +66,7 @@ impl Peer {
         Ok(match self {
             Self::ActixExtensible => Box::new(Extensible::new(max)),
             Self::Bucket => Box::new(PerKey::new(
-                // The units of an hour, in whole units per second.
+                // The rate of `max` units per hour, in whole units per second.
                 move || burster::token_bucket((max / 3_600).into(), max.into()),
                 |bucket| bucket.try_consume_one().is_ok(),
             )),

@@ -22,27 +22,28 @@ pub(super) const GOALS: [&str; 1] = ["R13"];
 
 const KEYS: usize = 500;
 const ROUNDS: usize = 7;
-/// The limit of parts that are never used up.
+/// A limit that no measurement uses up.
 const MAX: u64 = 1_000_000;
-/// The requests in flight, and the limits of the fleet and of each key, in the test of exactness.
+/// The settings of the test of exactness: the number of requests in flight, and the limits of the
+/// fleet and of each key.
 const IN_FLIGHT: usize = 64;
 const FLEET: u64 = 2_000;
 const KEY: u64 = 10;
 
-/// A kind of request, on a store and counters of its own.
+/// A kind of request, with its own store and counters.
 struct Case {
     name: &'static str,
     store: RedisStore,
     namespaces: [Namespace; 2],
     keys: Vec<Subject>,
-    /// The subject of the second part, if it is not the key.
+    /// The subject of the second part. `None` if it is the key.
     fleet: Option<Subject>,
     policies: [Policy; 2],
     parts: usize,
 }
 
 impl Case {
-    /// Creates a case with these limits per hour of each key and of the fleet.
+    /// Creates a case. `max` contains the limits per hour of each key and of the fleet.
     fn new(name: &'static str, store: RedisStore, max: [u64; 2]) -> Result<Self, Box<dyn Error>> {
         let rule = |rule| Namespace::default().rule(rule);
         let policy = |max| -> Result<Policy, Box<dyn Error>> {
@@ -71,7 +72,8 @@ impl Case {
         Ok(self.store.decide(request).await?)
     }
 
-    /// Decides a request of each key, one after the other. Returns the µs and the calls for each.
+    /// Makes a request of each key, one after the other. Returns the µs and the number of calls for
+    /// each request.
     async fn block(&self, monitors: &mut [Monitor]) -> Result<(f64, f64), Box<dyn Error>> {
         let before = calls(monitors).await?;
         let (elapsed, result) = time_async(async {
@@ -88,7 +90,7 @@ impl Case {
     }
 }
 
-/// Measures the time and the calls of allowed requests, and counts the requests that are allowed above
+/// Measures the time and the calls of allowed requests. Counts the requests that are allowed above
 /// a limit.
 pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let (servers, mut monitors) = start().await?;
@@ -154,7 +156,7 @@ async fn cases(servers: &[Server]) -> Result<Vec<Case>, Box<dyn Error>> {
     let scarce = case(SCARCE, "scarce", same).await?;
     scarce.decide(0, Mode::Charge, MAX * 6 / 10).await?;
     let mut leased = case(LEASED, "leased", |store| store.lease(10_000)).await?;
-    // Units of this algorithm are not leased, so each request asks the server of the key.
+    // Units of GCRA are not leased, so each request calls the server of its key.
     leased.policies[0] = Policy::new([format!("{MAX}/hour:gcra").parse()?])?;
     Ok(vec![one, together, plenty, scarce, leased])
 }
@@ -164,8 +166,8 @@ fn store(servers: &[Server], prefix: &str) -> RedisStoreBuilder {
     patient(RedisStore::cluster(urls)).prefix(prefix).local_denial(false)
 }
 
-/// Sends many more requests than the limits allow, through two stores. Returns the number of requests
-/// that were allowed above a limit, and the number of charges that belong to no allowed request.
+/// Sends many more requests than the limits allow, through two stores. Returns the number of
+/// requests that were allowed above a limit, and the number of charges without an allowed request.
 async fn exactness(servers: &[Server]) -> Result<(u64, u64), Box<dyn Error>> {
     let mut instances = Vec::new();
     for _ in 0..2 {
@@ -186,7 +188,8 @@ async fn exactness(servers: &[Server]) -> Result<(u64, u64), Box<dyn Error>> {
     let fleet: u64 = allowed.values().sum();
     let above_keys: u64 = allowed.values().map(|allowed| allowed.saturating_sub(KEY)).sum();
     let above = above_keys + fleet.saturating_sub(FLEET);
-    // The last charges are given back a moment after their requests are denied.
+    // A denied request is charged for a moment. The last of these charges are returned after the
+    // last response.
     let mut stayed = u64::MAX;
     let mut ticks = interval(Duration::from_millis(20));
     for _ in 0..50 {

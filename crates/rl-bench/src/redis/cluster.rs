@@ -1,9 +1,11 @@
 //! Compares the decisions per second of one server with those of a cluster with three primaries.
 //!
 //! All servers share the cores of this machine, so three primaries cannot decide three times as
-//! many requests here. The processor time of a decision is therefore measured. If it equals that of
-//! one server, each further primary on its own core adds the same rate. Without groups, a call to a
-//! cluster contains one subject, so the cluster is compared with single calls too.
+//! many requests here. Therefore the processor time of a decision is measured. If it is the same as
+//! on one server, each further primary on its own core adds the same rate.
+//!
+//! Without slot groups, a call to a cluster contains only one subject. So the cluster is also
+//! compared with one server whose calls contain one subject.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
@@ -27,8 +29,8 @@ const LOADS: [Load; 2] = [Load::on_all(64, 12_000), Load::on_all(256, 16_000)];
 const ROUNDS: usize = 9;
 /// The numbers of primaries for which the rate is projected.
 const PRIMARIES: [usize; 3] = [3, 6, 12];
-/// The numbers of groups of the clusters that are measured. Without groups, each subject has a
-/// slot.
+/// The clusters that are measured, with their numbers of slot groups. Without groups, each subject
+/// has its own slot.
 const GROUPS: [(&str, Option<u32>); 4] = [
     ("three primaries", None),
     ("three, 6 groups", Some(6)),
@@ -38,9 +40,9 @@ const GROUPS: [(&str, Option<u32>); 4] = [
 /// The indices of deployments in the list that `measure` builds.
 const ONE: usize = 0;
 const ALONE: usize = 1;
-/// The index of the deployment that the goal is about.
+/// The index of the deployment in the goal.
 const GROUPED: usize = 4;
-/// The share of its core that a server may use before replies have to wait.
+/// A server may use this share of its core. Above it, replies have to wait.
 const BUSY: f64 = 0.7;
 
 /// Servers, connections that monitor them, and our store on them.
@@ -56,7 +58,7 @@ struct Deployment {
 type Samples = (Vec<f64>, Vec<f64>);
 
 /// Measures the decisions per second on one server and on three. The goal compares the rates that
-/// they would reach if each server had a core of its own.
+/// these servers would reach if each had its own core.
 pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>> {
     let mut settings = vec![one("one server", true).await?];
     settings.push(one("one, subjects alone", false).await?);
@@ -76,7 +78,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>>
     );
     let mut of_a_core = vec![f64::NAN; settings.len()];
     let mut capacity = Estimate::of(&[f64::NAN]);
-    // The goal is about the greatest load.
+    // The goal is about the load with the most requests in flight.
     let loads = if report.goals_only { &LOADS[LOADS.len() - 1..] } else { &LOADS[..] };
     for load in loads.iter().copied() {
         let samples = rounds(&mut settings, load).await?;
