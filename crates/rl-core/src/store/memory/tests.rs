@@ -161,7 +161,7 @@ fn new_subjects_drop_expired_ones() {
     }
     assert_eq!(store.len(), 20_000);
     clock.advance(HOUR);
-    // Half as many new subjects, each of which inspects eight entries.
+    // Add half as many new subjects. Each of them inspects eight entries.
     for n in 20_000..30_000 {
         is_allowed(&store, &policy, &invented(n));
     }

@@ -95,7 +95,7 @@ impl Sentinels {
         loop {
             let named = self.find_primary().await?;
             if target.as_ref() != Some(&named) {
-                // The attempt to reach a server that is no longer named is abandoned.
+                // Abandon the attempt to reach a server that is no longer named.
                 opening.abort_all();
                 opening = JoinSet::new();
                 let server = self.template.with_address(&named);
