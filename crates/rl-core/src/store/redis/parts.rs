@@ -34,7 +34,8 @@ type Taken = SmallVec<[Option<TakenUnits<Batcher<ScriptExecutor>>>; 4]>;
 type Stamps = SmallVec<[Option<RequestStamp>; 4]>;
 
 impl RedisStore {
-    /// Decides a request of several parts, in one script call.
+    /// Decides a request of several parts: in one script call, or on a cluster in one call for each
+    /// slot.
     ///
     /// A cached denial of an enforced part denies the request without a call. Parts with leased
     /// units are left out of the call.
@@ -90,7 +91,9 @@ impl RedisStore {
         })
     }
 
-    /// Decides a request whose keys are in several slots of a cluster. It uses no leased units.
+    /// Decides a request whose keys are in several slots of a cluster, in one call for each slot.
+    ///
+    /// A part that is alone in its slot uses leased units and batches like a request of one part.
     #[cfg(feature = "redis-cluster")]
     fn decide_across_slots(
         &self,
