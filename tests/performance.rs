@@ -104,13 +104,13 @@ fn each_algorithm_takes_few_instructions() {
         ("denied: 60 buckets",            "decide",  one("1/hour:sliding-window:precision=minute"),  900),
         ("denied: sliding log",           "decide",  one("1/hour:sliding-log"),                      981),
         ("denied: concurrency",           "decide",  one("1:concurrency:lease=1h"),                  981),
-        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 621),
-        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                621),
+        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 573),
+        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                573),
         ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           4_459),
-        ("7 fixed windows",               "decide",  windows(7),                                       672),
-        ("8 fixed windows",               "decide",  windows(8),                                       672),
-        ("12 fixed windows",              "decide",  windows(12),                                     672),
-        ("16 fixed windows",              "decide",  windows(16),                                     672),
+        ("7 fixed windows",               "decide",  windows(7),                                       618),
+        ("8 fixed windows",               "decide",  windows(8),                                       618),
+        ("12 fixed windows",              "decide",  windows(12),                                     618),
+        ("16 fixed windows",              "decide",  windows(16),                                     618),
     ];
     let mut beyond = Vec::new();
     for (name, operation, limits, limit) in cases {

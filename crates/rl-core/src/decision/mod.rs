@@ -145,11 +145,13 @@ impl Decision {
         cost: Cost,
         at: Timestamp,
         is_allowed: bool,
-        open: OpenWindows,
+        (before, charged_since, later): (&Usages, u32, u64),
     ) -> Self {
         let policy = PolicyHandle::new(policy);
+        let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
+        let required = u32::try_from(required).unwrap_or(u32::MAX);
+        let open = OpenWindows { before: *before, charged: charged_since, required, later };
         let statuses = LimitStatuses { policy, outcomes: Outcomes::Open(open), decided_at: at };
-        let charged = if is_allowed { cost.units() } else { 0 };
         Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
     }
 

@@ -3,6 +3,7 @@
 use super::layout::{LayoutId, LayoutRegistry};
 use super::packed_entry::{PackedEntry, TimeBase};
 use super::run::{DecideArgs, TooManyStates, earliest_after_reset};
+use super::steady_windows::SteadyDecision;
 use super::unpacked_entry::UnpackedEntry;
 use crate::algorithm::fixed_window::PackedTime;
 use crate::algorithm::{PlanStep, SubjectStatesMut};
@@ -103,7 +104,7 @@ impl Entry {
     ///
     /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
-    pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<Decision> {
+    pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<SteadyDecision<'_>> {
         match self {
             Self::Packed(_) => None,
             Self::Unpacked(entry) => entry.try_decide_steady(args),

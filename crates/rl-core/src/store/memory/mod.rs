@@ -36,6 +36,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use packed_entry::{FastDecision, TimeBase};
 use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
+use steady_windows::SteadyDecision;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
@@ -149,7 +150,16 @@ fn decide_many_windows(
     otherwise: &dyn Fn() -> MaybeReady<Decision>,
 ) -> MaybeReady<Decision> {
     match shard.try_decide_steady(subject, args) {
-        Some(decision) => MaybeReady::ready(decision),
+        Some(SteadyDecision { before, at, is_allowed, charged, later }) => {
+            let open = (before, charged, later);
+            MaybeReady::ready(Decision::from_open_windows(
+                args.policy,
+                args.cost,
+                at,
+                is_allowed,
+                open,
+            ))
+        }
         None => decide_fully(shard, subject, args, otherwise),
     }
 }

@@ -12,6 +12,7 @@ use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
 use super::packed_entry::{FastDecision, TimeBase};
 use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment};
+use super::steady_windows::SteadyDecision;
 use super::table::{MAX_RECORDS, Table};
 use crate::algorithm::{PlanStep, SubjectStatesMut};
 use crate::decision::Decision;
@@ -171,7 +172,7 @@ impl Shard {
         &mut self,
         subject: Fingerprint,
         args: DecideArgs<'_>,
-    ) -> Option<Decision> {
+    ) -> Option<SteadyDecision<'_>> {
         self.entries.get_mut(subject)?.try_decide_steady(args)
     }
 

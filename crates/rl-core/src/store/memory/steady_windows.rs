@@ -6,7 +6,7 @@
 
 use super::run::DecideArgs;
 use crate::algorithm::SubjectStates;
-use crate::decision::{Decision, OpenWindows, Usages};
+use crate::decision::Usages;
 use crate::model::Mode;
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -23,6 +23,19 @@ pub(super) struct SteadyWindows {
     charged: u32,
     /// The units that the fullest window has left.
     left: u64,
+}
+
+/// A decision on windows that are all open. It refers to the outcomes before it, so that they are
+/// copied only once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SteadyDecision<'a> {
+    pub(super) before: &'a Usages,
+    pub(super) at: Timestamp,
+    pub(super) is_allowed: bool,
+    /// The units that were charged since the outcomes before.
+    pub(super) charged: u32,
+    /// The microseconds that have passed since the outcomes before.
+    pub(super) later: u64,
 }
 
 impl SteadyWindows {
@@ -53,7 +66,7 @@ impl SteadyWindows {
         cells: &mut [u64],
         args: DecideArgs<'_>,
         at: Timestamp,
-    ) -> Option<Decision> {
+    ) -> Option<SteadyDecision<'_>> {
         let units = u32::try_from(args.cost.units()).ok()?;
         let charged = self.charged.checked_add(units)?;
         if at >= self.first_end || units == 0 || args.mode == Mode::Peek {
@@ -70,9 +83,7 @@ impl SteadyWindows {
             // The plan has to compute how long the denial lasts, or to charge a part of the cost.
             return None;
         }
-        let (before, charged) = (self.before, self.charged);
-        let required = if is_allowed { 0 } else { units };
-        let open = OpenWindows { before, charged, required, later: at.micros_since(self.since) };
-        Some(Decision::from_open_windows(args.policy, args.cost, at, is_allowed, open))
+        let (before, charged, later) = (&self.before, self.charged, at.micros_since(self.since));
+        Some(SteadyDecision { before, at, is_allowed, charged, later })
     }
 }

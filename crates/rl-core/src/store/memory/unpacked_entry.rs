@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use super::run::{self, DecideArgs, TooManyStates};
-use super::steady_windows::SteadyWindows;
+use super::steady_windows::{SteadyDecision, SteadyWindows};
 use crate::algorithm::{Log, PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::{Decision, Outcomes};
 use crate::model::{MAX_FOREIGN_STATES, StateId};
@@ -200,14 +200,14 @@ impl UnpackedEntry {
     ///
     /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
-    pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<Decision> {
+    pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<SteadyDecision<'_>> {
         let at = self.decision_time(args.now);
         let windows = self.windows.as_mut()?;
         if !self.policy.is_same_handle(args.policy) || self.extra.is_some() {
             return None;
         }
         let decision = windows.try_decide(&mut self.cells, args, at)?;
-        if decision.charged() > 0 {
+        if decision.is_allowed {
             self.last_change = at;
         }
         Some(decision)

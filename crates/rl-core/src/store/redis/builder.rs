@@ -191,8 +191,8 @@ impl RedisStoreBuilder {
     /// The checks are decided as if they had arrived one after the other. A check that arrives
     /// while nothing is in flight is sent immediately. Checks of one subject share a call, and so
     /// do checks of several subjects under one policy. On a cluster, only checks of one subject or
-    /// of one [group](Self::slot_groups) share a call. Concurrency limits and the readable layout
-    /// are never batched.
+    /// of one [group](Self::slot_groups) share a call. Refunds share calls in the same way, and so
+    /// do released permits. The readable layout is never batched.
     pub fn coalesce(mut self, coalesce: bool) -> Self {
         self.coalesce = coalesce;
         self

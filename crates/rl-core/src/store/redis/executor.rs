@@ -24,7 +24,7 @@ use crate::model::{Cost, FailureKind, StoreError};
 use crate::observe::{self, Transition};
 use crate::policy::Policy;
 use crate::store::part_groups::PartGroup;
-use crate::store::{Mode, Reservations, Settlement, StoreFuture};
+use crate::store::{Mode, Refund, Reservations, Settlement, StoreFuture};
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
 
@@ -42,6 +42,13 @@ pub(crate) trait Execute: Layer {
         &self,
         call: &DecideCall<'_>,
     ) -> impl Future<Output = Result<Vec<Option<ScriptReply>>, StoreError>> + Send;
+
+    /// Refunds units of several subjects, under one policy, in one script call. Returns the places
+    /// of the refunds that were not made. The caller sends each of them in a call of its own.
+    fn refund(
+        &self,
+        refunds: &[Refund<'_>],
+    ) -> impl Future<Output = Result<Vec<u8>, StoreError>> + Send;
 }
 
 /// The script call that decides a request of several parts, and the data by which its reply is
@@ -253,6 +260,15 @@ impl Execute for ScriptExecutor {
             reply_reader::read(&reply, call.policy, &encoding, call.subjects.len(), call.calls())?;
         self.count_healed(replies.iter().flatten().map(|reply| reply.healed).sum());
         Ok(replies)
+    }
+
+    async fn refund(&self, refunds: &[Refund<'_>]) -> Result<Vec<u8>, StoreError> {
+        let none_made = || (0..).take(refunds.len()).collect();
+        let Some(command) = self.shared.encoder.refund_together(refunds)? else {
+            return Ok(none_made());
+        };
+        let sent = self.shared.router.try_send(&self.at_manual_time(command)).await?;
+        Ok(sent.unwrap_or_else(none_made))
     }
 }
 

@@ -53,10 +53,16 @@ pub(crate) struct PartRequest<'a> {
 impl PartRequest<'_> {
     /// Returns whether shortcuts may decide the request.
     ///
-    /// A check with a cost of 0 never changes a count. A concurrency limit allows requests again as
-    /// soon as a permit is released, so nothing about it may be cached.
+    /// A concurrency limit allows requests again as soon as a permit is released, so nothing about
+    /// it may be cached.
     pub(crate) fn is_plain_check(&self) -> bool {
-        self.mode == Mode::Check && self.cost > Cost::ZERO && !self.policy.has_permits()
+        self.charges_cost() && !self.policy.has_permits()
+    }
+
+    /// Returns whether the request is a check that charges its whole cost or nothing. A check with
+    /// a cost of 0 never changes a count.
+    pub(crate) fn charges_cost(&self) -> bool {
+        self.mode == Mode::Check && self.cost > Cost::ZERO
     }
 
     /// Returns the same request with another time.

@@ -1,4 +1,4 @@
-//! Sends the checks of concurrent requests in one script call.
+//! Sends the checks of concurrent requests in one script call, and their refunds in another.
 //!
 //! ```text
 //!              nothing in flight
@@ -11,13 +11,15 @@
 //! ```
 //!
 //! * **Several subjects in one call**: subjects under one policy share a call. Subjects under a
-//!   policy with limits in shadow, or with logs, are sent in calls of their own. On a cluster, only
-//!   subjects of one [group](super::encoding::placement) share a call.
+//!   policy with limits in shadow are sent in calls of their own. On a cluster, only subjects of
+//!   one [group](super::encoding::placement) share a call.
 //! * **One call per subject at a time**: requests of a subject with a call in flight wait for it,
 //!   and are then sent together. They are decided in the order of their arrival. A request that was
 //!   sent alone, because nothing was in flight, does not count as such a call.
 //! * **Cancel safe**: a request that is cancelled before the flush is not charged. One that is
 //!   cancelled later may be charged. Other requests of the batch are not affected.
+//! * **Refunds share calls too**: a permit that is released is such a refund. Refunds do not wait
+//!   for the checks of their subject, and a call has one refund of each subject.
 //! * **Nothing is sent twice**: if a call fails, all its requests fail with its error.
 //! * **Bounded**: a call has a bounded number of subjects and costs, so that it does not block the
 //!   server. After the response timeout of its connection, a call without a reply fails.
@@ -46,11 +48,12 @@
 
 mod batch;
 mod fan_out;
+mod overdue;
 mod parts;
 mod queue;
+mod refunds;
 
 use std::collections::VecDeque;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -58,31 +61,29 @@ use batch::{
     Batch, BatchCosts, CallKind, QueuedCall, ReplyReceiver, SubjectBatch, into_batches, take_batch,
 };
 use fan_out::{FanOut, fail};
+use overdue::within_timeout;
 pub(crate) use parts::PartsBatcher;
 use queue::{BatchLimits, BatchQueue, QueuedSubject};
+use refunds::RefundBatcher;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::timeout;
 
 use super::encoding::placement::Placement;
 use super::encoding::reply::ScriptReply;
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall};
 use super::executor::Execute;
-use super::layer::{Amendment, Layer, LeaseRequest, PartRequest};
+use super::layer::{AmendOperation, Amendment, Layer, LeaseRequest, PartRequest};
 use super::subject_key::{KeyedSubject, KeyedSubjectRef};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, StoreError};
+use crate::model::{Cost, StoreError};
 use crate::policy::Policy;
 use crate::store::{Mode, Reservations, StoreFuture};
 
 /// A batch of fewer subjects is not divided into halves.
 const MIN_HALF: usize = 8;
-
-/// The time after which a call without a reply is overdue, so that requests no longer wait for it.
-const OVERDUE: Duration = Duration::from_millis(5);
 
 /// The layer that batches concurrent checks.
 pub(crate) struct Batcher<E> {
@@ -94,6 +95,7 @@ struct BatcherShared<E> {
     settings: BatchSettings,
     limits: BatchLimits,
     queue: Mutex<BatchQueue>,
+    refunds: RefundBatcher<E>,
     runtime: Handle,
 }
 
@@ -118,7 +120,10 @@ impl<E: Execute> Batcher<E> {
     pub(crate) fn new(inner: E, settings: BatchSettings) -> Self {
         let limits = BatchLimits::new(&settings.placement);
         let (queue, runtime) = (Mutex::default(), Handle::current());
-        Self { shared: Arc::new(BatcherShared { inner, settings, limits, queue, runtime }) }
+        let refunds = RefundBatcher::new(inner.clone(), limits, settings.response_timeout);
+        Self {
+            shared: Arc::new(BatcherShared { inner, settings, limits, queue, refunds, runtime }),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BatchQueue> {
@@ -243,22 +248,16 @@ impl<E: Execute> Batcher<E> {
         batch: &Batch,
         in_flight: &mut InFlightBatch<E>,
     ) -> Result<Vec<Option<ScriptReply>>, StoreError> {
-        let mut call = pin!(self.call(&batch.policy, batch.costs, &batch.subjects));
-        if let Ok(replies) = timeout(OVERDUE, call.as_mut()).await {
-            return replies;
-        }
-        in_flight.stop_counting();
-        let rest = self.shared.settings.response_timeout.saturating_sub(OVERDUE);
-        let replies = timeout(rest, call).await;
-        replies.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+        let call = self.call(&batch.policy, batch.costs, &batch.subjects);
+        let most = self.shared.settings.response_timeout;
+        within_timeout(call, most, || in_flight.stop_counting()).await
     }
 }
 
 impl<E: Execute> Layer for Batcher<E> {
     fn decide(&self, request: PartRequest<'_>) -> StoreFuture<Decision> {
         let inner = &self.shared.inner;
-        let can_be_batched =
-            request.is_plain_check() && request.reservations == Reservations::Ignore;
+        let can_be_batched = request.charges_cost() && request.reservations == Reservations::Ignore;
         if !self.shared.settings.is_enabled || !can_be_batched {
             return inner.decide(request);
         }
@@ -281,7 +280,15 @@ impl<E: Execute> Layer for Batcher<E> {
     }
 
     fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        self.shared.inner.amend(amendment)
+        let BatcherShared { inner, settings, limits, refunds, .. } = &*self.shared;
+        let Amendment { subject, operation: AmendOperation::Refund(refund) } = amendment else {
+            return inner.amend(amendment);
+        };
+        if !settings.is_enabled || !limits.can_share_call(refund.policy) {
+            return inner.amend(amendment);
+        }
+        let group = settings.placement.group_of(subject.namespace, subject.subject);
+        refunds.enqueue(subject, &refund, group)
     }
 }
 

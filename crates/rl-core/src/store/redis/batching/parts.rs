@@ -14,7 +14,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,12 +21,12 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::timeout;
 
-use super::{MIN_HALF, OVERDUE};
+use super::MIN_HALF;
+use super::overdue::within_timeout;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::{FailureKind, Mode, StoreError};
+use crate::model::{Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::StoreFuture;
 use crate::store::part_groups::PartGroup;
@@ -238,14 +237,9 @@ impl PartsBatcher {
         in_flight: &mut InFlightParts,
     ) -> Result<PartsReplies, StoreError> {
         let requests: Vec<_> = batch.requests.iter().map(|request| &request.groups).collect();
-        let mut call = pin!(self.shared.executor.execute_batch(&batch.policies, &requests));
-        if let Ok(replies) = timeout(OVERDUE, call.as_mut()).await {
-            return replies;
-        }
-        in_flight.stop_counting();
-        let rest = self.shared.response_timeout.saturating_sub(OVERDUE);
-        let replies = timeout(rest, call).await;
-        replies.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+        let call = self.shared.executor.execute_batch(&batch.policies, &requests);
+        let most = self.shared.response_timeout;
+        within_timeout(call, most, || in_flight.stop_counting()).await
     }
 }
 

@@ -47,6 +47,18 @@ pub(crate) fn refund_plan(refund: &Refund<'_>, encoding: &PolicyEncoding) -> Vec
     amend_plan(refund.policy, encoding, 0, refund.charged, units)
 }
 
+/// Returns the argument of `refund_shape.lua` that lists the charges of several subjects, under one
+/// policy.
+pub(crate) fn refund_charges(refunds: &[Refund<'_>], encoding: &PolicyEncoding) -> Vec<u8> {
+    let mut charges = Vec::with_capacity(7 * (1 + encoding.order.len()) * refunds.len());
+    for refund in refunds {
+        push_u56(&mut charges, refund.charged.as_micros());
+        let units = encoding.order.iter().map(|place| refund.units_of(*place));
+        units.for_each(|units| push_u56(&mut charges, units));
+    }
+    charges
+}
+
 /// Returns the plan of `amend.lua` that renews a permit.
 pub(crate) fn renew_plan(renewal: &Renewal<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
     let refund = renewal.as_refund();

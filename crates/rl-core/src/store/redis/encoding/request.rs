@@ -202,6 +202,28 @@ impl RequestEncoder {
         Ok(Command::Script { script, keys, arguments })
     }
 
+    /// Creates the command that refunds units of several subjects under one policy. Returns `None`
+    /// if no script refunds them together.
+    pub(crate) fn refund_together(
+        &self,
+        refunds: &[Refund<'_>],
+    ) -> Result<Option<Command>, StoreError> {
+        let Some(first) = refunds.first() else { return Ok(None) };
+        let encoding = PolicyEncoding::new(first.policy);
+        let script = match self.layout {
+            Layout::Packed => self.refund_scripts.get(&encoding.script_shape()),
+            Layout::Readable => None,
+        };
+        let Some(script) = script else { return Ok(None) };
+        let mut keys = Vec::with_capacity(refunds.len());
+        for Refund { namespace, subject, policy, .. } in refunds {
+            self.push_keys(&mut keys, namespace, subject, policy, &encoding)?;
+        }
+        let mut arguments = packed_arguments(&encoding, arguments::refund_plan(first, &encoding));
+        arguments.push(arguments::refund_charges(refunds, &encoding));
+        Ok(Some(Command::Script { script, keys, arguments }))
+    }
+
     /// Creates the command that renews a permit.
     ///
     /// The layout needs no check here. In the readable layout, creating the keys of a policy with

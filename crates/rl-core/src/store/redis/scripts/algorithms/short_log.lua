@@ -35,6 +35,12 @@ end
 --@ declare
 local tail_i, waits_i = '', 0
 
+--@ released
+-- If the only entry is refunded, nothing of the log is left. It need not be read.
+if count_i == 1 and newest_i == when and struct.unpack('>I7', charges, at + 7 * INDEX) >= total_i then
+  count_i = 0
+end
+
 --@ valid
 if is_ours then
   tail_i = count_i > 0 and newest_i + period_i > now and redis.call('HGET', KEYS[LOG], 't') or ''
@@ -58,8 +64,8 @@ if COST <= max_i and required > 0 then
 end
 
 --@ charge
-if count_i == 0 then
-  redis.call('PEXPIRE', KEYS[LOG], 0)
+local is_first = count_i == 0
+if is_first then
   tail_i, oldest_i = '', now
 elseif sealed_i == 0 and left_i > 0 then
   tail_i, left_i = string.sub(tail_i, left_i * 14 + 1), 0
@@ -71,7 +77,11 @@ else
   tail_i = string.sub(tail_i, 1, #tail_i - 14) .. struct.pack('>I7I7', now, held + units)
 end
 total_i, newest_i = total_i + units, now
-redis.call('HSET', KEYS[LOG], 't', tail_i)
+if redis.call('HSET', KEYS[LOG], 't', tail_i) == 0 and is_first then
+  -- There were old entries, of a state that was lost.
+  redis.call('PEXPIRE', KEYS[LOG], 0)
+  redis.call('HSET', KEYS[LOG], 't', tail_i)
+end
 redis.call('PEXPIRE', KEYS[LOG], string.format('%d', math.ceil((now + period_i - clock) / 1000) + linger))
 
 --@ heal
@@ -87,11 +97,13 @@ lasts = count_i > 0 and newest_i + period_i - now or 0
 waits = waits .. struct.pack('>I7', waits_i)
 
 --@ refundable
-if sealed_i > 0 and struct.unpack('>I7', plan, 7 * INDEX + 2) > 0 then is_ours = false end
+if sealed_i > 0 and struct.unpack('>I7', charges, at + 7 * INDEX) > 0 then is_ours = false end
 
 --@ refund
 -- Nothing is refunded to an expired entry, because it no longer counts.
-if count_i > 0 and when > now - period_i then
+if count_i == 0 then
+  redis.call('PEXPIRE', KEYS[LOG], 0)
+elseif when > now - period_i then
   for at = left_i * 14 + 1, #tail_i, 14 do
     local time, held = struct.unpack('>I7I7', tail_i, at)
     if time == when then
