@@ -294,7 +294,8 @@ fn decide_packed(
     }
 }
 
-/// Sets the layout to that of the policy that was charged last. Eviction judges the entry by it.
+/// Sets the layout of the policy that was charged last, because eviction compares entries by the
+/// limits of their layouts.
 #[inline(never)]
 fn set_layout_of(packed: &mut PackedEntry, policy: &Policy, layouts: &mut LayoutRegistry) {
     if !layouts.is_crowded()

@@ -25,16 +25,16 @@ pub(super) struct SteadyWindows {
     left: u64,
 }
 
-/// A decision on windows that are all open. It refers to the outcomes before it, so that they are
-/// copied only once.
+/// A decision on windows that are all open. It borrows the outcomes of an earlier decision, so that
+/// they are copied only once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SteadyDecision<'a> {
     pub(super) before: &'a Usages,
     pub(super) at: Timestamp,
     pub(super) is_allowed: bool,
-    /// The units that were charged since the outcomes before.
+    /// The units that were charged since the earlier decision.
     pub(super) charged: u32,
-    /// The microseconds that have passed since the outcomes before.
+    /// The microseconds that have passed since the earlier decision.
     pub(super) later: u64,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct UnpackedEntry {
     last_change: Timestamp,
     /// The time at which the recorded denial ends.
     denied_until: Timestamp,
-    /// The windows, if all limits are fixed windows that are too many for a packed entry.
+    /// The windows, if all limits are fixed windows and there are too many for a packed entry.
     windows: Option<Box<SteadyWindows>>,
 }
 
@@ -382,8 +382,8 @@ impl UnpackedEntry {
         self.lay_out(policy, states);
     }
 
-    /// Creates the cells and logs of `policy`. Takes the states that it contains out of `states`;
-    /// the others become foreign.
+    /// Creates the cells and logs of `policy`. Takes the states of its limits out of `states`. The
+    /// other states become foreign.
     fn lay_out(&mut self, policy: &Policy, mut states: Vec<ForeignState>) {
         let plan = policy.plan();
         let mut cells = vec![0; plan.cells()];

@@ -109,7 +109,7 @@ impl QueuedRefund {
 }
 
 impl RefundBatch {
-    /// Returns whether `refund` may be added.
+    /// Returns whether `refund` may be added to the batch.
     fn accepts(&self, refund: &QueuedRefund, max_subjects: usize) -> bool {
         let first = &self.refunds[0];
         first.group == refund.group

@@ -36,7 +36,7 @@ end
 local tail_i, waits_i = '', 0
 
 --@ released
--- If the only entry is refunded, nothing of the log is left. It need not be read.
+-- If the only entry is refunded, the log becomes empty, so it need not be read.
 if count_i == 1 and newest_i == when and struct.unpack('>I7', charges, at + 7 * INDEX) >= total_i then
   count_i = 0
 end
@@ -78,7 +78,7 @@ else
 end
 total_i, newest_i = total_i + units, now
 if redis.call('HSET', KEYS[LOG], 't', tail_i) == 0 and is_first then
-  -- There were old entries, of a state that was lost.
+  -- The old entries belong to a state that was lost.
   redis.call('PEXPIRE', KEYS[LOG], 0)
   redis.call('HSET', KEYS[LOG], 't', tail_i)
 end
