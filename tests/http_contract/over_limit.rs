@@ -37,7 +37,7 @@ pub(super) async fn a_request_is_rejected_when_the_queue_is_full<T: Target>() {
     let site = T::serve(vec![waiting("1/day", Duration::from_secs(999_999), 1)]);
     assert_eq!(site.get("/").fetch().await.status, 200);
     let (one, other) = (Box::pin(site.get("/").fetch()), Box::pin(site.get("/").fetch()));
-    // One of the two requests waits, for up to a day.
+    // One of the two requests waits, for up to a day. The other one is denied.
     let (Either::Left((answer, _)) | Either::Right((answer, _))) = select(one, other).await;
     assert_eq!(answer.standing(), "429 1-0-86400, retry 86400");
     assert_eq!(site.handled(), 1);

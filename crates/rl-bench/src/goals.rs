@@ -32,7 +32,7 @@ pub(crate) struct Goal {
 pub(crate) enum Unit {
     /// The factor by which our limiter is faster or smaller. A larger factor is better.
     Times,
-    /// A quantity with this name. A smaller quantity is better.
+    /// A quantity in this unit. A smaller quantity is better.
     AtMost(&'static str),
 }
 

@@ -66,7 +66,7 @@ const CUTS: usize = 50;
 /// The clock offsets of the nodes, in seconds. The first node has the first offset, and after the
 /// last offset the list begins again.
 const CLOCKS: [i64; 3] = [5, -5, 0];
-/// The number of rounds in the measurement of the rate. Each round contains all settings and all
+/// The number of rounds in the measurement of the rate. Each round measures all settings with all
 /// numbers of nodes.
 const ROUNDS: usize = 3;
 const BUSY_SUBJECTS: usize = 100;
