@@ -84,7 +84,7 @@ impl Module {
     }
 }
 
-/// By convention, tests inside a file are its last item.
+/// Returns the text before the tests, which by convention are the last item of a file.
 fn without_tests(text: &str) -> &str {
     let tests = text.find("#[cfg(test)]\nmod tests {");
     &text[..tests.unwrap_or(text.len())]

@@ -10,7 +10,7 @@ use rl_core::time::ManualClock;
 use rl_core::{GoverningLimit, Subject};
 use rl_tests::web::{Answer, Axum, Fetch, Site, Target, limiter, new_year};
 
-/// The subject of the client in these tests.
+/// Returns the subject of the client in these tests.
 fn caller() -> Subject {
     Subject::ip([127, 0, 0, 1])
 }

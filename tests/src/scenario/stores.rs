@@ -43,7 +43,7 @@ impl Stores {
         })
     }
 
-    /// Also starts a cluster of three primaries, on which each subject has its own slot.
+    /// Starts a cluster of three primaries in addition. Each subject has its own slot on it.
     ///
     /// # Errors
     ///

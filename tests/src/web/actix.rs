@@ -158,7 +158,7 @@ async fn streams(stage: web::Data<Stage>, permit: Option<web::ReqData<Permit>>) 
     HttpResponse::Ok().streaming(words.map_ok(|word| web::Bytes::from_static(word.as_bytes())))
 }
 
-/// The middleware around the limiters: authenticates the consumer, and reports the decision.
+/// Authenticates the consumer before the limiters decide, and reports their decision.
 async fn around(
     request: ServiceRequest,
     next: Next<impl MessageBody>,

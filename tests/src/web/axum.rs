@@ -118,7 +118,7 @@ async fn streams(State(stage): State<Arc<Stage>>, permit: Option<Extension<Permi
     Body::from_stream(stage.words())
 }
 
-/// The layer around the limiters: authenticates the consumer, and reports the decision.
+/// Authenticates the consumer before the limiters decide, and reports their decision.
 async fn around(mut request: Request, next: Next) -> Response {
     let consumer = request.headers().get("x-consumer").and_then(|value| value.to_str().ok());
     if let Some(subject) = consumer.map(Subject::consumer) {
