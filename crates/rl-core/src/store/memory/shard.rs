@@ -10,10 +10,11 @@ mod room;
 
 use super::entry::{Entry, ShardContext};
 use super::layout::LayoutRegistry;
-use super::packed_entry::{FastDecision, TimeBase};
+use super::packed_entry::{FastDecision, PackedEntry, TimeBase};
 use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment};
 use super::steady_windows::SteadyDecision;
 use super::table::{MAX_RECORDS, Table};
+use crate::algorithm::fixed_window::CompiledWindows;
 use crate::algorithm::{PlanStep, SubjectStatesMut};
 use crate::decision::Decision;
 use crate::policy::Policy;
@@ -143,24 +144,55 @@ impl Shard {
     ///
     /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
     #[inline(always)]
-    pub(super) fn try_decide_fast(
+    pub(super) fn try_decide_fast<'a>(
+        &'a mut self,
+        subject: Fingerprint,
+        args: DecideArgs<'a>,
+    ) -> Option<FastDecision<'a>> {
+        let (packed, windows, time_base) = self.packed_windows(subject, args.policy)?;
+        packed.try_decide_fast(windows, time_base, args)
+    }
+
+    /// Decides for one group of parts, as [`try_decide_fast`](Self::try_decide_fast) does. Also
+    /// returns the entry as it was before, so that [`undo`](Self::undo) can take back the charge.
+    pub(super) fn try_decide_group(
         &mut self,
         subject: Fingerprint,
         args: DecideArgs<'_>,
-    ) -> Option<FastDecision<'_>> {
-        let windows = args.policy.compiled_windows()?;
+    ) -> Option<(Decision, PackedEntry)> {
+        let DecideArgs { policy, cost, .. } = args;
+        let (packed, windows, time_base) = self.packed_windows(subject, policy)?;
+        let before = packed.clone();
+        let fast = packed.try_decide_fast(windows, time_base, args)?;
+        let decision = Decision::from_windows(policy, cost, fast.at, fast.is_allowed, fast.states);
+        Some((decision, before))
+    }
+
+    /// Takes back a charge that has just been made. `before` is the entry before that charge.
+    pub(super) fn undo(&mut self, subject: Fingerprint, before: PackedEntry) {
+        if let Some(entry) = self.entries.get_mut(subject) {
+            *entry = Entry::Packed(before);
+        }
+    }
+
+    /// Returns the packed entry of a known subject, if its states are the fixed windows of
+    /// `policy`.
+    #[inline(always)]
+    fn packed_windows<'a>(
+        &'a mut self,
+        subject: Fingerprint,
+        policy: &'a Policy,
+    ) -> Option<(&'a mut PackedEntry, &'a CompiledWindows, TimeBase)> {
+        let windows = policy.compiled_windows()?;
         let Entry::Packed(packed) = self.entries.get_mut(subject)? else { return None };
         let layouts = &self.context.layouts;
         let layout = layouts.get(packed.layout());
         // Eviction judges an entry by the limits of its layout. So a charge under other limits must
         // first give the entry another layout.
-        let is_its_layout = layout.is_same_handle(args.policy)
+        let is_its_layout = layout.is_same_handle(policy)
             || layout.has_states_of_windows(windows)
                 && (layout.has_maxima_of(windows) || layouts.is_crowded());
-        if !is_its_layout {
-            return None;
-        }
-        packed.try_decide_fast(windows, self.context.time_base, args)
+        is_its_layout.then_some((packed, windows, self.context.time_base))
     }
 
     /// Decides for a known subject under more than six fixed windows if one comparison suffices.
