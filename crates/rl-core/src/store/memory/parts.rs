@@ -19,18 +19,17 @@ mod room;
 
 use smallvec::SmallVec;
 
-use super::entry::Entry;
 use super::locked_shards::LockedShards;
 use super::packed_entry::PackedEntry;
 use super::run::{DecideArgs, TooManyStates};
 use super::shard::Shard;
-use super::{MemoryStore, SHARDS, too_many_states};
+use super::{MemoryStore, too_many_states};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError};
+use crate::store::DecideRequest;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::part_groups::{PartGroup, PartGroups, available, common_units};
-use crate::store::{DecideRequest, Part};
 use crate::time::{Clock, Timestamp};
 
 type Group<'a> = PartGroup<'a, Fingerprint>;
