@@ -14,7 +14,7 @@ use names::Names;
 use source::{crate_paths, files, modules, packages, read, section, top};
 
 /// The modules that each module of rl-core may use. A module comes after all modules that it uses.
-const LEVELS: [(&str, &[&str]); 20] = [
+const LEVELS: [(&str, &[&str]); 21] = [
     ("maybe_ready", &[]),
     ("time", &[]),
     ("model", &["time"]),
@@ -26,16 +26,37 @@ const LEVELS: [(&str, &[&str]); 20] = [
     ("denial", &["model", "policy", "decision"]),
     ("headers", &["model", "policy", "decision"]),
     ("key", &["model", "client_ip"]),
-    ("store", &["maybe_ready", "time", "model", "policy", "decision", "algorithm"]),
+    ("stats", &["model"]),
+    ("store", &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "stats"]),
     ("observe", &["model", "policy", "decision"]),
     ("source", &["maybe_ready", "model", "policy"]),
     (
         "store/memory",
-        &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "store", "observe"],
+        &[
+            "maybe_ready",
+            "time",
+            "model",
+            "policy",
+            "decision",
+            "algorithm",
+            "stats",
+            "store",
+            "observe",
+        ],
     ),
     (
         "store/redis",
-        &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "store", "observe"],
+        &[
+            "maybe_ready",
+            "time",
+            "model",
+            "policy",
+            "decision",
+            "algorithm",
+            "stats",
+            "store",
+            "observe",
+        ],
     ),
     ("rules", &["model", "policy", "client_ip", "headers", "key", "store", "observe", "source"]),
     (
@@ -47,6 +68,7 @@ const LEVELS: [(&str, &[&str]); 20] = [
             "policy",
             "decision",
             "headers",
+            "stats",
             "store",
             "observe",
             "source",
@@ -435,12 +457,13 @@ fn no_dependency_is_under_the_gpl_alone() {
 }
 
 /// The crates that are published as libraries.
-const LIBRARIES: [&str; 5] = [
+const LIBRARIES: [&str; 6] = [
     "crates/rl-core",
     "crates/rl-tower",
     "crates/rl-actix",
     "crates/rl-records",
     "crates/rl-admin",
+    "crates/rl-metrics",
 ];
 
 #[test]

@@ -12,6 +12,7 @@ mod example_programs;
 mod http_contract;
 mod known_faults;
 mod management;
+mod observability;
 mod performance;
 mod races;
 mod records;

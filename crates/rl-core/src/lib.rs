@@ -55,6 +55,7 @@ pub mod denial;
 pub mod headers;
 pub mod key;
 
+pub mod stats;
 pub mod store;
 
 pub mod observe;

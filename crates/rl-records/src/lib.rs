@@ -116,5 +116,5 @@ pub use record::{Record, RecordContent};
 pub use record_id::{InvalidRecordId, RecordId};
 pub use resource::{ResourceLimit, ResourceLimitContent};
 pub use revision::{Expected, Revised, Revisioned};
-pub use source::{RecordSource, RecordSourceBuilder};
+pub use source::{RecordSource, RecordSourceBuilder, RecordSourceStats};
 pub use tier::{Tier, TierContent, TierMember};

@@ -1,8 +1,8 @@
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::admission::{Admission, RequestContext, protocol_of};
+use super::admission::{Admission, RequestContext};
+use super::degrade::degraded;
 use super::denied::Denied;
 use super::preflight::is_preflight;
 use super::response::{CountedRequest, Extensions, FinalCost};
@@ -15,7 +15,6 @@ use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::limiter::{Permit, RateLimiter, Wait};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, Realm, Subject};
-use crate::observe;
 use crate::policy::Policy;
 use crate::rules::{Defaults, MissingKey, OverLimit, Uncounted};
 
@@ -26,7 +25,7 @@ use crate::rules::{Defaults, MissingKey, OverLimit, Uncounted};
 /// set.
 #[derive(Clone)]
 pub struct HttpLimiter {
-    settings: Arc<Settings>,
+    pub(super) settings: Arc<Settings>,
 }
 
 impl HttpLimiter {
@@ -176,7 +175,7 @@ impl HttpLimiter {
             Ok(Some(subject)) => subject,
             Ok(None) => match self.settings.on_missing_key {
                 MissingKey::Share => Subject::new(Realm::Unknown, ""),
-                MissingKey::Allow => return Admission::Exempt,
+                MissingKey::Allow => return self.exempted(),
                 MissingKey::Reject => return self.reject_missing_key(request),
             },
             Err(AmbiguousKey) => return self.reject_ambiguous_key(request),
@@ -206,7 +205,7 @@ impl HttpLimiter {
         outer: Option<&Decision>,
     ) -> Option<Admission> {
         if self.is_exempt(request) {
-            return Some(Admission::Exempt);
+            return Some(self.exempted());
         }
         let settings = &*self.settings;
         let rules = settings.limiter.rules()?;
@@ -214,7 +213,7 @@ impl HttpLimiter {
         let defaults = Defaults { on_missing_key: settings.on_missing_key, cost };
         let parts = match rules.parts_of(request, &defaults) {
             Ok(Some(parts)) => Arc::new(parts),
-            Ok(None) => return Some(Admission::Exempt),
+            Ok(None) => return Some(self.exempted()),
             Err(Uncounted::MissingKey) => return Some(self.reject_missing_key(request)),
             Err(Uncounted::AmbiguousKey) => return Some(self.reject_ambiguous_key(request)),
         };
@@ -287,34 +286,12 @@ impl HttpLimiter {
             OverLimit::Wait { at_most, queue } => {
                 limiter.decide_or_wait(subject, cost, Wait { at_most, queue, reserves })
             }
-            OverLimit::Degrade => limiter
-                .decide(subject, Mode::Check, cost, reserves)
-                .map(Decision::degraded_if_denied),
+            OverLimit::Degrade => {
+                let (this, decision) =
+                    (limiter.clone(), limiter.decide(subject, Mode::Check, cost, reserves));
+                decision.map(move |decision| degraded(&this, decision))
+            }
         }
-    }
-
-    #[cold]
-    fn reject_missing_key(&self, request: &dyn RequestInfo) -> Admission {
-        if !self.settings.has_logged_missing_key.swap(true, Ordering::Relaxed) {
-            observe::missing_key();
-        }
-        self.reject(DenialReason::MissingKey, request)
-    }
-
-    #[cold]
-    fn reject_ambiguous_key(&self, request: &dyn RequestInfo) -> Admission {
-        if !self.settings.has_logged_ambiguous_key.swap(true, Ordering::Relaxed) {
-            observe::ambiguous_key();
-        }
-        self.reject(DenialReason::AmbiguousKey, request)
-    }
-
-    /// Rejects a request that is not counted. A limiter in shadow allows it instead.
-    fn reject(&self, reason: DenialReason<'_>, request: &dyn RequestInfo) -> Admission {
-        if self.settings.limiter.is_shadow() {
-            return Admission::Exempt;
-        }
-        Admission::Rejected(self.respond(reason, protocol_of(request)))
     }
 
     /// Returns the permit of an allowed request if it holds units of a concurrency limit, or if its
@@ -366,7 +343,7 @@ impl HttpLimiter {
     }
 
     /// Returns the denial for `reason`. The responder creates it, if one is set.
-    fn respond(&self, reason: DenialReason<'_>, protocol: Protocol) -> Denial {
+    pub(super) fn respond(&self, reason: DenialReason<'_>, protocol: Protocol) -> Denial {
         let settings = &self.settings;
         let governing = settings.response.headers.governing_limit();
         let default = settings.denial_body.denial(reason, governing, protocol);

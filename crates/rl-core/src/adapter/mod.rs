@@ -58,6 +58,7 @@
 //! ended.
 
 mod admission;
+mod degrade;
 mod denied;
 mod http_limiter;
 mod preflight;
@@ -65,6 +66,7 @@ pub(crate) mod response;
 pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
+mod uncounted;
 mod under_rules;
 
 pub use admission::{Admission, RequestContext};

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::degrade::degraded;
 use super::settings::Settings;
 use crate::decision::Decision;
 use crate::key::RequestInfo;
+use crate::limiter::RateLimiter;
 use crate::maybe_ready::MaybeReady;
 use crate::rules::{OverLimit, RequestParts};
 
@@ -22,14 +24,19 @@ pub(super) fn decide(
     if !parts.may(default, |over_limit| over_limit == OverLimit::Degrade) {
         return decision;
     }
-    let parts = Arc::clone(parts);
-    decision.map(move |decision| degrade(&parts, decision, default))
+    let (parts, limiter) = (Arc::clone(parts), settings.limiter.clone());
+    decision.map(move |decision| degrade(&limiter, &parts, decision, default))
 }
 
 /// Degrades a denied request if the rules that deny it are set so.
-fn degrade(parts: &RequestParts, decision: Decision, default: OverLimit) -> Decision {
+fn degrade(
+    limiter: &RateLimiter,
+    parts: &RequestParts,
+    decision: Decision,
+    default: OverLimit,
+) -> Decision {
     match parts.on_over_limit(decision.denying_parts(), default) {
-        OverLimit::Degrade => decision.degraded_if_denied(),
+        OverLimit::Degrade => degraded(limiter, decision),
         OverLimit::Wait { .. } | OverLimit::Reject => decision,
     }
 }

@@ -33,6 +33,11 @@ impl<'a> LimitStatus<'a> {
         self.limit.name()
     }
 
+    /// Returns the limit with its name.
+    pub(crate) const fn named(&self) -> &'a NamedLimit {
+        self.limit
+    }
+
     /// Returns the limit.
     #[must_use]
     pub const fn limit(&self) -> Limit {
@@ -144,6 +149,12 @@ impl LimitStatuses {
         let windows = policy.compiled_windows();
         let outcome = self.outcomes.outcome(index, limit.limit(), windows, self.decided_at);
         Some(LimitStatus { limit, outcome })
+    }
+
+    /// Returns the positions of the limits that deny the request.
+    pub(super) fn over(&self) -> LimitSet {
+        let limits = self.policy().map_or(&[][..], Policy::limits);
+        self.outcomes.over(limits).unwrap_or_else(|| self.positions(|limit| limit.is_over()))
     }
 
     /// Returns the positions of the limits that satisfy `condition`.

@@ -47,6 +47,47 @@ impl Origin {
         }
     }
 
+    /// The number of origins, whatever the kind of failure.
+    pub(crate) const COUNT: usize = 10;
+
+    /// Returns all origins, each at its [index](Self::index). Those that name a failure have any kind.
+    pub(crate) const fn all() -> [Self; Self::COUNT] {
+        let kind = FailureKind::Unavailable;
+        [
+            Self::Store,
+            Self::Shadow,
+            Self::LocalDeny,
+            Self::Leased,
+            Self::Policy,
+            Self::Unlimited,
+            Self::Disabled,
+            Self::Fallback(kind),
+            Self::FailedOpen(kind),
+            Self::FailedClosed(kind),
+        ]
+    }
+
+    /// Returns the position of the origin among all, whatever the kind of failure.
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Store => 0,
+            Self::Shadow => 1,
+            Self::LocalDeny => 2,
+            Self::Leased => 3,
+            Self::Policy => 4,
+            Self::Unlimited => 5,
+            Self::Disabled => 6,
+            Self::Fallback(_) => 7,
+            Self::FailedOpen(_) => 8,
+            Self::FailedClosed(_) => 9,
+        }
+    }
+
+    /// Returns whether the decision has an outcome for each limit.
+    pub(crate) const fn has_outcomes(self) -> bool {
+        self.is_counted() || matches!(self, Self::LocalDeny | Self::Policy)
+    }
+
     /// Returns whether the failure policy decided instead of counters.
     #[must_use]
     pub const fn is_failure(self) -> bool {
@@ -82,5 +123,17 @@ pub(super) enum Verdict {
 impl Verdict {
     pub(super) const fn new(is_allowed: bool) -> Self {
         if is_allowed { Self::Allowed } else { Self::Denied }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_origin_is_at_its_index() {
+        for (index, origin) in Origin::all().into_iter().enumerate() {
+            assert_eq!(origin.index(), index);
+        }
     }
 }

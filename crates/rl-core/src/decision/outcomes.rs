@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::fixed_window::{CompiledWindows, DecidedWindows};
 use crate::model::{Limit, Outcome};
-use crate::policy::Policy;
+use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::time::Timestamp;
 
 /// The outcomes of a decision, in the order of the policy's limits.
@@ -81,6 +81,13 @@ pub(crate) struct OpenWindows {
 }
 
 impl OpenWindows {
+    /// Returns whether the window of `max` units at `index` denies the request.
+    #[inline]
+    const fn is_over(&self, index: usize, max: u64) -> bool {
+        let used = self.before.used[index] as u64 + self.charged as u64;
+        used + self.required as u64 > max
+    }
+
     fn outcome(&self, index: usize, max: u64) -> Outcome {
         let before = self.before.outcome(index);
         let used = before.used() + u64::from(self.charged);
@@ -163,6 +170,28 @@ impl Outcomes {
             (Self::Lazy(decided), Some(windows)) => decided.outcome(windows, index, decided_at),
             (Self::Lazy(_), None) => unreachable!("only fixed windows have lazy outcomes"),
             (Self::None, _) => unreachable!("the index is less than the count"),
+        }
+    }
+
+    /// Returns the limits that deny the request, without computing whole outcomes if possible. Returns
+    /// `None` if the outcomes are computed only when they are read.
+    #[inline]
+    pub(super) fn over(&self, limits: &[NamedLimit]) -> Option<LimitSet> {
+        let set = |is_over: &dyn Fn(usize) -> bool| {
+            let bits = (0..limits.len()).map(|index| u16::from(is_over(index)) << index);
+            Some(LimitSet::from_bits(bits.fold(0, |set, bit| set | bit)))
+        };
+        match self {
+            Self::None | Self::Granted(_) => Some(LimitSet::EMPTY),
+            Self::Lazy(_) | Self::Computed(_) => None,
+            Self::Few(outcomes) => set(&|index| outcomes[index].is_over()),
+            Self::Many(outcomes) => {
+                let outcomes = outcomes.get();
+                set(&|index| outcomes[index].is_over())
+            }
+            Self::Open(windows) => {
+                set(&|index| windows.is_over(index, limits[index].limit().max()))
+            }
         }
     }
 

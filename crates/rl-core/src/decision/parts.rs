@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::linked::{DecidedParts, PartFlags};
 use super::{Decision, LimitStatus, Origin, RetryAfter, Verdict};
 use crate::model::Cost;
-use crate::policy::Policy;
+use crate::policy::{LimitSet, Policy};
 
 /// The status of one part of a request: a subject, its policy and its cost.
 #[derive(Clone, Copy, Debug)]
@@ -223,6 +223,11 @@ impl Decision {
             return 0;
         }
         self.denying_part().or(self.governing_part()).unwrap_or(0)
+    }
+
+    /// Returns the limits that deny a request of one part, or would deny it.
+    pub(crate) fn over(&self) -> LimitSet {
+        self.statuses.over()
     }
 
     /// Returns the limits of all parts that can deny the request.

@@ -11,6 +11,7 @@ use super::registration;
 use super::renewals::Renewals;
 use super::settlements::Settlements;
 use super::stores::Stores;
+use super::tally::Tally;
 use super::wait_queue::WaitQueues;
 use super::{BuildError, OnFailure, RateLimiter, Share};
 use crate::model::Limit;
@@ -352,11 +353,13 @@ impl RateLimiterBuilder {
         let (limiter, label) = (namespace.as_str(), store.label());
         let events = Arc::new(Events::new(observer, failure_policy, &in_flight, limiter, label));
         let settlements = Settlements::new(&breaker, &events, &wait_queues);
+        let tally = Tally::new(&namespace, policies.of_all().cloned());
         let pipeline = Pipeline {
             enabled,
             has_fast_path,
             policies,
             rules,
+            tally,
             stores: Stores { primary: store, fallback, namespace, deadline, reservation },
             clock,
             policy_when_overloaded,

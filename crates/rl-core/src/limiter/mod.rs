@@ -27,8 +27,10 @@ mod rules;
 mod settlements;
 mod shadow;
 mod stores;
+mod tally;
 #[cfg(test)]
 mod tests;
+mod undecided;
 mod wait_queue;
 mod waiting;
 
@@ -43,6 +45,7 @@ pub use builder::RateLimiterBuilder;
 pub use failure_policy::{OnFailure, Share};
 pub use permit::Permit;
 use pipeline::Pipeline;
+pub(crate) use tally::UncountedKind;
 pub(crate) use waiting::Wait;
 
 use crate::decision::{Decision, Origin};
@@ -249,6 +252,7 @@ impl RateLimiter {
     /// Resolves to an error if the store fails. The units may have been refunded even so.
     pub fn refund(&self, subject: &Subject, decision: &Decision, units: u64) -> StoreFuture<()> {
         let units = units.min(decision.charged());
+        self.pipeline.tally.refunded(units);
         self.pipeline.stores.refund(decision, subject, RefundOf::All, decision.at(), units)
     }
 

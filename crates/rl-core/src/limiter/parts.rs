@@ -162,6 +162,10 @@ impl RateLimiter {
     ) -> StoreFuture<()> {
         let stores = &self.pipeline.stores;
         let charges = Charge::of_parts(&stores.namespace, parts, decision);
+        for part in charges.iter().flat_map(|charge| &charge.parts) {
+            let refunded = units.get(part.index).map_or(0, |units| part.units.min(*units));
+            self.pipeline.tally.refunded(refunded);
+        }
         let refunds: Vec<_> =
             charges.iter().filter_map(|charge| refund_of(charge, stores, units)).collect();
         stores.settle(decision, &refunds)
@@ -214,8 +218,7 @@ impl Pipeline {
         if !is_fast {
             return by_steps();
         }
-        let request = DecideRequest::new(&self.stores.namespace, parts, mode);
-        self.stores.primary.try_decide(&request, &by_steps)
+        self.decide_fast(&DecideRequest::new(&self.stores.namespace, parts, mode), by_steps)
     }
 
     /// Decides a request of several parts step by step. The policies are known already.

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::circuit_breaker::{CallToken, CircuitBreaker};
+use super::counters::Counters;
 use super::events::Events;
-use super::failure_policy::{FailurePolicy, OnFailure};
+use super::failure_policy::FailurePolicy;
 use super::in_flight::InFlight;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
@@ -27,6 +28,7 @@ use super::policy_denial;
 use super::renewals::Renewals;
 use super::settlements::Settlements;
 use super::stores::{Pending, Stores, timed_out};
+use super::tally::Tally;
 use super::wait_queue::WaitQueues;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
@@ -57,6 +59,7 @@ pub(super) struct Pipeline {
     pub(super) wait_queues: Arc<WaitQueues>,
     pub(super) settlements: Settlements,
     pub(super) renewals: Renewals,
+    pub(super) tally: Tally,
     /// Keeps the limiter in the registry of its store for as long as the limiter lives.
     pub(super) _registration: Option<Arc<()>>,
 }
@@ -66,7 +69,7 @@ impl Pipeline {
     #[inline]
     pub(super) fn operation(&self, mode: Mode) -> Operation {
         let deadline = self.stores.deadline;
-        Operation { mode, deadline, reports_denial: true, reserves: false }
+        Operation { mode, deadline, reports_denial: true, is_counted: true, reserves: false }
     }
 
     /// Decides a request, by the fast path if it applies.
@@ -84,8 +87,17 @@ impl Pipeline {
         };
         let Some(policy) = self.policy_of_fast_path(subject, mode, cost) else { return by_steps() };
         let parts = [Part::new(subject, policy, cost)];
-        let request = DecideRequest::new(&self.stores.namespace, &parts, mode);
-        self.stores.primary.try_decide(&request, &by_steps)
+        self.decide_fast(&DecideRequest::new(&self.stores.namespace, &parts, mode), by_steps)
+    }
+
+    /// Lets the store decide without the other steps. If it cannot, `by_steps` decides.
+    #[inline(always)]
+    pub(super) fn decide_fast(
+        &self,
+        request: &DecideRequest<'_>,
+        by_steps: impl Fn() -> MaybeReady<Decision>,
+    ) -> MaybeReady<Decision> {
+        self.tally.decide_fast(&*self.stores.primary, request, by_steps)
     }
 
     /// Returns the policy of a request that the store can decide without the other steps.
@@ -268,6 +280,8 @@ impl Pipeline {
         MaybeReady::later(async move {
             let result = timeout_at(slot.sent_at() + operation.deadline, pending).await;
             let result = result.unwrap_or_else(|_| Err(timed_out()));
+            let before = this.stores.deadline.saturating_sub(operation.deadline);
+            this.tally.store_called(slot.sent_at().elapsed(), before);
             match &result {
                 Ok(_) => slot.answered(),
                 Err(error) if error.kind() == FailureKind::TimedOut => {
@@ -299,6 +313,9 @@ impl Pipeline {
         call: CallToken,
         result: Result<Decision, StoreError>,
     ) -> MaybeReady<Decision> {
+        if let Err(error) = &result {
+            self.tally.store_failed(error.kind());
+        }
         match result {
             Ok(decision) => {
                 // Denials from the cache and grants from leased units say nothing about the health
@@ -320,62 +337,6 @@ impl Pipeline {
         }
     }
 
-    /// Decides a request while the store is overloaded: with local state if possible, else by the
-    /// failure policy. One client can cause an overload, so an overload must not lift the limits.
-    #[inline(never)]
-    fn decide_overloaded(
-        self: &Arc<Self>,
-        parts: &[Part<'_>],
-        operation: Operation,
-    ) -> MaybeReady<Decision> {
-        self.events.store_overloaded();
-        self.in_flight.refused();
-        let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
-        match self.stores.primary.decide_locally(&request) {
-            Some(decision) => MaybeReady::ready(self.finish(parts, operation, decision)),
-            None => self.apply_failure_policy(parts, operation, FailureKind::Overloaded),
-        }
-    }
-
-    /// Decides a request that the store has not decided.
-    fn apply_failure_policy(
-        self: &Arc<Self>,
-        parts: &[Part<'_>],
-        operation: Operation,
-        failure: FailureKind,
-    ) -> MaybeReady<Decision> {
-        let action = self.failure_policy.action(failure);
-        let (OnFailure::Fallback, Some(fallback)) = (action, &self.stores.fallback) else {
-            let decision = Decision::undecided(parts[0].cost, action.origin(failure));
-            return MaybeReady::ready(self.finish(parts, operation, decision));
-        };
-        let shares: Vec<_> = parts.iter().map(|part| fallback.share.of(part.policy)).collect();
-        let shared = parts.iter().zip(&shares).map(|(part, policy)| Part { policy, ..*part });
-        let shared: Vec<_> = shared.collect();
-        let result =
-            self.stores.decide(&*fallback.store, &shared, operation.mode, operation.reserves);
-        let result = self.in_flight.limit(self.stores.within_deadline(result));
-        let (this, owned, policy) = (Arc::clone(self), OwnedParts::new(parts), self.failure_policy);
-        result.map(move |result| {
-            let (parts, own) = (owned.as_parts(), &this.stores.namespace);
-            this.events.fallback_concluded(result.as_ref().err());
-            let decision = policy.after_fallback(result, own, &parts, operation, failure);
-            this.finish(&parts, operation, decision)
-        })
-    }
-
-    /// Decides a request of one subject without calling any store.
-    pub(super) fn decide_without_store(
-        &self,
-        subject: &Subject,
-        cost: Cost,
-        operation: Operation,
-        origin: Origin,
-    ) -> MaybeReady<Decision> {
-        let decision = Decision::undecided(cost, origin);
-        MaybeReady::ready(self.report(|_| subject, operation, decision))
-    }
-
     /// Completes the decision, and reports it to the observer and the log (step 5).
     #[inline]
     pub(super) fn finish(
@@ -384,23 +345,26 @@ impl Pipeline {
         operation: Operation,
         decision: Decision,
     ) -> Decision {
-        self.report(|index| parts[index].subject, operation, decision)
+        self.report(|index| Counters::from(&parts[index]), operation, decision)
     }
 
-    /// Completes and reports the decision about a request. `subject_of` returns the subject of the
-    /// part at a position.
+    /// Completes, counts and reports the decision about a request. `counters_of` returns the counters
+    /// of the part at a position.
     #[inline(always)]
-    fn report<'a>(
+    pub(super) fn report<'a>(
         &self,
-        subject_of: impl Fn(usize) -> &'a Subject,
+        counters_of: impl Fn(usize) -> Counters<'a>,
         operation: Operation,
         mut decision: Decision,
     ) -> Decision {
         if self.failure_policy.is_shadow {
             decision.apply_shadow();
         }
+        if operation.is_counted {
+            self.tally.count(operation.mode, &decision, &counters_of);
+        }
         if operation.reports_denial || decision.is_allowed() {
-            self.events.decided(subject_of, &decision);
+            self.events.decided(|index| counters_of(index).subject, &decision);
         }
         decision
     }

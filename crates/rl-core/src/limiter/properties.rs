@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use super::tally::{LimiterState, UncountedKind};
 use super::{OnFailure, RateLimiter};
 use crate::model::FailureKind;
+use crate::stats::LimiterStats;
+use crate::store::Namespace;
 
 impl RateLimiter {
     /// Returns the number of decisions that wait for the store now, as a gauge for metrics: at most
@@ -11,6 +14,51 @@ impl RateLimiter {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pipeline.in_flight.waiting()
+    }
+
+    /// Returns the counts of the limiter since it was built, and those of its store.
+    ///
+    /// This takes some microseconds for each limit, and locks each shard of a store in memory. It suits
+    /// a reader that asks every few seconds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// limiter.check(&Subject::consumer("abc123"), 1).await;
+    /// assert_eq!(limiter.stats().allowed(), 1);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> LimiterStats {
+        let pipeline = &*self.pipeline;
+        let policies = match &pipeline.rules {
+            Some(rules) => {
+                let rules = rules.current();
+                let of_rule = |(name, policies): (&Namespace, _)| (Some(name.clone()), policies);
+                rules.policies().map(of_rule).collect()
+            }
+            None => {
+                let own = pipeline.policies.of_all();
+                own.map(|policy| (None, vec![policy.clone()])).into_iter().collect()
+            }
+        };
+        pipeline.tally.stats(LimiterState {
+            store_name: pipeline.stores.primary.label(),
+            store: pipeline.stores.primary.store_stats(),
+            in_flight: pipeline.in_flight.waiting(),
+            waiting: pipeline.wait_queues.waiting(),
+            is_breaker_closed: pipeline.breaker.is_closed(),
+            policies,
+        })
+    }
+
+    /// Counts a request that its decision does not count.
+    pub(crate) fn count_uncounted(&self, kind: UncountedKind) {
+        self.pipeline.tally.uncounted(kind);
     }
 
     /// Returns whether the limiter is switched on.

@@ -82,10 +82,12 @@ impl Pipeline {
     ) -> Result<Option<Policy>, StoreError> {
         match (found, &self.policy_when_overloaded) {
             (Err(error), Some(policy)) if error.kind() == FailureKind::Overloaded => {
+                self.tally.source_failed(error.kind());
                 self.events.policy_when_overloaded_applies(&error);
                 Ok(Some(policy.clone()))
             }
             (Err(error), _) => {
+                self.tally.source_failed(error.kind());
                 self.events.source_failed(subject, &error);
                 Err(error)
             }

@@ -127,8 +127,9 @@ impl RateLimiter {
         }
         let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, cost)) else {
             let origin = self.on_failure(FailureKind::Unsupported);
-            let origin = origin.origin(FailureKind::Unsupported);
-            return MaybeReady::ready(Decision::undecided(cost, origin));
+            let decision = Decision::undecided(cost, origin.origin(FailureKind::Unsupported));
+            self.pipeline.tally.count(Mode::Check, &decision, &|_| subject.into());
+            return MaybeReady::ready(decision);
         };
         self.with_policies(&Arc::new(parts), |this, parts, found| match found {
             Ok(deadline) => this.decide_parts_until(parts, deadline, false),

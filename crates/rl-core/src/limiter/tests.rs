@@ -2,6 +2,7 @@ mod close;
 mod failure_policy;
 mod parts;
 mod policy_denial;
+mod stats;
 mod waiting;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -84,6 +84,11 @@ impl WaitQueues {
             && self.lock().get(self.normalize(counters)).is_some()
     }
 
+    /// Returns the number of requests that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Returns whether no requests wait.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {

@@ -74,11 +74,13 @@ impl WaitingRequest {
         operation: Operation,
     ) -> Self {
         let counted = Counted::Rules(Arc::clone(parts), default);
+        let operation = Operation { is_counted: false, ..operation };
         Self { pipeline: Arc::clone(pipeline), counted, operation }
     }
 
     fn new(pipeline: &Arc<Pipeline>, counted: Counted, reserves: bool) -> Self {
-        let operation = Operation { reserves, ..pipeline.operation(Mode::Check) };
+        let operation = pipeline.operation(Mode::Check);
+        let operation = Operation { reserves, is_counted: false, ..operation };
         Self { pipeline: Arc::clone(pipeline), counted, operation }
     }
 
@@ -87,25 +89,37 @@ impl WaitingRequest {
     pub(super) fn check(self) -> MaybeReady<Decision> {
         // Waiting does not help if a policy alone denies the request.
         if let Some(denial) = self.try_deny_by_policy() {
-            return MaybeReady::ready(denial);
+            return MaybeReady::ready(self.counted(denial));
         }
         if let Some((part, wait)) = self.part_with_queue() {
-            return MaybeReady::later(async move { self.wait_in_queue(part, wait, None).await });
+            return MaybeReady::later(async move { self.wait(part, wait, None).await });
         }
         match self.decide(self.operation) {
             MaybeReady::Ready(Some(decision)) if self.wait_after(&decision).is_none() => {
-                MaybeReady::ready(decision)
+                MaybeReady::ready(self.counted(decision))
             }
             decision => MaybeReady::later(async move {
                 let decision = decision.await;
                 match self.wait_after(&decision) {
-                    Some(wait) => {
-                        self.wait_in_queue(decision.reported_part(), wait, Some(decision)).await
-                    }
-                    None => decision,
+                    Some(wait) => self.wait(decision.reported_part(), wait, Some(decision)).await,
+                    None => self.counted(decision),
                 }
             }),
         }
+    }
+
+    /// Waits in queues, and counts the last decision.
+    async fn wait(&self, part: usize, wait: Wait, denied: Option<Decision>) -> Decision {
+        let begin = Instant::now();
+        let decision = self.wait_in_queue(part, wait, denied).await;
+        self.pipeline.tally.waited(begin.elapsed());
+        self.counted(decision)
+    }
+
+    /// Counts the last decision about the request, and returns it.
+    fn counted(&self, decision: Decision) -> Decision {
+        self.pipeline.tally.count(Mode::Check, &decision, &|index| self.counters(index));
+        decision
     }
 
     /// Returns the bounds of the wait after a denial; `None` if the request does not wait. Rules
@@ -195,7 +209,7 @@ impl WaitingRequest {
     /// If another part denies the request at the head of the queue, the request moves to the queue
     /// of that part. Otherwise it would block requests that only share the first part.
     async fn wait_in_queue(
-        self,
+        &self,
         mut index: usize,
         mut wait: Wait,
         mut denied: Option<Decision>,

@@ -29,6 +29,18 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
+    /// All kinds, in the order of their declaration.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Unavailable,
+        Self::TimedOut,
+        Self::Overloaded,
+        Self::Refused,
+        Self::Untrusted,
+        Self::Corrupt,
+        Self::Protocol,
+        Self::Unsupported,
+    ];
+
     /// Returns whether the failure lasts until an operator repairs it.
     #[must_use]
     pub const fn is_configuration(self) -> bool {

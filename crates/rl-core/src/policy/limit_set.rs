@@ -25,12 +25,12 @@ impl LimitSet {
         self.0 |= 1 << place;
     }
 
-    #[cfg(feature = "redis")]
+    /// Creates a set with one bit for each position.
     pub(crate) const fn from_bits(bits: u16) -> Self {
         Self(bits)
     }
 
-    #[cfg(feature = "redis")]
+    /// Returns the positions, one bit for each.
     pub(crate) const fn bits(self) -> u16 {
         self.0
     }

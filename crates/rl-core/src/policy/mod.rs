@@ -80,13 +80,19 @@ impl Eq for PolicyInner {}
 #[derive(Clone, PartialEq, Eq)]
 pub struct NamedLimit {
     name: Arc<str>,
+    // Derived from the name.
+    name_hash: u64,
     limit: Limit,
     state: StateId,
 }
 
 impl NamedLimit {
     fn new(name: Arc<str>, limit: Limit) -> Self {
-        Self { name, limit, state: limit.state_id() }
+        // FNV-1a. The names are the operator's, so no client can choose names that collide.
+        let name_hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Self { name, name_hash, limit, state: limit.state_id() }
     }
 
     /// Returns the name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and
@@ -100,6 +106,12 @@ impl NamedLimit {
     #[must_use]
     pub const fn limit(&self) -> Limit {
         self.limit
+    }
+
+    /// Returns a hash of the name.
+    #[inline]
+    pub(crate) const fn name_hash(&self) -> u64 {
+        self.name_hash
     }
 
     /// Returns the identity of the limit's state.

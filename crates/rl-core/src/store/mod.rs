@@ -56,6 +56,7 @@
 //! # Ok(()) }
 //! ```
 
+mod fast_path;
 mod fingerprint;
 pub(crate) mod memory;
 mod namespace;
@@ -70,6 +71,7 @@ mod settlement;
 use std::fmt;
 use std::sync::Arc;
 
+pub use fast_path::FastPath;
 pub(crate) use fingerprint::SubjectHasher;
 pub use namespace::{InvalidNamespace, Namespace};
 #[cfg(feature = "redis-tls")]
@@ -87,6 +89,7 @@ use crate::decision::Decision;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, StoreError};
 pub use crate::model::{Mode, Outcome};
+use crate::stats::StoreStats;
 use crate::time::Timestamp;
 
 /// The result of a store operation: ready immediately, or a future.
@@ -107,22 +110,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision>;
 
-    /// Decides `request` immediately if the store can do so without waiting. Otherwise returns
-    /// `otherwise()`, and changes nothing.
+    /// Decides `request` immediately if the store can do so without waiting, and counts the decision
+    /// with the limiter. Otherwise returns `limiter.decide_by_steps()`, and changes nothing.
     ///
     /// This is the synchronous fast path, for requests that need no deadline, failure policy or
-    /// events. `otherwise` runs the other steps of the limiter, which call
-    /// [`decide`](Self::decide). The limiter returns the result without inspecting it, because the
-    /// compiler copies a decision that its caller inspects.
-    ///
-    /// The default returns `otherwise()`.
+    /// events. The default returns `limiter.decide_by_steps()`.
     fn try_decide(
         &self,
         request: &DecideRequest<'_>,
-        otherwise: &dyn Fn() -> MaybeReady<Decision>,
+        limiter: &dyn FastPath,
     ) -> MaybeReady<Decision> {
         let _ = request;
-        otherwise()
+        limiter.decide_by_steps()
     }
 
     /// Decides `request` with the state of this process, without a call to a server: by a cached
@@ -138,6 +137,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the kind of store and its server for log lines, without user and password.
     fn label(&self) -> &str {
         "store"
+    }
+
+    /// Returns the counts of the store. The default returns [`StoreStats::None`].
+    fn store_stats(&self) -> StoreStats {
+        StoreStats::None
     }
 
     /// Returns the registry of the limiters that count in this store.
@@ -240,9 +244,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn try_decide(
         &self,
         request: &DecideRequest<'_>,
-        otherwise: &dyn Fn() -> MaybeReady<Decision>,
+        limiter: &dyn FastPath,
     ) -> MaybeReady<Decision> {
-        (**self).try_decide(request, otherwise)
+        (**self).try_decide(request, limiter)
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
@@ -251,6 +255,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn label(&self) -> &str {
         (**self).label()
+    }
+
+    fn store_stats(&self) -> StoreStats {
+        (**self).store_stats()
     }
 
     fn registry(&self) -> Option<&LimiterRegistry> {

@@ -121,6 +121,11 @@ impl<V: Send + Sync + 'static> Cache<V> {
         }
     }
 
+    /// Returns the number of cached values.
+    pub(super) fn len(&self) -> usize {
+        self.state().entries.len()
+    }
+
     fn state(&self) -> MutexGuard<'_, State<V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -301,11 +306,6 @@ impl<V: Send + Sync + 'static> Cache<V> {
             entry.is_stale |= is_concerned(&entry.value);
         }
         state.in_flight.values_mut().for_each(|in_flight| in_flight.is_stale = true);
-    }
-
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.state().entries.len()
     }
 }
 

@@ -1,9 +1,11 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, join_all};
 use rl_core::time::Timestamp;
 use rl_core::{FailureKind, Policy};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::cache::{Cache, Load};
 use super::timeline::{PolicyOf, Timeline};
@@ -16,6 +18,8 @@ pub(super) struct Caches {
     pub(super) consumers: Arc<Cache<Timeline>>,
     pub(super) resources: Arc<Cache<Option<ResourceLimitContent>>>,
     pub(super) keys: Option<Arc<Cache<Option<KeyTier>>>>,
+    /// The time at which the change log was last read.
+    polled_at: Mutex<Option<Instant>>,
 }
 
 /// The tier of a key.
@@ -39,7 +43,19 @@ impl Caches {
             consumers: Arc::new(cache(database, settings)),
             resources: Arc::new(cache(database, settings)),
             keys: settings.has_keys.then(|| Arc::new(cache(database, settings))),
+            polled_at: Mutex::default(),
         }
+    }
+
+    /// Records that the change log was read.
+    pub(super) fn record_poll(&self) {
+        *self.polled_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Returns the time since the change log was last read.
+    pub(super) fn lag(&self) -> Option<Duration> {
+        let polled_at = *self.polled_at.lock().unwrap_or_else(PoisonError::into_inner);
+        polled_at.map(|polled_at| polled_at.elapsed())
     }
 
     /// Marks everything as stale.

@@ -8,6 +8,7 @@ use tokio::task::AbortHandle;
 
 use super::cache::{Cache, Cached};
 use super::caches::{CacheSettings, Caches, KeyTier};
+use super::stats::{LookupCounts, RecordSourceStats};
 use super::timeline::PolicyOf;
 use super::watch;
 use crate::database::Records;
@@ -60,6 +61,7 @@ struct Inner {
     others: Arc<dyn PolicySource>,
     policy_of: PolicyOf,
     deadline: Duration,
+    counts: LookupCounts,
     // The tasks end when the last clone of the source is dropped.
     tasks: Vec<AbortHandle>,
 }
@@ -132,6 +134,13 @@ impl RecordSource {
         })
     }
 
+    /// Returns the counts of the source.
+    #[must_use]
+    pub fn stats(&self) -> RecordSourceStats {
+        let caches = &self.inner.caches;
+        self.inner.counts.stats(caches.consumers.len(), caches.lag())
+    }
+
     fn consumer_policy(&self, consumer: &Subject) -> PolicyFuture {
         let records = &self.inner.records;
         let owner = consumer.owner().id();
@@ -184,10 +193,20 @@ impl RecordSource {
         key: &str,
         convert: impl Fn(&V) -> T + Send + 'static,
     ) -> MaybeReady<Result<T, StoreError>> {
+        let counts = &self.inner.counts;
         let (lookup, last) = match cache.get(key) {
-            Cached::Value(value) => return MaybeReady::ready(Ok(convert(&value))),
-            Cached::Failed(kind) => return MaybeReady::ready(Err(source_error(kind))),
-            Cached::Pending { lookup, last } => (lookup, last),
+            Cached::Value(value) => {
+                LookupCounts::add(&counts.cached);
+                return MaybeReady::ready(Ok(convert(&value)));
+            }
+            Cached::Failed(kind) => {
+                LookupCounts::add(&counts.failed);
+                return MaybeReady::ready(Err(source_error(kind)));
+            }
+            Cached::Pending { lookup, last } => {
+                LookupCounts::add(&counts.waited);
+                (lookup, last)
+            }
         };
         let Some(last) = last else {
             return MaybeReady::later(async move {
@@ -346,6 +365,7 @@ impl RecordSourceBuilder {
             others: self.others,
             policy_of,
             deadline: self.deadline,
+            counts: LookupCounts::default(),
             tasks,
         };
         RecordSource { inner: Arc::new(inner) }

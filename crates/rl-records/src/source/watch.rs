@@ -62,6 +62,9 @@ async fn poll(database: Arc<Database>, caches: Weak<Caches>, wake: Arc<Notify>, 
         let Some(watched) = caches.upgrade() else { return };
         let polling = timeout(TIME_LIMIT, poll_once(&database, &watched, last.as_ref()));
         let polled = polling.await.unwrap_or(Err(DatabaseError::new(FailureKind::TimedOut)));
+        if polled.is_ok() {
+            watched.record_poll();
+        }
         drop(watched);
         match polled {
             Ok(newest) => {

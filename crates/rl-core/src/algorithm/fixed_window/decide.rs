@@ -145,6 +145,29 @@ fn try_deny(
     is_denied.then_some(until)
 }
 
+/// Returns the lanes whose windows deny `cost`, one bit for each. Only for a request that
+/// [`try_decide_fast`] has denied.
+pub(crate) fn denying_lanes(
+    windows: &CompiledWindows,
+    states: &PackedStates,
+    now: PackedTime,
+    cost: Cost,
+) -> u16 {
+    let mut lanes = windows.add(states, cost.units() as u32).exceeding();
+    let first = lanes.next();
+    let mut denying = first.map_or(0, |lane| 1 << lane);
+    let Some(second) = lanes.next() else { return denying };
+    // Windows that have ended may exceed their limits too.
+    denying = 0;
+    for lane in first.into_iter().chain([second]).chain(lanes) {
+        let (_, used) = windows.window(states, lane, now);
+        if windows.max[lane].saturating_sub(used) < cost.units() {
+            denying |= 1 << lane;
+        }
+    }
+    denying
+}
+
 /// Returns whether a relative time fits into 48 bits and is not 0, the value for "no time".
 const fn fits(relative: u64) -> bool {
     0 < relative && relative >> 48 == 0

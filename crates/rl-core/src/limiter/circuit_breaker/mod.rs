@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use state::{AtomicState, BreakerState, CallSnapshot};
+use state::{AtomicState, BreakerState, CallSnapshot, Phase};
 use tokio::time::Instant;
 
 use crate::model::FailureKind;
@@ -63,6 +63,11 @@ impl CircuitBreaker {
     /// Returns a token for a call that is made in every state, such as a refund.
     pub(super) fn observe(&self) -> CallToken {
         CallToken { sent: self.state.snapshot(), probe: None }
+    }
+
+    /// Returns whether calls are sent to the store.
+    pub(super) fn is_closed(&self) -> bool {
+        !matches!(self.state.snapshot().phase(), Phase::Open | Phase::HalfOpen)
     }
 
     /// Records a reply. Returns whether the reply ends an outage.

@@ -150,7 +150,6 @@ impl CallSnapshot {
         self.is_probe
     }
 
-    #[cfg(test)]
     pub(super) const fn phase(self) -> Phase {
         self.phase
     }

@@ -2,6 +2,8 @@ use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::decision::Decision;
 use crate::limiter::counters::Counters;
 use crate::limiter::pipeline::Pipeline;
@@ -23,6 +25,8 @@ pub(super) struct PermitInner {
     pub(super) subject: Subject,
     pub(super) decision: Decision,
     account: Mutex<Account>,
+    /// The time at which the permit began, if it is timed.
+    begun: Option<Instant>,
 }
 
 /// The part of a charge that changes until it is settled.
@@ -96,7 +100,9 @@ impl PermitInner {
             renewal: None,
             is_renewing: false,
         };
-        Self { pipeline, namespace, subject, decision, account: Mutex::new(account) }
+        let is_held = !account.is_settled;
+        let begun = is_held.then(|| pipeline.tally.permit_begun(&decision)).flatten();
+        Self { pipeline, namespace, subject, decision, account: Mutex::new(account), begun }
     }
 
     /// Returns the counters that were charged.
@@ -144,7 +150,20 @@ impl PermitInner {
     pub(super) fn finish(&self) -> Option<Account> {
         let mut account = self.account();
         let is_settled = std::mem::replace(&mut account.is_settled, true);
-        (!is_settled).then_some(*account)
+        let account = (!is_settled).then_some(*account)?;
+        self.count_end(&account);
+        Some(account)
+    }
+
+    /// Counts the end of the permit, and the difference between the final cost and the charge.
+    fn count_end(&self, account: &Account) {
+        let (tally, cost) = (&self.pipeline.tally, account.cost.units());
+        tally.permit_ended(self.begun);
+        match cost.cmp(&self.decision.charged()) {
+            Ordering::Equal => {}
+            Ordering::Greater => tally.charged_after(cost - self.decision.charged()),
+            Ordering::Less => tally.refunded(self.decision.charged() - cost),
+        }
     }
 
     /// Returns the settlement of a charge that is not a reservation.
@@ -227,6 +246,7 @@ impl Drop for PermitInner {
         if account.is_settled {
             return;
         }
+        self.count_end(&account);
         let call = self.pipeline.breaker.observe();
         let (settlement, origin) = (self.settle_once(account), self.decision.origin());
         self.pipeline.settlements.complete(&self.subject, origin, call, settlement);

@@ -16,6 +16,7 @@
 //! comparison of the lanes of a packed entry, or one comparison of numbers for the windows of an
 //! unpacked entry.
 
+mod counting;
 mod debug;
 mod entry;
 mod layout;
@@ -33,20 +34,22 @@ mod unpacked_entry;
 
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use packed_entry::{FastDecision, TimeBase};
+use counting::{NotCounting, count_decision, count_fast};
+use packed_entry::TimeBase;
 use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
 use steady_windows::SteadyDecision;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
-    DecideRequest, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Settlement, Store,
+    DecideRequest, FastPath, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Settlement, Store,
     StoreFuture,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 use crate::observe;
+use crate::stats::{MemoryStats, StoreStats, next_store_id};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The number of shards, a power of two. It is large, so that threads seldom wait for the same
@@ -95,6 +98,8 @@ pub struct MemoryStore<C = SystemClock> {
     fingerprinter: Fingerprinter,
     registry: LimiterRegistry,
     clock: C,
+    /// The number of the store in this process.
+    id: u64,
 }
 
 impl MemoryStore {
@@ -124,6 +129,19 @@ impl<C: Clock> MemoryStore<C> {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
+    /// Returns the counts of the store. Locks one shard after the other.
+    #[must_use]
+    pub fn stats(&self) -> MemoryStats {
+        let (mut subjects, mut capacity, mut evicted) = (0, 0, 0);
+        for shard in self.shards.iter() {
+            let shard = lock(shard);
+            subjects += shard.len() as u64;
+            capacity += shard.capacity() as u64;
+            evicted += shard.evicted();
+        }
+        MemoryStats::new(self.id, subjects, capacity, evicted)
+    }
+
     /// Returns whether the store holds no subject.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -147,41 +165,44 @@ fn decide_many_windows(
     mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
     args: DecideArgs<'_>,
-    otherwise: &dyn Fn() -> MaybeReady<Decision>,
+    limiter: &dyn FastPath,
 ) -> MaybeReady<Decision> {
     match shard.try_decide_steady(subject, args) {
         Some(SteadyDecision { before, at, is_allowed, charged, later }) => {
+            let DecideArgs { policy, cost, .. } = args;
             let open = (before, charged, later);
-            MaybeReady::ready(Decision::from_open_windows(
-                args.policy,
-                args.cost,
-                at,
-                is_allowed,
-                open,
-            ))
+            if is_allowed && limiter.try_count_allowed(cost.units(), at) {
+                return MaybeReady::ready(Decision::from_open_windows(
+                    policy, cost, at, true, open,
+                ));
+            }
+            let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
+            count_decision(&decision, limiter);
+            MaybeReady::ready(decision)
         }
-        None => decide_fully(shard, subject, args, otherwise),
+        None => decide_fully(shard, subject, args, limiter),
     }
 }
 
 /// Decides a request that the fast paths do not cover.
 ///
-/// Returns `otherwise()` and changes nothing if a charge would exceed the number of states that one
-/// subject may have.
+/// Runs the other steps of the limiter and changes nothing if a charge would exceed the number of
+/// states that one subject may have.
 #[inline(never)]
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
     args: DecideArgs<'_>,
-    otherwise: &dyn Fn() -> MaybeReady<Decision>,
+    limiter: &dyn FastPath,
 ) -> MaybeReady<Decision> {
     // The decision is completed inside the answer, so that it is not copied.
     let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
     if let MaybeReady::Ready(Some(decision)) = &mut answer {
         let decided = shard.decide(subject, args, decision);
         drop(shard);
-        if let Err(TooManyStates) = decided {
-            answer = otherwise();
+        match decided {
+            Ok(()) => count_decision(decision, limiter),
+            Err(TooManyStates) => answer = limiter.decide_by_steps(),
         }
     }
     answer
@@ -206,7 +227,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         if !is_of_one_part(&request) {
             return MaybeReady::ready(self.decide_parts(&request));
         }
-        let result = match self.try_decide(&request, &|| MaybeReady::Ready(None)) {
+        let result = match self.try_decide(&request, &NotCounting) {
             MaybeReady::Ready(Some(decision)) => Ok(decision),
             _ => Err(too_many_states()),
         };
@@ -216,30 +237,31 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn try_decide(
         &self,
         request: &DecideRequest<'_>,
-        otherwise: &dyn Fn() -> MaybeReady<Decision>,
+        limiter: &dyn FastPath,
     ) -> MaybeReady<Decision> {
         let part = match request.parts {
             [part] if part.is_plain() => part,
-            _ => return self.try_decide_parts(request, otherwise),
+            _ => return self.try_decide_parts(request, limiter),
         };
         let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
         let mut shard = self.shard(subject);
         // The clock is read under the lock, so that decisions are made in the order of their times.
         let args = DecideArgs::new(part, request.mode, self.clock.now());
-        let DecideArgs { policy, cost, .. } = args;
         match shard.try_decide_fast(subject, args) {
-            Some(FastDecision { at, is_allowed, states }) => {
-                MaybeReady::ready(Decision::from_windows(policy, cost, at, is_allowed, states))
+            Some(decided) => count_fast(args.policy, args.cost, decided, limiter),
+            None if args.policy.plan().has_many_windows() => {
+                decide_many_windows(shard, subject, args, limiter)
             }
-            None if policy.plan().has_many_windows() => {
-                decide_many_windows(shard, subject, args, otherwise)
-            }
-            None => decide_fully(shard, subject, args, otherwise),
+            None => decide_fully(shard, subject, args, limiter),
         }
     }
 
     fn registry(&self) -> Option<&LimiterRegistry> {
         Some(&self.registry)
+    }
+
+    fn store_stats(&self) -> StoreStats {
+        StoreStats::Memory(self.stats())
     }
 
     fn label(&self) -> &str {
@@ -327,6 +349,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
             fingerprinter: Fingerprinter::random(),
             registry: LimiterRegistry::default(),
             clock: self.clock,
+            id: next_store_id(),
         }
     }
 }

@@ -27,9 +27,9 @@ use super::{MemoryStore, too_many_states};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError};
-use crate::store::DecideRequest;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::part_groups::{PartGroup, PartGroups, available, common_units};
+use crate::store::{DecideRequest, FastPath};
 use crate::time::{Clock, Timestamp};
 
 type Group<'a> = PartGroup<'a, Fingerprint>;
@@ -58,17 +58,16 @@ impl<C: Clock> MemoryStore<C> {
         decisions.map(|decisions| parts.decision(decisions)).map_err(|_| too_many_states())
     }
 
-    /// Decides a request of several parts. Returns `otherwise()` and changes nothing if it cannot.
+    /// Decides a request of several parts. Runs the other steps and changes nothing if it cannot.
     #[inline(never)]
     pub(super) fn try_decide_parts(
         &self,
         request: &DecideRequest<'_>,
-        otherwise: &dyn Fn() -> MaybeReady<Decision>,
+        limiter: &dyn FastPath,
     ) -> MaybeReady<Decision> {
-        match self.decide_parts(request) {
-            Ok(decision) => MaybeReady::ready(decision),
-            Err(_) => otherwise(),
-        }
+        let Ok(decision) = self.decide_parts(request) else { return limiter.decide_by_steps() };
+        limiter.count(&decision);
+        MaybeReady::ready(decision)
     }
 }
 

@@ -47,6 +47,8 @@ pub(super) struct Shard {
     last_eviction: Eviction,
     /// Whether new subjects have ever been counted in the shared entry.
     has_shared: bool,
+    /// The number of subjects that were evicted for others.
+    evicted: u64,
 }
 
 /// The eviction of a subject in the microsecond of its last change.
@@ -98,7 +100,18 @@ impl Shard {
             cursor: 0,
             last_eviction: Eviction { at: Timestamp::EPOCH, earliest_decision: Timestamp::EPOCH },
             has_shared: false,
+            evicted: 0,
         }
+    }
+
+    /// Returns the largest number of subjects, without the shared entry.
+    pub(super) const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns how many subjects were evicted for others.
+    pub(super) const fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     /// Returns whether the subject has an entry.
@@ -396,6 +409,7 @@ impl Shard {
 
     /// Records the eviction at `position`, if the subject was last changed at `now`.
     fn note_eviction(&mut self, position: usize, now: Timestamp) {
+        self.evicted += 1;
         let Some((_, evicted)) = self.entries.at(position) else { return };
         let last_change = evicted.last_change(&self.context);
         if is_same_moment(last_change, now) {

@@ -289,8 +289,7 @@ impl RedisStoreBuilder {
             Err(error) => observe::not_connected(&label, &error),
             Ok(()) => {}
         }
-        let response_timeout = self.response_timeout;
-        let is_packed = self.layout == Layout::Packed;
+        let (response_timeout, is_packed) = (self.response_timeout, self.layout == Layout::Packed);
         let (clock, caches_denials) = self.clock_and_cache();
         let encoder =
             RequestEncoder::new(self.layout, prefix, placement.clone(), self.script_shapes);
@@ -299,6 +298,7 @@ impl RedisStoreBuilder {
             encoder,
             response_timeout,
             label,
+            Arc::clone(&settings.counts),
             #[cfg(feature = "conformance")]
             self.clock,
         );
@@ -307,8 +307,8 @@ impl RedisStoreBuilder {
         let batches = BatchSettings { is_enabled, placement, response_timeout };
         let batcher = Batcher::new(executor.clone(), batches);
         let cache = DenialCache::new(batcher, caches_denials, Arc::clone(&clock));
-        let units = if is_packed { self.lease.units } else { 0 };
-        let leases = LeaseSettings { units, ..self.lease };
+        let leases =
+            LeaseSettings { units: if is_packed { self.lease.units } else { 0 }, ..self.lease };
         let layers = Leases::new(cache, leases, response_timeout, Arc::clone(&clock));
         #[cfg(feature = "redis-cluster")]
         let across_slots =
@@ -327,8 +327,7 @@ impl RedisStoreBuilder {
         })
     }
 
-    /// Returns the placement of keys. Fails if slot groups are set, but the servers or the layout
-    /// do not support them.
+    /// Returns the placement of keys. Fails if servers or layout do not support the slot groups.
     fn placement(&self, prefix: &str) -> Result<Placement, ConnectError> {
         let invalid = |why| Err(ConnectError::SlotGroups { why });
         let is_cluster = self.servers.is_cluster();
@@ -379,6 +378,7 @@ impl RedisStoreBuilder {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             has_warned_of_eviction: AtomicBool::new(false),
+            counts: Arc::default(),
         })
     }
 }

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -23,6 +22,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::observe::{self, Transition};
 use crate::policy::Policy;
+use crate::stats::{RedisCounts, RedisStats};
 use crate::store::part_groups::PartGroup;
 use crate::store::{Mode, Refund, Reservations, Settlement, StoreFuture};
 #[cfg(feature = "conformance")]
@@ -71,8 +71,7 @@ struct ExecutorShared {
     response_timeout: Duration,
     /// The kind of store and its server, for the log.
     label: String,
-    /// The number of counters that had lost their expiry.
-    healed: AtomicU64,
+    counts: Arc<RedisCounts>,
     /// Samples the log lines about such counters.
     healing: Transition,
     #[cfg(feature = "conformance")]
@@ -85,6 +84,7 @@ impl ScriptExecutor {
         encoder: RequestEncoder,
         response_timeout: Duration,
         label: String,
+        counts: Arc<RedisCounts>,
         #[cfg(feature = "conformance")] clock: Option<Arc<ManualClock>>,
     ) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl ScriptExecutor {
                 encoder,
                 response_timeout,
                 label,
-                healed: AtomicU64::new(0),
+                counts,
                 healing: Transition::new(HEALING_RECOVERY_PERIOD),
                 #[cfg(feature = "conformance")]
                 clock,
@@ -109,9 +109,9 @@ impl ScriptExecutor {
         self.shared.encoder.layout
     }
 
-    /// Returns the number of counters that were found without expiry and were given one.
-    pub(crate) fn healed(&self) -> u64 {
-        self.shared.healed.load(Ordering::Relaxed)
+    /// Returns the counts of the store.
+    pub(crate) fn stats(&self) -> RedisStats {
+        self.shared.counts.stats()
     }
 
     /// Runs a call for a single subject.
@@ -188,7 +188,9 @@ impl ScriptExecutor {
         call: PartsCall,
     ) -> Result<SmallVec<[Decision; 4]>, StoreError> {
         let PartsCall { command, parts, mode } = call;
-        let reply = self.shared.router.send(&command).await?;
+        let reply = self.shared.router.send(&command).await;
+        self.shared.counts.add_call(parts.len(), reply.is_err());
+        let reply = reply?;
         let reply = reply_reader::read_parts(&reply, &parts)?;
         self.count_healed(reply.healed);
         let results = reply.parts.iter().zip(&parts);
@@ -227,9 +229,9 @@ impl ScriptExecutor {
     /// Counts the counters that had no expiry. Logs a line when the first are found, and one when
     /// no more have been found for a while.
     fn count_healed(&self, found: u64) {
-        let ExecutorShared { healing, healed, label, .. } = &*self.shared;
+        let ExecutorShared { healing, counts, label, .. } = &*self.shared;
         if found > 0 {
-            healed.fetch_add(found, Ordering::Relaxed);
+            RedisCounts::add(&counts.healed, found);
             if healing.occurred_times(found) {
                 observe::healed(label, found);
             }
@@ -246,16 +248,15 @@ impl Execute for ScriptExecutor {
             return Ok(vec![None; call.subjects.len()]);
         }
         let command = self.at_manual_time(encoder.decide(call, &encoding)?);
-        let reply = if call.subjects.len() == 1 {
-            self.shared.router.send(&command).await?
-        } else {
-            // While their slot is being migrated, subjects cannot be decided together. Without
-            // replies, the caller sends each of them in a call of its own.
-            let Some(reply) = self.shared.router.try_send(&command).await? else {
-                return Ok(vec![None; call.subjects.len()]);
-            };
-            reply
+        let router = &self.shared.router;
+        let reply = match call.subjects.len() {
+            1 => router.send(&command).await.map(Some),
+            _ => router.try_send(&command).await,
         };
+        self.shared.counts.add_call(call.subjects.len(), reply.is_err());
+        // While their slot is being migrated, subjects cannot be decided together. Without replies,
+        // the caller sends each of them in a call of its own.
+        let Some(reply) = reply? else { return Ok(vec![None; call.subjects.len()]) };
         let replies =
             reply_reader::read(&reply, call.policy, &encoding, call.subjects.len(), call.calls())?;
         self.count_healed(replies.iter().flatten().map(|reply| reply.healed).sum());
@@ -304,7 +305,9 @@ impl Layer for ScriptExecutor {
             };
             // A lease outlives the request that caused it, so the wait needs a bound of its own.
             let reply = timeout(this.shared.response_timeout, this.execute_one(&call)).await;
-            reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+            let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
+            RedisCounts::add(&this.shared.counts.leased_units, reply.allowed_calls().into());
+            Ok(reply)
         })
     }
 

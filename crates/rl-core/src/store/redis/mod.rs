@@ -55,6 +55,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::Cost;
 use crate::model::{StoreError, Subject};
 use crate::policy::Policy;
+use crate::stats::{RedisStats, StoreStats};
 use crate::time::Timestamp;
 
 /// A store that keeps the counters on Redis, shared by every instance of a service.
@@ -230,7 +231,13 @@ impl RedisStore {
     /// whether there was one.
     #[must_use]
     pub fn healed(&self) -> u64 {
-        self.inner.executor.healed()
+        self.stats().healed
+    }
+
+    /// Returns the counts of the store since it was created.
+    #[must_use]
+    pub fn stats(&self) -> RedisStats {
+        self.inner.executor.stats()
     }
 
     /// Returns how many charges of requests that were not allowed could not be given back, since the
@@ -332,6 +339,10 @@ impl Store for RedisStore {
 
     fn registry(&self) -> Option<&LimiterRegistry> {
         Some(&self.inner.registry)
+    }
+
+    fn store_stats(&self) -> StoreStats {
+        StoreStats::Redis(self.stats())
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

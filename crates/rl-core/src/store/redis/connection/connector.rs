@@ -9,6 +9,7 @@ use super::multiplexed::Connection;
 use super::server::Server;
 use crate::model::StoreError;
 use crate::observe;
+use crate::stats::RedisCounts;
 use crate::store::redis::error::classify;
 use crate::store::redis::scripts::Script;
 
@@ -29,6 +30,8 @@ pub(crate) struct ConnectionSettings {
     pub(crate) response_timeout: Duration,
     /// Whether the warning about the eviction policy has been logged.
     pub(crate) has_warned_of_eviction: AtomicBool,
+    /// The counts of the store.
+    pub(crate) counts: Arc<RedisCounts>,
 }
 
 /// Opens the connections of one pool. Clones share the [`Generation`] of these connections.
@@ -50,6 +53,13 @@ impl Connector {
     /// Returns the longest time that opening a connection may take.
     pub(super) fn timeout(&self) -> Duration {
         self.settings.connect_timeout
+    }
+
+    /// Counts an attempt to open a connection.
+    pub(super) fn count_connect(&self, is_open: bool) {
+        let counts = &self.settings.counts;
+        let count = if is_open { &counts.connects } else { &counts.failed_connects };
+        RedisCounts::add(count, 1);
     }
 
     /// Returns the generation of the connections.

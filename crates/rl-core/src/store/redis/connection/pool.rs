@@ -157,6 +157,7 @@ impl bb8::ManageConnection for PoolManager {
             // The runtime in which the store was created has shut down.
             Err(_) => Err(StoreError::new(FailureKind::Unavailable)),
         };
+        self.connector.count_connect(opened.is_ok());
         self.backoff.record(opened.as_ref().err());
         opened
     }

@@ -27,6 +27,7 @@ use super::connector::ConnectionSettings;
 use super::pool::{Pool, PoolTarget};
 use super::server::{Address, Login, Server};
 use crate::model::{FailureKind, StoreError};
+use crate::stats::RedisCounts;
 use crate::store::redis::error::{ConnectError, classify};
 use crate::store::redis::hash_slot::slot_of;
 
@@ -177,6 +178,7 @@ impl Cluster {
             let Some(redirect) = Redirect::from_error(&error, &address) else {
                 return Err(classify(error));
             };
+            RedisCounts::add(&self.0.settings.counts.redirects, 1);
             match redirect {
                 Redirect::Moved(owner) => {
                     self.set_owner(slot, &owner);

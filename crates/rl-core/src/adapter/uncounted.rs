@@ -1,0 +1,46 @@
+//! Requests that are not counted under a subject.
+
+use std::sync::atomic::Ordering;
+
+use super::admission::{Admission, protocol_of};
+use super::http_limiter::HttpLimiter;
+use crate::denial::DenialReason;
+use crate::key::RequestInfo;
+use crate::limiter::UncountedKind;
+use crate::observe;
+
+impl HttpLimiter {
+    /// Exempts a request from all limits.
+    pub(super) fn exempted(&self) -> Admission {
+        self.settings.limiter.count_uncounted(UncountedKind::Exempt);
+        Admission::Exempt
+    }
+
+    /// Rejects a request without a key.
+    #[cold]
+    pub(super) fn reject_missing_key(&self, request: &dyn RequestInfo) -> Admission {
+        if !self.settings.has_logged_missing_key.swap(true, Ordering::Relaxed) {
+            observe::missing_key();
+        }
+        self.settings.limiter.count_uncounted(UncountedKind::MissingKey);
+        self.reject(DenialReason::MissingKey, request)
+    }
+
+    /// Rejects a request with an ambiguous key.
+    #[cold]
+    pub(super) fn reject_ambiguous_key(&self, request: &dyn RequestInfo) -> Admission {
+        if !self.settings.has_logged_ambiguous_key.swap(true, Ordering::Relaxed) {
+            observe::ambiguous_key();
+        }
+        self.settings.limiter.count_uncounted(UncountedKind::AmbiguousKey);
+        self.reject(DenialReason::AmbiguousKey, request)
+    }
+
+    /// Rejects a request that is not counted. A limiter in shadow allows it instead.
+    fn reject(&self, reason: DenialReason<'_>, request: &dyn RequestInfo) -> Admission {
+        if self.settings.limiter.is_shadow() {
+            return Admission::Exempt;
+        }
+        Admission::Rejected(self.respond(reason, protocol_of(request)))
+    }
+}

@@ -1,0 +1,354 @@
+//! Counts the decisions of a limiter: the only place where decisions are counted.
+//!
+//! ```text
+//! store on the fast path ──► FastCall ──────► one subject: a few numbers of the thread
+//! Pipeline::report       ──► Tally::count ──► any other: also by origin and rule
+//! WaitingRequest::check  ──► Tally::count
+//! ```
+//!
+//! Each thread counts in a [`TallyShard`] of its own. `snapshot.rs` adds the shards up.
+
+mod fast_call;
+mod names;
+mod shard;
+mod snapshot;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use names::{CounterNames, RESERVED};
+use shard::{StoreDecisions, TallyShard, UTILIZATION_BOUNDS};
+pub(super) use snapshot::LimiterState;
+use tokio::time::Instant;
+
+use super::counters::Counters;
+use crate::decision::{Decision, Origin, PartStatus};
+use crate::model::{FailureKind, Mode};
+use crate::policy::{LimitSet, NamedLimit, Policy};
+use crate::stats::{
+    OwnShard, REQUEST_BOUNDS, Sharded, ThreadCount, TimeHistogram, TopSubjects, Writer,
+};
+use crate::store::Namespace;
+use crate::time::Timestamp;
+
+/// One decision of this number is timed on each thread. Two readings of a clock take 50 ns.
+const TIMED: u64 = 64;
+
+/// The time in µs after which the next decision is recorded by its subject and its utilization.
+const RECORD_INTERVAL: u64 = 1_000;
+
+/// The counts of a limiter.
+pub(super) struct Tally {
+    /// The namespace of the limiter.
+    namespace: Namespace,
+    /// The policy of all subjects, if there is one. Its limits have the first places.
+    policy: Option<Policy>,
+    shards: Sharded<TallyShard>,
+    names: CounterNames,
+    top_denied: TopSubjects,
+    top_used: TopSubjects,
+    store_times: TimeHistogram,
+    wait_times: TimeHistogram,
+    permit_times: TimeHistogram,
+    store_failures: [AtomicU64; FailureKind::ALL.len()],
+    source_failures: [AtomicU64; FailureKind::ALL.len()],
+    degraded: AtomicU64,
+    exempt: AtomicU64,
+    missing_key: AtomicU64,
+    ambiguous_key: AtomicU64,
+}
+
+/// A request that is counted by no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UncountedKind {
+    Exempt,
+    MissingKey,
+    AmbiguousKey,
+    /// A denied request that is forwarded to get a reduced response. Its decision is counted too.
+    Degraded,
+}
+
+impl Tally {
+    /// Creates the counts of the limiter called `namespace`, with the policy of all subjects if there
+    /// is one.
+    pub(super) fn new(namespace: &Namespace, policy: Option<Policy>) -> Self {
+        let names = CounterNames::default();
+        for (index, limit) in policy.iter().flat_map(Policy::limits).enumerate() {
+            let place = names.place_of_limit(None, limit);
+            debug_assert_eq!(place, RESERVED + index, "the names are added in this order");
+        }
+        Self {
+            namespace: namespace.clone(),
+            policy,
+            names,
+            shards: Sharded::default(),
+            top_denied: TopSubjects::default(),
+            top_used: TopSubjects::default(),
+            store_times: TimeHistogram::default(),
+            wait_times: TimeHistogram::new(&REQUEST_BOUNDS),
+            permit_times: TimeHistogram::new(&REQUEST_BOUNDS),
+            store_failures: Default::default(),
+            source_failures: Default::default(),
+            degraded: AtomicU64::new(0),
+            exempt: AtomicU64::new(0),
+            missing_key: AtomicU64::new(0),
+            ambiguous_key: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a decision in `mode`. `counters_of` returns the counters of the part at a position.
+    pub(super) fn count<'a>(
+        &self,
+        mode: Mode,
+        decision: &Decision,
+        counters_of: &dyn Fn(usize) -> Counters<'a>,
+    ) {
+        let own = self.shards.own();
+        let (counts, writer) = (own.counts, own.writer);
+        let charged = decision.parts().map(|part| part.charged()).fold(0, u64::saturating_add);
+        match mode {
+            Mode::Peek => return,
+            Mode::Charge => return counts.charged_after.add(charged, writer),
+            Mode::Check | Mode::CheckUpTo => counts.granted.add(charged, writer),
+        }
+        let (origin, is_allowed) = (decision.origin(), decision.is_allowed());
+        match (origin, is_allowed) {
+            (Origin::Store, true) => counts.allowed.count.add(1, writer),
+            (Origin::Store, false) => counts.denied.count.add(1, writer),
+            _ => counts.by_origin[origin.index()][usize::from(is_allowed)].add(1, writer),
+        }
+        if origin.has_outcomes() {
+            self.count_names(own, decision, counters_of);
+            self.record_due(own, decision, counters_of);
+        }
+    }
+
+    /// Counts the rules of a decision, and the limits that deny it or would deny it.
+    fn count_names<'a>(
+        &self,
+        own: OwnShard<'_, TallyShard>,
+        decision: &Decision,
+        counters_of: &dyn Fn(usize) -> Counters<'a>,
+    ) {
+        let has_over = !decision.is_allowed() || decision.has_shadow();
+        for (index, part) in decision.parts().enumerate() {
+            let rule = self.rule(counters_of(index));
+            let is_shadow = part.is_shadow() || decision.origin() == Origin::Shadow;
+            if let Some(rule) = rule {
+                let counts = own.counts.of_name(self.names.place_of_rule(rule));
+                let count = match (part.is_over(), is_shadow) {
+                    (false, _) => &counts.within,
+                    (true, false) => &counts.over,
+                    (true, true) => &counts.shadow_over,
+                };
+                count.add(1, own.writer);
+            }
+            if has_over {
+                self.count_limits_over(own, rule, part, is_shadow);
+            }
+        }
+    }
+
+    #[inline]
+    fn count_limits_over(
+        &self,
+        own: OwnShard<'_, TallyShard>,
+        rule: Option<&Namespace>,
+        part: PartStatus<'_>,
+        is_shadow: bool,
+    ) {
+        for (index, limit) in part.limits().enumerate().filter(|(_, limit)| limit.is_over()) {
+            let place = self.place_of(part.policy(), rule, index, limit.named());
+            let counts = own.counts.of_name(place);
+            let is_shadow = is_shadow || limit.limit().is_shadow();
+            let count = if is_shadow { &counts.shadow_over } else { &counts.over };
+            count.add(1, own.writer);
+        }
+    }
+
+    /// Records a decision by its subject and its utilization, if that is due.
+    fn record_due<'a>(
+        &self,
+        own: OwnShard<'_, TallyShard>,
+        decision: &Decision,
+        counters_of: &dyn Fn(usize) -> Counters<'a>,
+    ) {
+        let of_outcome = own.counts.of_outcome(decision.is_allowed());
+        if of_outcome.is_record_due(decision.at()) {
+            self.record(own, decision, counters_of);
+        }
+    }
+
+    /// Records a decision by its subject, with the weight of those that were not recorded, and by its
+    /// utilization.
+    #[cold]
+    #[inline(never)]
+    fn record<'a>(
+        &self,
+        own: OwnShard<'_, TallyShard>,
+        decision: &Decision,
+        counters_of: &dyn Fn(usize) -> Counters<'a>,
+    ) {
+        let is_allowed = decision.is_allowed();
+        let of_outcome = own.counts.of_outcome(is_allowed);
+        of_outcome.sampled_at.set(decision.at().as_micros());
+        let counted = of_outcome.count.get();
+        // Decisions of other origins than the store are not in the count, but each is recorded.
+        let weight = counted.wrapping_sub(of_outcome.recorded.get()).max(1);
+        let subject = counters_of(decision.reported_part()).subject;
+        let (top, units) = match is_allowed {
+            true => (&self.top_used, weight.saturating_mul(decision.charged())),
+            false => (&self.top_denied, weight),
+        };
+        if top.try_add(subject, units) {
+            of_outcome.recorded.set(counted);
+        }
+        for (index, part) in decision.parts().enumerate() {
+            let rule = self.rule(counters_of(index));
+            for (index, limit) in part.limits().enumerate().filter(|(_, limit)| limit.max() > 0) {
+                let place = self.place_of(part.policy(), rule, index, limit.named());
+                let counts = own.counts.of_name(place);
+                let used = limit.used().saturating_mul(1_000_000) / limit.max();
+                let bucket = UTILIZATION_BOUNDS.partition_point(|bound| *bound < used);
+                counts.utilization[bucket].add(1, own.writer);
+                counts.utilization_sum.add(used, own.writer);
+            }
+        }
+    }
+
+    /// Returns whether `policy` is that of all subjects.
+    #[inline(always)]
+    fn is_own(&self, policy: &Policy) -> bool {
+        self.policy.as_ref().is_some_and(|own| own.is_same_handle(policy))
+    }
+
+    /// Returns the place of the limit at `index` of `policy`.
+    #[inline]
+    fn place_of(
+        &self,
+        policy: Option<&Policy>,
+        rule: Option<&Namespace>,
+        index: usize,
+        limit: &NamedLimit,
+    ) -> usize {
+        if rule.is_none() && policy.is_some_and(|policy| self.is_own(policy)) {
+            RESERVED + index
+        } else {
+            self.names.place_of_limit(rule, limit)
+        }
+    }
+
+    /// Returns the namespace of a rule; `None` for counters in the limiter's own namespace.
+    fn rule<'a>(&self, counters: Counters<'a>) -> Option<&'a Namespace> {
+        counters.namespace.filter(|namespace| **namespace != self.namespace)
+    }
+
+    /// Records a call to the store for a decision that had to wait. `before` is the time that the
+    /// decision took before the call.
+    pub(super) fn store_called(&self, took: Duration, before: Duration) {
+        self.store_times.record(took);
+        self.shards.own().counts.decision_times.record(took + before);
+    }
+
+    /// Records the time for which a request waited in queues.
+    pub(super) fn waited(&self, time: Duration) {
+        self.wait_times.record(time);
+    }
+
+    /// Counts a failure of the store or of the fallback.
+    pub(super) fn store_failed(&self, kind: FailureKind) {
+        self.store_failures[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a failure of the source of policies.
+    pub(super) fn source_failed(&self, kind: FailureKind) {
+        self.source_failures[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that is not counted by its decision.
+    pub(super) fn uncounted(&self, kind: UncountedKind) {
+        let count = match kind {
+            UncountedKind::Exempt => &self.exempt,
+            UncountedKind::MissingKey => &self.missing_key,
+            UncountedKind::AmbiguousKey => &self.ambiguous_key,
+            UncountedKind::Degraded => &self.degraded,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts units that were charged for work that was done already.
+    pub(super) fn charged_after(&self, units: u64) {
+        let own = self.shards.own();
+        own.counts.charged_after.add(units, own.writer);
+    }
+
+    /// Counts units that are refunded.
+    pub(super) fn refunded(&self, units: u64) {
+        let own = self.shards.own();
+        own.counts.refunded.add(units, own.writer);
+    }
+
+    /// Counts a new permit. Returns the time if the permit is to be timed.
+    #[inline]
+    pub(super) fn permit_begun(&self, decision: &Decision) -> Option<Instant> {
+        let OwnShard { counts, writer } = self.shards.own();
+        counts.permits_begun.add(1, writer);
+        let at = decision.at().as_micros();
+        let is_due = is_due(at, &counts.permit_sampled_at)
+            || counts.permits_begun.get().is_multiple_of(TIMED);
+        if !is_due {
+            return None;
+        }
+        counts.permit_sampled_at.set(at);
+        Some(now())
+    }
+
+    /// Counts the end of a permit.
+    #[inline]
+    pub(super) fn permit_ended(&self, begun: Option<Instant>) {
+        let own = self.shards.own();
+        own.counts.permits_ended.add(1, own.writer);
+        if let Some(begun) = begun {
+            self.permit_times.record(begun.elapsed());
+        }
+    }
+}
+
+impl TallyShard {
+    /// Counts a denial by the limits of the policy of all subjects.
+    #[inline(always)]
+    fn count_over(&self, over: LimitSet, writer: Writer) {
+        let mut bits = over.bits();
+        while bits != 0 {
+            let index = bits.trailing_zeros() as usize;
+            self.of_name(RESERVED + index).over.add(1, writer);
+            bits &= bits - 1;
+        }
+    }
+
+    #[inline(always)]
+    fn of_outcome(&self, is_allowed: bool) -> &StoreDecisions {
+        if is_allowed { &self.allowed } else { &self.denied }
+    }
+}
+
+impl StoreDecisions {
+    /// Returns whether a decision at `at` is to be recorded by its subject, because the last record is
+    /// a millisecond old.
+    #[inline(always)]
+    fn is_record_due(&self, at: Timestamp) -> bool {
+        is_due(at.as_micros(), &self.sampled_at)
+    }
+}
+
+/// Returns whether the last record is a millisecond old, or the clock has stepped back.
+#[inline(always)]
+fn is_due(at: u64, last: &ThreadCount) -> bool {
+    at.wrapping_sub(last.get()) >= RECORD_INTERVAL
+}
+
+#[cold]
+#[inline(never)]
+fn now() -> Instant {
+    Instant::now()
+}

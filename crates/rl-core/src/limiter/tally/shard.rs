@@ -1,0 +1,84 @@
+//! The counts of one thread.
+
+use std::sync::OnceLock;
+
+use super::names::{CHUNK, CHUNKS};
+use crate::decision::Origin;
+use crate::stats::{ThreadCount, TimeHistogram};
+
+/// The bounds of used fractions, in millionths.
+pub(super) const UTILIZATION_BOUNDS: [u64; 5] = [250_000, 500_000, 750_000, 900_000, 1_000_000];
+
+/// The number of buckets of used fractions.
+pub(super) const UTILIZATION_BUCKETS: usize = UTILIZATION_BOUNDS.len() + 1;
+
+/// The decisions of the store with one outcome.
+#[derive(Debug, Default)]
+pub(super) struct StoreDecisions {
+    pub(super) count: ThreadCount,
+    /// The time on the store's clock at which a decision was last recorded by its subject.
+    pub(super) sampled_at: ThreadCount,
+    /// The count at that time. Later decisions add to the weight of the next record.
+    pub(super) recorded: ThreadCount,
+}
+
+/// The counts of one thread. A usual decision changes only the first 64 bytes, so they lie in one
+/// cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(super) struct TallyShard {
+    pub(super) allowed: StoreDecisions,
+    pub(super) denied: StoreDecisions,
+    /// The units that checks charged.
+    pub(super) granted: ThreadCount,
+    pub(super) permits_begun: ThreadCount,
+    // The second cache line begins here.
+    pub(super) permits_ended: ThreadCount,
+    /// The time on the store's clock at which a permit was last timed.
+    pub(super) permit_sampled_at: ThreadCount,
+    pub(super) charged_after: ThreadCount,
+    pub(super) refunded: ThreadCount,
+    /// The decisions of other origins than the store: denied and allowed ones.
+    pub(super) by_origin: [[ThreadCount; 2]; Origin::COUNT],
+    pub(super) decision_times: TimeHistogram,
+    names: [OnceLock<Box<[NameCounts; CHUNK]>>; CHUNKS],
+}
+
+/// The counts of a limit or a rule.
+#[derive(Debug, Default)]
+pub(super) struct NameCounts {
+    pub(super) over: ThreadCount,
+    pub(super) shadow_over: ThreadCount,
+    /// Requests of a rule that it would allow.
+    pub(super) within: ThreadCount,
+    pub(super) utilization: [ThreadCount; UTILIZATION_BUCKETS],
+    /// The sum of used fractions, in millionths.
+    pub(super) utilization_sum: ThreadCount,
+}
+
+impl TallyShard {
+    /// Returns the counts of the name at `place`.
+    #[inline]
+    pub(super) fn of_name(&self, place: usize) -> &NameCounts {
+        let chunk = &self.names[place / CHUNK % CHUNKS];
+        &chunk.get_or_init(Box::default)[place % CHUNK]
+    }
+
+    /// Returns the counts of the name at `place`, if this thread has counted any of its chunk.
+    pub(super) fn counted_name(&self, place: usize) -> Option<&NameCounts> {
+        Some(&self.names[place / CHUNK % CHUNKS].get()?[place % CHUNK])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn a_usual_decision_changes_one_cache_line() {
+        assert_eq!(align_of::<TallyShard>(), 64);
+        assert!(offset_of!(TallyShard, permits_ended) <= 64);
+    }
+}

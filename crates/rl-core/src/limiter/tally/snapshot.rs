@@ -1,0 +1,202 @@
+//! Adds the counts of all threads up.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Tally;
+use super::names::{OTHER_LIMITS, OTHER_RULES};
+use super::shard::{NameCounts, TallyShard, UTILIZATION_BOUNDS};
+use crate::decision::Origin;
+use crate::model::{FailureKind, Limit};
+use crate::policy::Policy;
+use crate::stats::{
+    DecisionCount, FailureCount, Histogram, LimitStats, LimiterStats, OTHER_NAME, RuleStats,
+    StoreStats, ThreadCount, TimeHistogram, UncountedRequests, UnitCounts,
+};
+use crate::store::Namespace;
+
+/// The outcomes and origins that are reported even if their number is 0, so that readers know them.
+const USUAL: [(bool, Origin); 12] = {
+    let kind = FailureKind::Unavailable;
+    [
+        (true, Origin::Store),
+        (true, Origin::Shadow),
+        (true, Origin::Leased),
+        (true, Origin::Unlimited),
+        (true, Origin::Disabled),
+        (true, Origin::Fallback(kind)),
+        (true, Origin::FailedOpen(kind)),
+        (false, Origin::Store),
+        (false, Origin::LocalDeny),
+        (false, Origin::Policy),
+        (false, Origin::Fallback(kind)),
+        (false, Origin::FailedClosed(kind)),
+    ]
+};
+
+/// The state of a limiter now, and its settings, which its counts do not contain.
+pub(in crate::limiter) struct LimiterState<'a> {
+    pub(in crate::limiter) store_name: &'a str,
+    pub(in crate::limiter) store: StoreStats,
+    pub(in crate::limiter) in_flight: usize,
+    pub(in crate::limiter) waiting: usize,
+    pub(in crate::limiter) is_breaker_closed: bool,
+    /// The policies of each rule. The rule is `None` for the policy of a limiter without rules.
+    pub(in crate::limiter) policies: Vec<(Option<Namespace>, Vec<Policy>)>,
+}
+
+impl Tally {
+    /// Returns all counts.
+    pub(in crate::limiter) fn stats(&self, state: LimiterState<'_>) -> LimiterStats {
+        let sum =
+            |count: fn(&TallyShard) -> &ThreadCount| self.shards.sum(|shard| count(shard).get());
+        // Ends are read before beginnings, so that the difference is never negative.
+        let ended = sum(|shard| &shard.permits_ended);
+        let begun = sum(|shard| &shard.permits_begun);
+        let times = self.shards.iter().map(|shard| &shard.decision_times);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        // The names of configured limits are added, so that they are reported before any denial.
+        let configured = self.configured(&state);
+        LimiterStats {
+            name: self.namespace.to_string(),
+            store_name: state.store_name.to_owned(),
+            decisions: self.decisions(),
+            degraded: read(&self.degraded),
+            uncounted: UncountedRequests {
+                exempt: read(&self.exempt),
+                missing_key: read(&self.missing_key),
+                ambiguous_key: read(&self.ambiguous_key),
+            },
+            units: UnitCounts {
+                granted: sum(|shard| &shard.granted),
+                charged_after: sum(|shard| &shard.charged_after),
+                refunded: sum(|shard| &shard.refunded),
+            },
+            rules: self.rules(),
+            limits: self.limits(&configured),
+            decision_seconds: TimeHistogram::seconds(times),
+            store_seconds: TimeHistogram::seconds([&self.store_times]),
+            wait_seconds: TimeHistogram::seconds([&self.wait_times]),
+            permit_seconds: TimeHistogram::seconds([&self.permit_times]),
+            in_flight: state.in_flight as u64,
+            waiting: state.waiting as u64,
+            permits_held: begun.saturating_sub(ended),
+            store_failures: failures(&self.store_failures),
+            source_failures: failures(&self.source_failures),
+            is_breaker_closed: state.is_breaker_closed,
+            store: state.store,
+            top_denied: self.top_denied.largest(),
+            top_used: self.top_used.largest(),
+        }
+    }
+
+    fn decisions(&self) -> Vec<DecisionCount> {
+        let number = |is_allowed: bool, origin: Origin| {
+            self.shards.sum(|shard| match (origin, is_allowed) {
+                (Origin::Store, true) => shard.allowed.count.get(),
+                (Origin::Store, false) => shard.denied.count.get(),
+                _ => shard.by_origin[origin.index()][usize::from(is_allowed)].get(),
+            })
+        };
+        let count = |is_allowed: bool, origin: Origin| {
+            DecisionCount::new(is_allowed, origin.as_str(), number(is_allowed, origin))
+        };
+        let is_usual = |is_allowed: bool, origin: Origin| {
+            USUAL.iter().any(|usual| (usual.0, usual.1.index()) == (is_allowed, origin.index()))
+        };
+        let all = Origin::all().into_iter().flat_map(|origin| [(true, origin), (false, origin)]);
+        let counts = all
+            .map(|(is_allowed, origin)| (is_usual(is_allowed, origin), count(is_allowed, origin)));
+        counts
+            .filter(|(is_usual, count)| *is_usual || count.count > 0)
+            .map(|(_, count)| count)
+            .collect()
+    }
+
+    /// Returns the places of the limits that are configured. The limit is `None` if tiers of a rule
+    /// have different limits of one name.
+    fn configured(&self, state: &LimiterState<'_>) -> BTreeMap<usize, Option<Limit>> {
+        let mut configured = BTreeMap::<usize, Option<Limit>>::new();
+        for (rule, policies) in &state.policies {
+            if let Some(rule) = rule {
+                self.names.place_of_rule(rule);
+            }
+            for limit in policies.iter().flat_map(|policy| policy.limits()) {
+                let place = self.names.place_of_limit(rule.as_ref(), limit);
+                let same = configured.entry(place).or_insert(Some(limit.limit()));
+                *same = same.filter(|same| *same == limit.limit());
+            }
+        }
+        configured.remove(&OTHER_LIMITS);
+        configured
+    }
+
+    fn rules(&self) -> Vec<RuleStats> {
+        let stats = |place: usize, rule: String| {
+            let counts = [
+                self.of_name(place, |name| &name.over),
+                self.of_name(place, |name| &name.shadow_over),
+                self.of_name(place, |name| &name.within),
+            ];
+            (rule, counts)
+        };
+        let named = self.names.places().filter_map(|place| {
+            let name = self.names.name(place).filter(|name| name.limit.is_none())?;
+            Some(stats(place, self.rule_name(name.rule.as_ref())))
+        });
+        let other = Some(stats(OTHER_RULES, OTHER_NAME.to_owned()));
+        let other = other.filter(|(_, counts)| counts.iter().any(|count| *count > 0));
+        named.chain(other).map(|(rule, counts)| RuleStats::new(rule, counts)).collect()
+    }
+
+    fn limits(&self, configured: &BTreeMap<usize, Option<Limit>>) -> Vec<LimitStats> {
+        let stats = |place: usize, rule: String, name: String| {
+            let counts = [
+                self.of_name(place, |name| &name.over),
+                self.of_name(place, |name| &name.shadow_over),
+            ];
+            let limit = configured.get(&place).copied().flatten();
+            LimitStats::new(rule, name, limit, counts, self.utilization(place))
+        };
+        let named = self.names.places().filter_map(|place| {
+            let name = self.names.name(place)?;
+            let limit = name.limit.as_ref()?;
+            Some(stats(place, self.rule_name(name.rule.as_ref()), limit.name().to_owned()))
+        });
+        let other = Some(stats(OTHER_LIMITS, OTHER_NAME.to_owned(), OTHER_NAME.to_owned()));
+        let is_used =
+            |other: &LimitStats| other.over + other.shadow_over + other.utilization.count() > 0;
+        named.chain(other.filter(is_used)).collect()
+    }
+
+    fn utilization(&self, place: usize) -> Histogram {
+        let bound = |millionths: u64| millionths as f64 / 1e6;
+        let bounds = UTILIZATION_BOUNDS.map(bound).to_vec();
+        let buckets = 0..=UTILIZATION_BOUNDS.len();
+        let counts = buckets.map(|bucket| {
+            let of_shard = |shard: &TallyShard| {
+                shard.counted_name(place).map_or(0, |name| name.utilization[bucket].get())
+            };
+            self.shards.sum(of_shard)
+        });
+        let sum = self.of_name(place, |name| &name.utilization_sum);
+        Histogram::new(bounds, counts.collect(), bound(sum))
+    }
+
+    fn of_name(&self, place: usize, count: impl Fn(&NameCounts) -> &ThreadCount) -> u64 {
+        self.shards.sum(|shard| shard.counted_name(place).map_or(0, |name| count(name).get()))
+    }
+
+    /// Returns the name of a rule: its namespace without that of the limiter.
+    fn rule_name(&self, rule: Option<&Namespace>) -> String {
+        let Some(rule) = rule else { return String::new() };
+        let own = rule.as_str().strip_prefix(self.namespace.as_str());
+        own.and_then(|rest| rest.strip_prefix('/')).unwrap_or(rule.as_str()).to_owned()
+    }
+}
+
+/// Returns the number of failures of each kind.
+fn failures(counts: &[AtomicU64; FailureKind::ALL.len()]) -> Vec<FailureCount> {
+    let counts = FailureKind::ALL.iter().zip(counts);
+    counts.map(|(kind, count)| FailureCount::new(*kind, count.load(Ordering::Relaxed))).collect()
+}

@@ -1,0 +1,73 @@
+//! Decides requests that the store does not decide.
+
+use std::sync::Arc;
+
+use super::failure_policy::OnFailure;
+use super::operation::Operation;
+use super::owned_parts::OwnedParts;
+use super::pipeline::Pipeline;
+use crate::decision::{Decision, Origin};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Cost, FailureKind, Subject};
+use crate::store::{DecideRequest, Part};
+
+impl Pipeline {
+    /// Decides a request while the store is overloaded: with local state if possible, else by the
+    /// failure policy. One client can cause an overload, so an overload must not lift the limits.
+    #[inline(never)]
+    pub(super) fn decide_overloaded(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+    ) -> MaybeReady<Decision> {
+        self.events.store_overloaded();
+        self.in_flight.refused();
+        let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
+        match self.stores.primary.decide_locally(&request) {
+            Some(decision) => MaybeReady::ready(self.finish(parts, operation, decision)),
+            None => self.apply_failure_policy(parts, operation, FailureKind::Overloaded),
+        }
+    }
+
+    /// Decides a request that the store has not decided.
+    pub(super) fn apply_failure_policy(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+        failure: FailureKind,
+    ) -> MaybeReady<Decision> {
+        let action = self.failure_policy.action(failure);
+        let (OnFailure::Fallback, Some(fallback)) = (action, &self.stores.fallback) else {
+            let decision = Decision::undecided(parts[0].cost, action.origin(failure));
+            return MaybeReady::ready(self.finish(parts, operation, decision));
+        };
+        let shares: Vec<_> = parts.iter().map(|part| fallback.share.of(part.policy)).collect();
+        let shared = parts.iter().zip(&shares).map(|(part, policy)| Part { policy, ..*part });
+        let shared: Vec<_> = shared.collect();
+        let result =
+            self.stores.decide(&*fallback.store, &shared, operation.mode, operation.reserves);
+        let result = self.in_flight.limit(self.stores.within_deadline(result));
+        let (this, owned, policy) = (Arc::clone(self), OwnedParts::new(parts), self.failure_policy);
+        result.map(move |result| {
+            let (parts, own) = (owned.as_parts(), &this.stores.namespace);
+            if let Err(error) = &result {
+                this.tally.store_failed(error.kind());
+            }
+            this.events.fallback_concluded(result.as_ref().err());
+            let decision = policy.after_fallback(result, own, &parts, operation, failure);
+            this.finish(&parts, operation, decision)
+        })
+    }
+
+    /// Decides a request of one subject without calling any store.
+    pub(super) fn decide_without_store(
+        &self,
+        subject: &Subject,
+        cost: Cost,
+        operation: Operation,
+        origin: Origin,
+    ) -> MaybeReady<Decision> {
+        let decision = Decision::undecided(cost, origin);
+        MaybeReady::ready(self.report(|_| subject.into(), operation, decision))
+    }
+}

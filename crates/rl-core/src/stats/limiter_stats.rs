@@ -1,0 +1,192 @@
+//! The counts of a limiter, as plain data.
+
+use super::histogram::Histogram;
+use super::store_stats::StoreStats;
+use super::top::TopSubject;
+use crate::model::{FailureKind, Limit};
+
+/// The name under which limits and rules beyond the bound of a limiter are counted together.
+pub const OTHER_NAME: &str = "(other)";
+
+/// The counts of one limiter since it was built, and its state now.
+///
+/// The numbers are read one by one while requests are decided, so they may differ by the decisions of
+/// that moment. Each of them never decreases, except those that are described as a state.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LimiterStats {
+    /// The namespace of the limiter.
+    pub name: String,
+    /// The kind of store and its server, without user and password.
+    pub store_name: String,
+    /// The decisions by outcome and origin. Peeks are not counted.
+    pub decisions: Vec<DecisionCount>,
+    /// The denied requests that were forwarded to get a reduced response. They are also counted as
+    /// denied.
+    pub degraded: u64,
+    /// The requests that an adapter did not count.
+    pub uncounted: UncountedRequests,
+    /// The units that were charged and refunded.
+    pub units: UnitCounts,
+    /// The requests by rule, if the limiter has rules.
+    pub rules: Vec<RuleStats>,
+    /// The limits that the limiter has, or that have denied a request.
+    pub limits: Vec<LimitStats>,
+    /// The time of decisions in seconds: one of 64 of those that a store in memory makes at once, and
+    /// all that waited for a store. With an observer, or with log lines for each decision, those in
+    /// memory are not timed. The fallback is not included.
+    pub decision_seconds: Histogram,
+    /// The time of calls to a store that had to be waited for, in seconds. Calls that timed out count
+    /// with the time for which the limiter has waited.
+    pub store_seconds: Histogram,
+    /// The time for which requests waited in a queue, in seconds.
+    pub wait_seconds: Histogram,
+    /// The time for which permits were held, in seconds: of one permit in a millisecond on each
+    /// thread, and at least of one of 64.
+    pub permit_seconds: Histogram,
+    /// State: the decisions that wait for the store.
+    pub in_flight: u64,
+    /// State: the requests that wait in a queue.
+    pub waiting: u64,
+    /// State: the permits that are not settled.
+    pub permits_held: u64,
+    /// The failures of the store and of the fallback by kind.
+    pub store_failures: Vec<FailureCount>,
+    /// The failures of the source of policies by kind.
+    pub source_failures: Vec<FailureCount>,
+    /// State: whether the circuit breaker is closed, so that the store is called.
+    pub is_breaker_closed: bool,
+    /// The counts of the store. Limiters on one store report the same counts.
+    pub store: StoreStats,
+    /// The subjects with the most denials, the largest number first: at most 32.
+    pub top_denied: Vec<TopSubject>,
+    /// The subjects that were granted the most units, the largest number first: at most 32.
+    pub top_used: Vec<TopSubject>,
+}
+
+impl LimiterStats {
+    /// Returns the number of allowed requests.
+    #[must_use]
+    pub fn allowed(&self) -> u64 {
+        self.sum(true)
+    }
+
+    /// Returns the number of requests that were denied by limits or rejected by the failure policy.
+    #[must_use]
+    pub fn denied(&self) -> u64 {
+        self.sum(false)
+    }
+
+    fn sum(&self, is_allowed: bool) -> u64 {
+        let decisions = self.decisions.iter().filter(|one| one.is_allowed == is_allowed);
+        decisions.map(|one| one.count).sum()
+    }
+}
+
+/// The number of decisions of one outcome and origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DecisionCount {
+    /// Whether the requests were allowed.
+    pub is_allowed: bool,
+    /// The origin: [`Origin::as_str`](crate::Origin::as_str).
+    pub origin: &'static str,
+    /// The number of decisions.
+    pub count: u64,
+}
+
+impl DecisionCount {
+    pub(crate) const fn new(is_allowed: bool, origin: &'static str, count: u64) -> Self {
+        Self { is_allowed, origin, count }
+    }
+}
+
+/// The requests that an adapter did not count, by the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UncountedRequests {
+    /// Requests that are exempt, or that no rule matches.
+    pub exempt: u64,
+    /// Requests that were rejected because they have no key.
+    pub missing_key: u64,
+    /// Requests that were rejected because their key is ambiguous.
+    pub ambiguous_key: u64,
+}
+
+/// The units that a limiter has charged and refunded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnitCounts {
+    /// The units that checks charged. Of a request of several parts, the units of each part count.
+    pub granted: u64,
+    /// The units that were charged for work that was done already, also beyond the limits.
+    pub charged_after: u64,
+    /// The units that were to be refunded. Some may no longer have counted.
+    pub refunded: u64,
+}
+
+/// The requests that one rule has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleStats {
+    /// The name of the rule.
+    pub rule: String,
+    /// The requests that the rule would allow.
+    pub within: u64,
+    /// The requests that the rule denied.
+    pub over: u64,
+    /// The requests that the rule would have denied if it were not in shadow.
+    pub shadow_over: u64,
+}
+
+impl RuleStats {
+    pub(crate) const fn new(rule: String, [over, shadow_over, within]: [u64; 3]) -> Self {
+        Self { rule, within, over, shadow_over }
+    }
+}
+
+/// The requests that one limit has denied, and how far it is used.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LimitStats {
+    /// The name of the rule, or an empty text without rules.
+    pub rule: String,
+    /// The name of the limit.
+    pub name: String,
+    /// The limit, if all subjects of the rule have the same one.
+    pub limit: Option<Limit>,
+    /// The requests that the limit denied.
+    pub over: u64,
+    /// The requests that the limit would have denied if it were not in shadow.
+    pub shadow_over: u64,
+    /// The used fraction of the limit after decisions: 1 if all units are used. It is sampled.
+    pub utilization: Histogram,
+}
+
+impl LimitStats {
+    pub(crate) const fn new(
+        rule: String,
+        name: String,
+        limit: Option<Limit>,
+        [over, shadow_over]: [u64; 2],
+        utilization: Histogram,
+    ) -> Self {
+        Self { rule, name, limit, over, shadow_over, utilization }
+    }
+}
+
+/// The number of failures of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailureCount {
+    /// The kind of failure.
+    pub kind: FailureKind,
+    /// The number of failures.
+    pub count: u64,
+}
+
+impl FailureCount {
+    pub(crate) const fn new(kind: FailureKind, count: u64) -> Self {
+        Self { kind, count }
+    }
+}

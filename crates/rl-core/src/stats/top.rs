@@ -1,0 +1,122 @@
+//! The subjects with the most units or denials, in bounded memory.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+
+use crate::model::Subject;
+
+/// The number of subjects that a sketch follows.
+const FOLLOWED: usize = 128;
+
+/// The number of subjects that a sketch reports.
+const REPORTED: usize = 32;
+
+/// A subject with many units or denials, and an estimate of their number.
+///
+/// The true number lies between `count - error` and `count`, except for the effect of sampling: of
+/// decisions in quick succession, each thread records one in a millisecond, with the weight of all.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TopSubject {
+    /// The subject. Its id may be personal data: show [`Subject::redacted`] to readers that may not
+    /// see ids.
+    pub subject: Subject,
+    /// The estimated number of units or denials.
+    pub count: u64,
+    /// The number by which `count` may be too high.
+    pub error: u64,
+}
+
+/// Follows the subjects with the largest counts by the *space-saving* algorithm.
+///
+/// A new subject replaces the one with the smallest count, and inherits this count as its error.
+/// Every subject with more than 1/128 of the total is therefore among those that are followed.
+/// (Metwally, Agrawal, El Abbadi: *Efficient Computation of Frequent and Top-k Elements in Data
+/// Streams*, 2005.)
+#[derive(Debug)]
+pub(crate) struct TopSubjects {
+    entries: Mutex<Vec<FollowedSubject>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct FollowedSubject {
+    hash: u64,
+    count: u64,
+    error: u64,
+    subject: Subject,
+}
+
+impl Default for TopSubjects {
+    fn default() -> Self {
+        // The memory is allocated here, so that no decision allocates it.
+        Self { entries: Mutex::new(Vec::with_capacity(FOLLOWED)), hasher: RandomState::new() }
+    }
+}
+
+impl TopSubjects {
+    /// Adds `units` to the count of `subject`. Returns false and adds nothing if another thread
+    /// holds the lock.
+    pub(crate) fn try_add(&self, subject: &Subject, units: u64) -> bool {
+        let hash = self.hasher.hash_one(subject);
+        let Ok(mut entries) = self.entries.try_lock() else { return false };
+        let known = entries.iter_mut().find(|entry| entry.hash == hash);
+        if let Some(entry) = known {
+            entry.count += units;
+        } else if entries.len() < FOLLOWED {
+            entries.push(FollowedSubject {
+                hash,
+                count: units,
+                error: 0,
+                subject: subject.clone(),
+            });
+        } else if let Some(least) = entries.iter_mut().min_by_key(|entry| entry.count) {
+            let error = least.count;
+            *least =
+                FollowedSubject { hash, count: error + units, error, subject: subject.clone() };
+        }
+        true
+    }
+
+    /// Returns the subjects with the largest counts, the largest first.
+    pub(crate) fn largest(&self) -> Vec<TopSubject> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut largest: Vec<_> = entries
+            .iter()
+            .map(|FollowedSubject { subject, count, error, .. }| TopSubject {
+                subject: subject.clone(),
+                count: *count,
+                error: *error,
+            })
+            .collect();
+        drop(entries);
+        largest.sort_by(|one, other| other.count.cmp(&one.count));
+        largest.truncate(REPORTED);
+        largest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequent_subjects_are_found_among_a_hundred_thousand_invented_ones() {
+        let top = TopSubjects::default();
+        for n in 0..100_000 {
+            assert!(top.try_add(&Subject::consumer(&format!("invented-{n}")), 1));
+            if n % 20 == 0 {
+                assert!(top.try_add(&Subject::consumer(&format!("busy-{}", n % 60)), 5));
+            }
+        }
+        let largest = top.largest();
+        assert_eq!(largest.len(), REPORTED);
+        let mut busiest: Vec<_> =
+            largest[..3].iter().map(|entry| entry.subject.id().to_string()).collect();
+        busiest.sort();
+        assert_eq!(busiest, ["busy-0", "busy-20", "busy-40"]);
+        for TopSubject { count, error, .. } in &largest[..3] {
+            assert!(*count >= 8_330 && count - error <= 8_335, "{count} with error {error}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Decisions about the consumers of a list.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rl_core::observe::Observer;
+use rl_core::{Decision, Subject};
+
+use crate::catalogue::CONSUMER_DECISIONS;
+use crate::sample::Sample;
+
+/// The largest number of consumers of a list.
+const MAX_CONSUMERS: usize = 1_000;
+
+/// The name of all subjects that are not on the list.
+const OTHER: &str = "(other)";
+
+/// Counts the decisions about the consumers of a list that the operator has written. All other
+/// subjects are counted together.
+///
+/// It is an [`Observer`] of a limiter. A limiter with an observer decides step by step, which takes
+/// some hundred nanoseconds longer in memory.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::{Limit, RateLimiter, Subject};
+/// use rl_metrics::{ConsumerCounts, Metrics};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let consumers = ConsumerCounts::new([("shop", Subject::consumer("abc123"))]);
+/// let limiter =
+///     RateLimiter::builder().limit(Limit::per_hour(1)).observer(consumers.clone()).build()?;
+/// let metrics = Metrics::new().limiter(&limiter).consumers(&consumers);
+/// for id in ["abc123", "abc123", "unknown"] {
+///     limiter.check(&Subject::consumer(id), 1).await;
+/// }
+/// let line = "rl_consumer_decisions_total{consumer=\"shop\",outcome=\"denied\"} 1";
+/// assert!(metrics.render().contains(line));
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct ConsumerCounts {
+    listed: HashMap<Subject, OutcomeCounts>,
+    others: OutcomeCounts,
+}
+
+#[derive(Debug, Default)]
+struct OutcomeCounts {
+    name: String,
+    allowed: AtomicU64,
+    denied: AtomicU64,
+}
+
+impl ConsumerCounts {
+    /// Creates the counts of the consumers with these names: at most 1000. Further ones are counted
+    /// with all others.
+    #[must_use]
+    pub fn new<N: Into<String>>(consumers: impl IntoIterator<Item = (N, Subject)>) -> Arc<Self> {
+        let listed = consumers.into_iter().take(MAX_CONSUMERS).map(|(name, subject)| {
+            (subject, OutcomeCounts { name: name.into(), ..OutcomeCounts::default() })
+        });
+        let others = OutcomeCounts { name: OTHER.to_owned(), ..OutcomeCounts::default() };
+        Arc::new(Self { listed: listed.collect(), others })
+    }
+
+    /// Adds the numbers of all consumers.
+    pub(crate) fn samples(&self, samples: &mut Vec<Sample>) {
+        for counts in self.listed.values().chain([&self.others]) {
+            for (outcome, count) in [("allowed", &counts.allowed), ("denied", &counts.denied)] {
+                let count = count.load(Ordering::Relaxed);
+                samples.push(Sample::new(CONSUMER_DECISIONS, [&counts.name, outcome], count));
+            }
+        }
+    }
+}
+
+impl Observer for ConsumerCounts {
+    fn decided(&self, subject: &Subject, decision: &Decision) {
+        let counts = self.listed.get(subject).unwrap_or(&self.others);
+        let count = if decision.is_allowed() { &counts.allowed } else { &counts.denied };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,143 @@
+//! The limiters and sources whose counts are exported.
+
+use std::sync::Arc;
+
+use rl_core::RateLimiter;
+#[cfg(feature = "rules-file")]
+use rl_core::rules::RulesFile;
+#[cfg(feature = "records")]
+use rl_records::RecordSource;
+
+use crate::catalogue;
+use crate::consumers::ConsumerCounts;
+use crate::limiter_samples::LimiterSamples;
+use crate::sample::Sample;
+use crate::text;
+
+/// The limiters whose counts are exported, and what belongs to them.
+///
+/// Each limiter has a name, the value of the label `limiter`. No label has a value from a request, so
+/// clients cannot add series.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::{Limit, RateLimiter, Subject};
+/// use rl_metrics::Metrics;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+/// let metrics = Metrics::new().limiter(&limiter);
+/// limiter.check(&Subject::consumer("abc123"), 1).await;
+/// let line = "rl_decisions_total{limiter=\"default\",origin=\"store\",outcome=\"allowed\"} 1";
+/// assert!(metrics.render().contains(line));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Metrics {
+    limiters: Vec<(String, RateLimiter)>,
+    consumers: Vec<Arc<ConsumerCounts>>,
+    #[cfg(feature = "rules-file")]
+    rules_files: Vec<(String, RulesFile)>,
+    #[cfg(feature = "records")]
+    sources: Vec<(String, RecordSource)>,
+}
+
+impl Metrics {
+    /// Exports nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a limiter under the name of its namespace.
+    pub fn limiter(self, limiter: &RateLimiter) -> Self {
+        let name = limiter.namespace().to_string();
+        self.named_limiter(&name, limiter)
+    }
+
+    /// Adds a limiter under a name of its own. If the name is taken, a number is appended, such as
+    /// `-2`.
+    pub fn named_limiter(mut self, name: &str, limiter: &RateLimiter) -> Self {
+        let name = free_name(name, self.limiters.iter().map(|(name, _)| name.as_str()));
+        self.limiters.push((name, limiter.clone()));
+        self
+    }
+
+    /// Adds the consumers of a list.
+    pub fn consumers(mut self, consumers: &Arc<ConsumerCounts>) -> Self {
+        self.consumers.push(Arc::clone(consumers));
+        self
+    }
+
+    /// Adds the readings of a rule file under a name, such as `limits.yaml`.
+    #[cfg(feature = "rules-file")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
+    pub fn rules_file(mut self, name: &str, file: &RulesFile) -> Self {
+        let name = free_name(name, self.rules_files.iter().map(|(name, _)| name.as_str()));
+        self.rules_files.push((name, file.clone()));
+        self
+    }
+
+    /// Adds a source of records under a name.
+    #[cfg(feature = "records")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "records")))]
+    pub fn records(mut self, name: &str, source: &RecordSource) -> Self {
+        let name = free_name(name, self.sources.iter().map(|(name, _)| name.as_str()));
+        self.sources.push((name, source.clone()));
+        self
+    }
+
+    /// Returns all numbers, sorted by the names of their series.
+    #[must_use]
+    pub fn samples(&self) -> Vec<Sample> {
+        let version = env!("CARGO_PKG_VERSION");
+        let mut samples = vec![Sample::new(catalogue::BUILD_INFO, [version], 1)];
+        let mut of_limiters = LimiterSamples::default();
+        for (name, limiter) in &self.limiters {
+            of_limiters.add(name, &limiter.stats(), &mut samples);
+        }
+        for consumers in &self.consumers {
+            consumers.samples(&mut samples);
+        }
+        #[cfg(feature = "rules-file")]
+        for (name, file) in &self.rules_files {
+            let status = file.status();
+            let (applied, refused) = (status.applied(), status.refused());
+            let (reloads, is_refused) = (catalogue::CONFIG_RELOADS, status.error().is_some());
+            samples.push(Sample::new(reloads, [name, "applied"], applied));
+            samples.push(Sample::new(reloads, [name, "refused"], refused));
+            samples.push(Sample::new(catalogue::CONFIG_REFUSED, [name], is_refused));
+        }
+        #[cfg(feature = "records")]
+        for (name, source) in &self.sources {
+            let stats = source.stats();
+            let lookups = catalogue::RECORDS_LOOKUPS;
+            samples.push(Sample::new(catalogue::RECORDS_CACHED, [name], stats.consumers));
+            let lag = stats.lag.map(|lag| lag.as_secs_f64());
+            samples.extend(lag.map(|lag| Sample::new(catalogue::RECORDS_LAG, [name], lag)));
+            samples.push(Sample::new(lookups, ["cached", name], stats.cached));
+            samples.push(Sample::new(lookups, ["failed", name], stats.failed));
+            samples.push(Sample::new(lookups, ["waited", name], stats.waited));
+        }
+        samples.sort_by_key(|sample| sample.series.name);
+        samples
+    }
+
+    /// Returns all numbers in the text format of Prometheus. Serve it as
+    /// [`CONTENT_TYPE`](crate::CONTENT_TYPE).
+    #[must_use]
+    pub fn render(&self) -> String {
+        text::render(&self.samples())
+    }
+}
+
+/// Returns `name`, with a number appended if it is taken.
+fn free_name<'a>(name: &str, taken: impl Iterator<Item = &'a str> + Clone) -> String {
+    let candidates = (1_u64..).map(|number| match number {
+        1 => name.to_owned(),
+        number => format!("{name}-{number}"),
+    });
+    let is_free = |candidate: &String| taken.clone().all(|other| other != candidate);
+    candidates.into_iter().find(is_free).unwrap_or_default()
+}

@@ -1,0 +1,250 @@
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use rl_core::adapter::{Admission, HttpLimiter};
+use rl_core::client_ip::ClientIp;
+use rl_core::key::{ApiKey, ClientAddress, KeySecret, RequestInfo};
+use rl_core::rules::{Match, Rule, Rules};
+use rl_core::{Limit, RateLimiter, Subject};
+
+use super::*;
+
+/// A request in which the client chooses everything.
+struct Invented {
+    number: u32,
+    method: String,
+    path: String,
+    key: String,
+}
+
+impl Invented {
+    fn new(number: u32) -> Self {
+        let method = format!("M{number}");
+        let (path, key) = (format!("/route-{number}/x"), format!("key-{number}"));
+        Self { number, method, path, key }
+    }
+}
+
+impl RequestInfo for Invented {
+    fn method(&self) -> &str {
+        &self.method
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn query(&self) -> Option<&str> {
+        None
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        // A third of the requests has no key, and some have two.
+        if name == "x-api-key" && !self.number.is_multiple_of(3) {
+            each(self.key.as_bytes());
+            if self.number.is_multiple_of(7) {
+                each(b"another");
+            }
+        }
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        Some(Ipv4Addr::from_bits(self.number).into())
+    }
+
+    fn extensions(&self) -> &dyn Any {
+        &()
+    }
+
+    fn identified_subject(&self) -> Option<&Subject> {
+        None
+    }
+}
+
+/// Returns the names of all series with their labels, as the text format writes them.
+fn series_of(metrics: &Metrics) -> BTreeSet<String> {
+    let text = metrics.render();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
+}
+
+fn key() -> ApiKey {
+    ApiKey::header("x-api-key", KeySecret::random()).unwrap()
+}
+
+fn send(limiter: &HttpLimiter, request: &Invented) {
+    if let Admission::Counted(context) = limiter.admit(request, None) {
+        drop(limiter.decide(request, &context));
+    }
+}
+
+#[test]
+fn a_hundred_thousand_invented_keys_routes_methods_and_headers_add_no_series() {
+    let rule = |name: &str| Rule::named(name).limit(Limit::per_hour(1_000));
+    let rules = Rules::new()
+        .rule(rule("keys").per(key()).per(ClientAddress::new(ClientIp::peer())))
+        .rule(rule("routes").matching(Match::new().path("/route-{id}/{rest}")))
+        .rule(rule("fleet"));
+    let with_rules = RateLimiter::builder().rules(rules).namespace("rules").build().unwrap();
+    let alone = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
+    let metrics = Metrics::new().limiter(&with_rules).limiter(&alone);
+    let limiters = [with_rules, alone].map(|limiter| HttpLimiter::new(limiter).key(key()));
+    let before = series_of(&metrics);
+    assert!(before.len() > 100, "{}", before.len());
+    for number in 0..100_000 {
+        let request = Invented::new(number);
+        limiters.iter().for_each(|limiter| send(limiter, &request));
+    }
+    assert_eq!(series_of(&metrics), before);
+    let text = metrics.render();
+    for invented in ["key-", "M99", "another"] {
+        assert!(!text.contains(invented), "{invented}");
+    }
+    // The requests were counted: some decided, some rejected without a key or with two.
+    let missing = "rl_uncounted_requests_total{limiter=\"default\",reason=\"missing_key\"} 33334";
+    assert!(text.contains(missing), "{text}");
+}
+
+#[test]
+fn names_are_sorted_and_follow_the_conventions() {
+    assert!(CATALOGUE.is_sorted_by_key(|series| series.name));
+    for Series { name, kind, labels, help } in CATALOGUE {
+        assert!(name.starts_with("rl_"), "{name}");
+        assert_eq!(name.ends_with("_total"), *kind == SeriesKind::Counter, "{name}");
+        let is_histogram = *kind == SeriesKind::Histogram;
+        let has_unit = name.ends_with("_seconds") || name.ends_with("_ratio");
+        assert!(!is_histogram || has_unit, "{name}: no base unit");
+        assert!(labels.is_sorted() && help.ends_with('.'), "{name}");
+    }
+}
+
+#[test]
+fn the_document_lists_the_catalogue() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/METRICS.md");
+    let expected = catalogue_as_markdown();
+    if std::env::var_os("UPDATE_METRICS").is_some() {
+        std::fs::write(path, &expected).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(written, expected, "run this test with UPDATE_METRICS=1");
+}
+
+#[test]
+fn limiters_with_one_name_get_different_ones_and_a_shared_store_is_reported_once() {
+    let store = Arc::new(rl_core::MemoryStore::new());
+    let limiter = || {
+        let builder = RateLimiter::builder().limit(Limit::per_hour(1)).store(store.clone());
+        builder.build().unwrap()
+    };
+    let metrics = Metrics::new().limiter(&limiter()).limiter(&limiter());
+    let text = metrics.render();
+    assert!(text.contains("rl_in_flight{limiter=\"default\"} 0"));
+    assert!(text.contains("rl_in_flight{limiter=\"default-2\"} 0"));
+    assert_eq!(text.matches("\nrl_memory_subjects{").count(), 1);
+}
+
+/// Checks that the collector reports the same numbers as the text.
+#[cfg(feature = "prometheus")]
+#[test]
+fn the_collector_reports_each_series() {
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
+    for _ in 0..3 {
+        drop(limiter.check(&Subject::global(), 1));
+    }
+    let metrics = Metrics::new().limiter(&limiter);
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(metrics.clone()));
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    let of_registry: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+    for series in series_of(&metrics) {
+        let name = series.split('{').next().unwrap_or_default();
+        assert!(of_registry.contains(name), "{name}: {text}");
+    }
+    let denied = r#"rl_decisions_total{limiter="default",origin="store",outcome="denied"} 2"#;
+    assert!(text.contains(denied), "{text}");
+}
+
+#[cfg(feature = "opentelemetry")]
+#[test]
+fn opentelemetry_reads_the_same_counts() {
+    use ::opentelemetry::metrics::MeterProvider;
+    use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
+    use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
+
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
+    for _ in 0..3 {
+        drop(limiter.check(&Subject::global(), 1));
+    }
+    let exporter = InMemoryMetricExporter::default();
+    let reader = PeriodicReader::builder(exporter.clone()).build();
+    let provider = SdkMeterProvider::builder().with_reader(reader).build();
+    super::opentelemetry::register(&Metrics::new().limiter(&limiter), &provider.meter("rl"));
+    provider.force_flush().unwrap();
+    let finished = exporter.get_finished_metrics().unwrap();
+    let mut denied = Vec::new();
+    for metric in finished.iter().flat_map(|m| m.scope_metrics()).flat_map(|s| s.metrics()) {
+        if metric.name() != "rl_decisions_total" {
+            continue;
+        }
+        if let AggregatedMetrics::F64(MetricData::Sum(sum)) = metric.data() {
+            let points = sum.data_points().filter(|point| {
+                let attributes: BTreeSet<_> =
+                    point.attributes().map(|a| a.value.to_string()).collect();
+                attributes.contains("denied") && attributes.contains("store")
+            });
+            denied.extend(points.map(|point| point.value()));
+        }
+    }
+    assert_eq!(denied, [2.0]);
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn the_facade_gets_the_same_counts() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
+    for _ in 0..3 {
+        drop(limiter.check(&Subject::global(), 1));
+    }
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    ::metrics::with_local_recorder(&recorder, || Metrics::new().limiter(&limiter).record());
+    let denied = snapshotter.snapshot().into_vec().into_iter().find(|(key, ..)| {
+        let labels: BTreeSet<_> = key.key().labels().map(|label| label.value()).collect();
+        key.key().name() == "rl_decisions_total"
+            && labels.contains("denied")
+            && labels.contains("store")
+    });
+    assert_eq!(denied.map(|(.., value)| value), Some(DebugValue::Counter(2)));
+}
+
+#[test]
+fn five_hundred_limits_are_rendered_without_an_excess_of_text() {
+    let rules = (0..100).map(|rule| {
+        let path = format!("/rule-{rule}");
+        let rule = Rule::named(&format!("rule-{rule}")).matching(Match::new().path(&path));
+        rule.limit(Limit::per_second(9))
+            .limit(Limit::per_minute(99))
+            .limit(Limit::per_hour(999))
+            .limit(Limit::per_day(9_999))
+            .limit("9/second:gcra".parse().unwrap())
+    });
+    let rules = rules.fold(Rules::new(), Rules::rule);
+    let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+    let metrics = Metrics::new().limiter(&limiter);
+    let series =
+        metrics.samples().iter().filter(|sample| sample.series.name == "rl_limit_max").count();
+    assert_eq!(series, 500);
+}

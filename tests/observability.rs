@@ -1,0 +1,243 @@
+//! A real Prometheus scrapes a service under load, with the rules and the dashboard of `ops`.
+
+mod prometheus;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use prometheus::Prometheus;
+use rl_core::rules::RulesFile;
+use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
+use rl_metrics::{CATALOGUE, ConsumerCounts, Metrics, SeriesKind};
+use rl_records::{RecordSource, Records};
+use rl_tests::RedisServer;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::interval;
+
+/// The rules of the service.
+const RULES: &str = "\
+rules:
+  keys:
+    per: identified
+    limits: [5/second, 100/hour]
+";
+
+fn ops() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops")
+}
+
+/// Limiters of all kinds, and the numbers of all of them.
+struct Service {
+    limiters: Vec<RateLimiter>,
+    metrics: Metrics,
+    _folder: tempfile::TempDir,
+}
+
+impl Service {
+    async fn new(redis: &RedisServer) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.yaml");
+        std::fs::write(&file, RULES).unwrap();
+        let file = RulesFile::watch(file).unwrap();
+        assert_eq!((file.status().applied(), file.status().refused()), (1, 0));
+        let named = |name: &str| RateLimiter::builder().namespace(name);
+        let consumers = ConsumerCounts::new([("shop", Subject::consumer("consumer-1"))]);
+        let source = RecordSource::start(&Records::connect("sqlite::memory:").await.unwrap());
+        let limiters = vec![
+            named("memory")
+                .limit(Limit::per_second(20))
+                .limit(Limit::per_day(5_000))
+                .build()
+                .unwrap(),
+            named("redis")
+                .limit(Limit::per_second(20))
+                .store(redis.patient_store().connect().await.unwrap())
+                .build()
+                .unwrap(),
+            named("rules").rules(&file).observer(consumers.clone()).build().unwrap(),
+            named("records")
+                .policies(source.clone())
+                .store(MemoryStore::builder().capacity(64).build())
+                .build()
+                .unwrap(),
+            named("places").limit(Limit::concurrency(2).unwrap()).build().unwrap(),
+        ];
+        let metrics = limiters.iter().fold(Metrics::new(), Metrics::limiter);
+        let metrics = metrics.consumers(&consumers).rules_file("limits.yaml", &file);
+        Self { metrics: metrics.records("records", &source), limiters, _folder: folder }
+    }
+
+    /// Sends a request of each kind to each limiter.
+    async fn send(&self, number: u64) {
+        let consumer = Subject::consumer(&format!("consumer-{}", number % 5));
+        for limiter in &self.limiters[..2] {
+            limiter.check(&consumer, 1).await;
+        }
+        self.limiters[2].check_rule("keys", &consumer, 1).await;
+        self.limiters[3].check(&Subject::consumer(&format!("consumer-{number}")), 1).await;
+        let permits = [(); 3].map(|()| self.limiters[4].acquire(&consumer, 1));
+        for permit in permits {
+            drop(permit.await);
+        }
+    }
+
+    /// Serves `/metrics`, and returns the address.
+    async fn serve(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let app = Router::new().route("/metrics", rl_metrics::axum::handler(&self.metrics));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        address
+    }
+}
+
+/// Returns the expressions of the dashboard, with values in place of its variables.
+fn expressions_of_dashboard() -> Vec<String> {
+    fn collect(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    match field {
+                        Value::String(text) if name == "expr" => found.push(text.clone()),
+                        field => collect(field, found),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+            _ => {}
+        }
+    }
+    let text = std::fs::read_to_string(ops().join("grafana/rate-limits.json")).unwrap();
+    let mut found = Vec::new();
+    collect(&serde_json::from_str(&text).unwrap(), &mut found);
+    let replaced = found
+        .into_iter()
+        .map(|expression| expression.replace("$__rate_interval", "5m").replace("$limiter", ".*"));
+    replaced.collect()
+}
+
+/// Runs promtool, and returns what it prints if it fails.
+fn promtool(arguments: &[&str], input: &str) -> Result<(), String> {
+    let mut child = Command::new("promtool")
+        .args(arguments)
+        .current_dir(ops())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool can be started: tests/run installs it");
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(text.into_owned()) }
+}
+
+#[test]
+fn the_rules_and_alerts_are_valid_and_pass_their_tests() {
+    promtool(&["check", "rules", "prometheus/rules.yml", "prometheus/alerts.yml"], "").unwrap();
+    promtool(&["test", "rules", "prometheus/tests.yml"], "").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
+    let redis = RedisServer::start();
+    let service = Arc::new(Service::new(&redis).await);
+    let prometheus = Prometheus::start(&service.serve().await, &ops().join("prometheus"));
+    let load = {
+        let service = Arc::clone(&service);
+        async move {
+            for number in 0.. {
+                service.send(number).await;
+                tokio::task::yield_now().await;
+                if number % 50 == 0 {
+                    // Others need the processor too.
+                    interval(Duration::from_millis(20)).tick().await;
+                }
+            }
+        }
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(load);
+
+    // A rate needs two scrapes, and the recording rules one evaluation more.
+    let mut looks = interval(Duration::from_millis(100));
+    let mut empty = expressions_of_dashboard();
+    assert!(empty.len() >= 12, "{empty:#?}");
+    for _ in 0..600 {
+        looks.tick().await;
+        let mut still_empty = Vec::new();
+        for expression in empty {
+            if prometheus.query(&expression).await == 0 {
+                still_empty.push(expression);
+            }
+        }
+        empty = still_empty;
+        if empty.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(empty, [""; 0], "expressions without data");
+
+    let names: BTreeSet<String> = prometheus.names().await;
+    let mut catalogue = BTreeSet::new();
+    for series in CATALOGUE {
+        match series.kind {
+            SeriesKind::Histogram => {
+                let suffixes = ["_bucket", "_count", "_sum"];
+                catalogue.extend(suffixes.map(|suffix| format!("{}{suffix}", series.name)));
+            }
+            _ => {
+                catalogue.insert(series.name.to_owned());
+            }
+        }
+    }
+    let read: BTreeSet<String> = names.into_iter().filter(|name| name.starts_with("rl_")).collect();
+    assert_eq!(read, catalogue);
+
+    tasks.shutdown().await;
+    promtool(&["check", "metrics"], &service.metrics.render()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_alert_of_an_outage_fires_and_resolves() {
+    let mut redis = RedisServer::start();
+    let store = redis.patient_store().connect().await.unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_day(9)).store(store).build().unwrap();
+    let service = Service {
+        metrics: Metrics::new().limiter(&limiter),
+        limiters: vec![limiter.clone()],
+        _folder: tempfile::tempdir().unwrap(),
+    };
+    // The test of rules covers the wait of a minute. Here, alerts fire at once.
+    let folder = tempfile::tempdir().unwrap();
+    let rules = std::fs::read_to_string(ops().join("prometheus/alerts.yml")).unwrap();
+    std::fs::write(folder.path().join("alerts.yml"), rules.replace("for: 1m", "for: 0s")).unwrap();
+    let prometheus = Prometheus::start(&service.serve().await, folder.path());
+    let mut looks = interval(Duration::from_millis(50));
+    let mut seen = Vec::new();
+    for is_down in [false, true, false] {
+        if is_down {
+            redis.stop();
+        } else if seen.last() == Some(&true) {
+            redis.restart();
+        }
+        for _ in 0..600 {
+            looks.tick().await;
+            service.limiters[0].check(&Subject::global(), 1).await;
+            let firing = "ALERTS{alertname=\"RateLimitStoreDown\",alertstate=\"firing\"}";
+            let is_scraped = prometheus.query("rl_store_up").await == 1;
+            if is_scraped && (prometheus.query(firing).await == 1) == is_down {
+                seen.push(is_down);
+                break;
+            }
+        }
+    }
+    assert_eq!(seen, [false, true, false]);
+}
