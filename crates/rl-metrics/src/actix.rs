@@ -15,6 +15,7 @@ use crate::text;
 ///
 /// let app = App::new().route("/metrics", rl_metrics::actix::handler(&Metrics::new()));
 /// ```
+#[must_use]
 pub fn handler(metrics: &Metrics) -> Route {
     let metrics = metrics.clone();
     web::get().to(move || {

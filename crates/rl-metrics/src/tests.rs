@@ -234,7 +234,7 @@ fn the_facade_gets_the_same_counts() {
 fn five_hundred_limits_are_rendered_without_an_excess_of_text() {
     let rules = (0..100).map(|rule| {
         let path = format!("/rule-{rule}");
-        let rule = Rule::named(&format!("rule-{rule}")).matching(Match::new().path(&path));
+        let rule = Rule::named(format!("rule-{rule}")).matching(Match::new().path(&path));
         rule.limit(Limit::per_second(9))
             .limit(Limit::per_minute(99))
             .limit(Limit::per_hour(999))

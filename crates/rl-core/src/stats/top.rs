@@ -90,7 +90,7 @@ impl TopSubjects {
             })
             .collect();
         drop(entries);
-        largest.sort_by(|one, other| other.count.cmp(&one.count));
+        largest.sort_by_key(|top: &TopSubject| std::cmp::Reverse(top.count));
         largest.truncate(REPORTED);
         largest
     }

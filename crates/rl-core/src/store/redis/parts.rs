@@ -105,7 +105,8 @@ impl RedisStore {
         let none = groups.iter().map(|_| None).collect();
         match self.look_up(groups, &none, mode) {
             Ok(stamps) => self.inner.across_slots.decide(groups, slots, &stamps, mode, join),
-            Err((index, denial)) => {
+            Err(denied) => {
+                let (index, denial) = *denied;
                 MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))))
             }
         }
@@ -121,7 +122,8 @@ impl RedisStore {
     ) -> StoreFuture<Decision> {
         let stamps = match self.look_up(groups, &taken, mode) {
             Ok(stamps) => stamps,
-            Err((index, denial)) => {
+            Err(denied) => {
+                let (index, denial) = *denied;
                 return MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))));
             }
         };
@@ -172,7 +174,7 @@ impl RedisStore {
         groups: &[KeyedGroup<'_>],
         taken: &Taken,
         mode: Mode,
-    ) -> Result<Stamps, (usize, Decision)> {
+    ) -> Result<Stamps, Box<(usize, Decision)>> {
         let (denials, now) = (self.inner.layers.denials(), self.inner.clock.now());
         let mut stamps = Stamps::new();
         for (index, (group, taken)) in groups.iter().zip(taken).enumerate() {
@@ -182,7 +184,9 @@ impl RedisStore {
             }
             stamps.push(match denials.lookup(request) {
                 _ if !request.is_plain_check() => None,
-                Lookup::Denied(denial) if !group.is_shadow => return Err((index, denial)),
+                Lookup::Denied(denial) if !group.is_shadow => {
+                    return Err(Box::new((index, denial)));
+                }
                 Lookup::Denied(_) => None,
                 Lookup::Unknown(stamp) => stamp,
             });

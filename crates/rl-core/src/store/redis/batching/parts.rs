@@ -85,18 +85,22 @@ struct QueuedRequest {
 }
 
 /// The reply for one request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all replies are batched, and a box would be one more allocation for each"
+)]
 enum RequestReply {
     /// The request was decided in a batch. The waiting task computes the decisions.
     Batched { replies: Arc<PartsReplies>, bytes: Range<usize>, groups: OwnedGroups },
     /// The request was decided in a call of its own.
-    Alone(PartDecisions),
+    Alone(Box<PartDecisions>),
 }
 
 impl RequestReply {
     fn decisions(self) -> Result<PartDecisions, StoreError> {
         match self {
             Self::Batched { replies, bytes, groups } => replies.decisions(bytes, &groups),
-            Self::Alone(decisions) => Ok(decisions),
+            Self::Alone(decisions) => Ok(*decisions),
         }
     }
 }
@@ -285,7 +289,7 @@ fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
         }
         let decided = batcher.shared.executor.decide_parts(&groups.as_groups(), Mode::Check);
         batcher.shared.runtime.spawn(async move {
-            let decided = decided.await.map(RequestReply::Alone);
+            let decided = decided.await.map(|decisions| RequestReply::Alone(Box::new(decisions)));
             let _ = reply.send(decided);
         });
     }
