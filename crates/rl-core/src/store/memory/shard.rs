@@ -6,6 +6,7 @@
 //! inventing subjects. If all inspected subjects are denied, new subjects share one entry until
 //! there is room again.
 
+mod group;
 mod room;
 
 use super::entry::{Entry, ShardContext};
@@ -164,28 +165,6 @@ impl Shard {
     ) -> Option<FastDecision<'a>> {
         let (packed, windows, time_base) = self.packed_windows(subject, args.policy)?;
         packed.try_decide_fast(windows, time_base, args)
-    }
-
-    /// Decides for one group of parts, as [`try_decide_fast`](Self::try_decide_fast) does. Also
-    /// returns the entry as it was before, so that [`undo`](Self::undo) can take back the charge.
-    pub(super) fn try_decide_group(
-        &mut self,
-        subject: Fingerprint,
-        args: DecideArgs<'_>,
-    ) -> Option<(Decision, PackedEntry)> {
-        let DecideArgs { policy, cost, .. } = args;
-        let (packed, windows, time_base) = self.packed_windows(subject, policy)?;
-        let before = packed.clone();
-        let fast = packed.try_decide_fast(windows, time_base, args)?;
-        let decision = Decision::from_windows(policy, cost, fast.at, fast.is_allowed, fast.states);
-        Some((decision, before))
-    }
-
-    /// Takes back a charge that has just been made. `before` is the entry before that charge.
-    pub(super) fn undo(&mut self, subject: Fingerprint, before: PackedEntry) {
-        if let Some(entry) = self.entries.get_mut(subject) {
-            *entry = Entry::Packed(before);
-        }
     }
 
     /// Returns the packed entry of a known subject, if its states are the fixed windows of
