@@ -95,7 +95,7 @@ fn each_algorithm_takes_few_instructions() {
         ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  821),
         ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  818),
         ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    1_042),
-        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_698),
+        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_760),
         ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                1_846),
         ("16 of GCRA",                    "decide",  many(16, 90000, ":gcra"),                       4_578),
         ("denied: GCRA",                  "decide",  one("1/hour:gcra"),                             1_193),
@@ -104,13 +104,13 @@ fn each_algorithm_takes_few_instructions() {
         ("denied: 60 buckets",            "decide",  one("1/hour:sliding-window:precision=minute"),  1_061),
         ("denied: sliding log",           "decide",  one("1/hour:sliding-log"),                      1_142),
         ("denied: concurrency",           "decide",  one("1:concurrency:lease=1h"),                  1_143),
-        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 966),
-        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                1_198),
+        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 930),
+        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                1_166),
         ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           5_104),
-        ("7 fixed windows",               "decide",  windows(7),                                       795),
-        ("8 fixed windows",               "decide",  windows(8),                                       773),
-        ("12 fixed windows",              "decide",  windows(12),                                     798),
-        ("16 fixed windows",              "decide",  windows(16),                                     789),
+        ("7 fixed windows",               "decide",  windows(7),                                       715),
+        ("8 fixed windows",               "decide",  windows(8),                                       690),
+        ("12 fixed windows",              "decide",  windows(12),                                     715),
+        ("16 fixed windows",              "decide",  windows(16),                                     710),
     ];
     let mut beyond = Vec::new();
     for (name, operation, limits, limit) in cases {
