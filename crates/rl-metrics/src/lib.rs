@@ -19,10 +19,10 @@
 //!
 //! | Name | Description | Default? |
 //! |---|---|---|
-//! | `axum` | [`axum::handler`](crate::axum::handler) for `/metrics` | No |
-//! | `actix` | [`actix::handler`](crate::actix::handler) for `/metrics` | No |
+//! | `axum` | [`axum::handler`] for `/metrics` | No |
+//! | `actix` | [`actix::handler`] for `/metrics` | No |
 //! | `prometheus` | [`Metrics`] as a `Collector` of the crate `prometheus-client` | No |
-//! | `opentelemetry` | [`opentelemetry::register`](crate::opentelemetry::register): observable instruments | No |
+//! | `opentelemetry` | [`opentelemetry::register`]: observable instruments | No |
 //! | `metrics` | [`Metrics::record`]: the facade of the crate `metrics` | No |
 //! | `records` | [`Metrics::records`]: the counts of a `RecordSource` | No |
 //! | `rules-file` | [`Metrics::rules_file`]: the readings of a rule file | No |

@@ -6,7 +6,8 @@ use crate::time::Timestamp;
 /// The settlement of one subject's charge, after the request has ended.
 ///
 /// It releases permits under concurrency limits. Under all other limits, it refunds units or
-/// charges further ones. [`Store::settle`] settles all subjects of a request in one step.
+/// charges further ones. [`Store::settle`](super::Store::settle) settles all subjects of a
+/// request in one step.
 #[derive(Clone, Copy, Debug)]
 pub struct Settlement<'a> {
     /// The namespace of the counters.
