@@ -168,8 +168,7 @@ fn the_core_declares_its_modules_from_the_bottom_up() {
         for used in allowed.get(module).copied().unwrap_or_default() {
             let used = used.split("::").next().unwrap_or_default();
             let is_before = declared[..place].contains(&used);
-            // These modules may use the error of a store, whose module may come before or after
-            // them.
+            // These modules may use the error of a store, even if `store` is declared after them.
             let is_error = matches!(*module, "observe" | "source") && used == "store";
             assert!(is_before || is_error, "mod {module} stands before {used}");
         }

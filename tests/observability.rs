@@ -157,7 +157,7 @@ async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
                 service.send(number).await;
                 tokio::task::yield_now().await;
                 if number % 50 == 0 {
-                    // Others need the processor too.
+                    // Leaves the processor to Redis and Prometheus.
                     interval(Duration::from_millis(20)).tick().await;
                 }
             }

@@ -174,7 +174,7 @@ async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
         store.asked.acquire().await.unwrap().forget();
         drop(permit);
         replies.add_permits(1);
-        // The place must be free after four seconds, long before the lease ends.
+        // The permit must be free within four seconds, before its lease ends.
         let used = async || limiter.usage(&alice).await.unwrap().limits().next().unwrap().used();
         let free = eventually(async || used().await == 0);
         timeout(Duration::from_secs(4), free).await.expect("the place is free");

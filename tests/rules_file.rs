@@ -188,8 +188,8 @@ async fn changes_under_load_fail_no_request_and_lose_no_count() {
         "{version} changes, {refused} refused, {allowed} requests, all allowed, in {:?}",
         began.elapsed()
     );
-    // All limits have counted every request. The reloads, each of which changed the second limit of
-    // the rule `clients`, have lost no count.
+    // Each reload changed the second limit of the rule `clients`. Nevertheless all limits have
+    // counted every request.
     let max = (version + 1) * 100_000;
     let of_client = status(&limiter, "clients", &client).await;
     assert_eq!(of_client, [(100_000_000, allowed), (max, allowed)]);

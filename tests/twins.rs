@@ -405,7 +405,7 @@ fn logs_that_reuse_positions_are_decided_alike() {
     let policy = prop_oneof![20 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
     let step = (advance, policy, operation);
     let step = step.prop_map(|(advance, policy, operation)| Step { advance, policy, operation });
-    // This is long enough that all positions are reused more than once.
+    // In this number of steps, every position of a log is reused more than once.
     const LONG: usize = 6 * STEPS_PER_TIMELINE;
     drive(steps() / LONG, (start(), log, prop::collection::vec(step, LONG)));
 }

@@ -129,7 +129,7 @@ impl Crate {
     /// Resolves `path`, as it is written in the file at `place`. Returns the file that defines the
     /// item.
     fn resolve(&self, place: &[String], path: &[String], depth: usize) -> Option<&str> {
-        // Glob imports that include each other would never end.
+        // Without this bound, modules that import each other by globs would be searched forever.
         if depth > 8 {
             return None;
         }

@@ -313,7 +313,7 @@ async fn the_cookie_is_hidden_from_scripts_and_other_sites_and_a_login_changes_i
     let (pair, rest) = line.split_once("; ").unwrap();
     assert_eq!(rest, "Path=/; HttpOnly; SameSite=Strict");
     let (name, id) = pair.split_once('=').unwrap();
-    // Another console on this host, at another port, has its own cookie.
+    // Browsers share cookies between the ports of a host, so the name contains the port.
     let port = house.site.url("").trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
     let own = format!("rl-console-{port}");
     assert_eq!((name, id.len()), (&*own, 64));

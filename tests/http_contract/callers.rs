@@ -236,7 +236,7 @@ pub(super) async fn anonymous_callers_count_by_address<T: Target>() {
 
 pub(super) async fn routes_count_by_their_pattern<T: Target>() {
     let site = site::<T>(Route);
-    // These paths have different notations, but all of them belong to this route.
+    // All of these paths belong to the route `/users/{id}`, whether percent-encoded or not.
     for (path, counted) in [("/users/1", "3-2"), ("/users/%32?a=b", "3-1"), ("/users/a%2fb", "3-0")]
     {
         assert_eq!(standing(site.get(path)).await, format!("200 {counted}-60"), "{path}");

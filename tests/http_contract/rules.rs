@@ -151,8 +151,8 @@ pub(super) async fn rules_match_by_method_path_and_header<T: Target>() {
     let limiter = limiter(&clock, counted.into());
     let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
     assert_eq!(site.get("/users/7").fetch().await.limit_lines(), [""; 0]);
-    // The path is encoded. actix-web decodes it before it looks for the route. The request counts
-    // with both adapters.
+    // actix-web decodes this path before it looks for the route. Both adapters must count the
+    // request under the rule `users`.
     site.get("/%75sers/8").fetch().await;
     site.post("/").header("x-beta", "1").fetch().await;
     site.get("/").header("host", "localhost:80").fetch().await;

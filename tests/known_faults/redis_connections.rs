@@ -161,8 +161,7 @@ async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
     for asked in 1..=10 {
         assert_eq!(used(&check(&limiter).await), asked);
         operator.query::<u64>("CLIENT KILL TYPE normal SKIPME yes").await;
-        // When these later commands are answered, the client has noticed that the connection was
-        // closed.
+        // These commands give the client time to notice that its connection was closed.
         for _ in 0..3 {
             operator.query::<String>("PING").await;
         }

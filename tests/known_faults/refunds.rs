@@ -236,7 +236,7 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
     let of_rate = |counted_for: f64, fitting: f64| {
         fitting / counted_for * USED / (USED + (RESERVED - USED) * SETTLED_AFTER / counted_for)
     };
-    // Too few units for a whole request cannot be used.
+    // A request reserves this number of units, so a smaller rest of the limit stays unused.
     let fitting = max - RESERVED;
     let rate = match limit.algorithm() {
         Algorithm::TokenBucket { refill: Refill::Greedy, .. } | Algorithm::Gcra { .. } => {

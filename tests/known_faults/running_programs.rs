@@ -267,8 +267,8 @@ async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
     for program in &programs {
         for count in 0..200 {
             let mut stream = TcpStream::connect(&program.address).await.unwrap();
-            // Every third connection sends half of a head, every third nothing, and every third the
-            // beginning of an HTTP/2 preface.
+            // In turn, a connection sends half a head, nothing, or the beginning of an HTTP/2
+            // preface.
             let sent: &[u8] =
                 [&b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: "[..], b"", b"PRI * HT"][count % 3];
             stream.write_all(sent).await.unwrap();

@@ -35,7 +35,7 @@ async fn call_limits_are_set_and_read() {
             assert_eq!(read[state]["per_month"]["reset_in_seconds"], 2_592_000);
         }
 
-        // A second request with the same keys updates the same record.
+        // This request is for the same consumer, API and bank, so it updates the same record.
         written["per_second_call_limit"] = json!("11");
         let again = parse(&bank.manage("PUT", CALL_LIMITS, Some(written)).await);
         assert_eq!(again["rate_limiting_id"], set["rate_limiting_id"]);

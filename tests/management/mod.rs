@@ -95,7 +95,8 @@ impl Bank {
         let records = Records::connect_with(options).await.unwrap();
         let source =
             RecordSource::builder(&records).deadline(PATIENCE).count_unlimited(true).start();
-        // Failures reject. An undecided request therefore cannot be mistaken for an allowed one.
+        // If the store fails, requests are rejected. So an undecided request cannot be mistaken for
+        // an allowed one.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
         let limiter = limiter.on_store_failure(OnFailure::Reject).clock(clock.clone());
         let (limiter, backend) = match &redis {

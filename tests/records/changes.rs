@@ -166,7 +166,8 @@ async fn a_change_applies_even_if_its_caller_is_cancelled_during_the_commit() {
     let (mut left, mut made) = (1, 0);
     loop {
         let mut ended = 0;
-        // The number of polls until the commit varies, so each number is tried several times.
+        // The future is not always polled equally often before its commit. So each number of polls
+        // is tried several times.
         for _ in 0..20 {
             assert_eq!(policy_text(&source, "abc").await, format!("hour={}/hour", calls(&record)));
             let next = calls(&record) + 1;

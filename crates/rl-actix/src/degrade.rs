@@ -77,8 +77,7 @@ where
 {
     type Response = ServiceResponse<EitherBody<B>>;
     type Error = Error;
-    // Boxed, because the type of the handler's future cannot be written here without all of its
-    // bounds.
+    // Boxed, because the type of an `async` block has no name.
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>>>>;
 
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {

@@ -115,8 +115,8 @@ where
                             Ok(response.map_body(|_, body| ResponseBody::inner(body, permit)))
                         }
                         Err(error) => {
-                            // The service failed, so there is no body that could hold the permit.
-                            // It is released now.
+                            // The service failed, so no body holds the permit, and it is released
+                            // now.
                             *counted = None;
                             Err(error)
                         }

@@ -336,7 +336,7 @@ where
 /// A service behind a limiter, made by [`RateLimit`].
 #[derive(Debug)]
 pub struct RateLimitMiddleware<S> {
-    // The requests that wait for a remote store share it.
+    // Shared with the requests that wait for a remote store.
     service: Rc<S>,
     limiter: HttpLimiter,
 }

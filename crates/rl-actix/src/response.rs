@@ -24,7 +24,7 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         body: EitherBody<B>,
-        // Dropped at the end of the body, or together with the body.
+        // Dropped when the body ends, or with a body that is dropped before its end.
         permit: Option<Permit>,
     }
 }

@@ -112,8 +112,7 @@ mod tests {
         let records = Records::connect("sqlite::memory:").await.unwrap();
         let source = RecordSource::start(&records);
         let limiter = RateLimiter::builder().policies(source).build().unwrap();
-        // From here on the test controls the time. Before, the pool of the database opened its
-        // connection in real time.
+        // From here on the test controls the time. The database above was opened in real time.
         tokio::time::pause();
         let log = OutageLog::new(records, limiter);
         let failure = DependencyFailure {

@@ -172,8 +172,8 @@ fn report_goals(
     let head = ["server", "thousand/s", "beside no-op", "too many"];
     let mut table = Table::new(&title, head);
     let ratio = |server: &MeasuredServer| {
-        // The turns of a round are in opposite orders, so a steady drift of the machine's speed
-        // cancels out of their sum.
+        // Each round measures the servers twice, the second time in reverse order. So a steady
+        // drift of the machine's speed cancels out of the sum.
         let rounds = |server: &MeasuredServer| -> Vec<f64> {
             server.rates.chunks(2).map(|pair| pair.iter().sum()).collect()
         };

@@ -37,8 +37,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     println!("measured  in the process, from the call of the router to its response\n");
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let limited = runtime.block_on(limited())?;
-    // These requests take a second. They open the circuit breaker before the measurement begins,
-    // because it opens after 0.3 s.
+    // These requests take a second. The circuit breaker opens after 0.3 s, so it is open before the
+    // measurement begins.
     runtime.block_on(latencies(limited.clone(), RATE));
     let mut table = Table::new("microseconds", ["", "p50", "p99", "p99.9", "slowest"]);
     let plain = runtime.block_on(latencies(router(), RATE * SECONDS));

@@ -106,7 +106,7 @@ fn a_hundred_thousand_invented_keys_routes_methods_and_headers_add_no_series() {
     for invented in ["key-", "M99", "another"] {
         assert!(!text.contains(invented), "{invented}");
     }
-    // The requests were counted: some decided, some rejected without a key or with two.
+    // The requests have reached the limiters: a third of them had no key.
     let missing = "rl_uncounted_requests_total{limiter=\"default\",reason=\"missing_key\"} 33334";
     assert!(text.contains(missing), "{text}");
 }

@@ -23,7 +23,7 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         denial: Option<Vec<u8>>,
-        // Dropped at the end of the body, or together with the body.
+        // Dropped when the body ends, or with a body that is dropped before its end.
         permit: Option<Permit>,
     }
 }

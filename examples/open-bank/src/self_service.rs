@@ -161,15 +161,14 @@ impl SelfService {
         let mut charged = Vec::new();
         for (limiter, subject) in counted.into_iter().flatten() {
             let decision = match self.mode {
-                // The charge goes beyond the limit, so that only the first request over it logs a
-                // warning.
+                // A charge also counts requests over the limit. So the warning below is logged only
+                // for the first of them.
                 Mode::Shadow => limiter.charge(subject, 1).await,
                 _ => limiter.check(subject, 1).await,
             };
             windows.extend(decision.limits().map(|limit| Window::new(&limit, &decision)));
             if self.mode == Mode::Enforce && !decision.is_allowed() {
-                // A rejected request is refunded, so that one address cannot use up the window that
-                // all addresses share.
+                // A request that the global windows reject does not count under its address either.
                 for (limiter, subject, decision) in charged {
                     let limiter: &RateLimiter = limiter;
                     if let Err(error) = limiter.refund(subject, &decision, 1).await {

@@ -123,7 +123,7 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     let fault =
         format!("frozen for {away:.1} s ({unanswered} calls and {connected} connections failed)");
     assert_outage(&service, &report, back, &fault).await;
-    // Only the requests of three deadlines, and a few probes, have no reply.
+    // Only requests that were sent within three deadlines, and a few probes, get no reply.
     let is_disturbed = report.is_disturbed();
     assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls have failed");
     assert!(connected <= 40, "{connected} connections");

@@ -434,8 +434,8 @@ fn the_charges_of_a_process_that_dies_between_two_calls_expire() {
         let service = runtime();
         let serving = limiter(service.block_on(patient(store(&cluster))), PATIENCE);
 
-        // The primary of the fleet does not reply. So the requests wait after their keys were
-        // charged.
+        // The primary with the counter of the fleet does not reply. So the requests wait after
+        // their other part, the key, is charged.
         cluster.servers[0].signal("STOP");
         for _ in 0..REQUESTS {
             let (serving, rules) = (serving.clone(), Arc::clone(&rules));

@@ -142,7 +142,7 @@ async fn a_server_with_an_untrusted_certificate_is_not_used() {
         ConnectError::Certificate { why } => assert!(why.contains("the system has no"), "{why}"),
         other => panic!("{other}"),
     }
-    // The host name in the URL must match the certificate. It is not enough that its address does.
+    // The certificate must contain the host name of the URL. Here it contains only the address.
     let named = format!("rediss://localhost:{}/", server.port);
     let error = refused(RedisStore::builder(&named).tls(trusting(&authority))).await;
     assert_eq!(error.kind(), FailureKind::Untrusted, "{error}");

@@ -58,7 +58,7 @@ impl Input for UntilInput {
 impl Input for ResourceInput {
     const REQUIRED: &'static [&'static str] = &["name", "apps", "max_permits", "rate"];
 
-    // This is enough for a thousand names of 250 bytes.
+    // Enough for a thousand applications with names of 250 bytes.
     const MAX_BYTES: usize = 512 * 1_024;
 }
 

@@ -87,7 +87,7 @@ pub(super) fn ours(max: u32) -> Result<Running, Box<dyn Error>> {
 pub(super) async fn ours_on_redis(max: u32, url: &str) -> Result<Running, Box<dyn Error>> {
     let store = RedisStore::connect(url).await?;
     let limiter = RateLimiter::builder().policy(policy(max)?).store(store);
-    // Only the cost is measured. The deadline is long, because the machine may stall.
+    // The deadline is long, so that no request fails if the machine stalls.
     let limiter = limiter.deadline(Duration::from_secs(20)).build()?;
     serve!(|app| app.wrap(RateLimit::new(limiter.clone())))
 }

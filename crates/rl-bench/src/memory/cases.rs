@@ -83,7 +83,8 @@ pub(super) fn logs(goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
         let policy = Policy::new(limits.collect::<Result<Vec<_>, _>>()?)?;
         let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
         let limiter = RateLimiter::builder().store(store).policy(policy).build()?;
-        // All entries of a log span one or two hours.
+        // At most `entries` requests are made within two hours. So the longer log stays full, and
+        // one entry expires for each request.
         let pause = Duration::from_micros(2 * 3_600_000_000 / entries + 1);
         Ok(move |times: u64| {
             let subject = Subject::user("alice");

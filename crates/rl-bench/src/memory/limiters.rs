@@ -142,7 +142,8 @@ pub(super) struct OursWithPermits {
 
 impl OursWithPermits {
     pub(super) fn by(ours: Ours) -> Result<Self, Box<dyn Error>> {
-        // At a yield, the runtime runs all other tasks before the measurement continues.
+        // The interval is larger than the number of tasks. So at a yield, the runtime runs all of
+        // them before the measurement continues.
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build()?;
         Ok(Self { limiter: ours.0, runtime })

@@ -245,7 +245,7 @@ impl Candidate {
     ) -> Result<Self, Box<dyn Error>> {
         let mut limiter = RateLimiter::builder()
             .store(connect(server, database, Layout::Packed).await?)
-            // Only the cost is measured. The deadline is long, because the machine may stall.
+            // The deadline is long, so that no request fails if the machine stalls.
             .deadline(Duration::from_secs(20))
             .on_store_failure(OnFailure::Reject);
         for limit in limits(max)? {

@@ -34,7 +34,7 @@ pub(crate) struct Database {
     pub(super) aggregation: Aggregation,
     #[cfg(feature = "redis")]
     pub(super) redis: Option<redis::Client>,
-    // These are notified of a change before the call that makes the change returns.
+    // A call that makes a change notifies these before it returns.
     pub(super) listeners: Mutex<Vec<Weak<dyn Listener>>>,
 }
 

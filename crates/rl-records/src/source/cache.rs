@@ -52,8 +52,8 @@ pub(super) struct Cache<V> {
     limiter: Arc<LookupLimiter>,
     capacity: usize,
     fresh_micros: u64,
-    // The runtime of the source, on which look-ups run. The runtime of a caller may end before they
-    // do.
+    // Look-ups run on the runtime of the source, because the runtime of a caller may end before a
+    // look-up.
     runtime: Handle,
 }
 
@@ -62,12 +62,12 @@ pub(super) struct Cache<V> {
 /// An entry is added only when a value has been found, so look-ups of unknown keys evict nothing.
 struct State<V> {
     entries: IndexMap<Arc<str>, Entry<V>>,
-    // The limiter of look-ups bounds their number.
+    // `Cache::limiter` bounds the number of look-ups.
     in_flight: HashMap<Arc<str>, InFlight<V>>,
     // Keys that cannot be read for a lasting reason, each with the failure and the time of the next
     // attempt.
     damaged: HashMap<Arc<str>, (FailureKind, Timestamp)>,
-    // A counter of uses, by which entries are ordered.
+    // The number of uses so far. `used_at` is this number at the last use of an entry.
     tick: u64,
 }
 

@@ -150,14 +150,14 @@ impl RecordSource {
                 let consumers = &self.inner.caches.consumers;
                 self.cached(consumers, id, move |timeline| timeline.policy(clock.now()))
             }
-            // A record cannot contain a digest as its consumer, so it would be a guess to apply the
-            // defaults.
+            // Records contain the ids of their consumers, but of this id only a digest is known.
+            // The consumer may have records, so the defaults may be wrong.
             None if !owner.is_of_long_text() => {
                 let error = StoreError::new(FailureKind::Unsupported);
                 let detail = "a consumer that is known only by a digest has no records";
                 MaybeReady::ready(Err(error.with_detail(detail)))
             }
-            // No record can have such a long id.
+            // No record can contain such an id, so the defaults apply.
             _ => {
                 let limits = records.aggregation().limits([]);
                 MaybeReady::ready(Ok((self.inner.policy_of)(&limits)))

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the stored time    ARGV  the µs between two units, and the burst in µs
 --
--- Returns  1 if the request is allowed or 0, and the µs until one would be allowed
+-- Returns  1 if the request is allowed or 0, and the µs until it would be allowed
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local arrival = math.max(now, tonumber(redis.call('GET', KEYS[1]) or 0)) + ARGV[1]

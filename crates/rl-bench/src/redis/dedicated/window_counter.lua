@@ -1,7 +1,8 @@
 -- A sliding window counter in its usual form: a counter for each of two windows on the client's
 -- clock.
 --
--- KEYS  the counters of this window and of the one before    ARGV  max, ms of the window, the client's time in ms
+-- KEYS  the counters of this window and of the one before
+-- ARGV  max, ms of the window, the client's time in ms
 --
 -- Returns  1 and the units that are left, or 0 and the ms until this window ends
 local max, period = tonumber(ARGV[1]), tonumber(ARGV[2])
