@@ -498,7 +498,8 @@ fn calls_of_one_batch_are_decided_one_after_the_other() {
                         one_by_one.push(decide(&memory, call).await);
                     }
                 });
-                // If one charge of a call is refused, the whole call is refused.
+                // On Redis, the requests may share a script call. If one of them is refused, all
+                // requests of that call are refused.
                 let is_refused_somewhere = one_by_one.iter().any(is_refused);
                 for (rust, lua) in one_by_one.iter().zip(&together) {
                     if is_refused_somewhere && is_refused(lua) {

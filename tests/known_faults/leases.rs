@@ -266,7 +266,8 @@ async fn a_clock_that_jumps_allows_one_more_lease_and_only_within_its_lifetime()
     let of_the_lease = admitted().await;
     assert!((1..=20).contains(&of_the_lease), "{of_the_lease} of a lease of 20");
 
-    // The node's leases have ended, so it holds no units any more.
+    // The same with another subject. This time the lease has ended before the last request, so the
+    // node grants none of its units any more.
     let subject = &Subject::consumer("bob");
     for _ in 0..40 {
         decide(&store, subject, &policy, 1).await;

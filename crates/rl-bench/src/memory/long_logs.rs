@@ -23,9 +23,9 @@ const CASES: [(&str, &str, u64); 3] = [
     ("log of 100 000", "100000/hour:sliding-log", 100_000),
     ("10 000 places", "10000:concurrency:lease=1h", 10_000),
 ];
-/// The number of refunds in each case, and the number of requests that come after half of a log has
-/// expired.
+/// The number of refunds in each case, and of checks after them.
 const REFUNDS: usize = 1_001;
+/// The number of samples, in each case, of the first request after half of a log has expired.
 const LEAVES: usize = 11;
 const HOUR: u64 = 3_600_000_000;
 

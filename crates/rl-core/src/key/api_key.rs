@@ -84,8 +84,8 @@ impl ApiKey {
         Self { location: Location::Query(name.into()), secret }
     }
 
-    /// Creates an extractor that reads the cookie `name`, without quotes and percent-decoded: `%61`
-    /// is `a`.
+    /// Creates an extractor that reads the value of the cookie `name`. Quotes around the value are
+    /// removed, and percent escapes are decoded: `%61` is `a`.
     #[must_use]
     pub fn cookie(name: &str, secret: KeySecret) -> Self {
         Self { location: Location::Cookie(name.into()), secret }

@@ -166,12 +166,13 @@ impl InFlight {
             return;
         }
         // A pause in this process delays all replies for a while. So the replies of the whole
-        // window are used too, and the bound is at least half of the decisions that wait.
+        // window are used too, and `borne`, the later bound, is at least half of the decisions that
+        // wait.
         let over_window = self.borne(answered.wrapping_sub(window.answered), now - window.from);
         let borne = self.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
         if borne < waiting && borne < self.bound() {
             // The store still works on calls that timed out, so calls that are sent now would be
-            // late as well. Until it has finished, the bound is a quarter.
+            // late as well. Until it has finished, the bound is a quarter of `borne`.
             self.bound.store((borne / 4).max(FLOOR.min(borne)), Ordering::Relaxed);
             let drains_for = elapsed.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
             let shows_from = now + drains_for;

@@ -26,8 +26,8 @@ pub(super) trait Renewable: Send + Sync {
     fn renew(self: Arc<Self>, interval: Duration) -> Pending<()>;
 }
 
-/// The permits of a limiter that are renewed: a round for each renewal interval. Most limiters have
-/// one interval.
+/// The permits of a limiter that are renewed, in one [`Round`] for each renewal interval. Most
+/// limiters have one interval.
 #[derive(Clone, Default)]
 pub(super) struct Renewals(Arc<Mutex<Vec<Round>>>);
 

@@ -92,9 +92,9 @@ impl Mode {
         }
     }
 
-    /// Returns the units that a limit must still have after the decision, so that it is reported as
-    /// granting the request. The decision has charged `charged` units. If `is_uncharged`, the limit
-    /// itself was not charged, because it is in shadow and would have denied the request.
+    /// Returns the number of units that must remain after the decision for a limit to be reported
+    /// as granting the request. The decision has charged `charged` units. If `is_uncharged`, the
+    /// limit itself was not charged, because it is in shadow and would have denied the request.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) const fn required_after(self, cost: Cost, charged: u64, is_uncharged: bool) -> u64 {
         match charged {

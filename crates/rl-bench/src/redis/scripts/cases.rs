@@ -51,8 +51,8 @@ async fn one_log(table: &mut Table, entries: usize) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Measures two logs of 100 000 units, the maximum for a policy: first with full logs, then with
-/// half of the entries expired.
+/// Measures a policy of two logs of 100 000 units each; its weight does not admit a third. The logs
+/// are first full. Then half of the entries of the longer log have expired, and then nearly all.
 async fn two_logs(table: &mut Table) -> Done {
     let limits = ["100000/hour:sliding-log", "100000/2h:sliding-log"];
     let mut bench = Bench::new("two logs of 100 000", policy(limits)?).await?;

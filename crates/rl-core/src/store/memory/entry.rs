@@ -155,8 +155,8 @@ impl Entry {
         }
     }
 
-    /// Changes the states of the policy's limits. Calls `change` with the index of each limit in
-    /// use.
+    /// Changes the states of the policy's limits. Calls `change` with the index of each limit that
+    /// has a state; limits that equal unused ones are skipped.
     pub(super) fn amend(
         &mut self,
         context: &ShardContext,

@@ -234,8 +234,8 @@ impl UnpackedEntry {
         if own.count() + left.count() > MAX_FOREIGN_STATES { Err(TooManyStates) } else { Ok(()) }
     }
 
-    /// Changes the states of the policy's limits. Calls `change` with the index of each limit in
-    /// use.
+    /// Changes the states of the policy's limits. Calls `change` with the index of each limit that
+    /// has a state; limits that equal unused ones are skipped.
     pub(super) fn amend(
         &mut self,
         policy: &Policy,

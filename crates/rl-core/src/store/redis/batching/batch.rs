@@ -91,7 +91,8 @@ impl CallKind {
         }
     }
 
-    /// Returns the number of calls that the script decides for this queued call.
+    /// Returns the number of checks that the script makes for this operation: 1, or one for each
+    /// unit of a lease.
     pub(super) const fn calls(self) -> u16 {
         match self {
             Self::Check(_) => 1,

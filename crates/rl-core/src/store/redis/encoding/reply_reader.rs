@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
         padded[8 - size..].copy_from_slice(bytes);
         let number = u64::from_be_bytes(padded);
         self.bytes = rest;
-        // Scripts return no larger time or count, and smaller ones never overflow.
+        // Scripts return no time or count above 2^53. Numbers up to that never overflow.
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 

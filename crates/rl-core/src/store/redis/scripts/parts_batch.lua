@@ -1,6 +1,6 @@
--- Decides checks of several parts, one request after the other, if the states are stored in the
--- shapes of their policies. All requests have the same list of policies. They may share subjects,
--- and their costs may differ.
+-- Decides checks of several parts, one request after the other, if each stored state begins with
+-- the shape of its policy (see lib/slots.lua) and has no states of other policies. All requests
+-- have the same list of policies. They may share subjects, and their costs may differ.
 --
 -- This is a template (see parts_shape.lua). PARTS stands for the number of parts of a request.
 --

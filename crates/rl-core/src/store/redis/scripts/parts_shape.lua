@@ -3,8 +3,8 @@
 --
 -- This is a template (see shape.lua).
 --
---   --@ parts … --@ end parts   is repeated for each part. PART stands for its number. The numbers of
---                               limits run through all parts
+--   --@ parts … --@ end parts   is repeated for each part. PART stands for its number. The limits
+--                               of all parts are numbered in one sequence
 --
 -- KEYS, ARGV, Returns  see parts.lua
 do

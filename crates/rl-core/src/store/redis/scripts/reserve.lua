@@ -11,8 +11,8 @@ if granted == 0 and is_settled then
 end
 if granted > 0 and reserved_for > 0 then
   local member = struct.pack('>I7I7I2', now, granted, uncharged) .. string.sub(shape, 3)
-  -- The lifetime begins at the time of the charge, so that the holder can compute its end. After a
-  -- renewal, it begins at the time of the clock.
+  -- The lifetime begins at the time of the charge, even if that is later than `clock`, so that the
+  -- holder can compute its end. A renewal starts it again at `clock` (see reservation.lua).
   redis.call('ZADD', KEYS[#KEYS], string.format('%.0f', now + reserved_for), member)
   -- The set must live as long as there are units to refund.
   local lasts = max_of(ceil(reserved_for / 1000) + linger, lifetime())

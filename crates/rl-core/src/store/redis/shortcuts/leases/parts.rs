@@ -46,7 +46,8 @@ impl<S: Layer> Drop for TakenUnits<S> {
             slot.is_some_and(|slot| slot.put_back(self.since, units))
         };
         let Some(policy) = self.decision.policy().filter(|_| !is_returned) else { return };
-        // The lease has ended, so its unspent units were returned to the server.
+        // The slot no longer has this lease, so the units cannot go back to it. They are returned
+        // to the server.
         let returned = ReturnedUnits { policy: policy.clone(), charged: self.decision.at(), units };
         let (returner, subject) = (shared.returner.clone(), self.subject.clone());
         shared.runtime.spawn(async move {
