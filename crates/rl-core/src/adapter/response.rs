@@ -145,13 +145,14 @@ impl CountedRequest {
             panic!("the decision is not ready")
         };
         let decision = slot.as_mut().expect("the response is not complete");
-        // Even a hidden decision is left for an outer `HttpLimiter`, which merges the headers.
+        // An outer `HttpLimiter` merges the headers, so it needs this decision even if it is
+        // hidden.
         let leaves_decision = !settings.hides_decision || decision.outer().is_some();
         let headers = &settings.headers;
         let inner = response.extensions().remove::<Decision>();
         match inner {
-            // The inner decision is at least as strict, so its header lines stay, and only list
-            // fields are added.
+            // The inner decision is at least as strict, so its header lines stay. Of this decision,
+            // only list fields are added.
             Some(inner) if !decision.is_stricter_than(&inner) => {
                 headers.write(decision, &mut |line| {
                     if line.is_list {

@@ -38,7 +38,7 @@ pub(super) struct Settings {
     pub(super) response: ResponseSettings,
     pub(super) denial_body: DenialBody,
     pub(super) responder: Option<Responder>,
-    // All clones share the flag, so that a misconfiguration is logged once.
+    // All clones share these flags, so that each misconfiguration is logged once.
     pub(super) has_logged_missing_key: Arc<AtomicBool>,
     pub(super) has_logged_ambiguous_key: Arc<AtomicBool>,
 }

@@ -18,7 +18,7 @@ pub(super) fn decide(
     parts: &Arc<RequestParts>,
 ) -> MaybeReady<Decision> {
     let reserves = settings.settles_cost() || parts.settles_cost();
-    // The setting of the layer applies to rules that have none of their own.
+    // `default` applies to rules without a setting of their own.
     let default = settings.over_limit(request);
     let decision = settings.limiter.decide_rules(parts, default, reserves);
     if !parts.may(default, |over_limit| over_limit == OverLimit::Degrade) {

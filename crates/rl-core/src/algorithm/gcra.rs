@@ -88,7 +88,7 @@ impl Gcra {
     /// Returns the TAT if it is after `now`.
     fn ahead(self, cells: &[u64], now: Timestamp) -> Option<Exact> {
         let [micros, fraction] = used_cells(cells)?;
-        // The fraction may come from a larger `max`, before the limit was lowered.
+        // The fraction may have been stored under a larger `max`, before the limit was lowered.
         let tat = Exact { micros, fraction: fraction.min(self.max.saturating_sub(1)) };
         (tat > Exact { micros: now.as_micros(), fraction: 0 }).then_some(tat)
     }
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(limit.available(&state, at(5_000)), 0);
         limit.refund(&mut state, at(5_000), at(5_000), 4);
         assert_eq!(limit.available(&state, at(5_000)), 4);
-        // Two units have accrued in 200 ms. The refund adds one to them.
+        // Two units have accrued in 200 ms, and the refund adds one.
         limit.refund(&mut state, at(5_200), at(5_000), 1);
         assert_eq!(limit.available(&state, at(5_200)), 7);
         limit.refund(&mut state, at(5_200), at(5_000), 6);
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(limit.available(&state, at(900)), 0);
         limit.refund(&mut state, at(900), at(0), 800);
         assert_eq!(limit.available(&state, at(900)), 800);
-        // The limit was idle at 2.0 s, so earlier charges no longer count.
+        // The limit was idle before 2.0 s, so a refund of an earlier charge returns nothing.
         limit.charge(&mut state, at(2_000), 500);
         limit.refund(&mut state, at(2_000), at(900), 900);
         assert_eq!(limit.available(&state, at(2_000)), 500);

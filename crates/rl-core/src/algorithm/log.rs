@@ -127,7 +127,8 @@ impl Log {
     /// Adds an entry.
     pub(super) fn push(&mut self, time: u64, units: u64) {
         if self.stored == self.slots.len() {
-            // Also drops the entries that have expired or were refunded.
+            // The ring is full: `rebuild` replaces it, without the entries that have expired or
+            // were refunded.
             self.rebuild();
         }
         let slot = self.slot(self.stored);

@@ -68,8 +68,7 @@ impl IntervalBucket {
         let [since, used, full_at, ended] = used_cells(cells)?;
         let elapsed = until(now.as_micros(), Timestamp::from_micros(since));
         let periods = if elapsed < self.period.get() { 0 } else { self.period.quotient(elapsed) };
-        // The bucket is full at the stored time, even if `max` was lowered since that time was
-        // computed.
+        // The bucket is full at `full_at`, even if `max` was lowered after that time was computed.
         let refilled = periods.saturating_mul(self.max);
         if now.as_micros() >= full_at || refilled >= used {
             return None;

@@ -35,7 +35,7 @@ impl<'a> Iterator for Entries<'a> {
             Some(rest) => rest,
             None => self.lines.next_back()?,
         };
-        // Searches one byte more than the budget, because the comma before an entry does not count.
+        // An entry must fit into the budget, so a comma further to the left need not be found.
         let unread = line.len().saturating_sub(self.budget + 1);
         let comma = last_comma(&line[unread..], self.is_quoted).map(|comma| unread + comma);
         let entry = &line[comma.map_or(0, |comma| comma + 1)..];

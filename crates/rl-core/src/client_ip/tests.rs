@@ -57,7 +57,7 @@ fn client_address_vectors() {
         (16, &for_forwarded,  "10.0.0.1",         &[b"For=\"[2001:db8::1]:4711\""],           "2001:db8::/64"),
         (17, &for_forwarded,  "10.0.0.1",         &[b"for=unknown"],                          "10.0.0.1"),
         (17, &for_forwarded,  "10.0.0.1",         &[b"for=_x"],                               "10.0.0.1"),
-        // The adapter passes on only the header that is configured.
+        // This vector also has an `X-Real-IP`. Adapters pass on only the header that is configured.
         (18, &for_xff,        "10.0.0.1",         &[b"198.51.100.7"],                         "198.51.100.7"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7", b"198.51.100.7"],        "10.0.0.1"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7, 6.6.6.6"],                "10.0.0.1"),

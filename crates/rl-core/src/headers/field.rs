@@ -266,8 +266,8 @@ fn next_unit(limit: LimitStatus<'_>) -> Duration {
     let max = limit.limit().max();
     let period = limit.limit().period().as_micros();
     let later = match limit.limit().algorithm() {
-        // Used units come back one by one, and the reset is the time at which the last of them is
-        // back.
+        // Used units come back one by one: the last one at the reset, and the next one `later` µs
+        // before.
         Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
             share(limit.used().saturating_sub(1), period, max)
         }

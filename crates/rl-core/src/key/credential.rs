@@ -30,7 +30,7 @@ pub(super) fn token<'a>(
     let after_scheme = |text: &'a [u8]| {
         let (start, rest) = text.split_at_checked(scheme.len())?;
         // The scheme must end here: `Bearers x` has another scheme. `Bearer:x` is ambiguous,
-        // because readers disagree about it.
+        // because parsers disagree about it.
         let is_whole = rest.first().is_none_or(|b| !is_token_byte(*b));
         (is_whole && start.eq_ignore_ascii_case(scheme.as_bytes())).then_some(rest)
     };
@@ -41,7 +41,7 @@ pub(super) fn token<'a>(
             one_word(&rest[spaces..])
         }
         Some(_) => Err(AmbiguousKey),
-        // A proxy may have joined two lines, as in `Basic x, Bearer y`.
+        // A proxy may have joined two header lines, as in `Basic x, Bearer y`.
         None => {
             let mut joined = value.split(|b| *b == b',').skip(1);
             let is_joined = joined.any(|part| after_scheme(part.trim_ascii_start()).is_some());
@@ -56,7 +56,7 @@ pub(super) fn parameter<'a>(
     name: &str,
 ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
     let mut only = SingleValue::default();
-    // Some readers split parameters at semicolons too, so a semicolon makes the key ambiguous.
+    // Some parsers split parameters at semicolons too, so a semicolon makes the key ambiguous.
     for pair in request.query().unwrap_or_default().as_bytes().split(|b| *b == b'&') {
         only.read(pair, b';', |key| compare_names(&form_decode(key), name));
     }
@@ -71,7 +71,7 @@ pub(super) fn cookie<'a>(
 ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
     let mut only = SingleValue::default();
     request.header_lines("cookie", &mut |line| {
-        // Some old readers split cookies at commas too, so a comma makes the key ambiguous.
+        // Some old parsers split cookies at commas too, so a comma makes the key ambiguous.
         for pair in line.split(|b| *b == b';') {
             let compare =
                 |key: &[u8]| compare_names(&Cow::from(percent_decode(key.trim_ascii())), name);

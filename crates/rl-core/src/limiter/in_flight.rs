@@ -52,7 +52,7 @@ pub(super) struct InFlight {
     waiting: AtomicUsize,
     // The configured bound.
     most: usize,
-    // The number of calls that the store answers within the deadline, at most `most`.
+    // The number of decisions that may be in flight now, at most `most`.
     bound: AtomicUsize,
     deadline: Duration,
     // Only late and refused decisions lock it.
@@ -160,8 +160,8 @@ impl InFlight {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let (answered, waiting) = (self.replies.answered_count(), self.waiting());
         let (replies, elapsed) = (answered.wrapping_sub(sent.answered), now - sent.at);
-        // Calls that timed out may have kept the store busy. If no reply arrived, or the call was
-        // sent before `shows_from`, it says nothing about the bound.
+        // A call says nothing about the bound if no reply has arrived since, or if it was sent
+        // before `shows_from`: calls that timed out may have kept the store busy.
         if replies == 0 || sent.at < window.shows_from {
             return;
         }
@@ -324,7 +324,7 @@ mod tests {
         let late: Vec<_> = (0..1_000).filter_map(|_| in_flight.enter()).collect();
         advance(DEADLINE * 3 / 4).await;
         (0..100).for_each(|_| in_flight.enter().unwrap().answered());
-        // The timers of the calls fire late, as their runtime does.
+        // The calls time out late, because this process got no time.
         advance(DEADLINE).await;
         assert!(late.into_iter().all(|slot| slot.timed_out(DEADLINE)));
         assert_eq!(in_flight.bound(), 4_096);

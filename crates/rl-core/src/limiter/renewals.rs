@@ -246,7 +246,7 @@ mod tests {
             });
             done.send(permit.renewed()).unwrap();
         });
-        // The permits are started in a thread of their own, so that a deadlock fails the test
+        // The renewals are started in a thread of their own, so that a deadlock fails the test
         // instead of blocking it.
         let renewed = granted.recv_timeout(Duration::from_secs(30)).expect("no thread waits");
         assert!(renewed > 0, "the runtime of the next permit renews it");

@@ -228,8 +228,8 @@ impl WaitingRequest {
                 };
             };
             let (_head, denied_now) = match ticket.try_take_head() {
-                // A place that was freed before the request entered did not wake it, so it is
-                // checked again.
+                // A place that was freed before this request entered the queue did not wake it. So
+                // a request over a concurrency limit is checked again.
                 Some(head) => (head, denied.take().filter(|denied| !is_over_concurrency(denied))),
                 // Other requests have been served meanwhile, so an earlier denial is out of date:
                 // the request is checked again.

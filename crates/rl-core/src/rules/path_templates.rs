@@ -30,7 +30,8 @@ impl PathTemplates {
             if !template.starts_with('/') {
                 return Err(InvalidMatch::new("path", template, EXPECTED));
             }
-            // A template that conflicts with an earlier one matches the same paths.
+            // A template that conflicts with an earlier one matches the same paths, so it is left
+            // out.
             match router.insert(&**template, ()) {
                 Ok(()) | Err(InsertError::Conflict { .. }) => {}
                 Err(_) => return Err(InvalidMatch::new("path", template, EXPECTED)),

@@ -37,7 +37,7 @@ use crate::store::Namespace;
 /// invertible function, which keeps distinct values distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    // The second lane is stored as it is after the mixing.
+    // The second lane contains the result of `mix`.
     lanes: [u64; 2],
 }
 
@@ -347,8 +347,8 @@ mod tests {
                 counts[1][fingerprint.home() as usize >> 26] += 1;
                 counts[2][fingerprint.tag() as usize % BUCKETS] += 1;
             }
-            // Under one key, one of the 192 counts is outside this range with a probability of one
-            // in a million.
+            // For each fingerprinter, the probability that one of the 192 counts is outside this
+            // range is one in a million.
             let is_even = |count: &usize| (15..=95).contains(count);
             assert!(counts.iter().flatten().all(is_even), "{counts:?}");
         }

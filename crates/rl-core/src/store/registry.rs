@@ -83,7 +83,8 @@ impl Registered {
         let earlier = self.counted.len();
         let mut conflict = None;
         for (namespace, policies) in namespaces {
-            // The limiter does not conflict with itself.
+            // The limiter does not conflict with itself, so only entries that were there before are
+            // compared.
             let is_conflict = self.counted[..earlier].iter().any(|other| {
                 is_compared(other)
                     && other.namespace == *namespace

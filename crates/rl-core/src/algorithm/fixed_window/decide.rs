@@ -88,7 +88,7 @@ pub(crate) fn try_decide_fast(
 fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     let units = if mode == Mode::Peek { 0 } else { cost.units() };
     // The subtraction wraps 0 around to the largest number, so one comparison excludes both 0 and
-    // numbers that do not fit.
+    // numbers that do not fit into 31 bits.
     (units.wrapping_sub(1) < i32::MAX as u64).then_some(units as u32)
 }
 
@@ -122,8 +122,7 @@ fn try_deny(
     let units = cost.units();
     let mut is_denied = false;
     let mut available = units;
-    // The latest end of the full windows, and that of all windows with too little left for the
-    // cost.
+    // The latest end of the windows that deny one unit, and of those that deny the whole cost.
     let mut until_one = 0;
     let mut until_all = 0;
     for lane in windows.add(states, units as u32).exceeding() {
@@ -157,7 +156,7 @@ pub(crate) fn denying_lanes(
     let first = lanes.next();
     let mut denying = first.map_or(0, |lane| 1 << lane);
     let Some(second) = lanes.next() else { return denying };
-    // Windows that have ended may exceed their limits too.
+    // If several windows exceed their limits, some of them may have ended, and deny nothing.
     denying = 0;
     for lane in first.into_iter().chain([second]).chain(lanes) {
         let (_, used) = windows.window(states, lane, now);

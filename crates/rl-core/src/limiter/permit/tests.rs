@@ -217,7 +217,8 @@ async fn units_beyond_the_estimate_are_not_for_limits_that_were_not_charged() {
     let limiter = limits.into_iter().fold(RateLimiter::builder(), RateLimiterBuilder::limit);
     let limiter = limiter.build().unwrap();
     for (cost, due, expected) in [
-        // After 59 minutes the hour has not ended yet.
+        // The hourly limit in shadow would deny the second and the third request, so they are not
+        // charged to it.
         (4, 4, [4, 4, 1, 0]),
         (4, 20, [24, 4, 2, 0]),
         (8, 3, [27, 4, 3, 0]),

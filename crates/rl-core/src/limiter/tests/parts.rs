@@ -216,7 +216,7 @@ fn bob() -> &'static Subject {
 async fn parts_with_the_same_counters_are_refunded_and_settled_as_one_request() {
     let rules = rules(in_memory(), &["9/minute"], &["20/minute:requests", "10000/minute"]);
     let parts = twice(&rules, bob(), [100, 50]);
-    // The unit of another request, which no refund of this one may return.
+    // A unit of another request. No refund below may return it.
     rules.limiter.check_parts(&[parts[0]]).await;
     for (units, expected) in
         [([100, 50], vec![1, 100]), ([100, 0], vec![2, 150]), ([0, 900], vec![3, 250])]
@@ -400,7 +400,7 @@ async fn the_failure_policy_decides_for_all_parts() {
         assert_eq!(decision.origin(), Origin::Fallback(FailureKind::Unavailable));
         assert_eq!(over(&decision), [!expected, false]);
     }
-    // A charge to the fallback is refunded to the fallback.
+    // The fallback also decides a request with a permit.
     let permit = rules.limiter.acquire_parts(&[Part { cost: 2.into(), ..parts[1] }]).await;
     assert!(permit.decision().is_allowed());
     // The share of two units can never grant three, but the whole limit could.

@@ -188,7 +188,8 @@ impl RulesFileBuilder {
         let weak = Arc::downgrade(&file);
         let watcher = Watcher::start(&file.path, move |reload| {
             let Some(file) = weak.upgrade() else { return false };
-            // The links are followed first, so that a change after the reading is noticed.
+            // Links are followed before the file is read, so that a change after the reading is
+            // noticed.
             file.follow_links();
             file.reload_and_log(reload);
             true

@@ -76,7 +76,7 @@ impl Watcher {
     pub(super) fn follow_links(&mut self) {
         let now = directories(&self.path);
         for directory in self.directories.difference(&now) {
-            // The directory may no longer exist.
+            // This fails if the directory no longer exists.
             let _ = self.watcher.unwatch(directory);
         }
         for directory in &now {

@@ -149,7 +149,7 @@ impl Entry {
     /// Returns the error that [`decide`](Self::decide) would return.
     pub(super) fn check_states(&self, policy: &Policy, at: Timestamp) -> Result<(), TooManyStates> {
         match self {
-            // A packed entry has too few states to exceed this number.
+            // A packed entry has at most twelve cells, so it never has too many states.
             Self::Packed(_) => Ok(()),
             Self::Unpacked(entry) => entry.check_states(policy, at),
         }

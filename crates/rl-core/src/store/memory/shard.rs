@@ -360,7 +360,7 @@ impl Shard {
                 }
                 if entry.is_expired(&self.context, now) {
                     // The last entry moves to this position, and is inspected next. If it was the
-                    // candidate, the position of the candidate is no longer valid.
+                    // best candidate so far, its position has changed, so the candidate is dropped.
                     self.entries.remove_at(position);
                     best = None;
                     continue;

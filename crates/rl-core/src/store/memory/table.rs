@@ -183,7 +183,8 @@ impl Index {
     /// with 0 as the position.
     #[inline]
     fn home(&self, subject: Fingerprint) -> (usize, u32) {
-        // A product, not a remainder, so that the number of homes need not be a power of two.
+        // A product takes less time than a remainder, and the number of homes need not be a power
+        // of two.
         let home = (u64::from(subject.home()) * self.homes as u64) >> 32;
         let tag = subject.tag() & ((1 << TAG_BITS) - 1);
         (home as usize, ONE_FURTHER | tag << POSITION_BITS)

@@ -76,7 +76,7 @@ fn a_store_holds_no_more_subjects_than_its_capacity() {
     for n in 0..1_000_000 {
         assert!(is_allowed(&store, &policy, &invented(n)));
     }
-    // 64 shards for 16 subjects each.
+    // 64 shards of 16 subjects each.
     assert_eq!(store.len(), 1_024);
 }
 
@@ -110,7 +110,7 @@ fn eviction_prefers_the_least_used_of_the_inspected_subjects() {
     let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 9
     });
-    // A shard that gets eight of these subjects by chance has to evict one of them.
+    // A shard has room for eight subjects. If eight of these are in it by chance, one is evicted.
     assert!(remaining.count() >= 60);
 }
 
@@ -132,8 +132,8 @@ fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 6
     });
-    // If each new subject inspected only one entry, one new subject in eight would find a regular
-    // subject there, and evict it.
+    // If each new subject inspected only one entry, one in eight of them would find a regular
+    // subject, and evict it.
     assert!(remaining.count() >= 60);
 }
 

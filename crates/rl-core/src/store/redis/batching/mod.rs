@@ -168,8 +168,8 @@ impl<E: Execute> Batcher<E> {
         if !queue.begin_flush(self.limits()) {
             return;
         }
-        // Release the lock first. A runtime that has shut down drops the task here, and the drop
-        // locks the queue.
+        // Release the lock before the spawn: a runtime that has shut down drops the task at once,
+        // and the drop locks the queue.
         drop(queue);
         let mut task = FlushTask(Some(self.clone()));
         self.shared.runtime.spawn(async move {

@@ -177,8 +177,8 @@ impl<E: Execute> RefundBatcher<E> {
         if !is_due || std::mem::replace(&mut queue.is_flushing, true) {
             return;
         }
-        // Release the lock first. A runtime that has shut down drops the task here, and the drop
-        // locks the queue.
+        // Release the lock before the spawn: a runtime that has shut down drops the task at once,
+        // and the drop locks the queue.
         drop(queue);
         let mut flush = RefundFlushTask(Some(self.clone()));
         self.shared.runtime.spawn(async move {

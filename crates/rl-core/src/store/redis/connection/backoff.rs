@@ -97,8 +97,8 @@ impl Backoff {
         loop {
             let retry_at = self.lock().as_ref().map(|failure| failure.retry_at);
             match retry_at {
-                // Nothing marks the time at which an attempt is due, so the task sleeps until then.
-                // It checks again afterwards, because another attempt may have failed meanwhile.
+                // No task is notified when an attempt is due, so this one sleeps until then. Then
+                // it checks again, because another attempt may have failed meanwhile.
                 Some(retry_at) if retry_at > Instant::now() => {
                     tokio::time::sleep_until(retry_at).await;
                 }

@@ -226,7 +226,7 @@ pub(crate) fn readable_settle_plan(
 fn push_changes(plan: &mut Vec<u8>, settlement: &Settlement<'_>, encoding: &PolicyEncoding) {
     let (release, refund) = (settlement.release(), settlement.refund());
     for &place in &encoding.order {
-        // At most one of both applies to a limit.
+        // A limit is either released or refunded, so at least one of these numbers is 0.
         push_u56(plan, release.units_of(place).max(refund.units_of(place)));
         push_u56(plan, Cost::new(settlement.units_added_to(place)).units());
     }

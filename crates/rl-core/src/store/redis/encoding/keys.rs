@@ -85,7 +85,7 @@ pub(crate) fn packed(
     let id = subject.id().as_text().map_or(DIGEST_LEN, str::len) + tag.map_or(0, str::len);
     let len = parts.iter().map(|part| part.len() + 1).sum::<usize>() + id + "{}:".len();
     let mut key = String::with_capacity(len);
-    // Prefix, namespace and realm contain no colon and no brace. Those in ids are escaped.
+    // Prefix, namespace and realm contain neither colons nor braces. Those of an id are escaped.
     for part in &parts[..2] {
         key.push_str(part);
         key.push(':');
@@ -201,7 +201,7 @@ fn push_id(key: &mut String, subject: &Subject, max_len: usize) {
         }
         key.truncate(begin);
         let hash = blake3::hash(text.as_bytes());
-        // Two marks, because the digest of an id without text begins with one.
+        // The second `~` distinguishes this hash from the digest of an id without text, below.
         let _ = write!(key, "~~{}", &hash.to_hex()[..32]);
     } else {
         let _ = write!(key, "~{}", subject.id());

@@ -459,7 +459,7 @@ mod tests {
             for limit in decided.iter().flat_map(|decision| decision.limits()) {
                 prop_assert!(limit.remaining() <= limit.limit().capacity());
             }
-            // All numbers are small enough for a decision.
+            // Zeros are valid numbers of every limit.
             if rest[..count].iter().all(|byte| *byte == 0) {
                 prop_assert!(decided.is_ok());
             }

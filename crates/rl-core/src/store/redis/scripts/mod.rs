@@ -159,7 +159,7 @@ static READABLE_SETTLE: LazyLock<Script> = LazyLock::new(|| {
     let (charge, settle) = (include_str!("readable_charge.lua"), include_str!("settle.lua"));
     Script::new("readable_settle", |source| {
         [
-            // The time is read first, as in a refund.
+            // The time is read first (see `READABLE_REFUND`).
             source.time,
             "local server_time, ARGUMENTS_OF_CHARGE = now, 2",
             "local function read_charge(KEYS, ARGV, now)",

@@ -1,6 +1,6 @@
 -- Fixed window: the Lua twin of `algorithm/fixed_window/mod.rs`. Change both.
 --
--- These windows begin with the first request. clock_window.lua has the others.
+-- These windows begin with the first request. Those on the clock are in clock_window.lua.
 --
 -- Cells: the time until the window ends (0 if none is open), and the used units.
 --@ cells left used

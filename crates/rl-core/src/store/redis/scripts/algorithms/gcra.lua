@@ -39,7 +39,7 @@ available = 0
 if max_i > 0 then
   available = burst_i
   local ahead, fraction = micros_i - now, fraction_i
-  -- The fraction may come from a larger max, before the limit was lowered.
+  -- The fraction may have been stored under a larger max, before the limit was lowered.
   if fraction >= max_i then fraction = max_i - 1 end
   if ahead > 0 or (ahead == 0 and fraction > 0) then
     local used = ahead * max_i + fraction

@@ -78,7 +78,7 @@ else
 end
 total_i, newest_i = total_i + units, now
 if redis.call('HSET', KEYS[LOG], 't', tail_i) == 0 and is_first then
-  -- The old entries belong to a state that was lost.
+  -- The hash existed already. Its entries belong to a state that was lost, so they are deleted.
   redis.call('PEXPIRE', KEYS[LOG], 0)
   redis.call('HSET', KEYS[LOG], 't', tail_i)
 end
