@@ -207,7 +207,7 @@ impl InMemory {
 
 proptest! {
     /// A sliding window allows a request only if an exact log of the same period allows it. It
-    /// denies a request only if a log denies it whose period is longer by one bucket.
+    /// denies a request only if a log with a period longer by one bucket denies it.
     #[test]
     fn a_sliding_window_is_a_log_but_for_one_bucket(
         max in 1..30_u64, period in 1..60_u64, precision in 1..60_u64,

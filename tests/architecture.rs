@@ -96,7 +96,7 @@ const LEVELS: [(&str, &[&str]); 21] = [
     ("conformance", &["maybe_ready", "time", "model", "policy", "decision", "store", "limiter"]),
 ];
 
-/// Returns the modules that define the names which the root of rl-core exports.
+/// Returns the names that the root of rl-core exports, each with the module that defines it.
 fn exports() -> BTreeMap<String, String> {
     let root = read("crates/rl-core/src/lib.rs");
     let mut exports = BTreeMap::new();

@@ -33,7 +33,7 @@ fn ops() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops")
 }
 
-/// Limiters of all kinds, and the numbers of all of them.
+/// Limiters of all kinds, and the metrics of all of them.
 struct Service {
     limiters: Vec<RateLimiter>,
     metrics: Metrics,
@@ -123,7 +123,7 @@ fn expressions_of_dashboard() -> Vec<String> {
     replaced.collect()
 }
 
-/// Runs promtool, and returns what it prints if it fails.
+/// Runs promtool. If it fails, returns its output as the error.
 fn promtool(arguments: &[&str], input: &str) -> Result<(), String> {
     let mut child = Command::new("promtool")
         .args(arguments)

@@ -98,8 +98,8 @@ async fn readable_redis_store_keeps_the_contract() {
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
 
-/// The system clock does not stand still during the suite, so nothing in the suite may depend on
-/// that.
+/// The system clock runs during the suite. So nothing in the suite may need a clock that stands
+/// still.
 #[tokio::test]
 async fn memory_store_keeps_the_contract_on_the_system_clock() {
     #[derive(Debug)]

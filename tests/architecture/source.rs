@@ -123,7 +123,7 @@ fn normalized(path: &Path) -> PathBuf {
     normalized
 }
 
-/// Returns those modules that a file declares and that are in other files.
+/// Returns the modules that a file declares and that have files of their own.
 fn children(parent: &Module) -> Vec<Module> {
     let file = Path::new(&parent.path);
     let stem = file.file_stem().unwrap();

@@ -87,8 +87,8 @@ pub(super) async fn control_characters_in_a_value_reach_no_header<T: Target>() {
     assert_eq!(site.get("/").header("x-key", "a").fetch().await.standing(), "200 9-8-60");
 }
 
-/// A key may be as long as the server permits for all headers. A longer value counts as ambiguous,
-/// not as missing. Of a long header of addresses, only the right end is read.
+/// A key may be up to 64 KiB long. A longer value counts as ambiguous, not as missing. Only the
+/// right end of a long header of addresses is read.
 pub(super) async fn values_that_are_too_long_are_rejected<T: Target>() {
     let secret = KeySecret::new(b"a secret of the tests").unwrap();
     let key = ApiKey::header("x-key", secret).unwrap().or(ClientAddress::default());

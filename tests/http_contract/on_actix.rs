@@ -178,8 +178,8 @@ async fn a_denied_decision_is_returned_from_a_handler() {
     }
 }
 
-/// Of the two decisions, the inner one is stricter, because it denies. The response shows the
-/// values of that decision.
+/// The inner decision is stricter than the outer one, because it denies. The response shows the
+/// values of the inner decision.
 #[tokio::test]
 async fn a_denied_decision_of_a_handler_survives_the_middleware_around_it() {
     let (inner, outer) = (limiter(&new_year(), &["0/minute"]), limit("9/hour"));

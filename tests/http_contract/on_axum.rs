@@ -190,8 +190,8 @@ async fn a_denied_decision_is_returned_from_a_handler() {
     assert_eq!(denied.header("cache-control"), Some("no-store"));
 }
 
-/// Of the two decisions, the inner one is stricter, because it denies. The response shows the
-/// values of that decision.
+/// The inner decision is stricter than the outer one, because it denies. The response shows the
+/// values of the inner decision.
 #[tokio::test]
 async fn a_denied_decision_of_a_handler_survives_the_layer_around_it() {
     let (inner, outer) = (limiter(&new_year(), &["0/minute"]), layer("9/hour"));

@@ -240,7 +240,7 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
     assert_eq!(used.iter().filter(|used| **used != 1).count(), 0);
 }
 
-/// The other node's clock is an hour ahead, so its request begins a new window on the server. The
+/// A second node's clock is an hour ahead, so its request begins a new window on the server. The
 /// first node still grants its leased units of the old window, until its lease ends. The same
 /// happens when the server's clock steps forward, or when a machine is suspended.
 #[tokio::test]

@@ -167,8 +167,8 @@ async fn a_refund_after_the_loss_of_keys_on_redis_returns_nothing_under_any_algo
     }
 }
 
-/// Sends requests at each of `steps` steps of 10 ms until one is denied. Each request reserves 100
-/// units, uses 20, and refunds 80 after 200 ms. Returns the number of units used.
+/// Runs `steps` steps of 10 ms. In each step, sends requests until one is denied. Each request
+/// reserves 100 units, uses 20, and refunds 80 after 200 ms. Returns the number of units used.
 async fn used_by_a_metered_load(tested: &Tested, steps: u64) -> u64 {
     let (mut in_flight, mut used) = (VecDeque::new(), 0);
     for step in 0..steps {

@@ -46,7 +46,7 @@ impl Prometheus {
         Self { child, url: format!("http://{address}/api/v1"), _folder: folder }
     }
 
-    /// Returns the number of series that `expression` has data of: numbers other than NaN.
+    /// Returns how many series of `expression` have a value other than NaN.
     pub(super) async fn query(&self, expression: &str) -> usize {
         let form = form_urlencoded::Serializer::new(String::new())
             .append_pair("query", expression)

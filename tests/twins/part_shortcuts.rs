@@ -10,7 +10,7 @@ use rl_core::{Origin, RedisStoreBuilder};
 
 use super::*;
 
-/// The subjects of a rule.
+/// The number of subjects of each rule.
 const SUBJECTS: usize = 3;
 
 /// A request: for each rule, the subject and the cost.
@@ -176,8 +176,8 @@ fn a_cached_denial_of_a_part_equals_the_decision_of_the_server() {
 #[derive(Default)]
 struct Admitted(BTreeMap<(usize, usize, usize, u64), u64>);
 
-/// Nodes with leases grant no more than the limits, and a denied request charges nothing: once all
-/// nodes are closed, the server has counted what was allowed.
+/// Nodes with leases grant no more than the limits. Once all nodes are closed, the server has
+/// counted exactly the allowed units, so denied requests were not charged.
 #[test]
 fn leased_units_of_a_part_are_spent_once_and_only_by_allowed_requests() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

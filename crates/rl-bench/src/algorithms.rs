@@ -5,8 +5,8 @@ use std::error::Error;
 
 use rl_core::{Limit, ParseLimitError, Period, Policy};
 
-/// An algorithm, and a limit under it. The limit allows more than 17 requests, so that measuring
-/// the coalescing does not use it up.
+/// An algorithm, and a limit under it. The limit is so large that no measurement of speed uses it
+/// up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Algorithm {
     pub(crate) name: &'static str,

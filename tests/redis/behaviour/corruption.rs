@@ -1,7 +1,7 @@
 //! Arbitrary values of the store's keys: random bytes, and valid values with a few changed bytes.
 //!
-//! No process panics, no script hangs, and no request is allowed that would be denied with an empty
-//! counter.
+//! No process panics and no script hangs. A request that an empty counter would deny is never
+//! allowed.
 
 use std::sync::Arc;
 use std::time::Duration;

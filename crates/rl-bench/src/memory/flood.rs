@@ -1,4 +1,4 @@
-//! Floods a store with a capacity of one million by ten million invented subjects. Measures the
+//! Floods a store that has room for a million subjects with ten million invented ones. Measures the
 //! cost and the memory, and checks that a denied subject is not evicted.
 
 use std::error::Error;

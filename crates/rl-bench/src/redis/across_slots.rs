@@ -36,7 +36,7 @@ struct Case {
     store: RedisStore,
     namespaces: [Namespace; 2],
     keys: Vec<Subject>,
-    /// The subject of the second part. `None` if it is the key.
+    /// The subject of the second part. If `None`, it is the key, as in the first part.
     fleet: Option<Subject>,
     policies: [Policy; 2],
     parts: usize,

@@ -71,8 +71,8 @@ const CLOCKS: [i64; 3] = [5, -5, 0];
 const ROUNDS: usize = 3;
 const BUSY_SUBJECTS: usize = 100;
 const BUSY_CALLS: usize = 48_000;
-/// With leases, each node makes this many times as many calls. It then takes several leases for
-/// each subject.
+/// With leases, the number of calls is multiplied by this factor, so that each node takes several
+/// leases for each subject.
 const LEASED_TIMES: usize = 10;
 /// The maximum number of attempts to start a node.
 const STARTS: usize = 5;

@@ -96,8 +96,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Er
     ])
 }
 
-/// Compares two candidates over the rounds. Returns the quantity `of` for theirs as a multiple of
-/// that for ours.
+/// Returns the factor by which the quantity `of` is larger for `theirs` than for `ours`.
 fn ratio(rounds: &[Round], ours: usize, theirs: usize, of: fn(&Block) -> f64) -> Estimate {
     let sum = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
     let ratios = rounds.iter().map(|round| sum(&round[theirs]) / sum(&round[ours]));

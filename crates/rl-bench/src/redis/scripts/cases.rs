@@ -64,8 +64,8 @@ async fn two_logs(table: &mut Table) -> Done {
     leave(&mut bench, table, 49_000_000 + HOUR / 2, "nearly all leaves").await
 }
 
-/// Measures a policy with as many logs as a policy may have. Each log has as many units as the
-/// maximum weight of a policy then allows.
+/// Measures a policy with the maximum number of logs. Each log has the most units that the maximum
+/// weight of a policy then allows.
 async fn many_logs(table: &mut Table) -> Done {
     let limits =
         (2..=8_u64).rev().flat_map(|logs| (1_u64..=120).rev().map(move |max| (logs, max * 100)));
