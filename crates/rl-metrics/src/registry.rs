@@ -14,7 +14,8 @@ use crate::limiter_samples::LimiterSamples;
 use crate::sample::Sample;
 use crate::text;
 
-/// The limiters whose counts are exported, and what belongs to them.
+/// The limiters whose counts are exported, with their lists of consumers, rule files and sources of
+/// records.
 ///
 /// Each limiter has a name, the value of the label `limiter`. No label has a value from a request, so
 /// clients cannot add series.
@@ -45,7 +46,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Exports nothing yet.
+    /// Creates a registry without limiters. It exports only the version of this crate.
     pub fn new() -> Self {
         Self::default()
     }
