@@ -29,7 +29,7 @@ use crate::algorithm::fixed_window::CompiledWindows;
 use crate::model::{Limit, Outcome, StateId};
 use crate::time::Timestamp;
 
-/// The limits one subject is under: 1 to 16, each with a name.
+/// The limits of one subject: 1 to 16, each with a name.
 ///
 /// A policy is a cheap handle: clones share the limits. All limits are charged together, or none.
 /// Their order is the order in which they were added.

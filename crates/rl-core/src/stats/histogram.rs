@@ -68,7 +68,7 @@ pub struct Histogram {
     /// The upper bounds of the buckets in ascending order, without the last bucket, which has none.
     pub bounds: Vec<f64>,
     /// The count of each bucket: one for each bound, and one for the numbers above all bounds. A
-    /// number is in the first bucket whose bound is not less.
+    /// number is in the first bucket whose bound is at least the number.
     pub counts: Vec<u64>,
     /// The sum of all numbers.
     pub sum: f64,

@@ -32,17 +32,17 @@ pub struct LimiterStats {
     pub rules: Vec<RuleStats>,
     /// The limits that the limiter has, or that have denied a request.
     pub limits: Vec<LimitStats>,
-    /// The time of decisions in seconds: one of 64 of those that a store in memory makes at once, and
-    /// all that waited for a store. With an observer, or with log lines for each decision, those in
-    /// memory are not timed. The fallback is not included.
+    /// The times of decisions in seconds. Every decision that waited for a store is timed, and one
+    /// in 64 of those that a store in memory made. With an observer, or with a log line for each
+    /// decision, those in memory are not timed. The fallback is not included.
     pub decision_seconds: Histogram,
-    /// The time of calls to a store that had to be waited for, in seconds. Calls that timed out count
-    /// with the time for which the limiter has waited.
+    /// The times of calls to a store for which the limiter had to wait, in seconds. Calls that
+    /// timed out count with the time for which it has waited.
     pub store_seconds: Histogram,
     /// The time for which requests waited in a queue, in seconds.
     pub wait_seconds: Histogram,
-    /// The time for which permits were held, in seconds: of one permit in a millisecond on each
-    /// thread, and at least of one of 64.
+    /// The times for which permits were held, in seconds. Each thread times one new permit in a
+    /// millisecond, and at least one in 64.
     pub permit_seconds: Histogram,
     /// State: the decisions that wait for the store.
     pub in_flight: u64,
@@ -117,7 +117,7 @@ pub struct UncountedRequests {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitCounts {
-    /// The units that checks charged. Of a request of several parts, the units of each part count.
+    /// The units that checks charged. For a request of several parts, the units of each part count.
     pub granted: u64,
     /// The units that were charged for work that was done already, also beyond the limits.
     pub charged_after: u64,

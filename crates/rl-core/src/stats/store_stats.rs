@@ -19,7 +19,8 @@ pub enum StoreStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// The number of the store in this process, by which readers count a shared store once.
+    /// The number of the store in this process. If several limiters share the store, it shows that
+    /// their counts are the same.
     pub id: u64,
     /// State: the subjects that the store holds. Includes expired subjects that are not dropped yet.
     pub subjects: u64,
@@ -39,7 +40,8 @@ impl MemoryStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// The number of the store in this process, by which readers count a shared store once.
+    /// The number of the store in this process. If several limiters share the store, it shows that
+    /// their counts are the same.
     pub id: u64,
     /// The script calls that decide.
     pub calls: u64,
@@ -53,7 +55,7 @@ pub struct RedisStats {
     pub connects: u64,
     /// The attempts to open a connection that failed.
     pub failed_connects: u64,
-    /// The replies of a cluster that sent a command to another server.
+    /// The replies of a cluster that redirected a command to another server.
     pub redirects: u64,
     /// The counters that were found without expiry, and given one.
     pub healed: u64,

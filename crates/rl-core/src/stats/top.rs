@@ -13,8 +13,9 @@ const REPORTED: usize = 32;
 
 /// A subject with many units or denials, and an estimate of their number.
 ///
-/// The true number lies between `count - error` and `count`, except for the effect of sampling: of
-/// decisions in quick succession, each thread records one in a millisecond, with the weight of all.
+/// The true number lies between `count - error` and `count`, except for the effect of sampling. If
+/// decisions come in quick succession, each thread records one in a millisecond, as if it stood for
+/// all of them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TopSubject {
