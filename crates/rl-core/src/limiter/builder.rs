@@ -193,8 +193,7 @@ impl RateLimiterBuilder {
     }
 
     /// Sets what happens to a request when the store, or the source of policies, is overloaded.
-    /// Defaults to
-    /// [`OnFailure::Reject`]: 503 with `Retry-After: 1`.
+    /// Defaults to [`OnFailure::Reject`]: 503 with `Retry-After: 1`.
     ///
     /// An overload differs from an outage. One client can cause an overload by inventing subjects,
     /// and with [`OnFailure::Allow`] it would lift the limits of all clients. A subject with a

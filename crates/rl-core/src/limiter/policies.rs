@@ -31,7 +31,7 @@ impl Policies {
     ///
     /// # Errors
     ///
-    /// Returns an error unless exactly one of them is given, and if the limits are not valid.
+    /// Returns an error if more than one of them is given, or if the limits are not valid.
     pub(super) fn chosen(
         limits: PolicyBuilder,
         policies: Option<Self>,
@@ -78,8 +78,8 @@ impl Policies {
 
     /// Waits for a look-up, at most until the deadline.
     ///
-    /// A look-up that is late fails as [`FailureKind::Overloaded`] if the source has answered
-    /// others meanwhile.
+    /// A look-up that is late fails as [`FailureKind::Overloaded`] if the source still answers
+    /// other look-ups.
     pub(super) async fn wait_for(
         &self,
         lookup: PolicyFuture,

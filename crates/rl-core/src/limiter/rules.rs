@@ -19,8 +19,8 @@ impl RateLimiter {
         self.pipeline.rules.as_ref().map(|rules| rules.current())
     }
 
-    /// Decides a request under rules. While the rules that deny it let it wait, it waits in a queue.
-    /// `default` applies to rules without a setting of their own.
+    /// Decides a request under rules. If the rules that deny it let requests wait, it waits in a
+    /// queue. `default` applies to rules without a setting of their own.
     pub(crate) fn decide_rules(
         &self,
         parts: &Arc<RequestParts>,
@@ -89,8 +89,8 @@ impl RateLimiter {
 
     /// Charges `cost` units to the limits of `subject` under one rule, or to none of them.
     ///
-    /// It decides what a layer cannot know, such as the user name in the body of a request. The
-    /// tier of the subject is that of [`tier_by`](crate::rules::Rules::tier_by). The match, the
+    /// Use it if a layer cannot know the subject, such as the user name in the body of a request.
+    /// The tier of the subject is that of [`tier_by`](crate::rules::Rules::tier_by). The match, the
     /// exemptions and the cost of the rule do not apply.
     ///
     /// If there is no rule called `rule`, the failure policy decides, as for

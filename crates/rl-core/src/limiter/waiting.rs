@@ -65,8 +65,8 @@ impl WaitingRequest {
         Self::new(pipeline, Counted::Parts(OwnedParts::new(parts), wait), wait.reserves)
     }
 
-    /// Creates a request that is counted under rules. Each denial is handled as the rules that deny
-    /// are set, or as `default`.
+    /// Creates a request that is counted under rules. The settings of the rules that deny it say
+    /// whether it waits; `default` applies to rules without a setting.
     pub(super) fn of_rules(
         pipeline: &Arc<Pipeline>,
         parts: &Arc<RequestParts>,
