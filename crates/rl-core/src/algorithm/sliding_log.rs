@@ -268,8 +268,8 @@ mod tests {
         limit.charge(&mut state, at(0), MAX_UNITS - 5);
         limit.charge(&mut state, at(30), MAX_UNITS + 1);
         assert_eq!(limit.outcome(&state, at(30), 0), Outcome::granted(MAX_UNITS, 60 * SECOND));
-        // The first entry has expired. Only 5 units of the second charge count, because the rest
-        // was cut off.
+        // The first entry has expired. Only 5 units of the second charge count, because the sum is
+        // cut off at `MAX_UNITS`.
         limit.charge(&mut state, at(60), 100);
         assert_eq!(limit.outcome(&state, at(60), 0), Outcome::granted(105, 60 * SECOND));
         assert_eq!(limit.available(&state, at(90)), 0);

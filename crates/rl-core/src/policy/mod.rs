@@ -80,7 +80,6 @@ impl Eq for PolicyInner {}
 #[derive(Clone, PartialEq, Eq)]
 pub struct NamedLimit {
     name: Arc<str>,
-    // Derived from the name.
     name_hash: u64,
     limit: Limit,
     state: StateId,

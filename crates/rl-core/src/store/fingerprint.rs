@@ -267,8 +267,8 @@ fn short_text(text: &[u8]) -> u64 {
 /// The result may exceed the prime, but two results are equal only if their sums are congruent.
 #[inline]
 const fn fold(sum: u128) -> u64 {
-    // 2^61 is congruent to 1, so the upper bits are added to the lower ones. The upper bits are
-    // below 2^63.
+    // Modulo the prime, 2^61 is 1, so the upper bits are added to the lower ones. The upper bits
+    // are below 2^63.
     (sum as u64 & PRIME) + (sum >> 61) as u64
 }
 

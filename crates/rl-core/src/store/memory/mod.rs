@@ -275,7 +275,8 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
         let now = self.clock.now();
-        // The time of the charge identifies a permit, even in the entry that new subjects share.
+        // The time of the charge identifies a permit, so the entry that holds it is found, even if
+        // it is the one that new subjects share.
         let holder = match refund.of {
             RefundOf::Permits => shard.permit_holder(subject, &refund, now),
             RefundOf::All | RefundOf::Rates => subject,

@@ -110,7 +110,8 @@ fn eviction_prefers_the_least_used_of_the_inspected_subjects() {
     let remaining = regulars.iter().filter(|regular| {
         decide(&store, &policy, regular, Mode::Peek, 0).limits().next().unwrap().used() == 9
     });
-    // A shard has room for eight subjects. If eight of these are in it by chance, one is evicted.
+    // A shard has room for eight subjects. If it has eight regulars by chance, one of them is
+    // evicted.
     assert!(remaining.count() >= 60);
 }
 

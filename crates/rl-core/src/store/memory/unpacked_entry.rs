@@ -253,7 +253,8 @@ impl UnpackedEntry {
             let _ = self.make_room(at);
         }
         run::amend(policy, &mut self.states_mut(), at, change);
-        // The recorded denial may have ended, unless states of other policies deny as well.
+        // The change may have ended the recorded denial, unless states of other policies deny as
+        // well.
         if at < self.denied_until && self.foreign().is_empty() {
             self.denied_until = policy.plan().denied_until(self.states(), at, 1);
         }

@@ -308,7 +308,8 @@ async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
                     }
                     Some(reply) => FanOut::new(subject, reply).complete(),
                     None if is_alone => fail(subject, &reply_reader::undecided()),
-                    // The script changed nothing for this subject, so it is sent again, alone.
+                    // The script changed nothing for this subject, so its requests are sent again,
+                    // in a call of their own.
                     None => {
                         in_flight.subjects.retain(|other| other.key != subject.subject.key);
                         let (group, policy, costs) =
