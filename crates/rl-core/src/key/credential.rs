@@ -89,7 +89,7 @@ pub(super) fn cookie<'a>(
 
 /// Returns `value` if it is one word of visible ASCII without a comma.
 ///
-/// All readers take such a word for the same key. Other values are ambiguous: some readers trim
+/// All parsers take such a word for the same key. Other values are ambiguous: some parsers trim
 /// them, cut them at spaces, split them at commas, or reject other bytes.
 fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
     match value.as_ref() {
@@ -100,7 +100,7 @@ fn one_word<V: AsRef<[u8]>>(value: V) -> Result<Option<V>, AmbiguousKey> {
     }
 }
 
-/// Checks a value that was decoded once. A remaining percent sign is ambiguous, because readers
+/// Checks a value that was decoded once. A remaining percent sign is ambiguous, because parsers
 /// that decode twice would decode it as an escape.
 fn decoded(value: Cow<'_, [u8]>) -> Result<Option<Cow<'_, [u8]>>, AmbiguousKey> {
     if value.contains(&b'%') { Err(AmbiguousKey) } else { one_word(value) }
@@ -109,12 +109,12 @@ fn decoded(value: Cow<'_, [u8]>) -> Result<Option<Cow<'_, [u8]>>, AmbiguousKey> 
 /// The result of comparing the name of a parameter or cookie with the expected one.
 enum NameMatch {
     Exact,
-    /// Equal only for a reader that trims names, ignores case or decodes twice.
+    /// Equal only for a parser that trims names, ignores case or decodes twice.
     Similar,
     Different,
 }
 
-/// Returns whether the names are equal for a reader that trims names, ignores case or decodes
+/// Returns whether the names are equal for a parser that trims names, ignores case or decodes
 /// twice.
 fn is_similar(given: &[u8], name: &[u8]) -> bool {
     let is_equal = |given: &[u8]| given.trim_ascii().eq_ignore_ascii_case(name);
@@ -140,7 +140,7 @@ struct SingleValue<'a> {
 }
 
 impl<'a> SingleValue<'a> {
-    /// Reads a pair that some readers would also split at `separator`.
+    /// Reads a pair that some parsers would also split at `separator`.
     fn read(&mut self, pair: &'a [u8], separator: u8, compare: impl Fn(&[u8]) -> NameMatch) {
         let (key, value) = split_pair(pair);
         match compare(key) {

@@ -13,7 +13,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if two readers of the request could find different keys.
+    /// Returns an error if two parsers of the request could find different keys.
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey>;
 
     /// Uses `other` for requests in which this extractor finds no key, as in

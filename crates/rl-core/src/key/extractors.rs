@@ -35,7 +35,7 @@ impl KeyExtractor for Identified {
 ///
 /// A request without the header, or with an empty one, has no key. A value is
 /// [ambiguous](AmbiguousKey) if the header occurs twice, or if the value is padded, longer than
-/// 65536 bytes or not UTF-8. Another reader could find another client in such a value.
+/// 65536 bytes or not UTF-8. Another parser could find another client in such a value.
 ///
 /// # Examples
 ///

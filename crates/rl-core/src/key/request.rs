@@ -78,7 +78,7 @@ pub trait RequestInfo {
     ///
     /// Returns an error if there are several lines of that name, or if a space or tab surrounds the
     /// value. With two values, the client could show one to the limiter and the other to the
-    /// service. A padded value is an error because only some readers trim it.
+    /// service. A padded value is an error because only some parsers trim it.
     fn only_header<'a>(&'a self, name: &str) -> Result<Option<&'a [u8]>, AmbiguousKey> {
         let mut value: &[u8] = b"";
         let mut lines = 0;

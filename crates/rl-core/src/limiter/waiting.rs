@@ -15,7 +15,7 @@ use crate::model::{Algorithm, Cost, Mode, Subject};
 use crate::rules::{OverLimit, RequestParts};
 use crate::store::Part;
 
-/// The wait that replaces one that is too long to be added to an `Instant`.
+/// The longest wait, if [`Wait::at_most`] is too long to be added to an `Instant`.
 const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The time between two checks under a concurrency limit. Another instance that frees a place does

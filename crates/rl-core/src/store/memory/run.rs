@@ -155,7 +155,8 @@ fn compute_outcomes(
     *decision.outcomes_mut() = outcomes.collect();
 }
 
-/// Changes the states of the limits that are in use. Calls `change` with the index of each of them.
+/// Changes the states of the policy's limits. Calls `change` with the index of each limit that has
+/// a state; limits that equal unused ones are skipped.
 pub(super) fn amend(
     policy: &Policy,
     states: &mut SubjectStatesMut<'_>,

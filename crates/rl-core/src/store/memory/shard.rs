@@ -243,7 +243,8 @@ impl Shard {
         }
     }
 
-    /// Changes the states of a subject. Calls `change` with the index of each limit in the policy.
+    /// Changes the states of a subject's limits. Calls `change` with the index of each limit that
+    /// has a state.
     pub(super) fn amend(
         &mut self,
         subject: Fingerprint,

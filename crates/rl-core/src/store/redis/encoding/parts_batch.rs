@@ -17,7 +17,7 @@ use crate::store::redis::connection::Command;
 use crate::store::redis::scripts::composer;
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
-/// The byte of a request that the script has denied, allowed or not decided.
+/// The first byte of the reply to a request: the script has denied, allowed or not decided it.
 const DENIED: u8 = 0;
 const ALLOWED: u8 = 1;
 const UNDECIDED: u8 = 2;
