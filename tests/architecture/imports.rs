@@ -297,7 +297,7 @@ impl<'ast> Visit<'ast> for Parsed {
             .skip_while(|(index, segment)| *index < self.depth && segment == "super")
             .map(|(_, segment)| segment)
             .collect();
-        // A single name in lower case is a variable, or is imported.
+        // A single name in lower case is skipped, because it is a variable or is imported.
         let is_item = segments.len() > 1
             || segments.iter().any(|name| name.starts_with(|c: char| c.is_uppercase()));
         if is_item && path.leading_colon.is_none() {

@@ -108,7 +108,7 @@ impl<'ast> Visit<'ast> for Names {
         }
         if let Some(name) = name {
             let files = self.types.entry(name.to_string()).or_default();
-            // If one file has the same name twice, in modules for two features, it counts as one
+            // A file may define one type twice, in modules for two features. This counts as one
             // type.
             files.insert(self.file.clone());
         }

@@ -318,8 +318,8 @@ async fn the_cookie_is_hidden_from_scripts_and_other_sites_and_a_login_changes_i
     let own = format!("rl-console-{port}");
     assert_eq!((name, id.len()), (&*own, 64));
 
-    // An attacker may set a cookie before the login. The login replaces it, so it is worthless
-    // afterwards.
+    // An attacker may set a cookie before the login. The login replaces the cookie, so the attacker
+    // does not know the session.
     let fixed = format!("{own}={}", "0123456789abcdef".repeat(4));
     assert!(!login(Some(&fixed)).await.contains("0123456789abcdef"));
     let second = login(Some(pair)).await;

@@ -286,8 +286,7 @@ async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
                 let before = tested.used().await;
                 let returned = number(units + 1);
                 tested.refund(&decision, returned).await;
-                // The units by which the refund has lowered the used units. They may be fewer than
-                // `returned`.
+                // The refund may have lowered the used units by less than `returned`.
                 let given = before - tested.used().await;
                 assert!(given <= returned, "{limit}");
                 refunded += given;

@@ -24,7 +24,7 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         body: EitherBody<B>,
-        // Dropped when the body ends, or with a body that is dropped before its end.
+        // Released when the body ends or is dropped.
         permit: Option<Permit>,
     }
 }

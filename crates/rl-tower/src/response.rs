@@ -23,7 +23,7 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         denial: Option<Vec<u8>>,
-        // Dropped when the body ends, or with a body that is dropped before its end.
+        // Released when the body ends or is dropped.
         permit: Option<Permit>,
     }
 }

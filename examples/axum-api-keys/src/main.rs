@@ -47,7 +47,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let sold: HashSet<Subject> = tiers.keys().cloned().collect();
     let limiter = RateLimiter::builder()
         // If a key is counted in a pair, as with `.and(Route)`, the owner of the pair is still the
-        // key. So the map has to contain only keys.
+        // key. So the map needs no entries for pairs.
         .policies(move |subject: &Subject| {
             Some(tiers.get(subject.owner()).unwrap_or(&anonymous).clone())
         })

@@ -358,7 +358,7 @@ async fn a_reset_leaves_no_entry_behind() {
     assert!(!left.iter().any(|key| key.ends_with(":3600000")), "{left:?}");
     assert!(logs.decide(Mode::Check, 2).await.is_allowed());
     assert_eq!(logs.used().await, [2, 5, 5]);
-    // If a reset and a charge happen in the same microsecond, an empty state remains for a moment.
+    // A reset in the microsecond of a charge would leave an empty state for a moment.
     logs.clock.advance(Duration::from_millis(1));
     logs.reset(None).await;
     assert_eq!(logs.keys().await, [""; 0]);

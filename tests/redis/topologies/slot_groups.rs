@@ -24,7 +24,7 @@ async fn instances_with_different_numbers_of_slot_groups_count_apart() {
     let subject = Subject::user("alice");
     for groups in [Some(GROUPS), Some(GROUPS + 1), None] {
         let mut allowed = 0;
-        // Two instances with the same number share the counters.
+        // Two instances with the same number of groups share the counters.
         for _ in 0..2 {
             let mut store = store(&cluster);
             if let Some(groups) = groups {
