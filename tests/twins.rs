@@ -158,7 +158,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Mode::Peek),
         1 => Just(Mode::Charge),
     ];
-    // Most refunds and renewals are of one of the latest decisions, because their units still count.
+    // Most refunds and renewals are of one of the latest decisions, because their units still
+    // count.
     let back = prop_oneof![4 => 0..6_usize, 1 => 6..40_usize];
     let of = prop_oneof![
         2 => Just(RefundOf::All),
