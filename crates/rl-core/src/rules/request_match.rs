@@ -220,7 +220,7 @@ fn network(text: &str) -> Result<IpNet, InvalidMatch> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
     One(Box<str>),
-    // The domain with a dot before it, which ends the name of every host below the domain.
+    // A dot and the domain. The name of every host below the domain ends with this text.
     Below(Box<str>),
 }
 

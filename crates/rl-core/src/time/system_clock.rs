@@ -37,10 +37,11 @@ mod tests {
     fn it_shows_the_time_of_the_system() {
         let system =
             || Timestamp::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap());
-        // The loop covers both reads of the system clock and reads of the counter.
+        // The loop is long enough for the system clock to be read, and for the counter.
         for _ in 0..10_000 {
             let (before, now, after) = (system(), SystemClock.now(), system());
-            // A step of the system clock during the test is expected to be shorter than this.
+            // A step of the system clock during the test is expected to be shorter than these 50
+            // ms.
             assert!(now.plus_micros(50_000) >= before && now <= after.plus_micros(50_000));
         }
     }

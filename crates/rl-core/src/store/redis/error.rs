@@ -170,7 +170,8 @@ const TOO_MANY: &str = "RLFULL";
 
 /// Returns the kind of a failure.
 fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
-    // Each version of Redis wraps the errors of scripts in a different text.
+    // Each version of Redis wraps the errors of scripts in another text, so words are searched in
+    // the whole text.
     let contains = |word: &str| error.to_string().contains(word);
     match code {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,

@@ -149,7 +149,7 @@ async fn a_failing_store_is_probed_a_few_times_a_second_and_decides_soon_after_i
         until_open(&remote, &limiter).await;
         remote.does(does);
         let mut asking = JoinSet::new();
-        // 10 000 requests in 10 s.
+        // One request in each millisecond, for ten seconds.
         for _ in 0..10_000 {
             let limiter = limiter.clone();
             asking.spawn(async move {

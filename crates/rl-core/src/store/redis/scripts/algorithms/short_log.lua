@@ -45,7 +45,7 @@ end
 if is_ours then
   tail_i = count_i > 0 and newest_i + period_i > now and redis.call('HGET', KEYS[LOG], 't') or ''
   if tail_i == '' then
-    -- A deleted hash is an empty log, as a deleted state is an empty state.
+    -- A deleted hash counts as an empty log.
     total_i, count_i, oldest_i, newest_i, left_i, sealed_i, name_i = 0, 0, 0, 0, 0, 0, 0
   else
     is_ours, total_i, count_i, oldest_i, left_i =

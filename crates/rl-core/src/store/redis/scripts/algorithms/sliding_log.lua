@@ -248,7 +248,7 @@ local function log_leaves_with(slot, log, units)
   local bytes = log.oldest or log_block(slot, log, 0)
   if not bytes then return slot[4] end
   -- If no entry of the oldest block has expired, the list contains the units of the whole block. If
-  -- they are too few, the entries need not be read.
+  -- these are too few, its entries need not be read.
   local _, of_oldest = log_item(log, 0)
   if slot[5] == 0 and of_oldest < units then
     units = units - of_oldest
@@ -324,7 +324,7 @@ local sliding_log = {
     slot.log = log
     local tail = count > 0 and newest + slot.period > now and redis.call('HGET', KEYS[slot.extra], 't')
     if not tail then
-      -- A deleted hash is an empty log, as a deleted state is an empty state.
+      -- A deleted hash counts as an empty log.
       for cell = 1, 7 do slot[cell] = 0 end
       return true
     end

@@ -351,7 +351,8 @@ impl<S: Layer> Layer for Leases<DenialCache<S>> {
         }
         let dropped = self.clone().drop_lease(amendment.subject.to_owned());
         MaybeReady::later(async move {
-            // The leased units belong to the counts that are about to be reset.
+            // The leased units belong to the counts that are about to be reset, so they are dropped
+            // first.
             let _guard = dropped.await;
             amended.await
         })
