@@ -1,5 +1,5 @@
-//! Many concurrent clients: a limit allows exactly as many requests as it grants, in whatever
-//! processes the clients run.
+//! Many concurrent clients: exactly as many requests are allowed as the limit permits, whether the
+//! clients share a process or not.
 //!
 //! In each test, ten clients send a request at the same time under a limit of five. A limiter that
 //! reads the count and raises it in two steps would allow all ten.

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The number of repetitions, so large that uncounted work does not matter.
+/// The number of repetitions over which the instructions are averaged.
 const TIMES: u64 = 3_000;
 
 /// The path of the optimised program that repeats the operations.

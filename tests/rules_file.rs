@@ -89,7 +89,7 @@ impl Way {
     }
 }
 
-/// Returns rules that differ only in a limit that no request reaches.
+/// Returns a version of the rules. Versions differ only in a limit that no request reaches.
 fn content(version: u64) -> String {
     let other = version + 1;
     format!(

@@ -315,8 +315,8 @@ fn requests_of_parts_are_decided_and_settled_alike_in_memory_and_on_redis() {
     drive_parts(Layout::Packed, rules(), steps(), 1);
 }
 
-/// The readable layout counts time in milliseconds. A reset leaves no time behind, so each operation
-/// has a time of its own.
+/// The readable layout counts time in milliseconds, and does not store the time of a reset. So each
+/// operation has a millisecond of its own.
 #[test]
 fn requests_of_parts_are_decided_and_settled_alike_in_the_readable_layout() {
     drive_parts(Layout::Readable, readable_rules(), steps() / 2, 1_000);

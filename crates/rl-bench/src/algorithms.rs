@@ -13,8 +13,8 @@ pub(crate) struct Algorithm {
     pub(crate) limit: &'static str,
     /// Whether the row `SIX_KINDS` contains this algorithm.
     mixed: bool,
-    /// Whether a request holds its unit until the request ends. Such a limit has no window, and so
-    /// no window edge.
+    /// Whether each request holds a unit of the limit until the request ends. Such a limit has no
+    /// window, and so no window edge.
     pub(crate) is_held: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("gcra", "10/minute:gcra:burst=3"),
 ];
 
-/// The name and the limit of the picture of requests that take some time.
+/// The name and the limit of the picture that shows requests of some duration.
 pub(crate) const CONCURRENCY: (&str, &str) = ("concurrency", "4:concurrency");
 
 /// Returns the limit with another `max`. If the text contains no burst or capacity, these equal

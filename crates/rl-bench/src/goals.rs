@@ -17,7 +17,7 @@ pub(crate) struct Goal {
     pub(crate) what: String,
     /// The value that must be reached.
     pub(crate) floor: f64,
-    /// A stricter value, which is ambitious.
+    /// An ambitious value, stricter than `floor`.
     pub(crate) moon: f64,
     pub(crate) unit: Unit,
     /// The median; `None` if it could not be measured here.

@@ -31,9 +31,10 @@ const ROUNDS: usize = 40;
 
 /// A limit that no measurement uses up.
 const ENDLESS: u32 = 1_000_000_000;
-/// The limit in the measurement of exactness, and the number of requests on each connection.
-/// Together, the connections send more requests than the limit allows.
+/// The limit in the measurement of exactness. Together, the connections send more requests than it
+/// allows.
 const PRESSED: u32 = 100;
+/// The number of requests on each connection in the measurement of exactness.
 const TRIES: usize = 25;
 
 /// The indices of servers in the list that `start` returns.

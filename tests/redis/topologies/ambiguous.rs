@@ -10,8 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{PATIENCE, patient};
 
-/// A fake server, which is also its own sentinel and its own cluster. It closes the connection when
-/// it receives a decision, without a reply.
+/// A fake server, which is also its own sentinel and its own cluster. When it is asked for a
+/// decision, it closes the connection without a reply.
 struct HangsUp {
     port: u16,
     heard: Arc<Mutex<Vec<String>>>,

@@ -180,8 +180,8 @@ pub async fn eventually<F: Future<Output = bool>>(is_so: impl Fn() -> F) {
     tokio::time::timeout(Duration::from_secs(20), asking).await.expect("it to be so in the end");
 }
 
-/// Describes a decision by its limits, each as in `minute 1/3`. The limits of the limiter around it
-/// come after a `<`.
+/// Describes a decision by its limits, each as in `minute 1/3`. The limits of an outer limiter come
+/// after a `<`.
 #[must_use]
 pub fn describe(decision: Option<&Decision>) -> String {
     let Some(decision) = decision else {

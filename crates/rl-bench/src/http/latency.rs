@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_micros(250);
 /// The number of requests in a turn of a server. The first of them warm up the caches; they are too
 /// few to affect the 99th percentile.
 const TURN: usize = 200;
-/// The number of requests to each server in a block, and the number of blocks.
+/// The number of requests to each server in a block.
 const REQUESTS: usize = 2 * TURN;
 pub(super) const BLOCKS: usize = 25;
 

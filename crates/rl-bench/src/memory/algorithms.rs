@@ -1,5 +1,5 @@
-//! Compares each algorithm in memory with fixed windows, and with other crates that implement only
-//! this algorithm. Measures the time of a decision, and counts requests beyond the limits.
+//! Compares each algorithm in memory with fixed windows, and with crates that implement only that
+//! algorithm. Measures the time of a decision, and counts requests beyond the limits.
 
 use std::error::Error;
 

@@ -31,9 +31,9 @@ const HOUR: u64 = 3_600_000_000;
 
 /// The number of operations between two readings of the clock: half of the entries of a short log.
 const BATCH: usize = SHORT / 2;
-/// The number of batches in a block, and the number of rounds. A round has two blocks on the short
-/// log and two on the long one.
+/// The number of batches in a block.
 const BATCHES: usize = 40;
+/// The number of rounds. Each has two blocks on the short log and two on the long one.
 const ROUNDS: usize = 31;
 
 /// Compares each operation on a long log with the same operation on a short one.

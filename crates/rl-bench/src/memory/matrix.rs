@@ -232,7 +232,7 @@ fn compete(
     outcomes
 }
 
-/// Adds the goals about allowed requests.
+/// Adds the goals for the speed of allowed requests on this working set, if it has any.
 fn promised(
     set: &KeySet,
     limiters: &[MeasuredLimiter],

@@ -54,9 +54,10 @@ const OPTIONS: [NodeOptions; 4] = [
     NodeOptions { name: "leases of 100", coalesces: true, remembers_denials: true, lease: 100 },
 ];
 const NODES: [usize; 4] = [1, 2, 4, 8];
-/// The limit of each subject, and the total number of requests.
+/// The limit of each subject.
 const MAX: u32 = 2_000;
 const SUBJECTS: usize = 4;
+/// The number of requests of all nodes: four times the number that the limits allow.
 const ASKED: usize = 4 * MAX as usize * SUBJECTS;
 /// The number of concurrent tasks in each node.
 const TASKS: usize = 16;

@@ -33,8 +33,8 @@ const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
 const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
 const PASSING_FLOOD: u32 = 6;
 /// A similar flood, with one request at a time, for the denial cache. A denial is cached for at
-/// most a second. A flood on more than ten subjects would last longer, so that calls to the server
-/// would be measured too.
+/// most a second. A flood on more than ten subjects would last longer than that, so calls to the
+/// server would be measured too.
 const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 10 };
 /// The units of a lease, and the load for leases.
 const LEASE: u32 = 100;
@@ -74,7 +74,7 @@ async fn store(
     Ok(Candidate::of_store(store.connect().await?, name, Policy::new(limits(max)?)?))
 }
 
-/// Compares two candidates over the rounds. Returns the factor by which ours is faster.
+/// Returns the factor by which the quantity `of` is larger for `theirs` than for `ours`.
 fn ratio(rounds: &[Round], ours: usize, theirs: usize, of: fn(&Block) -> f64) -> Estimate {
     let sum = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
     let ratios = rounds.iter().map(|round| sum(&round[theirs]) / sum(&round[ours]));

@@ -19,7 +19,7 @@ use super::super::server::Server;
 use crate::measure::sorted;
 use crate::table::Table;
 
-/// An hour after midnight, which is in the middle of every longer window.
+/// Half an hour after midnight. No window of whole hours begins at this time.
 const START: Timestamp = Timestamp::from_secs(1_769_905_800);
 /// The number of samples of an operation, if each sample needs its own copy of the keys.
 pub(super) const SAMPLES: usize = 21;
