@@ -32,7 +32,7 @@ impl Time for Arc<ManualClock> {
     }
 }
 
-/// Counts the records in a store.
+/// A function that counts the records in a store.
 pub(super) type Count = Box<dyn Fn() -> Pin<Box<dyn Future<Output = usize> + Send>> + Send + Sync>;
 
 /// A store under test.

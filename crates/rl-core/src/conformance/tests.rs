@@ -65,7 +65,7 @@ impl Faulty {
         }
     }
 
-    /// Returns the subject that the faulty store counts instead.
+    /// Returns the subject that the faulty store counts instead of `subject`.
     fn subject(&self, subject: &Subject, policy: &Policy) -> Subject {
         let suffixed =
             |suffix: &str| Subject::user(&format!("{subject:?}{}{suffix}", subject.id()));
@@ -88,7 +88,7 @@ impl Faulty {
         }
     }
 
-    /// Returns the policy that the faulty store applies instead.
+    /// Returns the policy that the faulty store applies instead of `policy`.
     fn policy(&self, policy: &Policy) -> Policy {
         let change = |text: String| match self.fault {
             Fault::IgnoresRequests => text.replace(":requests", ""),

@@ -20,7 +20,7 @@ pub(super) enum Reason<'a> {
     Undecided { decision: &'a Decision },
     /// The request has no key.
     MissingKey,
-    /// The key is ambiguous: two readers could find different keys.
+    /// The key is ambiguous: two parsers could find different keys.
     AmbiguousKey,
 }
 

@@ -375,7 +375,8 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
 }
 
 proptest! {
-    /// A generic parser can read every limit, and no wait is shorter than a `t`.
+    /// A generic parser can read every limit, and `retry-after` is never less than the `t` of a
+    /// limit that denies.
     #[test]
     fn structured_fields_parse(
         limits in prop::collection::vec((0..=MAX_UNITS, any_outcome()), 1..=16),

@@ -309,7 +309,7 @@ impl Policy {
     }
 }
 
-/// A block of a [`Policy`]: every request is denied until it ends.
+/// A block of a [`Policy`]: until the block ends, every request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     until: Option<Timestamp>,

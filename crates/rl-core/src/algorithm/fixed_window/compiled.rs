@@ -12,7 +12,7 @@ use crate::model::{Algorithm, Limit};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompiledWindows {
     pub(super) count: usize,
-    /// The most units of a window; `u64::MAX` in unused lanes.
+    /// The maximum number of units in a window; `u64::MAX` in unused lanes.
     pub(crate) max: [u64; LANES],
     /// `i32::MAX - (max - 1)` in each lane. The sum of this and a count sets the lane's top bit if
     /// and only if the count exceeds `max - 1`. Unused lanes hold 0 and never overflow.

@@ -42,13 +42,14 @@ impl RulesFileError {
         &self.0.path
     }
 
-    /// Returns the line of the error, counted from 1, if it has a place.
+    /// Returns the line of the error, counted from 1, if the error has a place in the file.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         self.0.place.map(|(line, _)| line)
     }
 
-    /// Returns the column of the error, counted from 1 in characters, if it has a place.
+    /// Returns the column of the error, counted from 1 in characters, if the error has a place in
+    /// the file.
     #[must_use]
     pub fn column(&self) -> Option<usize> {
         self.0.place.map(|(_, column)| column)

@@ -162,7 +162,7 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// Returns the line and column of the first `value` that follows the name of its rule.
+/// Returns the line and column of the first `value` after the first occurrence of the name `rule`.
 fn find(text: &str, rule: &str, value: &str) -> Option<(usize, usize)> {
     let rule = text.find(rule)?;
     let value = text[rule..].find(value)?;
