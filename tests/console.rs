@@ -2,6 +2,7 @@
 
 mod browser;
 mod hostile;
+mod last_hour;
 mod pages;
 mod server;
 

@@ -11,11 +11,11 @@ use rl_tests::{Browser, RedisServer};
 use super::{GIVE_UP, HOUR, House, OWNER, VIEWER};
 
 /// Returns the path of a screenshot, which people can inspect.
-fn picture(name: &str) -> PathBuf {
+pub(super) fn picture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("../console").join(name)
 }
 
-async fn log_in(browser: &Browser, house: &House, token: &str) {
+pub(super) async fn log_in(browser: &Browser, house: &House, token: &str) {
     browser.open(&house.site.url("/console")).await;
     browser.fill("#token", token).await;
     browser.press("main button[type=submit]").await;
@@ -280,6 +280,7 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
         "/tier/edit?name=gold".to_owned(),
         "/changes".to_owned(),
         "/store".to_owned(),
+        "/last-hour".to_owned(),
         "/nowhere".to_owned(),
     ] {
         browser.open(&house.site.url(&format!("/console{page}"))).await;

@@ -26,7 +26,7 @@ const FORMS: [&str; 10] = [
 ];
 
 /// The paths of pages that show something.
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "/console",
     "/console/consumer?id=abc",
     "/console/usage?id=abc",
@@ -34,6 +34,7 @@ const PAGES: [&str; 8] = [
     "/console/tiers",
     "/console/changes",
     "/console/store",
+    "/console/last-hour",
     "/console/nowhere",
 ];
 

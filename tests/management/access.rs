@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Every operation: its method, its path, and the role that it requires.
-const OPERATIONS: [(&str, &str, Option<Role>); 45] = [
+const OPERATIONS: [(&str, &str, Option<Role>); 46] = [
     ("GET", "/management/rate-limiting", None),
     ("GET", "/health/redis", None),
     ("GET", "/openapi.json", None),
@@ -42,6 +42,7 @@ const OPERATIONS: [(&str, &str, Option<Role>); 45] = [
     ("DELETE", "/management/subjects/ip/192.0.2.7/usage", Some(Role::CanResetCallCounters)),
     ("DELETE", "/management/subjects/ip/192.0.2.7/usage/hour", Some(Role::CanResetCallCounters)),
     ("GET", "/management/subjects/ip/192.0.2.7/explain", Some(Role::CanGetRateLimits)),
+    ("GET", "/management/top-subjects", Some(Role::CanGetRateLimits)),
     ("GET", "/management/resources", Some(Role::CanGetRateLimits)),
     ("POST", "/management/resources", Some(Role::CanCreateRateLimits)),
     ("PUT", "/management/resources/payments", Some(Role::CanUpdateRateLimits)),

@@ -20,6 +20,7 @@ mod schema;
 mod server;
 mod subjects;
 mod tiers;
+mod top_subjects;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,6 +12,7 @@ use crate::access::{Actor, Authorize, FailedAttempts};
 use crate::backend::Backend;
 use crate::context::Context;
 use crate::error::ApiError;
+use crate::last_hour::LastHour;
 use crate::outage::OutageLog;
 use crate::refusal_sampler::RefusalSampler;
 use crate::routes;
@@ -186,6 +187,7 @@ impl AdminBuilder {
     #[must_use]
     pub fn build(self) -> Admin {
         let outages = OutageLog::new(self.records.clone(), self.limiter.clone());
+        let last_hour = LastHour::start(self.limiter.clone(), self.clock.clone());
         let context = Context {
             records: self.records,
             limiter: self.limiter,
@@ -200,6 +202,7 @@ impl AdminBuilder {
             clock: self.clock,
             refusals: RefusalSampler::default(),
             outages,
+            last_hour,
         };
         Admin { context: Arc::new(context) }
     }

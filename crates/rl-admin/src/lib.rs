@@ -57,6 +57,8 @@ mod failure;
 mod error;
 mod wire;
 
+mod last_hour;
+
 mod outage;
 mod refusal_sampler;
 

@@ -149,8 +149,7 @@ mod tests {
         assert_eq!(allocations(&mut limited) - allocations(&mut Handler), 1);
     }
 
-    /// The extensions of the response were empty, so they allocate a map, its table, and a box for
-    /// the decision.
+    /// In addition to the decision, the map of the response's extensions is allocated.
     #[test]
     fn a_decision_in_the_response_needs_three_more_allocations() {
         let limited = allocations(&mut layer(100).layer(Handler));

@@ -403,7 +403,8 @@ impl Report {
         let passed = self.passed_by_store();
         let mut unanswered = 0;
         for (subject, charged) in charged.iter().enumerate() {
-            let without_reply = |answer: &Answer| answer.subject == subject && !answer.is_by_store();
+            let without_reply =
+                |answer: &Answer| answer.subject == subject && !answer.is_by_store();
             let least = passed[subject];
             let most = least + self.count(without_reply) as u64;
             assert!((least..=most).contains(charged), "c{subject}: {charged} of {least} to {most}");

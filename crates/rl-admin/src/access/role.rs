@@ -19,11 +19,13 @@ pub enum Role {
     CanGetRateLimits,
     /// Resets counters.
     CanResetCallCounters,
+    /// Sees the ids of top subjects. Other readers see a keyed hash of them.
+    CanSeeSubjectIds,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::CanReadCallLimits,
         Self::CanSetCallLimits,
         Self::CanCreateRateLimits,
@@ -31,6 +33,7 @@ impl Role {
         Self::CanDeleteRateLimits,
         Self::CanGetRateLimits,
         Self::CanResetCallCounters,
+        Self::CanSeeSubjectIds,
     ];
 
     /// Returns the name, such as `CanReadCallLimits`.
@@ -44,6 +47,7 @@ impl Role {
             Self::CanDeleteRateLimits => "CanDeleteRateLimits",
             Self::CanGetRateLimits => "CanGetRateLimits",
             Self::CanResetCallCounters => "CanResetCallCounters",
+            Self::CanSeeSubjectIds => "CanSeeSubjectIds",
         }
     }
 }

@@ -9,7 +9,9 @@ use axum::routing::{any, get, post};
 use super::failure::Failure;
 use super::session::Sessions;
 use super::site::Site;
-use super::{assets, changes, consumer, consumers, guard, login, records, store, tiers, usage};
+use super::{
+    assets, changes, consumer, consumers, guard, last_hour, login, records, store, tiers, usage,
+};
 use crate::admin::Admin;
 
 /// The console: its pages and its sessions.
@@ -56,6 +58,7 @@ impl Console {
             .route(&path("/consumer/reset"), post(usage::reset))
             .route(&path("/changes"), get(changes::list))
             .route(&path("/store"), get(store::show))
+            .route(&path("/last-hour"), get(last_hour::show))
             .route(&path("/console.css"), get(assets::style))
             .route(&path("/console.js"), get(assets::script))
             .route(&path("/icon.svg"), get(assets::icon))

@@ -14,6 +14,7 @@ pub(super) enum Tab {
     Tiers,
     Changes,
     Store,
+    LastHour,
 }
 
 /// Renders a page around `main`, whose first element is the heading.
@@ -47,6 +48,7 @@ pub(super) fn page(
                             (entry(&format!("{path}/tiers"), "Tiers", tab == Tab::Tiers))
                             (entry(&format!("{path}/changes"), "Changes", tab == Tab::Changes))
                             (entry(&format!("{path}/store"), "Store", tab == Tab::Store))
+                            (entry(&format!("{path}/last-hour"), "Last hour", tab == Tab::LastHour))
                         } }
                         form.who method="post" action={ (path) "/logout" } {
                             (form_token(visitor))

@@ -24,6 +24,11 @@ pub(super) fn date(time: Timestamp) -> String {
     formatted(time, "%Y-%m-%d")
 }
 
+/// Formats a time as `14:05`.
+pub(super) fn clock(time: Timestamp) -> String {
+    formatted(time, "%H:%M")
+}
+
 /// Formats a time for an input field, as `2026-11-21T14:05:03`.
 pub(super) fn field(time: Timestamp) -> String {
     formatted(time, "%Y-%m-%dT%H:%M:%S")
@@ -52,6 +57,31 @@ pub(super) fn number(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Formats a rate with three significant digits at most: `0.25`, `12.5`, `1 250`.
+pub(super) fn rate(rate: f64) -> String {
+    let text = match rate {
+        ..10.0 => format!("{rate:.2}"),
+        ..100.0 => format!("{rate:.1}"),
+        _ => return number(rate.round() as u64),
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Formats a part of a whole as `12.5 %`.
+pub(super) fn share(part: u64, whole: u64) -> String {
+    format!("{} %", rate(part as f64 * 100.0 / whole.max(1) as f64))
+}
+
+/// Formats a time in seconds as `850 µs`, `12.5 ms` or `1.2 s`.
+pub(super) fn latency(seconds: f64) -> String {
+    match seconds {
+        ..1e-6 => format!("{} ns", rate(seconds * 1e9)),
+        ..1e-3 => format!("{} µs", rate(seconds * 1e6)),
+        ..1.0 => format!("{} ms", rate(seconds * 1e3)),
+        _ => format!("{} s", rate(seconds)),
+    }
 }
 
 /// Formats a duration as `47 min 27 s`, with at most two units, rounded up to seconds.
@@ -123,6 +153,20 @@ mod tests {
             assert_eq!(parse_time(text), None, "{text}");
         }
         assert_eq!(time(Timestamp::from_micros(u64::MAX)), "–");
+    }
+
+    #[test]
+    fn rates_and_times_have_three_digits() {
+        let rates = [(0.0, "0"), (0.251, "0.25"), (5.0, "5"), (12.53, "12.5"), (1_250.4, "1 250")];
+        for (value, text) in rates {
+            assert_eq!(rate(value), text.replace(' ', "\u{202f}"));
+        }
+        for (value, text) in
+            [(2e-7, "200 ns"), (8.5e-4, "850 µs"), (0.0125, "12.5 ms"), (1.25, "1.25 s")]
+        {
+            assert_eq!(latency(value), text);
+        }
+        assert_eq!((share(1, 3), share(0, 0)), ("33.3 %".to_owned(), "0 %".to_owned()));
     }
 
     #[test]

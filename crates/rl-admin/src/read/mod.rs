@@ -22,6 +22,6 @@ pub(crate) use path::{
     ResourceName, TierName, period_of,
 };
 pub(crate) use query::{
-    Cost, FewChanges, FewNames, History, Names, QueryParams, Search, SearchNames,
+    Cost, FewChanges, FewNames, History, Names, QueryParams, Search, SearchNames, TopQuery,
 };
 pub(crate) use subject::SubjectParams;

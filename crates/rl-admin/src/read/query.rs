@@ -7,6 +7,7 @@ use utoipa::IntoParams;
 
 use super::serde_error::from_serde;
 use crate::error::ApiError;
+use crate::last_hour::Ranking;
 use crate::wire::{Date, Name};
 
 /// The parameters of the query string.
@@ -31,7 +32,7 @@ pub(crate) struct PageSize<const MAX: u32 = 1_000>(pub(crate) u32);
 
 impl<const MAX: u32> Default for PageSize<MAX> {
     fn default() -> Self {
-        Self(50)
+        Self(if MAX < 50 { MAX } else { 50 })
     }
 }
 
@@ -174,6 +175,21 @@ pub(crate) struct FewChanges {
 fn change<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let max = i64::MAX.cast_unsigned();
     number(deserializer, max, "the \"next\" of an earlier response").map(|n| Some(n.cast_signed()))
+}
+
+/// Selects the subjects with the largest counts.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TopQuery {
+    /// The number by which the subjects are ordered.
+    #[serde(default)]
+    #[param(inline, value_type = Option<Ranking>, default = "denied")]
+    pub(crate) by: Ranking,
+    /// The number of subjects.
+    #[serde(default)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 32, default = 32)]
+    pub(crate) limit: PageSize<32>,
 }
 
 /// The cost of a request.

@@ -12,6 +12,7 @@ mod rate_limits;
 mod resources;
 mod responses;
 mod tiers;
+mod top_subjects;
 mod usage;
 
 use std::sync::Arc;
@@ -71,6 +72,7 @@ fn described() -> OpenApiRouter<Arc<Context>> {
         .routes(routes!(block::read, block::put, block::delete))
         .routes(routes!(usage::read, usage::reset))
         .routes(routes!(usage::reset_limit))
+        .routes(routes!(top_subjects::list))
         .routes(routes!(explain::consumer))
         .routes(routes!(explain::subject))
         .routes(routes!(history::of_all))

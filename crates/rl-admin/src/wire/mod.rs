@@ -10,6 +10,7 @@ mod periods;
 mod record;
 mod resource;
 mod tier;
+mod top_subjects;
 
 pub(crate) use active::ActiveRateLimits;
 pub(crate) use date::{Date, Hour, civil, instant};
@@ -23,3 +24,4 @@ pub(crate) use periods::{CallCounter, CallCounters, CallState, Periods, all_peri
 pub(crate) use record::{CallLimitsAndState, RateLimit, RateLimitInput, RateLimits, UntilInput};
 pub(crate) use resource::{Resource, ResourceInput, ResourceUpdate, Resources};
 pub(crate) use tier::{Consumer, Consumers, Membership, MembershipInput, Tier, TierUpdate, Tiers};
+pub(crate) use top_subjects::TopSubjects;

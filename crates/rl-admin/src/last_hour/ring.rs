@@ -1,0 +1,155 @@
+use std::collections::VecDeque;
+
+use rl_core::stats::LimiterStats;
+use rl_core::time::Timestamp;
+
+use super::report::HourReport;
+use super::sample::{LimitPaths, Sample, times};
+use super::top::{Ranking, TopEntry, TopHistory};
+
+/// The length of the ring in microseconds.
+const HOUR: u64 = 3_600_000_000;
+
+/// The shortest sample in microseconds. It is shorter than the interval of the task, whose ticks are
+/// not exact, and bounds the number of samples.
+const SHORTEST: u64 = 9_000_000;
+
+/// The samples of the last hour.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    samples: VecDeque<Sample>,
+    /// The sample from the last one until now, which is not stored yet.
+    current: Sample,
+    paths: LimitPaths,
+    /// The time from which samples exist.
+    begun: Timestamp,
+    /// The counts at the end of the last sample.
+    last: (Timestamp, LimiterStats),
+    now: (Timestamp, LimiterStats),
+    top: TopHistory,
+}
+
+impl Ring {
+    /// Creates an empty ring. The counts until now belong to no sample.
+    pub(crate) fn new(now: Timestamp, stats: LimiterStats) -> Self {
+        let mut paths = LimitPaths::default();
+        let current = Sample::between((now, &stats), (now, &stats), &mut paths);
+        Self {
+            samples: VecDeque::new(),
+            current,
+            paths,
+            begun: now,
+            top: TopHistory::new(now, &stats),
+            last: (now, stats.clone()),
+            now: (now, stats),
+        }
+    }
+
+    /// Adds the counts until `now`. If the clock has stepped back, the samples are dropped, because
+    /// their times are wrong.
+    pub(crate) fn update(&mut self, now: Timestamp, stats: LimiterStats) {
+        if now < self.now.0 {
+            *self = Self::new(now, stats);
+            return;
+        }
+        let last = (self.last.0, &self.last.1);
+        self.current = Sample::between(last, (now, &stats), &mut self.paths);
+        self.top.update(now, &stats);
+        if now.micros_since(self.last.0) >= SHORTEST {
+            let next = Sample::between((now, &stats), (now, &stats), &mut self.paths);
+            self.samples.push_back(std::mem::replace(&mut self.current, next));
+            self.last = (now, stats.clone());
+        }
+        let is_old = |sample: &Sample| now.micros_since(sample.end) >= HOUR;
+        while self.samples.front().is_some_and(is_old) {
+            self.samples.pop_front();
+        }
+        self.now = (now, stats);
+    }
+
+    /// Returns the last hour until the last update.
+    pub(crate) fn report(&self) -> HourReport {
+        let (now, stats) = (self.now.0, self.now.1.clone());
+        let current = Some(&self.current).filter(|current| current.start < current.end);
+        HourReport {
+            start: Timestamp::from_micros(now.as_micros().saturating_sub(HOUR)),
+            now,
+            begun: self.begun,
+            bounds: times(&stats).bounds.clone(),
+            stats,
+            samples: self.samples.iter().chain(current).cloned().collect(),
+            top_denied: self.top(Ranking::Denied),
+            top_used: self.top(Ranking::Used),
+        }
+    }
+
+    /// Returns the subjects with the largest counts, the largest first.
+    pub(crate) fn top(&self, ranking: Ranking) -> Vec<TopEntry> {
+        self.top.entries(ranking, self.now.0, &self.now.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rl_core::{Limit, RateLimiter, Subject};
+
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(1_769_947_200 + seconds)
+    }
+
+    async fn send(limiter: &RateLimiter, requests: u64) {
+        for _ in 0..requests {
+            limiter.check(&Subject::consumer("abc"), 1).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn samples_hold_the_differences_of_the_counts() {
+        let limiter = RateLimiter::builder().limit(Limit::per_day(5)).build().unwrap();
+        send(&limiter, 1).await;
+        let mut ring = Ring::new(at(0), limiter.stats());
+        send(&limiter, 3).await;
+        ring.update(at(10), limiter.stats());
+        send(&limiter, 3).await;
+        ring.update(at(15), limiter.stats());
+        let samples = ring.report().samples;
+        let seen: Vec<_> =
+            samples.iter().map(|one| (one.start, one.end, one.allowed, one.denied)).collect();
+        assert_eq!(seen, [(at(0), at(10), 3, 0), (at(10), at(15), 1, 2)]);
+        assert_eq!((&*samples[1].denials[0].path.limit, samples[1].denials[0].over), ("day", 2));
+
+        ring.update(at(20), limiter.stats());
+        let samples = ring.report().samples;
+        assert_eq!((samples.len(), samples[1].end, samples[1].denied), (2, at(20), 2));
+    }
+
+    #[tokio::test]
+    async fn samples_end_after_an_hour_and_their_number_is_bounded() {
+        let limiter = RateLimiter::builder().limit(Limit::per_day(5)).build().unwrap();
+        let mut ring = Ring::new(at(0), limiter.stats());
+        for second in 1..10_000 {
+            ring.update(at(second), limiter.stats());
+            assert!(ring.samples.len() <= 401);
+        }
+        let report = ring.report();
+        assert!(report.samples.iter().all(|sample| sample.end > report.start));
+        assert!(report.samples.len() >= 400);
+        assert_eq!(report.begun, at(0));
+    }
+
+    #[tokio::test]
+    async fn the_hour_begins_again_if_the_clock_steps_back() {
+        let limiter = RateLimiter::builder().limit(Limit::per_day(5)).build().unwrap();
+        let mut ring = Ring::new(at(100), limiter.stats());
+        send(&limiter, 2).await;
+        ring.update(at(110), limiter.stats());
+        send(&limiter, 2).await;
+        ring.update(at(50), limiter.stats());
+        let report = ring.report();
+        assert_eq!((report.begun, report.now, report.samples.len()), (at(50), at(50), 0));
+        ring.update(at(60), limiter.stats());
+        assert_eq!(ring.report().samples[0].allowed, 0);
+    }
+}
