@@ -8,9 +8,11 @@ use crate::record::RecordContent;
 /// The effect of a change: whether it blocks or unblocks consumers, or applications of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// Whether there is a time at which one of them is blocked after the change, but not before it.
+    /// Whether there is a time at which a consumer or application is blocked after the change, but
+    /// not before it.
     pub(crate) blocks: bool,
-    /// Whether there is a time at which one of them is blocked before the change, but not after it.
+    /// Whether there is a time at which a consumer or application is blocked before the change, but
+    /// not after it.
     pub(crate) unblocks: bool,
 }
 

@@ -149,7 +149,8 @@ mod tests {
         assert_eq!(allocations(&mut limited) - allocations(&mut Handler), 1);
     }
 
-    /// In addition to the decision, the map of the response's extensions is allocated.
+    /// The extensions of the response were empty, so they allocate a map, its table, and a box for
+    /// the decision.
     #[test]
     fn a_decision_in_the_response_needs_three_more_allocations() {
         let limited = allocations(&mut layer(100).layer(Handler));

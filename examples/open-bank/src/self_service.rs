@@ -1,9 +1,9 @@
 //! Limits requests before authentication, such as sign-ups, like the self-service limiter of the
 //! Open Bank Project.
 //!
-//! A request belongs to a scope. A scope has windows for each client address, and one window for
-//! all addresses together, so that many addresses cannot add up. A limit of -1 disables a window,
-//! and 0 blocks. In shadow mode no request is rejected, and the log lists those that would be.
+//! A request belongs to a scope. A scope has windows for each client address, and one window that
+//! bounds the sum of all addresses. A limit of -1 disables a window, and 0 blocks. In shadow mode
+//! no request is rejected, and the log lists those that would be.
 
 use std::fmt;
 use std::str::FromStr;

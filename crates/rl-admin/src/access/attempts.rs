@@ -201,7 +201,8 @@ struct LogSampler {
 }
 
 impl LogSampler {
-    /// Returns the number of lines that were suppressed since the last one, if a line is due.
+    /// Returns the number of lines that were suppressed since the last line in the log, if a line
+    /// is due.
     fn should_log(&mut self, now: Timestamp) -> Option<u64> {
         if now < self.next {
             self.suppressed += 1;

@@ -26,8 +26,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// Returns a scale that covers now, the selected time, and the records as far as the maximum
-    /// allows.
+    /// Returns a scale that covers now, the selected time, and the parts of the records within
+    /// `BACK` and `AHEAD`.
     fn of(records: &[Record], now: Timestamp, selected: Timestamp) -> Self {
         let now = now.as_micros();
         let selected = selected.as_micros();

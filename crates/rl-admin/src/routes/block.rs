@@ -36,8 +36,7 @@ pub(super) async fn read(
 ///
 /// If the consumer is already blocked, the block ends at the new time. An earlier end also requires
 /// the role for unblocking. If several requests are concurrent, the last one decides. With
-/// `If-Match`, the request applies only to that revision of the block; otherwise the response is
-/// 412.
+/// `If-Match`, the response is 412 unless the block has the given revision.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(PathParam<ConsumerId>, IfMatch), request_body = UntilInput,
     responses((status = OK, body = RateLimit, headers(("ETag" = String))), ChangeErrorResponses))]
@@ -63,8 +62,7 @@ pub(super) async fn put(
 
 /// Unblocks a consumer
 ///
-/// With `If-Match`, the request applies only to that revision of the block; otherwise the response
-/// is 412.
+/// With `If-Match`, the response is 412 unless the block has the given revision.
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/block", tag = "blocks",
     params(PathParam<ConsumerId>, IfMatch), responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(

@@ -50,8 +50,8 @@ pub(super) struct CallLimitsSet {
 ///
 /// Replaces the record of the consumer with the same `api_name`, `api_version` and `bank_id`, or
 /// creates one. If several records match, the response is 409 and names them. With `If-Match`, the
-/// request applies only to that revision; otherwise the response is 412. Limits that block or
-/// unblock the consumer also require the role for that.
+/// response is 412 unless the record has the given revision. Limits that block or unblock the
+/// consumer also require the role for that.
 #[utoipa::path(put, path = "/management/consumers/{CONSUMER_ID}/consumer/call-limits",
     tag = "call limits", params(PathParam<ConsumerId>, IfMatch), request_body = RateLimitInput,
     responses((status = OK, body = CallLimitsSet), ChangeErrorResponses))]

@@ -96,9 +96,9 @@ pub(super) async fn read(
 
 /// Replaces a record
 ///
-/// With `If-Match`, the request applies only to that revision; otherwise the response is 412. A
-/// block stays a block. A change that blocks or unblocks the consumer at any time also requires the
-/// role for that.
+/// With `If-Match`, the response is 412 unless the record has the given revision. A block stays a
+/// block. A change that blocks or unblocks the consumer at any time also requires the role for
+/// that.
 #[utoipa::path(put,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>, IfMatch), request_body = RateLimitInput,
@@ -128,8 +128,8 @@ pub(super) async fn update(
 
 /// Deletes a record
 ///
-/// With `If-Match`, the request applies only to that revision; otherwise the response is 412. A
-/// deletion that blocks the consumer also requires the role for that.
+/// With `If-Match`, the response is 412 unless the record has the given revision. A deletion that
+/// blocks the consumer also requires the role for that.
 #[utoipa::path(delete,
     path = "/management/consumers/{CONSUMER_ID}/consumer/rate-limits/{RATE_LIMITING_ID}",
     tag = "records", params(PathParam<ConsumerId>, PathParam<RateLimitingId>, IfMatch),

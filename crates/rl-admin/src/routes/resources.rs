@@ -117,8 +117,8 @@ pub(super) async fn read(
 
 /// Replaces the limit of a resource
 ///
-/// With `If-Match`, the request applies only to that revision; otherwise the response is 412. A
-/// change that blocks or unblocks applications also requires the role for that.
+/// With `If-Match`, the response is 412 unless the limit has the given revision. A change that
+/// blocks or unblocks applications also requires the role for that.
 #[utoipa::path(put, path = "/management/resources/{RESOURCE}", tag = "resources",
     params(PathParam<ResourceName>, IfMatch), request_body = ResourceUpdate,
     responses((status = OK, body = Resource, headers(("ETag" = String))), ChangeErrorResponses))]
@@ -183,7 +183,7 @@ const MAX_ATTEMPTS: u32 = 100;
 
 /// Deletes the limit of a resource
 ///
-/// With `If-Match`, the request applies only to that revision; otherwise the response is 412.
+/// With `If-Match`, the response is 412 unless the limit has the given revision.
 #[utoipa::path(delete, path = "/management/resources/{RESOURCE}", tag = "resources",
     params(PathParam<ResourceName>, IfMatch), responses((status = NO_CONTENT), ChangeErrorResponses))]
 pub(super) async fn delete(

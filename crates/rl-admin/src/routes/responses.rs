@@ -108,8 +108,8 @@ pub(super) struct ChangeRequest<'a> {
 }
 
 impl<'a> ChangeRequest<'a> {
-    /// Returns the state that the change expects. Without a precondition it is any state, so that
-    /// the change never has a conflict.
+    /// Returns the state that the change expects. Without a precondition it is any state, or no
+    /// object if changes require a precondition.
     pub(super) fn expected(&self) -> Expected {
         self.if_match.expected(self.context.requires_if_match)
     }

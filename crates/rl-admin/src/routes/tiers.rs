@@ -81,9 +81,9 @@ pub(super) async fn create(
 
 /// Replaces the limits of a tier
 ///
-/// The limits apply to the next request of every member. With `If-Match`, the request applies only
-/// to that revision; otherwise the response is 412. A change that blocks or unblocks members also
-/// requires the role for that.
+/// The limits apply to the next request of every member. With `If-Match`, the response is 412
+/// unless the tier has the given revision. A change that blocks or unblocks members also requires
+/// the role for that.
 #[utoipa::path(put, path = "/management/tiers/{TIER}", tag = "tiers", params(PathParam<TierName>, IfMatch),
     request_body = TierUpdate,
     responses((status = OK, body = Tier, headers(("ETag" = String))), ChangeErrorResponses))]
@@ -148,8 +148,8 @@ fn membership(member: &TierMember) -> Response {
 
 /// Puts a consumer or an API key into a tier
 ///
-/// With `If-Match`, the request applies only to that revision of the membership; otherwise the
-/// response is 412. A change that blocks or unblocks the subject also requires the role for that.
+/// With `If-Match`, the response is 412 unless the membership has the given revision. A change that
+/// blocks or unblocks the subject also requires the role for that.
 #[utoipa::path(put, path = "/management/subjects/{REALM}/{SUBJECT_ID}/tier", tag = "tiers",
     params(SubjectParams, IfMatch), request_body = MembershipInput,
     responses((status = OK, body = Membership, headers(("ETag" = String))), ChangeErrorResponses))]

@@ -62,7 +62,7 @@ impl Database {
         &self.lookup_limiter
     }
 
-    /// Returns the URL of the PostgreSQL server that announces changes, if this is such a database.
+    /// Returns the URL of the database if it is on PostgreSQL, whose server announces changes.
     pub(crate) fn postgres_url(&self) -> Option<&str> {
         self.is_postgres.then_some(&*self.url)
     }
