@@ -26,11 +26,11 @@ const HEIGHT: f64 = 1_000.0;
 pub(super) struct TimeAxis {
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// The time from which there are numbers.
+    /// The time from which numbers exist, in or before the chart.
     pub(super) begun: Timestamp,
 }
 
-/// A number from one time to another, or `None` if there is none.
+/// A number that applies from `start` to `end`; `None` if it is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) start: Timestamp,
@@ -99,7 +99,7 @@ impl Curve {
     }
 }
 
-/// Returns the smallest of 1, 2, 5, 10, 20, … and their fractions that is not less than `value`.
+/// Returns the smallest number that is at least `value` and is 1, 2 or 5 times a power of ten.
 pub(super) fn round_up(value: f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return 1.0;
@@ -150,7 +150,7 @@ pub(super) fn chart(
     }
 }
 
-/// Renders a curve without labels. Its height means `scale`.
+/// Renders a curve without labels. `scale` is the value at the upper edge.
 pub(super) fn spark(axis: TimeAxis, curve: &Curve, scale: f64) -> Markup {
     html! {
         svg.spark width="100%" height="24" aria-hidden="true" focusable="false" {

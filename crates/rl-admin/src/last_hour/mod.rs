@@ -47,7 +47,7 @@ impl LastHour {
         last_hour
     }
 
-    /// Returns the last hour until now.
+    /// Updates the samples, and returns those of the last hour.
     pub(crate) fn report(&self) -> HourReport {
         self.read(Ring::report)
     }
@@ -64,7 +64,7 @@ impl LastHour {
     }
 }
 
-/// Takes samples until the last owner drops the ring.
+/// Takes samples until the last owner has dropped `last_hour`.
 async fn take_samples(last_hour: Weak<LastHour>) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -97,7 +97,7 @@ mod tests {
             clock.advance(INTERVAL);
             timeout(INTERVAL, pending::<()>()).await.unwrap_err();
         }
-        // The times of the samples show that no sample was taken by the report itself.
+        // If only the report took samples, there would be a single one, with all six requests.
         let samples = last_hour.report().samples;
         let allowed: Vec<_> = samples.iter().map(|sample| sample.allowed).collect();
         assert_eq!(allowed, [1, 2, 3]);

@@ -13,7 +13,8 @@ pub(crate) struct HourReport {
     /// The time an hour ago.
     pub(crate) start: Timestamp,
     pub(crate) now: Timestamp,
-    /// The time from which samples exist: the start of the process, if that is within the hour.
+    /// The time from which samples exist: the start of the process, even if that is more than an
+    /// hour ago.
     pub(crate) begun: Timestamp,
     /// The counts now.
     pub(crate) stats: LimiterStats,
@@ -39,12 +40,12 @@ impl HourReport {
         self.begun > self.start
     }
 
-    /// Returns the sum of a number over the hour.
+    /// Returns the sum of `number` over all samples.
     pub(crate) fn sum(&self, number: impl Fn(&Sample) -> u64) -> u64 {
         self.samples.iter().map(number).sum()
     }
 
-    /// Returns a quantile of the times of the hour in seconds.
+    /// Returns a quantile of the timed decisions or calls in the hour, in seconds.
     pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         quantile(&self.bounds, &self.times(), q)
     }
@@ -76,7 +77,8 @@ impl HourReport {
         denials
     }
 
-    /// Adds the samples up by spans of this length, which end at whole multiples of it.
+    /// Groups the samples by spans of this length, which end at multiples of it. Returns the start
+    /// and the samples of each span.
     pub(crate) fn by_span(&self, micros: u64) -> Vec<(Timestamp, Vec<&Sample>)> {
         let mut spans = BTreeMap::<u64, Vec<&Sample>>::new();
         for sample in &self.samples {

@@ -18,12 +18,12 @@ const SHORTEST: u64 = 9_000_000;
 #[derive(Debug)]
 pub(crate) struct Ring {
     samples: VecDeque<Sample>,
-    /// The sample from the last one until now, which is not stored yet.
+    /// The sample that begins at the end of the last stored one, and is still growing.
     current: Sample,
     paths: LimitPaths,
     /// The time from which samples exist.
     begun: Timestamp,
-    /// The counts at the end of the last sample.
+    /// The counts at the end of the last stored sample.
     last: (Timestamp, LimiterStats),
     now: (Timestamp, LimiterStats),
     top: TopHistory,
@@ -67,7 +67,7 @@ impl Ring {
         self.now = (now, stats);
     }
 
-    /// Returns the last hour until the last update.
+    /// Returns the samples of the hour before the last update.
     pub(crate) fn report(&self) -> HourReport {
         let (now, stats) = (self.now.0, self.now.1.clone());
         let current = Some(&self.current).filter(|current| current.start < current.end);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use rl_core::stats::{Histogram, LimiterStats, OTHER_NAME, StoreStats};
 use rl_core::time::Timestamp;
 
-/// The number of limits whose denials a sample holds by name. It adds up those of all others.
+/// The number of limits whose denials a sample contains by name. The denials of all other limits
+/// are added up.
 const NAMED: usize = 31;
 
 /// The differences of the counts between two times.
@@ -44,7 +45,8 @@ pub(crate) struct LimitDenials {
     pub(crate) shadow_over: u64,
 }
 
-/// Returns the time of store calls, or for a store in memory the time of decisions.
+/// Returns the histogram of the times of store calls. For a store in memory, returns that of
+/// decisions.
 pub(crate) const fn times(stats: &LimiterStats) -> &Histogram {
     match stats.store {
         StoreStats::Memory(_) => &stats.decision_seconds,
@@ -69,7 +71,8 @@ impl LimitPaths {
 }
 
 impl Sample {
-    /// Creates the sample from `start` to `end`, whose counts are `before` and `after`.
+    /// Creates the sample from `start`, with the counts `before`, to `end`, with the counts
+    /// `after`.
     pub(crate) fn between(
         (start, before): (Timestamp, &LimiterStats),
         (end, after): (Timestamp, &LimiterStats),

@@ -77,12 +77,12 @@ impl TopHistory {
         Self(VecDeque::from([TopCounts::new(now, stats)]))
     }
 
-    /// Stores the list of this minute, and drops those that are not needed for the last hour.
+    /// Stores the list of this minute, and drops the lists that the last hour does not need.
     pub(super) fn update(&mut self, now: Timestamp, stats: &LimiterStats) {
         if self.0.back().is_none_or(|last| now.micros_since(last.at) >= STEP) {
             self.0.push_back(TopCounts::new(now, stats));
         }
-        // The first list remains while it is the last one that is at least an hour old.
+        // Of the lists that are at least an hour old, the newest one is kept.
         while self.0.get(1).is_some_and(|second| now.micros_since(second.at) >= HOUR) {
             self.0.pop_front();
         }
@@ -90,8 +90,8 @@ impl TopHistory {
 
     /// Returns the top subjects, with their counts of the last hour.
     ///
-    /// For a subject that the list of an hour ago lacks, all that is certain about its count belongs
-    /// to the last hour, although a part may be older.
+    /// If the list of an hour ago does not contain a subject, its count less the `error` is
+    /// returned as that of the last hour, although a part of it may be older.
     pub(super) fn entries(
         &self,
         ranking: Ranking,
