@@ -91,7 +91,8 @@ async fn a_closed_store_decides_without_leases() {
     store.close().await.unwrap();
 }
 
-/// Requests still arrive while the store is being closed. None of them may leave units behind.
+/// Requests still arrive while the store is being closed. None of them may leave leased units that
+/// are not returned.
 #[tokio::test]
 async fn a_store_that_is_closed_under_load_holds_nothing() {
     let (server, clock) = (RedisServer::start(), clock());

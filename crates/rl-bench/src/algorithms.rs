@@ -65,7 +65,7 @@ pub(crate) fn with_max(limit: &str, max: u64) -> String {
     format!("{max}{rest}")
 }
 
-/// The rows with which the others are compared: rows of one limit with `ONE_WINDOW`, rows of
+/// The rows with which the other rows are compared: rows of one limit with `ONE_WINDOW`, rows of
 /// several limits with `SIX_WINDOWS`.
 pub(crate) const ONE_WINDOW: &str = "fixed window";
 pub(crate) const SIX_WINDOWS: &str = "six fixed windows";

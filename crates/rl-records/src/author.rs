@@ -42,8 +42,8 @@ impl<'a> Author<'a> {
     /// Sets whether the author may make a change that blocks. Defaults to `true`.
     ///
     /// A change blocks if there is a time at which a consumer or an application is blocked after
-    /// the change, but was not blocked before the change. Both a block and a limit of 0 count, the
-    /// latter only if no other record has a larger limit.
+    /// the change, but was not blocked before the change. A limit of 0 also blocks, if no other
+    /// record has a larger limit.
     pub const fn may_block(mut self, may: bool) -> Self {
         self.may_block = may;
         self

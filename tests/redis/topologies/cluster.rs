@@ -27,7 +27,7 @@ pub(super) async fn start() -> RedisCluster {
     cluster
 }
 
-/// Creates a store that knows the URL of one server, through which it finds the others.
+/// Creates a store that knows the URL of one server, through which it finds the other servers.
 pub(super) fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
     let builder = RedisStore::cluster(&cluster.urls()[4..5]).user("rl").password("secret");
     // Without a denial cache, every decision needs a server.

@@ -136,7 +136,7 @@ pub(crate) struct Considered {
     to_date: Date,
     #[serde(flatten)]
     limits: Limits,
-    /// Whether the record blocks, whatever the others contain.
+    /// Whether the record blocks the consumer, whatever the other records contain.
     blocks: bool,
 }
 
