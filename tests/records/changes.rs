@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rl_core::observe::{Event, EventKind, Observer};
 use rl_records::{CallLimit, CallPeriod, Record, Records};
 use rl_tests::RedisServer;
 use sqlx::Executor;
@@ -54,6 +56,30 @@ async fn a_change_reaches_other_instances_within_a_second() {
         let longest = follow(&one, &patient(&other).start()).await;
         assert!(longest < Duration::from_secs(1) + SLACK, "{longest:?}");
     }
+}
+
+/// Records the numbers of changes that a source has read.
+#[derive(Debug, Default)]
+struct Changes(Mutex<Vec<Option<usize>>>);
+
+impl Observer for Changes {
+    fn observe(&self, event: &Event<'_>) {
+        if let EventKind::PoliciesChanged { changes, .. } = event.kind {
+            assert_eq!(event.location.store, "records");
+            self.0.lock().unwrap().push(changes);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_observer_gets_the_changes_that_a_source_has_read() {
+    let database = Database::file();
+    let (one, other) = (database.connect().await, database.connect().await);
+    let changes = Arc::new(Changes::default());
+    follow(&one, &patient(&other).observer(changes.clone()).start()).await;
+    let read = std::mem::take(&mut *changes.0.lock().unwrap());
+    let known: usize = read.iter().flatten().sum();
+    assert!((5..=6).contains(&known) && read.len() <= 6, "six changes were made: {read:?}");
 }
 
 #[tokio::test]

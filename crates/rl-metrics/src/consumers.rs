@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rl_core::observe::Observer;
-use rl_core::{Decision, Subject};
+use rl_core::Subject;
+use rl_core::observe::{DecisionEvent, Observer};
 
 use crate::catalogue::CONSUMER_DECISIONS;
 use crate::sample::Sample;
@@ -77,9 +77,9 @@ impl ConsumerCounts {
 }
 
 impl Observer for ConsumerCounts {
-    fn decided(&self, subject: &Subject, decision: &Decision) {
-        let counts = self.listed.get(subject).unwrap_or(&self.others);
-        let count = if decision.is_allowed() { &counts.allowed } else { &counts.denied };
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        let counts = self.listed.get(event.subject).unwrap_or(&self.others);
+        let count = if event.decision.is_allowed() { &counts.allowed } else { &counts.denied };
         count.fetch_add(1, Ordering::Relaxed);
     }
 }

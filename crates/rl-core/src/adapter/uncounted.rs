@@ -20,7 +20,7 @@ impl HttpLimiter {
     #[cold]
     pub(super) fn reject_missing_key(&self, request: &dyn RequestInfo) -> Admission {
         if !self.settings.has_logged_missing_key.swap(true, Ordering::Relaxed) {
-            observe::missing_key();
+            observe::missing_key(self.settings.limiter.namespace().as_str());
         }
         self.settings.limiter.count_uncounted(UncountedKind::MissingKey);
         self.reject(DenialReason::MissingKey, request)
@@ -30,7 +30,7 @@ impl HttpLimiter {
     #[cold]
     pub(super) fn reject_ambiguous_key(&self, request: &dyn RequestInfo) -> Admission {
         if !self.settings.has_logged_ambiguous_key.swap(true, Ordering::Relaxed) {
-            observe::ambiguous_key();
+            observe::ambiguous_key(self.settings.limiter.namespace().as_str());
         }
         self.settings.limiter.count_uncounted(UncountedKind::AmbiguousKey);
         self.reject(DenialReason::AmbiguousKey, request)

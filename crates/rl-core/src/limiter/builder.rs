@@ -152,7 +152,8 @@ impl RateLimiterBuilder {
     ///
     /// Decisions have [`Origin::Shadow`](crate::Origin::Shadow). The limits that would have denied
     /// the request are in [`Decision::over_in_shadow`](crate::Decision::over_in_shadow), in the
-    /// header `x-rate-limit-warning`, in [`Observer::would_deny`] and in one log line for each
+    /// header `x-rate-limit-warning`, in
+    /// [`EventKind::WouldDeny`](crate::observe::EventKind::WouldDeny) and in one log line for each
     /// window. A single limit is put in shadow by [`Limit::shadow`].
     pub fn shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;
@@ -278,8 +279,12 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets the observer of decisions and failures. Defaults to none; log lines are written in any
-    /// case.
+    /// Sets the observer of decisions and [events](crate::observe::EventKind). Defaults to none; log
+    /// lines are written in any case.
+    ///
+    /// An observer of decisions takes some hundred nanoseconds for each decision in memory, because the
+    /// limiter then decides step by step. One that
+    /// [observes only other events](Observer::observes_decisions) takes none.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self
@@ -348,18 +353,20 @@ impl RateLimiterBuilder {
         };
         let in_flight = InFlight::new(max_in_flight, deadline);
         let (breaker, wait_queues) = (Arc::default(), Arc::new(WaitQueues::new(&namespace)));
-        let has_fast_path = enabled && !is_shadow && observer.is_none() && reservation.is_none();
-        let (limiter, label) = (namespace.as_str(), store.label());
-        let events = Arc::new(Events::new(observer, failure_policy, &in_flight, limiter, label));
-        let settlements = Settlements::new(&breaker, &events, &wait_queues);
+        let observes_decisions = observer.as_ref().is_some_and(|one| one.observes_decisions());
+        let has_fast_path = enabled && !is_shadow && !observes_decisions && reservation.is_none();
         let tally = Tally::new(&namespace, policies.of_all().cloned());
+        let stores = Stores { primary: store, fallback, namespace, deadline, reservation };
+        let events = Arc::new(Events::new(observer, failure_policy, &in_flight, &stores));
+        events.observe_readings(rules.as_deref());
+        let settlements = Settlements::new(&breaker, &events, &wait_queues);
         let pipeline = Pipeline {
             enabled,
             has_fast_path,
             policies,
             rules,
             tally,
-            stores: Stores { primary: store, fallback, namespace, deadline, reservation },
+            stores,
             clock,
             policy_when_overloaded,
             breaker,

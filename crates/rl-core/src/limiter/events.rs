@@ -1,16 +1,25 @@
-//! Reports decisions and failures to the observer and to the log. The log gets one line when a
-//! condition begins, and one when it ends.
+//! Reports decisions and failures to the observer and to the log. Both get one report when a
+//! condition begins, and one when it ends. The observer also gets each decision and each failure.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+use super::circuit_breaker::CircuitBreaker;
+use super::counters::Counters;
 use super::damaged_subjects::{DamageReport, DamagedSubjects, LONG_RECOVERY_PERIOD};
+use super::decision_events::{DecisionEvents, EventNames};
 use super::failure_policy::{FailurePolicy, OnFailure};
 use super::in_flight::InFlight;
 use super::shadow::ShadowLog;
+use super::stores::Stores;
 use crate::decision::Decision;
 use crate::model::{FailureKind, StoreError, Subject};
-use crate::observe::{self, EventLocation, Observer, Transition};
+use crate::observe::{
+    self, DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, Transition,
+};
+use crate::rules::ActiveRules;
 use crate::store::Part;
 
 /// A condition is considered over when it has not occurred for this time. A condition that comes
@@ -20,16 +29,17 @@ const RECOVERY_PERIOD: Duration = Duration::from_secs(1);
 /// Reports the events of a limiter to its observer and the log.
 pub(super) struct Events {
     observer: Option<Arc<dyn Observer>>,
+    /// The decisions for the observer, if there is one.
+    of_decisions: Option<DecisionEvents>,
     failure_policy: FailurePolicy,
     in_flight: Arc<InFlight>,
-    /// The namespace of the limiter.
-    limiter: String,
-    /// The kind of store and its server.
-    store: String,
+    names: EventNames,
     shadow_log: ShadowLog,
     /// The outage of the store. It begins and ends with the circuit breaker, and counts the
     /// requests that stayed undecided.
     outage: Transition,
+    /// The condition that the circuit breaker is open.
+    open_breaker: Transition,
     overload: Transition,
     /// The condition that the store does not support the policies of some requests.
     unsupported: Transition,
@@ -45,22 +55,23 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Creates the events of a limiter of this namespace, on this store.
+    /// Creates the events of a limiter on these stores.
     pub(super) fn new(
         observer: Option<Arc<dyn Observer>>,
         failure_policy: FailurePolicy,
         in_flight: &Arc<InFlight>,
-        limiter: &str,
-        store: &str,
+        stores: &Stores,
     ) -> Self {
+        let of_observer = |observer| DecisionEvents::new(observer, RECOVERY_PERIOD);
         Self {
+            of_decisions: observer.as_ref().map(of_observer),
             observer,
             failure_policy,
             in_flight: Arc::clone(in_flight),
-            limiter: limiter.to_owned(),
-            store: store.to_owned(),
+            names: EventNames::new(stores),
             shadow_log: ShadowLog::default(),
             outage: Transition::new(Duration::ZERO),
+            open_breaker: Transition::new(Duration::ZERO),
             overload: Transition::new(RECOVERY_PERIOD),
             unsupported: Transition::new(LONG_RECOVERY_PERIOD),
             fallback_outage: Transition::new(RECOVERY_PERIOD),
@@ -73,11 +84,34 @@ impl Events {
     }
 
     fn place(&self) -> EventLocation<'_> {
-        EventLocation { limiter: &self.limiter, store: &self.store }
+        self.names.on_store()
     }
 
-    fn observer(&self) -> &dyn Observer {
-        self.observer.as_deref().unwrap_or(&())
+    fn fallback(&self) -> EventLocation<'_> {
+        self.names.on_fallback()
+    }
+
+    /// Reports an event of the limiter to the observer.
+    pub(super) fn emit(&self, kind: EventKind<'_>) {
+        self.emit_at(self.place(), kind);
+    }
+
+    /// Reports the readings of a rule file to the observer, as long as the limiter lives.
+    pub(super) fn observe_readings(self: &Arc<Self>, rules: Option<&ActiveRules>) {
+        if let Some(rules) = rules.filter(|_| self.observer.is_some()) {
+            let events = Arc::downgrade(self);
+            rules.on_reading(move |reading| {
+                if let Some(events) = events.upgrade() {
+                    events.emit(reading);
+                }
+            });
+        }
+    }
+
+    fn emit_at(&self, location: EventLocation<'_>, kind: EventKind<'_>) {
+        if let Some(observer) = &self.observer {
+            observer.observe(&Event::new(location, kind));
+        }
     }
 
     /// Returns what happens to undecided requests, as a text for the log.
@@ -85,42 +119,80 @@ impl Events {
         self.failure_policy.action(failure).consequence()
     }
 
-    /// Reports a decision, and the limits in shadow that would have denied the request.
-    /// `subject_of` returns the subject of the part at a position.
+    /// Returns what happens to undecided requests, as a word.
+    fn on_failure(&self, failure: FailureKind) -> &'static str {
+        self.failure_policy.action(failure).as_str()
+    }
+
+    /// Reports a decision, the limits in shadow that would have denied the request, and the limits
+    /// that it nearly used up. `counters_of` returns the counters of the part at a position. The
+    /// request has waited since `begun`.
     pub(super) fn decided<'a>(
         &self,
-        subject_of: impl Fn(usize) -> &'a Subject,
+        counters_of: impl Fn(usize) -> Counters<'a>,
         decision: &Decision,
+        begun: Option<Instant>,
     ) {
         // The subject and the limits are those of the same part.
-        let (subject, reported) = (subject_of(decision.reported_part()), decision.reported());
-        observe::decided(subject, &reported);
+        let (counters, reported) = (counters_of(decision.reported_part()), decision.reported());
+        let store = self.names.of_origin(decision.origin());
+        let location = store.with_rule(self.names.rule(counters.namespace));
+        let duration = begun.map(|begun| begun.elapsed());
+        let event =
+            DecisionEvent::new(location, counters.subject, &reported).with_duration(duration);
+        observe::decided(&event);
         if decision.has_shadow() {
             for (index, part) in decision.parts().enumerate() {
-                let subject = subject_of(index);
+                let Counters { subject, namespace } = counters_of(index);
+                let location = store.with_rule(self.names.rule(namespace));
                 for limit in part.over_in_shadow() {
                     let is_first = self.shadow_log.should_log(&limit, decision.at());
-                    observe::would_deny(subject, &limit, is_first);
-                    self.observer().would_deny(subject, &limit);
+                    observe::would_deny(location, subject, &limit, is_first);
+                    self.emit_at(location, EventKind::WouldDeny { subject, limit, is_first });
                 }
             }
         }
-        if let Some(observer) = &self.observer {
-            observer.decided(subject, &reported);
+        if let Some(of_decisions) = &self.of_decisions {
+            of_decisions.decided(&self.names, &counters_of, decision, &event);
+        }
+    }
+
+    /// Reports that the circuit breaker has opened, or that it is no longer open.
+    fn breaker_changed(&self, breaker: &CircuitBreaker, failure: FailureKind) {
+        if !breaker.is_closed() {
+            if self.open_breaker.occurred() {
+                self.emit(EventKind::BreakerOpened { failure });
+            }
+        } else if self.open_breaker.is_on() {
+            let lasted = self.open_breaker.held_for();
+            if self.open_breaker.end().is_some() {
+                self.emit(EventKind::BreakerClosed { lasted });
+            }
         }
     }
 
     /// Reports that the store has decided a request of these parts. Also reports the end of the
     /// conditions that the decision proves to be over.
-    pub(super) fn store_decided(&self, parts: &[Part<'_>], ends_outage: bool) {
+    pub(super) fn store_decided(
+        &self,
+        parts: &[Part<'_>],
+        breaker: &CircuitBreaker,
+        ends_outage: bool,
+    ) {
         if ends_outage {
-            let held_for = self.outage.held_for();
+            let lasted = self.outage.held_for();
             let undecided = self.outage.end().map_or(0, |ended| ended.count);
-            observe::store_recovered(self.place(), held_for, undecided);
-            self.observer().store_recovered();
+            observe::store_recovered(self.place(), lasted, undecided);
+            self.emit(EventKind::StoreRecovered { lasted, undecided });
+            self.breaker_changed(breaker, FailureKind::Unavailable);
+        }
+        if let Some(of_decisions) = &self.of_decisions {
+            of_decisions.failure_policy_ended(&self.names);
         }
         if let Some(ended) = self.overload.ended() {
             observe::overload_ended(self.place(), ended);
+            let Ended { lasted, count: refused } = ended;
+            self.emit(EventKind::StoreOverloadEnded { lasted, refused });
         }
         if let Some(ended) = self.unsupported.ended() {
             observe::unsupported_ended(self.place(), ended);
@@ -135,8 +207,16 @@ impl Events {
         }
     }
 
-    /// Reports that the store could not decide a request of `subject`.
-    pub(super) fn store_failed(&self, subject: &Subject, error: &StoreError, begins_outage: bool) {
+    /// Reports that the store could not decide a request of `subject`, which has waited since
+    /// `begun`.
+    pub(super) fn store_failed(
+        &self,
+        subject: &Subject,
+        error: &StoreError,
+        (breaker, begins_outage): (&CircuitBreaker, bool),
+        begun: Option<Instant>,
+    ) {
+        self.observe_store_failure(error, begun);
         match error.kind() {
             FailureKind::Overloaded => self.store_overloaded(),
             FailureKind::Corrupt => self.stored_value_damaged(subject, error),
@@ -148,10 +228,12 @@ impl Events {
             kind if begins_outage => {
                 self.outage.occurred();
                 observe::store_failed(self.place(), error, self.consequence(kind));
+                let on_failure = self.on_failure(kind);
+                self.emit(EventKind::StoreFailing { error, on_failure });
             }
             _ => self.outage.count_if_on(),
         }
-        self.observe_store_failure(error);
+        self.breaker_changed(breaker, error.kind());
     }
 
     fn stored_value_damaged(&self, subject: &Subject, error: &StoreError) {
@@ -172,9 +254,10 @@ impl Events {
         }
     }
 
-    /// Reports a failure of the store to the observer only, without a log line.
-    pub(super) fn observe_store_failure(&self, error: &StoreError) {
-        self.observer().store_failed(error);
+    /// Reports a failed call to the store to the observer only, without a log line.
+    pub(super) fn observe_store_failure(&self, error: &StoreError, begun: Option<Instant>) {
+        let duration = begun.map(|begun| begun.elapsed());
+        self.emit(EventKind::StoreCallFailed { error, duration });
     }
 
     /// Counts a request that was not sent to the store because the circuit breaker is open.
@@ -188,39 +271,50 @@ impl Events {
             let (waiting, bound) = (self.in_flight.waiting(), self.in_flight.bound());
             let consequence = self.consequence(FailureKind::Overloaded);
             observe::overloaded(self.place(), waiting, bound, consequence);
+            let on_failure = self.on_failure(FailureKind::Overloaded);
+            self.emit(EventKind::StoreOverloaded { in_flight: waiting, bound, on_failure });
         }
     }
 
     /// Reports that a lease under a concurrency limit has ended while its request is in flight.
-    pub(super) fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
+    pub(super) fn lease_lapsed(&self, counters: Counters<'_>, is_retaken: bool) {
+        let Counters { subject, namespace } = counters;
+        let location = self.place().with_rule(self.names.rule(namespace));
         if self.lapses.occurred() {
-            observe::lease_lapsed(self.place(), subject.redacted(), is_retaken);
+            observe::lease_lapsed(location, subject.redacted(), is_retaken);
         }
-        self.observer().lease_lapsed(subject, is_retaken);
+        self.emit_at(location, EventKind::LeaseLapsed { subject, is_retaken });
     }
 
     /// Reports the result of the fallback: a decision, or the error.
-    pub(super) fn fallback_concluded(&self, error: Option<&StoreError>) {
+    pub(super) fn fallback_concluded(&self, error: Option<&StoreError>, begun: Option<Instant>) {
         if let Some(error) = error {
-            self.fallback_failed(error);
+            self.fallback_failed(error, begun);
         } else if let Some(ended) = self.fallback_outage.ended() {
-            observe::fallback_recovered(self.place(), ended);
+            observe::fallback_recovered(self.fallback(), ended);
+            let Ended { lasted, count: undecided } = ended;
+            self.emit_at(self.fallback(), EventKind::FallbackRecovered { lasted, undecided });
         }
     }
 
-    /// Reports that the fallback could not decide.
-    pub(super) fn fallback_failed(&self, error: &StoreError) {
+    /// Reports that the fallback could not decide a request, which has waited since `begun`.
+    pub(super) fn fallback_failed(&self, error: &StoreError, begun: Option<Instant>) {
+        let (location, action) = (self.fallback(), self.failure_policy.on_fallback_failure);
+        let duration = begun.map(|begun| begun.elapsed());
+        self.emit_at(location, EventKind::StoreCallFailed { error, duration });
         if self.fallback_outage.occurred() {
-            let consequence = self.failure_policy.on_fallback_failure.consequence();
-            observe::fallback_failed(self.place(), error, consequence);
+            observe::fallback_failed(location, error, action.consequence());
+            let on_failure = action.as_str();
+            self.emit_at(location, EventKind::FallbackFailing { error, on_failure });
         }
-        self.observe_store_failure(error);
     }
 
     /// Reports that the source has found the policy of `subject`, after the request had to wait.
     pub(super) fn source_answered(&self, subject: &Subject) {
         if let Some(ended) = self.source_outage.ended() {
             observe::source_recovered(self.place(), ended);
+            let Ended { lasted, count: undecided } = ended;
+            self.emit(EventKind::LookupsRecovered { lasted, undecided });
         }
         for (subject, ended) in self.unreadable.recover(subject) {
             observe::unknown_policy_ended(self.place(), subject, ended);
@@ -235,10 +329,17 @@ impl Events {
         }
     }
 
-    /// Reports that the source could not find the policy of `subject`. This is not a failure of the
-    /// store.
-    pub(super) fn source_failed(&self, subject: &Subject, error: &StoreError) {
-        let consequence = self.failure_policy.action_without_policy(error.kind()).consequence();
+    /// Reports that the source could not find the policy of `subject`, whose request has waited since
+    /// `begun`. This is not a failure of the store.
+    pub(super) fn source_failed(
+        &self,
+        subject: &Subject,
+        error: &StoreError,
+        begun: Option<Instant>,
+    ) {
+        self.lookup_failed(error, begun);
+        let action = self.failure_policy.action_without_policy(error.kind());
+        let consequence = action.consequence();
         match error.kind() {
             FailureKind::Overloaded => self.source_overloaded(consequence),
             FailureKind::Corrupt | FailureKind::Unsupported => {
@@ -250,16 +351,26 @@ impl Events {
             _ => {
                 if self.source_outage.occurred() {
                     observe::source_failed(self.place(), error, consequence);
+                    let on_failure = action.as_str();
+                    self.emit(EventKind::LookupsFailing { error, on_failure });
                 }
             }
         }
-        self.observer().source_failed(error);
+    }
+
+    fn lookup_failed(&self, error: &StoreError, begun: Option<Instant>) {
+        let duration = begun.map(|begun| begun.elapsed());
+        self.emit(EventKind::LookupFailed { error, duration });
     }
 
     /// Reports that the policy for overload applies, because the source refused a look-up.
-    pub(super) fn policy_when_overloaded_applies(&self, error: &StoreError) {
+    pub(super) fn policy_when_overloaded_applies(
+        &self,
+        error: &StoreError,
+        begun: Option<Instant>,
+    ) {
+        self.lookup_failed(error, begun);
         self.source_overloaded("the policy for overload applies");
-        self.observer().source_failed(error);
     }
 
     fn source_overloaded(&self, consequence: &str) {

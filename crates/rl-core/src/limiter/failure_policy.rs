@@ -35,6 +35,15 @@ impl OnFailure {
         }
     }
 
+    /// Returns a short fixed word for the action.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Reject => "reject",
+            Self::Fallback => "fallback",
+        }
+    }
+
     /// Returns the origin of a decision that no store made. If a fallback is set, it could not
     /// decide either, so the request is rejected.
     pub(super) const fn origin(self, failure: FailureKind) -> Origin {

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::model::{Cost, Mode};
 
 /// An operation on the limits of a request, and its settings.
@@ -15,6 +17,9 @@ pub(super) struct Operation {
     pub(super) is_counted: bool,
     /// Whether the charge is a reservation, provided that the limiter makes reservations.
     pub(super) reserves: bool,
+    /// The time since which the request waits for its policy or for the store; `None` if both were
+    /// ready at once.
+    pub(super) begun: Option<Instant>,
 }
 
 impl Operation {

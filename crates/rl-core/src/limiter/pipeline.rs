@@ -42,7 +42,7 @@ use crate::time::Clock;
 pub(super) struct Pipeline {
     pub(super) enabled: bool,
     /// Whether decisions of the store are returned unchanged and are not reported. This requires
-    /// that there is no observer and that the limiter is not in shadow.
+    /// that no observer receives decisions and that the limiter is not in shadow.
     pub(super) has_fast_path: bool,
     pub(super) policies: Policies,
     pub(super) rules: Option<Box<crate::rules::ActiveRules>>,
@@ -69,7 +69,14 @@ impl Pipeline {
     #[inline]
     pub(super) fn operation(&self, mode: Mode) -> Operation {
         let deadline = self.stores.deadline;
-        Operation { mode, deadline, reports_denial: true, is_counted: true, reserves: false }
+        Operation {
+            mode,
+            deadline,
+            reports_denial: true,
+            is_counted: true,
+            reserves: false,
+            begun: None,
+        }
     }
 
     /// Decides a request, by the fast path if it applies.
@@ -159,7 +166,7 @@ impl Pipeline {
                     }
                     // The look-up counts towards the deadline of the decision.
                     let deadline = operation.deadline.saturating_sub(sent.elapsed());
-                    let operation = Operation { deadline, ..operation };
+                    let operation = Operation { deadline, begun: Some(sent), ..operation };
                     this.decide_with_lookup(found, &subject, cost, operation).await
                 })
             }
@@ -174,7 +181,7 @@ impl Pipeline {
         cost: Cost,
         operation: Operation,
     ) -> MaybeReady<Decision> {
-        let policy = match self.policy_found(found, subject) {
+        let policy = match self.policy_found(found, subject, operation.begun) {
             Ok(policy) => policy,
             Err(error) => {
                 // Without a policy, a fallback cannot decide.
@@ -277,6 +284,7 @@ impl Pipeline {
             return self.decide_overloaded(parts, operation);
         };
         let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
+        let operation = Operation { begun: operation.begun.or(Some(slot.sent_at())), ..operation };
         MaybeReady::later(async move {
             let result = timeout_at(slot.sent_at() + operation.deadline, pending).await;
             let result = result.unwrap_or_else(|_| Err(timed_out()));
@@ -321,17 +329,19 @@ impl Pipeline {
                 // Denials from the cache and grants from leased units say nothing about the health
                 // of the store.
                 if !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased) {
-                    self.events.store_decided(parts, self.breaker.succeeded(call));
+                    let ends_outage = self.breaker.succeeded(call);
+                    self.events.store_decided(parts, &self.breaker, ends_outage);
                 }
                 MaybeReady::ready(self.finish(parts, operation, decision))
             }
             Err(error) if error.kind() == FailureKind::Overloaded => {
-                self.events.observe_store_failure(&error);
+                self.events.observe_store_failure(&error, operation.begun);
                 self.decide_overloaded(parts, operation)
             }
             Err(error) => {
                 let begins_outage = self.breaker.failed(call, error.kind());
-                self.events.store_failed(parts[0].subject, &error, begins_outage);
+                let breaker = (&*self.breaker, begins_outage);
+                self.events.store_failed(parts[0].subject, &error, breaker, operation.begun);
                 self.apply_failure_policy(parts, operation, error.kind())
             }
         }
@@ -364,7 +374,7 @@ impl Pipeline {
             self.tally.count(operation.mode, &decision, &counters_of);
         }
         if operation.reports_denial || decision.is_allowed() {
-            self.events.decided(|index| counters_of(index).subject, &decision);
+            self.events.decided(&counters_of, &decision, operation.begun);
         }
         decision
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::observe;
+use crate::observe::{self, EventLocation};
 use crate::policy::Policy;
 use crate::rules::ActiveRules;
 use crate::store::{Namespace, Store};
@@ -21,7 +21,7 @@ pub(super) fn register(
     let may_change = rules.is_some_and(ActiveRules::may_change);
     let (token, conflict) = registry.register(own.into_iter().chain(of_rules), may_change);
     if let Some(namespace) = conflict {
-        observe::shared_counters(namespace.as_str());
+        observe::shared_counters(EventLocation::new(namespace.as_str(), store.label()));
     }
     if let Some(rules) = rules {
         let (store, limiter) = (Arc::downgrade(store), Arc::downgrade(&token));
@@ -30,7 +30,8 @@ pub(super) fn register(
             let registry = store.registry();
             let conflict = registry.and_then(|all| all.replace(&limiter, rules.policies()));
             if let Some(namespace) = conflict {
-                observe::shared_counters(namespace.as_str());
+                let location = EventLocation::new(namespace.as_str(), store.label());
+                observe::shared_counters(location);
             }
         });
     }

@@ -41,7 +41,7 @@ impl Pipeline {
                 continue;
             }
             match source.policy(subject) {
-                MaybeReady::Ready(Some(found)) => match self.policy_found(found, subject) {
+                MaybeReady::Ready(Some(found)) => match self.policy_found(found, subject, None) {
                     Ok(policy) => {
                         self.events.source_answered_at_once();
                         parts.set_policy(index, policy);
@@ -63,14 +63,14 @@ impl Pipeline {
                 if found.is_ok() {
                     this.events.source_answered(subject);
                 }
-                parts.set_policy(index, this.policy_found(found, subject)?);
+                parts.set_policy(index, this.policy_found(found, subject, Some(begin))?);
             }
             Ok(left())
         })
     }
 
     /// Returns the policy that a look-up has found, or the one for overloaded sources. Reports a
-    /// failure.
+    /// failure of a request that has waited since `begun`.
     ///
     /// # Errors
     ///
@@ -79,16 +79,17 @@ impl Pipeline {
         &self,
         found: Result<Option<Policy>, StoreError>,
         subject: &Subject,
+        begun: Option<Instant>,
     ) -> Result<Option<Policy>, StoreError> {
         match (found, &self.policy_when_overloaded) {
             (Err(error), Some(policy)) if error.kind() == FailureKind::Overloaded => {
                 self.tally.source_failed(error.kind());
-                self.events.policy_when_overloaded_applies(&error);
+                self.events.policy_when_overloaded_applies(&error, begun);
                 Ok(Some(policy.clone()))
             }
             (Err(error), _) => {
                 self.tally.source_failed(error.kind());
-                self.events.source_failed(subject, &error);
+                self.events.source_failed(subject, &error, begun);
                 Err(error)
             }
             (found, _) => found,

@@ -146,10 +146,10 @@ impl Settlements {
         error: &StoreError,
     ) {
         match origin {
-            Origin::Fallback(_) => self.events.fallback_failed(error),
+            Origin::Fallback(_) => self.events.fallback_failed(error, None),
             _ => {
                 let begins_outage = self.breaker.failed(call, error.kind());
-                self.events.store_failed(subject, error, begins_outage);
+                self.events.store_failed(subject, error, (&self.breaker, begins_outage), None);
             }
         }
     }

@@ -1,4 +1,5 @@
 mod close;
+mod events;
 mod failure_policy;
 mod parts;
 mod policy_denial;
@@ -17,7 +18,7 @@ use crate::limiter::{RateLimiter, RateLimiterBuilder};
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
-use crate::observe::Observer;
+use crate::observe::{DecisionEvent, Event, EventKind, Observer};
 use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
 use crate::store::memory::MemoryStore;
@@ -409,25 +410,26 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn decided(&self, subject: &Subject, decision: &Decision) {
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        let DecisionEvent { subject, decision, .. } = *event;
         let verdict = if decision.is_allowed() { "allowed" } else { "denied" };
         self.push(format!("{} {verdict} by {}", subject.id(), decision.origin().as_str()));
     }
 
-    fn would_deny(&self, subject: &Subject, limit: &LimitStatus<'_>) {
-        self.push(format!("{} would deny {}", limit.name(), subject.id()));
-    }
-
-    fn store_failed(&self, error: &StoreError) {
-        self.push(format!("failed: {}", error.kind().as_str()));
-    }
-
-    fn store_recovered(&self) {
-        self.push("recovered".to_owned());
-    }
-
-    fn source_failed(&self, error: &StoreError) {
-        self.push(format!("no policy: {}", error.kind().as_str()));
+    fn observe(&self, event: &Event<'_>) {
+        match event.kind {
+            EventKind::WouldDeny { subject, limit, .. } => {
+                self.push(format!("{} would deny {}", limit.name(), subject.id()));
+            }
+            EventKind::StoreCallFailed { error, .. } => {
+                self.push(format!("failed: {}", error.kind().as_str()));
+            }
+            EventKind::StoreRecovered { .. } => self.push("recovered".to_owned()),
+            EventKind::LookupFailed { error, .. } => {
+                self.push(format!("no policy: {}", error.kind().as_str()));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -528,6 +530,7 @@ async fn in_shadow_every_request_is_allowed_and_reported_once_per_window() {
     let lines = capture.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
     assert!(lines[0].starts_with("WARN limit in shadow would deny"), "{lines:#?}");
+    assert!(lines[0].contains("limiter=\"default\"; store=\"memory\""), "{lines:#?}");
 }
 
 /// Without shadow, failing closed would deny the request, and so would a missing key.

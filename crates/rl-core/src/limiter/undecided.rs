@@ -53,7 +53,7 @@ impl Pipeline {
             if let Err(error) = &result {
                 this.tally.store_failed(error.kind());
             }
-            this.events.fallback_concluded(result.as_ref().err());
+            this.events.fallback_concluded(result.as_ref().err(), operation.begun);
             let decision = policy.after_fallback(result, own, &parts, operation, failure);
             this.finish(&parts, operation, decision)
         })

@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use super::{Ended, EventLocation};
-use crate::decision::{Decision, LimitStatus};
-use crate::model::Redacted;
-use crate::model::StoreError;
-use crate::model::Subject;
+use super::{DecisionEvent, Ended, EventLocation};
+use crate::decision::LimitStatus;
+use crate::model::{Redacted, StoreError, Subject};
 
 pub(crate) const fn may_decisions_be_logged() -> bool {
     false
 }
 
-pub(crate) const fn decided(_: &Subject, _: &Decision) {}
+pub(crate) const fn decided(_: &DecisionEvent<'_>) {}
 
-pub(crate) const fn would_deny(_: &Subject, _: &LimitStatus<'_>, _: bool) {}
+pub(crate) const fn would_deny(_: EventLocation<'_>, _: &Subject, _: &LimitStatus<'_>, _: bool) {}
 
 pub(crate) const fn store_failed(_: EventLocation<'_>, _: &StoreError, _: &str) {}
 
@@ -24,7 +22,7 @@ pub(crate) const fn overloaded(_: EventLocation<'_>, _: usize, _: usize, _: &str
 
 pub(crate) const fn overload_ended(_: EventLocation<'_>, _: Ended) {}
 
-pub(crate) const fn shared_counters(_: &str) {}
+pub(crate) const fn shared_counters(_: EventLocation<'_>) {}
 
 pub(crate) const fn too_many_states(_: &str) {}
 
@@ -89,6 +87,6 @@ pub(crate) fn rules_applied(_: &std::path::Path, _: &str) {}
 #[cfg(feature = "rules-file")]
 pub(crate) fn rules_refused(_: &std::path::Path, _: &dyn std::error::Error) {}
 
-pub(crate) const fn missing_key() {}
+pub(crate) const fn missing_key(_: &str) {}
 
-pub(crate) const fn ambiguous_key() {}
+pub(crate) const fn ambiguous_key(_: &str) {}

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
-use super::{Ended, EventLocation};
-use crate::decision::{Decision, GoverningLimit, LimitStatus};
-use crate::model::Redacted;
-use crate::model::StoreError;
-use crate::model::Subject;
+use super::{DecisionEvent, Ended, EventLocation};
+use crate::decision::{GoverningLimit, LimitStatus};
+use crate::model::{Redacted, StoreError, Subject};
 
 /// Returns whether any subscriber may record the events of [`decided`].
 ///
@@ -19,33 +17,45 @@ pub(crate) fn may_decisions_be_logged() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
-pub(crate) fn decided(subject: &Subject, decision: &Decision) {
+pub(crate) fn decided(event: &DecisionEvent<'_>) {
     // The fields are computed only if a subscriber records the event.
     if !tracing::enabled!(target: "rl_core", tracing::Level::DEBUG) {
         return;
     }
+    let DecisionEvent { location, subject, decision, duration } = *event;
+    let EventLocation { limiter, rule, store } = location;
     let governing = decision.governing(GoverningLimit::ShortestActive);
     tracing::debug!(
         target: "rl_core",
+        limiter, rule, store,
         realm = subject.realm().as_str(),
         subject = %subject.redacted(),
         allowed = decision.is_allowed(),
         origin = decision.origin().as_str(),
         limit = governing.map(|limit| limit.name()),
         used = governing.map(|limit| limit.used()),
+        duration_us = duration.map(micros),
         "decided",
     );
 }
 
-pub(crate) fn would_deny(subject: &Subject, limit: &LimitStatus<'_>, is_first: bool) {
+pub(crate) fn would_deny(
+    EventLocation { limiter, rule, store }: EventLocation<'_>,
+    subject: &Subject,
+    limit: &LimitStatus<'_>,
+    is_first: bool,
+) {
     let (subject, name, max, used) = (subject.redacted(), limit.name(), limit.max(), limit.used());
     if is_first {
         tracing::warn!(
-            target: "rl_core", %subject, limit = name, max, used,
+            target: "rl_core", limiter, rule, store, %subject, limit = name, max, used,
             "limit in shadow would deny; others in the same window are logged at level debug",
         );
     } else {
-        tracing::debug!(target: "rl_core", %subject, limit = name, max, used, "limit in shadow would deny");
+        tracing::debug!(
+            target: "rl_core", limiter, rule, store, %subject, limit = name, max, used,
+            "limit in shadow would deny",
+        );
     }
 }
 
@@ -58,12 +68,16 @@ fn cause(error: &StoreError) -> Option<String> {
     }
 }
 
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn store_failed(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     error: &StoreError,
     consequence: &str,
 ) {
@@ -76,7 +90,7 @@ pub(crate) fn store_failed(
 }
 
 pub(crate) fn store_recovered(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     outage: Duration,
     undecided: u64,
 ) {
@@ -85,7 +99,7 @@ pub(crate) fn store_recovered(
 }
 
 pub(crate) fn overloaded(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     in_flight: usize,
     bound: usize,
     consequence: &str,
@@ -97,17 +111,16 @@ pub(crate) fn overloaded(
 }
 
 pub(crate) fn overload_ended(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     Ended { lasted, count }: Ended,
 ) {
     let (lasted_ms, refused) = (millis(lasted), count);
     tracing::info!(target: "rl_core", limiter, store, lasted_ms, refused, "store overload ended");
 }
 
-pub(crate) fn shared_counters(namespace: &str) {
+pub(crate) fn shared_counters(EventLocation { limiter, store, .. }: EventLocation<'_>) {
     tracing::warn!(
-        target: "rl_core",
-        namespace,
+        target: "rl_core", limiter, store,
         "two limiters with different limits share counters: they use one store and one namespace, so \
          each counts the other's requests; give one of them another namespace",
     );
@@ -121,7 +134,7 @@ pub(crate) fn too_many_states(detail: &str) {
 }
 
 pub(crate) fn unsupported(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     error: &StoreError,
     consequence: &str,
 ) {
@@ -133,7 +146,7 @@ pub(crate) fn unsupported(
 }
 
 pub(crate) fn unsupported_ended(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     Ended { lasted, count }: Ended,
 ) {
     let (lasted_ms, requests) = (millis(lasted), count);
@@ -144,18 +157,18 @@ pub(crate) fn unsupported_ended(
 }
 
 pub(crate) fn lease_lapsed(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, rule, store }: EventLocation<'_>,
     subject: Redacted,
     is_retaken: bool,
 ) {
     tracing::warn!(
-        target: "rl_core", limiter, store, %subject, is_retaken,
+        target: "rl_core", limiter, rule, store, %subject, is_retaken,
         "concurrency lease lapsed while its request is in flight",
     );
 }
 
 pub(crate) fn lapses_ended(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     Ended { lasted, count }: Ended,
 ) {
     let (lasted_ms, leases) = (millis(lasted), count);
@@ -166,7 +179,7 @@ pub(crate) fn lapses_ended(
 }
 
 pub(crate) fn damaged(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     realm: &str,
     subject: Redacted,
     error: &StoreError,
@@ -179,7 +192,10 @@ pub(crate) fn damaged(
     );
 }
 
-pub(crate) fn more_damaged(EventLocation { limiter, store }: EventLocation<'_>, consequence: &str) {
+pub(crate) fn more_damaged(
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
+    consequence: &str,
+) {
     tracing::error!(
         target: "rl_core", limiter, store, consequence,
         "many stored values damaged: further subjects are not named",
@@ -187,7 +203,7 @@ pub(crate) fn more_damaged(EventLocation { limiter, store }: EventLocation<'_>, 
 }
 
 pub(crate) fn damage_ended(
-    EventLocation { limiter, store }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     subject: Redacted,
     Ended { lasted, count }: Ended,
 ) {
@@ -257,20 +273,20 @@ pub(crate) fn unknown_policy_ended(
 }
 
 pub(crate) fn fallback_failed(
-    EventLocation { limiter, .. }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     error: &StoreError,
     consequence: &str,
 ) {
     let (kind, cause) = (error.kind().as_str(), cause(error));
-    tracing::warn!(target: "rl_core", limiter, kind, cause, consequence, "fallback failing");
+    tracing::warn!(target: "rl_core", limiter, store, kind, cause, consequence, "fallback failing");
 }
 
 pub(crate) fn fallback_recovered(
-    EventLocation { limiter, .. }: EventLocation<'_>,
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
     Ended { lasted, count }: Ended,
 ) {
     let (lasted_ms, undecided) = (millis(lasted), count);
-    tracing::info!(target: "rl_core", limiter, lasted_ms, undecided, "fallback recovered");
+    tracing::info!(target: "rl_core", limiter, store, lasted_ms, undecided, "fallback recovered");
 }
 
 #[cfg(feature = "redis")]
@@ -335,17 +351,17 @@ pub(crate) fn rules_refused(path: &std::path::Path, error: &dyn std::error::Erro
     );
 }
 
-pub(crate) fn missing_key() {
+pub(crate) fn missing_key(limiter: &str) {
     tracing::warn!(
-        target: "rl_core",
+        target: "rl_core", limiter,
         "request without a key rejected; further ones are not logged. If clients are counted by address, serve with \
          `into_make_service_with_connect_info::<SocketAddr>()` in axum",
     );
 }
 
-pub(crate) fn ambiguous_key() {
+pub(crate) fn ambiguous_key(limiter: &str) {
     tracing::warn!(
-        target: "rl_core",
+        target: "rl_core", limiter,
         "request with an ambiguous key rejected with 400: its key is given twice, or can be read in two \
          ways; further ones are not logged",
     );

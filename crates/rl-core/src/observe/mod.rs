@@ -18,14 +18,15 @@
 //! | `charge of a denied request not given back` | `charges of denied requests given back again` | `cause`; `lasted_ms`, `charges` |
 //! | `counters without expiry found` | `no more counters without expiry` | `counters` |
 //!
-//! Each line names the namespace of the `limiter` and the `store`. Subjects are shown as sixteen
+//! Each line names the namespace of the `limiter` and the `store` with its host, and the `rule` if it
+//! concerns one. An [`Observer`] gets the same conditions as [events](EventKind). Subjects are shown as sixteen
 //! hexadecimal digits of a keyed hash: [`Subject::redacted`].
 //!
 //! # Example
 //!
 //! ```
-//! use rl_core::observe::Observer;
-//! use rl_core::{Decision, Limit, RateLimiter, Subject};
+//! use rl_core::observe::{DecisionEvent, Observer};
+//! use rl_core::{Limit, RateLimiter, Subject};
 //! use std::sync::Arc;
 //! use std::sync::atomic::{AtomicU64, Ordering};
 //!
@@ -33,8 +34,8 @@
 //! struct Denials(AtomicU64);
 //!
 //! impl Observer for Denials {
-//!     fn decided(&self, _: &Subject, decision: &Decision) {
-//!         if !decision.is_allowed() {
+//!     fn decided(&self, event: &DecisionEvent<'_>) {
+//!         if !event.decision.is_allowed() {
 //!             self.0.fetch_add(1, Ordering::Relaxed);
 //!         }
 //!     }
@@ -53,6 +54,7 @@
 
 #[cfg(all(test, feature = "tracing"))]
 pub(crate) mod capture;
+mod event;
 #[cfg(not(feature = "tracing"))]
 #[path = "disabled.rs"]
 mod log;
@@ -64,6 +66,7 @@ mod transition;
 use std::fmt;
 use std::sync::Arc;
 
+pub use event::{DecisionEvent, Event, EventKind, EventLocation};
 pub(crate) use log::{
     ambiguous_key, damage_ended, damaged, decided, fallback_failed, fallback_recovered,
     lapses_ended, lease_lapsed, may_decisions_be_logged, missing_key, more_damaged, overload_ended,
@@ -79,85 +82,84 @@ pub(crate) use log::{give_back_failed, give_back_recovered};
 pub(crate) use log::{rules_applied, rules_refused};
 pub use transition::{Ended, Transition};
 
-use crate::decision::{Decision, LimitStatus};
-use crate::model::StoreError;
-use crate::model::Subject;
-
-/// The limiter and the store in the fields of a log line.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "nothing is logged"))]
-pub(crate) struct EventLocation<'a> {
-    /// The namespace of the limiter.
-    pub(crate) limiter: &'a str,
-    /// The kind of store and its server.
-    pub(crate) store: &'a str,
-}
-
-/// Receives decisions and failures, for example to count them. Its methods run as part of the
-/// request, so they should be quick.
+/// Receives decisions and events. Its methods run as part of the request, so they should be quick.
+///
+/// # Examples
+///
+/// An observer that collects the events of which operators should hear:
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use rl_core::observe::{Event, EventKind, Observer};
+/// use rl_core::{Limit, RateLimiter, Subject};
+///
+/// #[derive(Debug, Default)]
+/// struct Messages(Mutex<Vec<String>>);
+///
+/// impl Observer for Messages {
+///     fn observe(&self, event: &Event<'_>) {
+///         let limiter = event.location.limiter;
+///         let message = match event.kind {
+///             EventKind::NearLimit { subject, limit, percent, .. } => {
+///                 format!("{limiter}: {} has used {percent} % of {}", subject.redacted(), limit.name())
+///             }
+///             kind => format!("{limiter}: {}", kind.as_str()),
+///         };
+///         self.0.lock().unwrap().push(message);
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let messages = Arc::new(Messages::default());
+/// let limiter =
+///     RateLimiter::builder().limit(Limit::per_hour(10)).observer(messages.clone()).build()?;
+/// for _ in 0..20 {
+///     limiter.check(&Subject::user("alice"), 1).await;
+/// }
+/// let messages = messages.0.lock().unwrap();
+/// assert_eq!(messages.len(), 3, "at 80, 90 and 100 %");
+/// assert!(messages[0].ends_with("has used 80 % of hour"));
+/// # Ok(()) }
+/// ```
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// Receives a decision of the store, or of the failure policy.
-    fn decided(&self, subject: &Subject, decision: &Decision) {
-        let _ = (subject, decision);
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        let _ = event;
     }
 
-    /// Receives a limit in shadow that would have denied a request. It is called for each such
-    /// request, while the log gets one line per window.
-    fn would_deny(&self, subject: &Subject, limit: &LimitStatus<'_>) {
-        let _ = (subject, limit);
+    /// Receives any other event.
+    fn observe(&self, event: &Event<'_>) {
+        let _ = event;
     }
 
-    /// Receives a failure of a store. It is called for each failure, while the log gets one line
-    /// per outage. It is not called for requests that never reach the store, because the circuit
-    /// breaker is open or too many requests are in flight.
-    fn store_failed(&self, error: &StoreError) {
-        let _ = error;
-    }
-
-    /// Receives the event that the store has recovered.
-    fn store_recovered(&self) {}
-
-    /// Receives a failure of the source of policies. It is called for each failure.
-    fn source_failed(&self, error: &StoreError) {
-        let _ = error;
-    }
-
-    /// Receives the event that a lease under a concurrency limit has ended while its request is in
-    /// flight.
+    /// Returns whether the observer receives decisions. Defaults to `true`. The limiter calls it
+    /// once, when it is built.
     ///
-    /// The request continues. `is_retaken` is true if the units could be charged again; otherwise
-    /// the request is not counted. In that case the method is called once more if the units are
-    /// charged later.
-    fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
-        let _ = (subject, is_retaken);
+    /// An observer that returns false gets neither [`decided`](Self::decided) nor
+    /// [`EventKind::NearLimit`]. Decisions in memory then cost as little as without an observer.
+    fn observes_decisions(&self) -> bool {
+        true
     }
 }
 
 /// Ignores all events.
-impl Observer for () {}
+impl Observer for () {
+    fn observes_decisions(&self) -> bool {
+        false
+    }
+}
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {
-    fn decided(&self, subject: &Subject, decision: &Decision) {
-        (**self).decided(subject, decision);
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        (**self).decided(event);
     }
 
-    fn would_deny(&self, subject: &Subject, limit: &LimitStatus<'_>) {
-        (**self).would_deny(subject, limit);
+    fn observe(&self, event: &Event<'_>) {
+        (**self).observe(event);
     }
 
-    fn store_failed(&self, error: &StoreError) {
-        (**self).store_failed(error);
-    }
-
-    fn store_recovered(&self) {
-        (**self).store_recovered();
-    }
-
-    fn source_failed(&self, error: &StoreError) {
-        (**self).source_failed(error);
-    }
-
-    fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
-        (**self).lease_lapsed(subject, is_retaken);
+    fn observes_decisions(&self) -> bool {
+        (**self).observes_decisions()
     }
 }

@@ -8,6 +8,7 @@ use super::file::RulesFile;
 use super::invalid_rules::InvalidRules;
 use super::rule_list::Rules;
 use super::rule_set::RuleSet;
+use crate::observe::EventKind;
 use crate::store::Namespace;
 
 /// The rules for [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules).
@@ -99,6 +100,15 @@ impl ActiveRules {
             Self::Fixed(_) => drop(on_change),
             #[cfg(feature = "rules-file")]
             Self::Watched { rules, file } => file.on_change(rules, on_change),
+        }
+    }
+
+    /// Calls `on_reading` with an event after each reading of their file.
+    pub(crate) fn on_reading(&self, on_reading: impl Fn(EventKind<'_>) + Send + Sync + 'static) {
+        match self {
+            Self::Fixed(_) => drop(on_reading),
+            #[cfg(feature = "rules-file")]
+            Self::Watched { rules, file } => file.on_reading(rules, on_reading),
         }
     }
 

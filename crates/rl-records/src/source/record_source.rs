@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rl_core::observe::Observer;
 use rl_core::source::{PolicyFuture, PolicySource, Preset};
 use rl_core::{FailureKind, MaybeReady, Realm, StoreError, Subject};
 use tokio::task::AbortHandle;
@@ -88,6 +89,7 @@ impl RecordSource {
             refresh_after: Duration::from_secs(3_600),
             poll_every: Duration::from_millis(500),
             has_keys: false,
+            observer: None,
         }
     }
 
@@ -274,6 +276,7 @@ pub struct RecordSourceBuilder {
     refresh_after: Duration,
     poll_every: Duration,
     has_keys: bool,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl RecordSourceBuilder {
@@ -336,6 +339,15 @@ impl RecordSourceBuilder {
         self
     }
 
+    /// Sets the observer that receives [`EventKind::PoliciesChanged`] when the source has read changes
+    /// of limits. Defaults to none. Failed look-ups are events of the limiter.
+    ///
+    /// [`EventKind::PoliciesChanged`]: rl_core::observe::EventKind::PoliciesChanged
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
     /// Starts the source, which listens for changes.
     ///
     /// # Panics
@@ -359,7 +371,7 @@ impl RecordSourceBuilder {
         let listener: Weak<Caches> = Arc::downgrade(&caches);
         database.add_listener(listener);
         let poll_every = self.poll_every.max(Duration::from_millis(1));
-        let tasks = watch::start(database, &caches, poll_every);
+        let tasks = watch::start(database, &caches, poll_every, self.observer);
         let inner = Inner {
             caches,
             records: self.records,

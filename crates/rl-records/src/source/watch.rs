@@ -11,11 +11,11 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use rl_core::FailureKind;
-use rl_core::observe::Transition;
+use rl_core::observe::{Event, EventKind, EventLocation, Observer, Transition};
 use sqlx::postgres::PgListener;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::caches::Caches;
 use crate::database::{
@@ -38,9 +38,11 @@ pub(super) fn start(
     database: &Arc<Database>,
     caches: &Arc<Caches>,
     poll_every: Duration,
+    observer: Option<Arc<dyn Observer>>,
 ) -> Vec<AbortHandle> {
     let wake = Arc::new(Notify::new());
-    let poll = poll(database.clone(), Arc::downgrade(caches), wake.clone(), poll_every);
+    let watched = Arc::downgrade(caches);
+    let poll = poll(database.clone(), watched, wake.clone(), poll_every, observer);
     let mut tasks = vec![tokio::spawn(poll).abort_handle()];
     if let Some(url) = database.postgres_url() {
         let url: Arc<str> = url.into();
@@ -55,11 +57,18 @@ pub(super) fn start(
     tasks
 }
 
-async fn poll(database: Arc<Database>, caches: Weak<Caches>, wake: Arc<Notify>, every: Duration) {
+async fn poll(
+    database: Arc<Database>,
+    caches: Weak<Caches>,
+    wake: Arc<Notify>,
+    every: Duration,
+    observer: Option<Arc<dyn Observer>>,
+) {
     let mut last = None;
     let outage = Transition::new(2 * RETRY);
     loop {
         let Some(watched) = caches.upgrade() else { return };
+        let begun = Instant::now();
         let polling = timeout(TIME_LIMIT, poll_once(&database, &watched, last.as_ref()));
         let polled = polling.await.unwrap_or(Err(DatabaseError::new(FailureKind::TimedOut)));
         if polled.is_ok() {
@@ -67,7 +76,11 @@ async fn poll(database: Arc<Database>, caches: Weak<Caches>, wake: Arc<Notify>, 
         }
         drop(watched);
         match polled {
-            Ok(newest) => {
+            Ok((newest, changes)) => {
+                // The first poll only finds the position at which the changes begin.
+                if last.is_some() && changes != Some(0) {
+                    observe_changes(observer.as_deref(), changes, begun.elapsed());
+                }
                 if let Some(ended) = outage.ended() {
                     let outage_ms = u64::try_from(ended.lasted.as_millis()).unwrap_or(u64::MAX);
                     tracing::info!(target: "rl_records", outage_ms, "database recovered");
@@ -90,24 +103,31 @@ async fn poll(database: Arc<Database>, caches: Weak<Caches>, wake: Arc<Notify>, 
     }
 }
 
-/// Invalidates the values that have changed after `last`. Returns the position of the newest
-/// change.
+fn observe_changes(observer: Option<&dyn Observer>, changes: Option<usize>, duration: Duration) {
+    if let Some(observer) = observer {
+        let kind = EventKind::PoliciesChanged { changes, duration };
+        observer.observe(&Event::new(EventLocation::new("", "records"), kind));
+    }
+}
+
+/// Invalidates the values that have changed after `last`. Returns the position of the newest change,
+/// and the number of changes; `None` if everything was invalidated.
 async fn poll_once(
     database: &Database,
     caches: &Caches,
     last: Option<&Position>,
-) -> Result<Position, DatabaseError> {
+) -> Result<(Position, Option<usize>), DatabaseError> {
     if let Some(last) = last
         && let ChangesSince::Known(changes, newest) = changes_since(database, last).await?
     {
         changes.iter().for_each(|(kind, owner)| caches.changed(*kind, owner));
-        return Ok(newest);
+        return Ok((newest, Some(changes.len())));
     }
     let newest = last_change(database).await?;
     // The changes between the cached values and this position are unknown, so everything is
     // invalidated.
     caches.invalidate_all();
-    Ok(newest)
+    Ok((newest, None))
 }
 
 /// A stream with one item for each announcement. It ends when the connection ends.

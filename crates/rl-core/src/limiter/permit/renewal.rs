@@ -143,7 +143,7 @@ async fn take_again(
     places: &Policy,
     leased: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
-    let PermitInner { pipeline, subject, decision, .. } = permit;
+    let PermitInner { pipeline, decision, .. } = permit;
     let was_lapsed = std::mem::replace(&mut permit.account().is_lapsed, true);
     // Leases under other limits may still run. Without this refund, their units would be charged
     // twice below.
@@ -155,7 +155,7 @@ async fn take_again(
     let taken = take(permit, places, Mode::Check).await?;
     let is_retaken = taken.is_allowed();
     if is_retaken || !was_lapsed {
-        pipeline.events.lease_lapsed(subject, is_retaken);
+        pipeline.events.lease_lapsed(permit.counters(), is_retaken);
     }
     Ok(is_retaken.then(|| taken.at()))
 }

@@ -12,7 +12,7 @@ use crate::limiter::{RateLimiter, RateLimiterBuilder};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, Subject};
 use crate::model::{Mode, StoreError};
-use crate::observe::Observer;
+use crate::observe::{Event, EventKind, Observer};
 use crate::store::memory::MemoryStore;
 use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp, TokioClock};
@@ -461,9 +461,11 @@ impl Lapsed {
 }
 
 impl Observer for Lapsed {
-    fn lease_lapsed(&self, subject: &Subject, is_retaken: bool) {
-        assert_eq!(*subject, alice());
-        self.0.lock().unwrap().push(is_retaken);
+    fn observe(&self, event: &Event<'_>) {
+        if let EventKind::LeaseLapsed { subject, is_retaken } = event.kind {
+            assert_eq!(*subject, alice());
+            self.0.lock().unwrap().push(is_retaken);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::decision::{Decision, RetryAfter};
 use crate::limiter::RateLimiter;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Limit, Subject};
-use crate::observe::Observer;
+use crate::observe::{DecisionEvent, Observer};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 use crate::store::{DecideRequest, Part, Refund, Renewal, Reset, Store, StoreFuture};
@@ -263,9 +263,9 @@ async fn a_burst_is_served_as_units_come_in() {
 struct Subjects(Mutex<Vec<(Subject, u64)>>);
 
 impl Observer for Subjects {
-    fn decided(&self, subject: &Subject, decision: &Decision) {
-        let max = decision.limits().next().map_or(0, |limit| limit.max());
-        self.0.lock().unwrap().push((subject.clone(), max));
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        let max = event.decision.limits().next().map_or(0, |limit| limit.max());
+        self.0.lock().unwrap().push((event.subject.clone(), max));
     }
 }
 
@@ -295,8 +295,8 @@ async fn the_subject_and_the_limits_of_a_reported_denial_belong_to_one_part() {
 struct Recorder(Mutex<Vec<bool>>);
 
 impl Observer for Recorder {
-    fn decided(&self, _: &Subject, decision: &Decision) {
-        self.0.lock().unwrap().push(decision.is_allowed());
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        self.0.lock().unwrap().push(event.decision.is_allowed());
     }
 }
 

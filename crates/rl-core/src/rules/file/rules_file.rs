@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::error::{FileFailure, RulesFileError};
 use super::parse::{Additions, Content, parse};
@@ -12,7 +13,7 @@ use super::scalars::Secret;
 use super::watcher::{Reload, Watcher};
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;
-use crate::observe;
+use crate::observe::{self, EventKind};
 use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::rule_list::Rules;
 use crate::rules::rule_set::RuleSet;
@@ -78,10 +79,14 @@ struct Subscription {
     namespace: Namespace,
     rules: Weak<ArcSwap<RuleSet>>,
     on_change: Option<OnChange>,
+    on_reading: Option<OnReading>,
 }
 
 /// A function that gets the rules of a limiter after each change.
 type OnChange = Box<dyn Fn(&RuleSet) + Send>;
+
+/// A function that gets an event after each reading of the file.
+type OnReading = Arc<dyn Fn(EventKind<'_>) + Send + Sync>;
 
 /// The result of the last readings of a [`RulesFile`].
 #[derive(Clone, Debug, Default)]
@@ -282,7 +287,8 @@ impl RulesFile {
         let mut state = self.0.state();
         let rules = Arc::new(ArcSwap::from_pointee(RuleSet::new(&state.rules, namespace)?));
         let (namespace, weak) = (namespace.clone(), Arc::downgrade(&rules));
-        state.limiters.push(Subscription { namespace, rules: weak, on_change: None });
+        let (on_change, on_reading) = Default::default();
+        state.limiters.push(Subscription { namespace, rules: weak, on_change, on_reading });
         Ok(rules)
     }
 
@@ -293,10 +299,29 @@ impl RulesFile {
         on_change: impl Fn(&RuleSet) + Send + 'static,
     ) {
         let mut state = self.0.state();
-        let is_same = |limiter: &&mut Subscription| limiter.rules.as_ptr() == Arc::as_ptr(rules);
-        if let Some(limiter) = state.limiters.iter_mut().find(is_same) {
+        if let Some(limiter) = state.subscription(rules) {
             limiter.on_change = Some(Box::new(on_change));
         }
+    }
+
+    /// Calls `on_reading` with an event after each reading of the file, for the limiter of `rules`.
+    pub(crate) fn on_reading(
+        &self,
+        rules: &Arc<ArcSwap<RuleSet>>,
+        on_reading: impl Fn(EventKind<'_>) + Send + Sync + 'static,
+    ) {
+        let mut state = self.0.state();
+        if let Some(limiter) = state.subscription(rules) {
+            limiter.on_reading = Some(Arc::new(on_reading));
+        }
+    }
+}
+
+impl FileState {
+    /// Returns the subscription of the limiter with these rules.
+    fn subscription(&mut self, rules: &Arc<ArcSwap<RuleSet>>) -> Option<&mut Subscription> {
+        let is_same = |limiter: &&mut Subscription| limiter.rules.as_ptr() == Arc::as_ptr(rules);
+        self.limiters.iter_mut().find(is_same)
     }
 }
 
@@ -305,9 +330,34 @@ impl File {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file, and applies it to all limiters if it is valid. Returns whether it was
-    /// applied.
+    /// Reads the file, applies it to all limiters if it is valid, and reports the result to their
+    /// observers. Returns whether it was applied.
     fn reload(&self, reload: Reload) -> Result<bool, RulesFileError> {
+        let begun = Instant::now();
+        let applied = self.apply(reload);
+        let version;
+        let event = match &applied {
+            Ok(false) => return applied,
+            Ok(true) => {
+                version = self.status.borrow().version.clone();
+                let (path, duration) = (&*self.path, begun.elapsed());
+                EventKind::RulesApplied { path, version: &version, duration }
+            }
+            Err(error) => {
+                let (path, duration) = (&*self.path, begun.elapsed());
+                EventKind::RulesRefused { path, error, duration }
+            }
+        };
+        // An observer may call this file, so it is called without the lock.
+        let observers: Vec<_> = {
+            let state = self.state();
+            state.limiters.iter().filter_map(|limiter| limiter.on_reading.clone()).collect()
+        };
+        observers.iter().for_each(|observer| observer(event));
+        applied
+    }
+
+    fn apply(&self, reload: Reload) -> Result<bool, RulesFileError> {
         let mut state = self.state();
         let bytes = match read(&self.path) {
             Ok(bytes) if reload == Reload::IfChanged && state.bytes.as_ref() == Some(&bytes) => {
@@ -326,7 +376,7 @@ impl File {
         state.bytes = Some(bytes);
         let Content { rules, .. } = parsed.map_err(|error| self.refuse(error))?;
         state.limiters.retain(|limiter| limiter.rules.strong_count() > 0);
-        for Subscription { namespace, rules: current, on_change } in &state.limiters {
+        for Subscription { namespace, rules: current, on_change, .. } in &state.limiters {
             let valid = RuleSet::new(&rules, namespace).map_err(|error| {
                 self.refuse(RulesFileError::new(&self.path, None, FileFailure::Rules(error)))
             })?;

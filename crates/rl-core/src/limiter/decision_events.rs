@@ -1,0 +1,132 @@
+//! The events that follow from decisions: limits that are nearly used up, and the failure policy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::counters::Counters;
+use super::near_limit::{Crossing, NearLimits};
+use super::stores::Stores;
+use crate::decision::{Decision, Origin};
+use crate::model::FailureKind;
+use crate::observe::{DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, Transition};
+use crate::store::Namespace;
+
+/// The names of a limiter and its stores in events and log lines.
+#[derive(Debug)]
+pub(super) struct EventNames {
+    /// The namespace of the limiter.
+    limiter: String,
+    /// The kind of store and its server.
+    store: String,
+    /// The same of the fallback; empty without one.
+    fallback: String,
+}
+
+impl EventNames {
+    pub(super) fn new(stores: &Stores) -> Self {
+        let fallback = stores.fallback.as_ref();
+        Self {
+            limiter: stores.namespace.to_string(),
+            store: stores.primary.label().to_owned(),
+            fallback: fallback.map_or(String::new(), |fallback| fallback.store.label().to_owned()),
+        }
+    }
+
+    /// Returns the location of an event of the limiter on its store.
+    pub(super) fn on_store(&self) -> EventLocation<'_> {
+        EventLocation::new(&self.limiter, &self.store)
+    }
+
+    /// Returns the location of an event of the limiter on its fallback.
+    pub(super) fn on_fallback(&self) -> EventLocation<'_> {
+        EventLocation::new(&self.limiter, &self.fallback)
+    }
+
+    /// Returns the location of a decision with this origin.
+    pub(super) fn of_origin(&self, origin: Origin) -> EventLocation<'_> {
+        match origin {
+            Origin::Fallback(_) => self.on_fallback(),
+            _ => self.on_store(),
+        }
+    }
+
+    /// Returns the name of the rule of these counters: their namespace without that of the limiter.
+    pub(super) fn rule<'a>(&self, namespace: Option<&'a Namespace>) -> Option<&'a str> {
+        let namespace = namespace?.as_str();
+        let own = namespace.strip_prefix(&*self.limiter);
+        let rule = own.map_or(namespace, |rest| rest.strip_prefix('/').unwrap_or(rest));
+        Some(rule).filter(|rule| !rule.is_empty())
+    }
+}
+
+/// Reports decisions to the observer, with the events that follow from them.
+#[derive(Debug)]
+pub(super) struct DecisionEvents {
+    observer: Arc<dyn Observer>,
+    /// Whether the observer receives decisions.
+    observes_decisions: bool,
+    near_limits: NearLimits,
+    /// The conditions that the failure policy allows requests, rejects them, or lets the fallback
+    /// decide.
+    failure_policy: [(Origin, Transition); 3],
+}
+
+impl DecisionEvents {
+    /// Creates the events of an observer. The failure policy is considered over when it has not
+    /// decided for `recovery_period`.
+    pub(super) fn new(observer: &Arc<dyn Observer>, recovery_period: Duration) -> Self {
+        let kind = FailureKind::Unavailable;
+        let origins =
+            [Origin::FailedOpen(kind), Origin::FailedClosed(kind), Origin::Fallback(kind)];
+        Self {
+            observer: Arc::clone(observer),
+            observes_decisions: observer.observes_decisions(),
+            near_limits: NearLimits::default(),
+            failure_policy: origins.map(|origin| (origin, Transition::new(recovery_period))),
+        }
+    }
+
+    /// Reports a decision.
+    pub(super) fn decided<'a>(
+        &self,
+        names: &EventNames,
+        counters_of: &dyn Fn(usize) -> Counters<'a>,
+        decision: &Decision,
+        event: &DecisionEvent<'_>,
+    ) {
+        let origin = decision.origin();
+        let mut conditions = self.failure_policy.iter();
+        let condition = conditions.find(|(known, _)| known.index() == origin.index());
+        if condition.is_some_and(|(_, condition)| condition.occurred()) {
+            let kind = EventKind::FailurePolicyBegan { origin };
+            self.observer.observe(&Event::new(event.location, kind));
+        }
+        if !self.observes_decisions {
+            return;
+        }
+        self.observer.decided(event);
+        for (index, part) in decision.parts().enumerate().filter(|(_, part)| part.charged() > 0) {
+            let counters = counters_of(index);
+            for limit in part.limits() {
+                let (charged, now) = (part.charged(), decision.at());
+                let crossing = self.near_limits.crossing(counters, &limit, charged, origin, now);
+                let Some(Crossing { percent, suppressed }) = crossing else { continue };
+                let location = event.location.with_rule(names.rule(counters.namespace));
+                let subject = counters.subject;
+                let kind = EventKind::NearLimit { subject, limit, percent, suppressed };
+                self.observer.observe(&Event::new(location, kind));
+            }
+        }
+    }
+
+    /// Reports the ways of the failure policy in which no request was decided for a while.
+    pub(super) fn failure_policy_ended(&self, names: &EventNames) {
+        for (origin, condition) in &self.failure_policy {
+            if let Some(Ended { lasted, count: requests }) = condition.ended() {
+                let (origin, location) = (*origin, names.of_origin(*origin));
+                let kind = EventKind::FailurePolicyEnded { origin, lasted, requests };
+                self.observer.observe(&Event::new(location, kind));
+            }
+        }
+    }
+}

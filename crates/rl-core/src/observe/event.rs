@@ -1,0 +1,286 @@
+//! The events that an observer receives.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::decision::{Decision, LimitStatus, Origin};
+use crate::model::{FailureKind, StoreError, Subject};
+
+/// The names of the limiter, the rule and the store that an event concerns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EventLocation<'a> {
+    /// The namespace of the limiter. It is empty if the event concerns no single limiter.
+    pub limiter: &'a str,
+    /// The name of the rule, if the event concerns a single rule.
+    pub rule: Option<&'a str>,
+    /// The kind of store and its server, without user and password: `redis 127.0.0.1:6379`.
+    pub store: &'a str,
+}
+
+impl<'a> EventLocation<'a> {
+    /// Creates the location of a limiter of this namespace on this store.
+    #[must_use]
+    pub const fn new(limiter: &'a str, store: &'a str) -> Self {
+        Self { limiter, rule: None, store }
+    }
+
+    /// Sets the name of the rule.
+    #[must_use]
+    pub const fn with_rule(self, rule: Option<&'a str>) -> Self {
+        Self { rule, ..self }
+    }
+}
+
+/// A decision, with the names of the limiter, the rule and the store that made it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct DecisionEvent<'a> {
+    /// The limiter, the rule of the reported part, and the store. After an outage of the store, it
+    /// is the fallback that decided.
+    pub location: EventLocation<'a>,
+    /// The subject of the reported part.
+    pub subject: &'a Subject,
+    /// The decision. [`Origin::as_str`] says which component decided.
+    pub decision: &'a Decision,
+    /// The time for which the request waited for its policy and for the store. It is `None` if both
+    /// were ready at once, as in memory.
+    pub duration: Option<Duration>,
+}
+
+impl<'a> DecisionEvent<'a> {
+    /// Creates the event of a decision that was made at once.
+    #[must_use]
+    pub const fn new(
+        location: EventLocation<'a>,
+        subject: &'a Subject,
+        decision: &'a Decision,
+    ) -> Self {
+        Self { location, subject, decision, duration: None }
+    }
+
+    /// Sets the time for which the request waited.
+    #[must_use]
+    pub const fn with_duration(self, duration: Option<Duration>) -> Self {
+        Self { duration, ..self }
+    }
+}
+
+/// An event other than a decision.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Event<'a> {
+    /// The limiter, the rule and the store.
+    pub location: EventLocation<'a>,
+    /// The kind of event, with its values.
+    pub kind: EventKind<'a>,
+}
+
+impl<'a> Event<'a> {
+    /// Creates an event.
+    #[must_use]
+    pub const fn new(location: EventLocation<'a>, kind: EventKind<'a>) -> Self {
+        Self { location, kind }
+    }
+}
+
+/// The kind of an [`Event`].
+///
+/// An event whose name ends with *failed* occurs for each call. The others occur once when a
+/// condition begins, and once when it ends. The end of a condition is noticed by the next request.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum EventKind<'a> {
+    /// A request has raised the used units of a subject to 80, 90 or 100 % of a limit.
+    ///
+    /// It occurs once for each crossing, subject and window of the limit, however often units are
+    /// refunded and charged again. A limiter emits at most 100 of these events in a second.
+    NearLimit {
+        /// The subject. Its id may be personal data: [`Subject::redacted`] hides it.
+        subject: &'a Subject,
+        /// The limit after the request.
+        limit: LimitStatus<'a>,
+        /// The highest fraction that was crossed: 80, 90 or 100.
+        percent: u8,
+        /// The events of this kind that the limiter has left out since the last one, because they
+        /// were too frequent.
+        suppressed: u64,
+    },
+    /// A limit in shadow would have denied a request. It occurs for each such request.
+    WouldDeny {
+        /// The subject.
+        subject: &'a Subject,
+        /// The limit.
+        limit: LimitStatus<'a>,
+        /// Whether it is the first such request in the window of the limit, whichever subject sends
+        /// it.
+        is_first: bool,
+    },
+    /// A call to the store or to the fallback has failed.
+    ///
+    /// It does not occur for requests that never reach the store, because the circuit breaker is open
+    /// or too many requests are in flight.
+    StoreCallFailed {
+        /// The error.
+        error: &'a StoreError,
+        /// The time for which the request waited; `None` for calls after a request.
+        duration: Option<Duration>,
+    },
+    /// An outage of the store begins with this error.
+    StoreFailing {
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of undecided requests: `allow`, `reject` or `fallback`.
+        on_failure: &'static str,
+    },
+    /// The outage of the store is over.
+    StoreRecovered {
+        /// The time since its beginning.
+        lasted: Duration,
+        /// The requests that the store did not decide in this time.
+        undecided: u64,
+    },
+    /// The circuit breaker opens after several failures in a row. The store is not called until a
+    /// probe succeeds.
+    BreakerOpened {
+        /// The kind of the last failure.
+        failure: FailureKind,
+    },
+    /// The circuit breaker is closed again, so that the store is called.
+    BreakerClosed {
+        /// The time for which it was open.
+        lasted: Duration,
+    },
+    /// The store is overloaded: it answers late, or too many decisions are in flight.
+    StoreOverloaded {
+        /// The decisions that wait for the store.
+        in_flight: usize,
+        /// The largest number that may wait.
+        bound: usize,
+        /// The handling of undecided requests: `allow`, `reject` or `fallback`.
+        on_failure: &'static str,
+    },
+    /// The store is no longer overloaded.
+    StoreOverloadEnded {
+        /// The time from the first refused request to the last.
+        lasted: Duration,
+        /// The requests that were refused.
+        refused: u64,
+    },
+    /// The failure policy begins to decide requests in the way that the origin names: it allows them
+    /// ([`Origin::FailedOpen`]), rejects them ([`Origin::FailedClosed`]), or lets the fallback decide
+    /// ([`Origin::Fallback`]).
+    FailurePolicyBegan {
+        /// The origin of the first decision.
+        origin: Origin,
+    },
+    /// The failure policy has not decided in this way for a second, while the store has decided other
+    /// requests.
+    FailurePolicyEnded {
+        /// The origin of the decisions, with the kind of any of their failures.
+        origin: Origin,
+        /// The time from the first of these decisions to the last.
+        lasted: Duration,
+        /// The number of these decisions.
+        requests: u64,
+    },
+    /// The fallback begins to fail.
+    FallbackFailing {
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of undecided requests: `allow` or `reject`.
+        on_failure: &'static str,
+    },
+    /// The fallback has recovered.
+    FallbackRecovered {
+        /// The time from the first failure to the last.
+        lasted: Duration,
+        /// The requests that it did not decide.
+        undecided: u64,
+    },
+    /// A look-up of a policy has failed.
+    LookupFailed {
+        /// The error.
+        error: &'a StoreError,
+        /// The time for which the request waited; `None` if the source failed at once.
+        duration: Option<Duration>,
+    },
+    /// An outage of the source of policies begins.
+    LookupsFailing {
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of requests without a policy: `allow` or `reject`.
+        on_failure: &'static str,
+    },
+    /// The outage of the source of policies is over.
+    LookupsRecovered {
+        /// The time from the first failure to the last.
+        lasted: Duration,
+        /// The requests whose policy was not found.
+        undecided: u64,
+    },
+    /// A lease under a concurrency limit has ended while its request is in flight. The request
+    /// continues.
+    LeaseLapsed {
+        /// The subject.
+        subject: &'a Subject,
+        /// Whether the units could be charged again. Otherwise the request is not counted, and the
+        /// event occurs once more if the units are charged later.
+        is_retaken: bool,
+    },
+    /// A rule file was read again, and its rules apply.
+    RulesApplied {
+        /// The path of the file.
+        path: &'a Path,
+        /// The version of the rules: `RulesFileStatus::version`.
+        version: &'a str,
+        /// The time that reading the file and applying its rules took.
+        duration: Duration,
+    },
+    /// A rule file was read again, and is not valid. The last valid rules continue to apply.
+    RulesRefused {
+        /// The path of the file.
+        path: &'a Path,
+        /// The error. It contains no secret.
+        error: &'a (dyn Error + 'static),
+        /// The time that reading the file took.
+        duration: Duration,
+    },
+    /// A source of policies has read changes of its limits. They apply to the next requests.
+    PoliciesChanged {
+        /// The number of changes; `None` if the source has invalidated all that it knows.
+        changes: Option<usize>,
+        /// The time that reading the changes took.
+        duration: Duration,
+    },
+}
+
+impl EventKind<'_> {
+    /// Returns a short fixed word, suitable as a label.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::NearLimit { .. } => "near_limit",
+            Self::WouldDeny { .. } => "would_deny",
+            Self::StoreCallFailed { .. } => "store_call_failed",
+            Self::StoreFailing { .. } => "store_failing",
+            Self::StoreRecovered { .. } => "store_recovered",
+            Self::BreakerOpened { .. } => "breaker_opened",
+            Self::BreakerClosed { .. } => "breaker_closed",
+            Self::StoreOverloaded { .. } => "store_overloaded",
+            Self::StoreOverloadEnded { .. } => "store_overload_ended",
+            Self::FailurePolicyBegan { .. } => "failure_policy_began",
+            Self::FailurePolicyEnded { .. } => "failure_policy_ended",
+            Self::FallbackFailing { .. } => "fallback_failing",
+            Self::FallbackRecovered { .. } => "fallback_recovered",
+            Self::LookupFailed { .. } => "lookup_failed",
+            Self::LookupsFailing { .. } => "lookups_failing",
+            Self::LookupsRecovered { .. } => "lookups_recovered",
+            Self::LeaseLapsed { .. } => "lease_lapsed",
+            Self::RulesApplied { .. } => "rules_applied",
+            Self::RulesRefused { .. } => "rules_refused",
+            Self::PoliciesChanged { .. } => "policies_changed",
+        }
+    }
+}
