@@ -15,6 +15,7 @@ use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo};
 use crate::limiter::{Permit, RateLimiter, Wait};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, Realm, Subject};
+use crate::observe;
 use crate::policy::Policy;
 use crate::rules::{Defaults, MissingKey, OverLimit, Uncounted};
 
@@ -190,11 +191,24 @@ impl HttpLimiter {
 
     /// Decides a request that is counted. The decision of a remote store is not ready yet.
     pub fn decide(&self, request: &dyn RequestInfo, context: &RequestContext) -> CountedRequest {
-        let decision = match &context.parts {
-            None => self.start_decision(request, &context.subject),
-            Some(parts) => under_rules::decide(&self.settings, request, parts),
+        let decision = if observe::may_decisions_be_logged() {
+            self.decide_in_span(request, context)
+        } else {
+            self.decide_counted(request, context)
         };
         CountedRequest::new(decision, self.settings.response.clone())
+    }
+
+    #[inline]
+    pub(super) fn decide_counted(
+        &self,
+        request: &dyn RequestInfo,
+        context: &RequestContext,
+    ) -> MaybeReady<Decision> {
+        match &context.parts {
+            None => self.start_decision(request, &context.subject),
+            Some(parts) => under_rules::decide(&self.settings, request, parts),
+        }
     }
 
     /// Examines a request that is exempt, or whose limiter has rules.

@@ -62,6 +62,7 @@ mod degrade;
 mod denied;
 mod http_limiter;
 mod preflight;
+mod request_span;
 pub(crate) mod response;
 pub(crate) mod settings;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::http_limiter::HttpLimiter;
 use crate::denial::DenialReason;
 use crate::key::RequestInfo;
 use crate::limiter::UncountedKind;
-use crate::observe;
+use crate::observe::{self, RequestIds};
 
 impl HttpLimiter {
     /// Exempts a request from all limits.
@@ -20,7 +20,8 @@ impl HttpLimiter {
     #[cold]
     pub(super) fn reject_missing_key(&self, request: &dyn RequestInfo) -> Admission {
         if !self.settings.has_logged_missing_key.swap(true, Ordering::Relaxed) {
-            observe::missing_key(self.settings.limiter.namespace().as_str());
+            let ids = RequestIds::read(|name| request.header(name));
+            observe::missing_key(self.settings.limiter.namespace().as_str(), &ids);
         }
         self.settings.limiter.count_uncounted(UncountedKind::MissingKey);
         self.reject(DenialReason::MissingKey, request)
@@ -30,7 +31,8 @@ impl HttpLimiter {
     #[cold]
     pub(super) fn reject_ambiguous_key(&self, request: &dyn RequestInfo) -> Admission {
         if !self.settings.has_logged_ambiguous_key.swap(true, Ordering::Relaxed) {
-            observe::ambiguous_key(self.settings.limiter.namespace().as_str());
+            let ids = RequestIds::read(|name| request.header(name));
+            observe::ambiguous_key(self.settings.limiter.namespace().as_str(), &ids);
         }
         self.settings.limiter.count_uncounted(UncountedKind::AmbiguousKey);
         self.reject(DenialReason::AmbiguousKey, request)

@@ -17,7 +17,7 @@ use super::stores::Stores;
 use crate::decision::Decision;
 use crate::model::{FailureKind, StoreError, Subject};
 use crate::observe::{
-    self, DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, Transition,
+    self, DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, StoreSpan, Transition,
 };
 use crate::rules::ActiveRules;
 use crate::store::Part;
@@ -112,6 +112,12 @@ impl Events {
         if let Some(observer) = &self.observer {
             observer.observe(&Event::new(location, kind));
         }
+    }
+
+    /// Returns the span of a call that decides a request of these parts.
+    pub(super) fn store_span(&self, parts: &[Part<'_>]) -> StoreSpan {
+        let rule = if let [part] = parts { self.names.rule(part.namespace) } else { None };
+        StoreSpan::new(self.place().with_rule(rule), "decide")
     }
 
     /// Returns what happens to undecided requests, as a text for the log.

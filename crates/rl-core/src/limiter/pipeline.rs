@@ -285,9 +285,12 @@ impl Pipeline {
         };
         let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
         let operation = Operation { begun: operation.begun.or(Some(slot.sent_at())), ..operation };
+        let span = self.events.store_span(parts);
         MaybeReady::later(async move {
+            let pending = span.instrument(pending);
             let result = timeout_at(slot.sent_at() + operation.deadline, pending).await;
             let result = result.unwrap_or_else(|_| Err(timed_out()));
+            span.decided(&result);
             let before = this.stores.deadline.saturating_sub(operation.deadline);
             this.tally.store_called(slot.sent_at().elapsed(), before);
             match &result {

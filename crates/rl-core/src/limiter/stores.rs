@@ -4,11 +4,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use super::counters::Counters;
 use super::failure_policy::Fallback;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, Limit, Mode, StoreError};
+use crate::observe::{EventLocation, StoreSpan};
 use crate::policy::Policy;
 use crate::store::{
     DecideRequest, Namespace, Part, Refund, RefundOf, Renewal, Reservation, ReservationChange,
@@ -67,7 +70,8 @@ impl Stores {
         counters: impl Into<Counters<'a>>,
     ) -> StoreFuture<Decision> {
         let parts = [counters.into().part(policy, Cost::ZERO)];
-        self.within_deadline(self.decide(&*self.primary, &parts, Mode::Peek, false))
+        let usage = self.decide(&*self.primary, &parts, Mode::Peek, false);
+        self.within_deadline(usage, &*self.primary, "usage")
     }
 
     /// Charges units under `policy`, in the store that has counted `decision`.
@@ -80,7 +84,8 @@ impl Stores {
         units: u64,
     ) -> StoreFuture<Decision> {
         let parts = [counters.into().part(policy, Cost::new(units))];
-        self.within_deadline(self.decide(self.store_of(decision), &parts, mode, false))
+        let store = self.store_of(decision);
+        self.within_deadline(self.decide(store, &parts, mode, false), store, "charge")
     }
 
     /// Charges more units to the rate limits that `decision` has charged, even beyond these limits.
@@ -125,7 +130,8 @@ impl Stores {
         if refund.is_empty() {
             return MaybeReady::ready(Ok(()));
         }
-        self.within_deadline(self.store_of(decision).refund(refund))
+        let store = self.store_of(decision);
+        self.within_deadline(store.refund(refund), store, "refund")
     }
 
     /// Settles charges in one step, in the store that has counted `decision`.
@@ -137,7 +143,8 @@ impl Stores {
         if settlements.iter().all(Settlement::is_empty) {
             return done();
         }
-        self.within_deadline(self.store_of(decision).settle(settlements))
+        let store = self.store_of(decision);
+        self.within_deadline(store.settle(settlements), store, "settle")
     }
 
     /// Returns the settlement of `decision` that releases the permits whose leases began at
@@ -213,7 +220,8 @@ impl Stores {
     ) -> StoreFuture<()> {
         let counters = counters.into();
         let (namespace, subject) = (self.namespace_of(counters), counters.subject);
-        self.within_deadline(self.primary.reset(Reset { namespace, subject, policy, limit }))
+        let reset = self.primary.reset(Reset { namespace, subject, policy, limit });
+        self.within_deadline(reset, &*self.primary, "reset")
     }
 
     /// Closes the store and the fallback.
@@ -222,18 +230,27 @@ impl Stores {
         both(self.primary.close(), fallback.unwrap_or(done()))
     }
 
-    /// Waits for a result until the deadline, and fails if it is not ready by then.
+    /// Waits for the result of an operation of `store` until the deadline, and fails if it is not
+    /// ready by then.
     pub(super) fn within_deadline<T: Send + 'static>(
         &self,
         result: StoreFuture<T>,
+        store: &dyn Store,
+        operation: &'static str,
     ) -> StoreFuture<T> {
         match result {
             MaybeReady::Ready(_) => result,
             MaybeReady::Boxed(pending) => {
                 let deadline = self.deadline;
+                let location = EventLocation::new(self.namespace.as_str(), store.label());
+                let span = StoreSpan::new(location, operation);
                 MaybeReady::later(async move {
-                    let result = tokio::time::timeout(deadline, pending).await;
-                    result.unwrap_or_else(|_| Err(timed_out()))
+                    let result = timeout(deadline, span.instrument(pending)).await;
+                    let result = result.unwrap_or_else(|_| Err(timed_out()));
+                    if let Err(error) = &result {
+                        span.failed(error);
+                    }
+                    result
                 })
             }
         }

@@ -46,7 +46,8 @@ impl Pipeline {
         let shared: Vec<_> = shared.collect();
         let result =
             self.stores.decide(&*fallback.store, &shared, operation.mode, operation.reserves);
-        let result = self.in_flight.limit(self.stores.within_deadline(result));
+        let result = self.stores.within_deadline(result, &*fallback.store, "decide");
+        let result = self.in_flight.limit(result);
         let (this, owned, policy) = (Arc::clone(self), OwnedParts::new(parts), self.failure_policy);
         result.map(move |result| {
             let (parts, own) = (owned.as_parts(), &this.stores.namespace);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{DecisionEvent, Ended, EventLocation};
+use super::{DecisionEvent, Ended, EventLocation, RequestIds};
 use crate::decision::LimitStatus;
 use crate::model::{Redacted, StoreError, Subject};
 
@@ -87,6 +87,6 @@ pub(crate) fn rules_applied(_: &std::path::Path, _: &str) {}
 #[cfg(feature = "rules-file")]
 pub(crate) fn rules_refused(_: &std::path::Path, _: &dyn std::error::Error) {}
 
-pub(crate) const fn missing_key(_: &str) {}
+pub(crate) const fn missing_key(_: &str, _: &RequestIds) {}
 
-pub(crate) const fn ambiguous_key(_: &str) {}
+pub(crate) const fn ambiguous_key(_: &str, _: &RequestIds) {}

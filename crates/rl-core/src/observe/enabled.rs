@@ -3,9 +3,10 @@
 use std::error::Error;
 use std::time::Duration;
 
+use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 
-use super::{DecisionEvent, Ended, EventLocation};
+use super::{DecisionEvent, Ended, EventLocation, RequestIds};
 use crate::decision::{GoverningLimit, LimitStatus};
 use crate::model::{Redacted, StoreError, Subject};
 
@@ -351,17 +352,19 @@ pub(crate) fn rules_refused(path: &std::path::Path, error: &dyn std::error::Erro
     );
 }
 
-pub(crate) fn missing_key(limiter: &str) {
+pub(crate) fn missing_key(limiter: &str, RequestIds { request, trace, .. }: &RequestIds) {
+    let (request_id, trace_id) = (request.as_ref().map(display), trace.as_ref().map(display));
     tracing::warn!(
-        target: "rl_core", limiter,
+        target: "rl_core", limiter, request_id, trace_id,
         "request without a key rejected; further ones are not logged. If clients are counted by address, serve with \
          `into_make_service_with_connect_info::<SocketAddr>()` in axum",
     );
 }
 
-pub(crate) fn ambiguous_key(limiter: &str) {
+pub(crate) fn ambiguous_key(limiter: &str, RequestIds { request, trace, .. }: &RequestIds) {
+    let (request_id, trace_id) = (request.as_ref().map(display), trace.as_ref().map(display));
     tracing::warn!(
-        target: "rl_core", limiter,
+        target: "rl_core", limiter, request_id, trace_id,
         "request with an ambiguous key rejected with 400: its key is given twice, or can be read in two \
          ways; further ones are not logged",
     );

@@ -22,6 +22,19 @@
 //! concerns one. An [`Observer`] gets the same conditions as [events](EventKind). Subjects are shown as sixteen
 //! hexadecimal digits of a keyed hash: [`Subject::redacted`].
 //!
+//! # Spans
+//!
+//! At level `debug`, the crate also records spans, with the attributes that OpenTelemetry defines for
+//! clients of databases. No span has a key or an id of a subject. Decisions in memory have none.
+//!
+//! | span | around | fields |
+//! |---|---|---|
+//! | `rl.store` | a call to a store that is waited for | `otel.kind`, `db.system.name`, `db.operation.name`, `server.address`, `server.port`, `rate_limit.limiter`, `rate_limit.rule`, `rate_limit.outcome`, `rate_limit.origin`, `error.type` |
+//! | `rl.request` | the decision about a request of an adapter | `rate_limit.limiter`, `request_id`, `trace_id`, `parent_id` |
+//!
+//! The ids of a request come from its headers `x-request-id` and `traceparent`. A request id has at most
+//! 64 letters, digits and `-_.:/+=@` in the log; other characters are replaced by `?`.
+//!
 //! # Example
 //!
 //! ```
@@ -61,6 +74,12 @@ mod log;
 #[cfg(feature = "tracing")]
 #[path = "enabled.rs"]
 mod log;
+mod request_ids;
+#[cfg(feature = "tracing")]
+mod spans;
+#[cfg(not(feature = "tracing"))]
+#[path = "spans_disabled.rs"]
+mod spans;
 mod transition;
 
 use std::fmt;
@@ -80,6 +99,8 @@ pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
 pub(crate) use log::{give_back_failed, give_back_recovered};
 #[cfg(feature = "rules-file")]
 pub(crate) use log::{rules_applied, rules_refused};
+pub(crate) use request_ids::RequestIds;
+pub(crate) use spans::{RequestSpan, StoreSpan};
 pub use transition::{Ended, Transition};
 
 /// Receives decisions and events. Its methods run as part of the request, so they should be quick.

@@ -218,7 +218,7 @@ impl PermitInner {
                 let stores = &self.pipeline.stores;
                 stores
                     .change_reservation(&self.decision, self.counters(), expires, change)
-                    .map(|settled| stores.within_deadline(settled))
+                    .map(|settled| stores.within_deadline(settled, &*stores.primary, "settle"))
             }
             _ => None,
         };

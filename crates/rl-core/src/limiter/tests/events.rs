@@ -1,9 +1,10 @@
-//! What an observer receives.
+//! Observers receive decisions and events.
 
+use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::advance;
+use tokio::time::{advance, timeout};
 
 use crate::limiter::tests::Faulty;
 use crate::limiter::{OnFailure, RateLimiter, Share};
@@ -270,7 +271,7 @@ impl PolicySource for SlowSource {
     fn policy(&self, _: &Subject) -> PolicyFuture {
         let found = self.0.map_err(crate::model::StoreError::new);
         MaybeReady::later(async move {
-            tokio::time::sleep(Duration::from_millis(7)).await;
+            let _ = timeout(Duration::from_millis(7), pending::<()>()).await;
             found.map(|()| Some(Policy::new([Limit::per_hour(3)]).unwrap()))
         })
     }

@@ -8,11 +8,14 @@ mod parse;
 mod rules_file;
 mod scalars;
 mod schema;
+mod status;
+mod subscription;
 #[cfg(test)]
 mod tests;
 mod variables;
 mod watcher;
 
 pub use error::RulesFileError;
-pub use rules_file::{RulesFile, RulesFileBuilder, RulesFileStatus};
+pub use rules_file::{RulesFile, RulesFileBuilder};
 pub use schema::json_schema;
+pub use status::RulesFileStatus;

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -10,6 +10,8 @@ use tokio::time::Instant;
 use super::error::{FileFailure, RulesFileError};
 use super::parse::{Additions, Content, parse};
 use super::scalars::Secret;
+use super::status::RulesFileStatus;
+use super::subscription::{Subscription, event_of};
 use super::watcher::{Reload, Watcher};
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;
@@ -72,56 +74,6 @@ struct FileState {
     bytes: Option<Vec<u8>>,
     rules: Rules,
     limiters: Vec<Subscription>,
-}
-
-/// A limiter whose rules change with the file.
-struct Subscription {
-    namespace: Namespace,
-    rules: Weak<ArcSwap<RuleSet>>,
-    on_change: Option<OnChange>,
-    on_reading: Option<OnReading>,
-}
-
-/// A function that gets the rules of a limiter after each change.
-type OnChange = Box<dyn Fn(&RuleSet) + Send>;
-
-/// A function that gets an event after each reading of the file.
-type OnReading = Arc<dyn Fn(EventKind<'_>) + Send + Sync>;
-
-/// The result of the last readings of a [`RulesFile`].
-#[derive(Clone, Debug, Default)]
-pub struct RulesFileStatus {
-    applied: u64,
-    refused: u64,
-    error: Option<RulesFileError>,
-    version: String,
-}
-
-impl RulesFileStatus {
-    /// Returns how often the file was applied, at least once.
-    #[must_use]
-    pub const fn applied(&self) -> u64 {
-        self.applied
-    }
-
-    /// Returns how often the file was refused because it was not valid or could not be read.
-    #[must_use]
-    pub const fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// Returns the error of the last reading; `None` if the rules in the file apply.
-    #[must_use]
-    pub const fn error(&self) -> Option<&RulesFileError> {
-        self.error.as_ref()
-    }
-
-    /// Returns the version of the rules that apply: sixteen hexadecimal digits of a hash of the
-    /// content. Instances with the same version have the same file.
-    #[must_use]
-    pub fn version(&self) -> &str {
-        &self.version
-    }
 }
 
 /// Builds a [`RulesFile`] with extractors and tiers of the service.
@@ -335,25 +287,13 @@ impl File {
     fn reload(&self, reload: Reload) -> Result<bool, RulesFileError> {
         let begun = Instant::now();
         let applied = self.apply(reload);
-        let version;
-        let event = match &applied {
-            Ok(false) => return applied,
-            Ok(true) => {
-                version = self.status.borrow().version.clone();
-                let (path, duration) = (&*self.path, begun.elapsed());
-                EventKind::RulesApplied { path, version: &version, duration }
-            }
-            Err(error) => {
-                let (path, duration) = (&*self.path, begun.elapsed());
-                EventKind::RulesRefused { path, error, duration }
-            }
-        };
-        // An observer may call this file, so it is called without the lock.
-        let observers: Vec<_> = {
-            let state = self.state();
-            state.limiters.iter().filter_map(|limiter| limiter.on_reading.clone()).collect()
-        };
-        observers.iter().for_each(|observer| observer(event));
+        let version = self.status.borrow().version.clone();
+        if let Some(event) = event_of(&self.path, &applied, &version, begun.elapsed()) {
+            // An observer may call this file, so it is called without the lock.
+            let observers: Vec<_> =
+                self.state().limiters.iter().filter_map(|one| one.on_reading.clone()).collect();
+            observers.iter().for_each(|observer| observer(event));
+        }
         applied
     }
 

@@ -1,0 +1,26 @@
+//! Decides requests in spans that have the ids of the requests.
+
+use super::admission::RequestContext;
+use super::http_limiter::HttpLimiter;
+use crate::decision::Decision;
+use crate::key::RequestInfo;
+use crate::maybe_ready::MaybeReady;
+use crate::observe::{RequestIds, RequestSpan};
+
+impl HttpLimiter {
+    /// Decides a request in a span that has the ids of the request.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn decide_in_span(
+        &self,
+        request: &dyn RequestInfo,
+        context: &RequestContext,
+    ) -> MaybeReady<Decision> {
+        let ids = RequestIds::read(|name| request.header(name));
+        let span = RequestSpan::new(self.settings.limiter.namespace().as_str(), &ids);
+        match span.enter(|| self.decide_counted(request, context)) {
+            MaybeReady::Boxed(pending) => MaybeReady::later(span.instrument(pending)),
+            ready => ready,
+        }
+    }
+}
