@@ -20,7 +20,7 @@
 //!
 //! Each line names the namespace of the `limiter` and the `store` with its host, and the `rule` if it
 //! concerns one. An [`Observer`] gets the same conditions as [events](EventKind). Subjects are shown as sixteen
-//! hexadecimal digits of a keyed hash: [`Subject::redacted`].
+//! hexadecimal digits of a keyed hash: [`Subject::redacted`](crate::Subject::redacted).
 //!
 //! # Spans
 //!
