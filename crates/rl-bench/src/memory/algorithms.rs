@@ -259,8 +259,8 @@ fn add(
         let cells = [name.into(), median_of(side)].into_iter().chain(cells);
         table.row(cells.chain([too_many.into()]));
         let value = median(race.nanos(side));
-        // Our bar has the name of the algorithm. The bars of other limiters for it come next, under
-        // their own names.
+        // Our bar has the name of the algorithm. Next come the bars of other limiters for this
+        // algorithm, under their own names.
         let name = if let Side::Peer(peer) = side { peer.name() } else { name };
         bars.push(Bar { name: name.to_owned(), value, is_ours: side == ours });
         Ok(())

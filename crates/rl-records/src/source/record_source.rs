@@ -159,8 +159,8 @@ impl RecordSource {
                 let detail = "a consumer that is known only by a digest has no records";
                 MaybeReady::ready(Err(error.with_detail(detail)))
             }
-            // The id is too long or contains control characters. No record can contain it, so the
-            // defaults apply.
+            // The id is empty, too long or contains control characters. No record can contain it,
+            // so the defaults apply.
             _ => {
                 let limits = records.aggregation().limits([]);
                 MaybeReady::ready(Ok((self.inner.policy_of)(&limits)))
