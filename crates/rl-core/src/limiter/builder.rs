@@ -279,12 +279,12 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets the observer of decisions and [events](crate::observe::EventKind). Defaults to none; log
-    /// lines are written in any case.
+    /// Sets the observer of decisions and [events](crate::observe::EventKind). Defaults to none;
+    /// log lines are written in any case.
     ///
-    /// An observer of decisions takes some hundred nanoseconds for each decision in memory, because the
-    /// limiter then decides step by step. One that
-    /// [observes only other events](Observer::observes_decisions) takes none.
+    /// An observer of decisions takes some hundred nanoseconds for each decision in memory, because
+    /// the limiter then decides step by step. An observer of [other events
+    /// only](Observer::observes_decisions) costs nothing.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self

@@ -18,7 +18,7 @@ pub(super) struct EventNames {
     limiter: String,
     /// The kind of store and its server.
     store: String,
-    /// The same of the fallback; empty without one.
+    /// The kind of the fallback and its server; empty without a fallback.
     fallback: String,
 }
 
@@ -66,14 +66,14 @@ pub(super) struct DecisionEvents {
     /// Whether the observer receives decisions.
     observes_decisions: bool,
     near_limits: NearLimits,
-    /// The conditions that the failure policy allows requests, rejects them, or lets the fallback
-    /// decide.
+    /// For each action of the failure policy (it allows requests, rejects them, or lets the
+    /// fallback decide), the condition that it decides requests now.
     failure_policy: [(Origin, Transition); 3],
 }
 
 impl DecisionEvents {
-    /// Creates the events of an observer. The failure policy is considered over when it has not
-    /// decided for `recovery_period`.
+    /// Creates the events of an observer. An action of the failure policy has ended when it has
+    /// decided no request for `recovery_period`.
     pub(super) fn new(observer: &Arc<dyn Observer>, recovery_period: Duration) -> Self {
         let kind = FailureKind::Unavailable;
         let origins =
@@ -119,7 +119,8 @@ impl DecisionEvents {
         }
     }
 
-    /// Reports the ways of the failure policy in which no request was decided for a while.
+    /// Reports the end of each action of the failure policy that has decided no request for a
+    /// while.
     pub(super) fn failure_policy_ended(&self, names: &EventNames) {
         for (origin, condition) in &self.failure_policy {
             if let Some(Ended { lasted, count: requests }) = condition.ended() {

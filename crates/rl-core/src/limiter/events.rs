@@ -29,7 +29,7 @@ const RECOVERY_PERIOD: Duration = Duration::from_secs(1);
 /// Reports the events of a limiter to its observer and the log.
 pub(super) struct Events {
     observer: Option<Arc<dyn Observer>>,
-    /// The decisions for the observer, if there is one.
+    /// Reports decisions to the observer, if there is one.
     of_decisions: Option<DecisionEvents>,
     failure_policy: FailurePolicy,
     in_flight: Arc<InFlight>,
@@ -335,8 +335,8 @@ impl Events {
         }
     }
 
-    /// Reports that the source could not find the policy of `subject`, whose request has waited since
-    /// `begun`. This is not a failure of the store.
+    /// Reports that the source could not find the policy of `subject`, whose request has waited
+    /// since `begun`. This is not a failure of the store.
     pub(super) fn source_failed(
         &self,
         subject: &Subject,

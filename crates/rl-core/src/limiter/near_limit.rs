@@ -28,8 +28,8 @@ pub(super) struct Crossing {
 
 /// Remembers the crossings that were reported, until the windows of their limits end.
 ///
-/// The limits of a decision show each crossing by themselves: the units before the charge are below a
-/// threshold, and those after it are not. The memory is needed for units that are refunded and
+/// The limits of a decision show each crossing by themselves: the units before the charge are below
+/// a threshold, and those after it are not. The memory is needed for units that are refunded and
 /// charged again, and for limits without windows.
 #[derive(Debug, Default)]
 pub(super) struct NearLimits {
@@ -49,10 +49,10 @@ struct Reported {
 }
 
 impl NearLimits {
-    /// Returns the crossing that a charge of `charged` units has caused at `now`, unless it has been
-    /// reported in this window.
+    /// Returns the crossing that a charge of `charged` units has caused at `now`, unless it has
+    /// been reported in this window.
     ///
-    /// Costs a few comparisons if there is none.
+    /// If there is no crossing, this takes only a few comparisons.
     pub(super) fn crossing(
         &self,
         counters: Counters<'_>,

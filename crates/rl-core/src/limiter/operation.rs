@@ -13,7 +13,8 @@ pub(super) struct Operation {
     /// Whether a denial is reported to the observer and the log. Allowed requests are always
     /// reported.
     pub(super) reports_denial: bool,
-    /// Whether the decision is counted. A request that waits is counted once, after its last decision.
+    /// Whether the decision is counted. A request that waits is counted once, after its last
+    /// decision.
     pub(super) is_counted: bool,
     /// Whether the charge is a reservation, provided that the limiter makes reservations.
     pub(super) reserves: bool,

@@ -361,8 +361,8 @@ impl Pipeline {
         self.report(|index| Counters::from(&parts[index]), operation, decision)
     }
 
-    /// Completes, counts and reports the decision about a request. `counters_of` returns the counters
-    /// of the part at a position.
+    /// Completes, counts and reports the decision about a request. `counters_of` returns the
+    /// counters of the part at a position.
     #[inline(always)]
     pub(super) fn report<'a>(
         &self,

@@ -37,8 +37,8 @@ impl<'a> EventLocation<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DecisionEvent<'a> {
-    /// The limiter, the rule of the reported part, and the store. After an outage of the store, it
-    /// is the fallback that decided.
+    /// The limiter, the rule of the reported part, and the store. If the fallback decided, the
+    /// fallback is named as the store.
     pub location: EventLocation<'a>,
     /// The subject of the reported part.
     pub subject: &'a Subject,
@@ -87,8 +87,9 @@ impl<'a> Event<'a> {
 
 /// The kind of an [`Event`].
 ///
-/// An event whose name ends with *failed* occurs for each call. The others occur once when a
-/// condition begins, and once when it ends. The end of a condition is noticed by the next request.
+/// An event whose name ends with *failed* occurs for each failed call. Other failures are reported
+/// in pairs: one event when a condition begins, and one when it ends. The end of a condition is
+/// noticed by the next request.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum EventKind<'a> {
@@ -119,8 +120,8 @@ pub enum EventKind<'a> {
     },
     /// A call to the store or to the fallback has failed.
     ///
-    /// It does not occur for requests that never reach the store, because the circuit breaker is open
-    /// or too many requests are in flight.
+    /// It does not occur for requests that never reach the store, because the circuit breaker is
+    /// open or too many requests are in flight.
     StoreCallFailed {
         /// The error.
         error: &'a StoreError,
@@ -168,17 +169,17 @@ pub enum EventKind<'a> {
         /// The requests that were refused.
         refused: u64,
     },
-    /// The failure policy begins to decide requests in the way that the origin names: it allows them
-    /// ([`Origin::FailedOpen`]), rejects them ([`Origin::FailedClosed`]), or lets the fallback decide
-    /// ([`Origin::Fallback`]).
+    /// The failure policy begins to decide requests in the way that the origin names: it allows
+    /// them ([`Origin::FailedOpen`]), rejects them ([`Origin::FailedClosed`]), or lets the fallback
+    /// decide ([`Origin::Fallback`]).
     FailurePolicyBegan {
         /// The origin of the first decision.
         origin: Origin,
     },
-    /// The failure policy has not decided in this way for a second, while the store has decided other
-    /// requests.
+    /// The failure policy has not decided in this way for a second, while the store has decided
+    /// other requests.
     FailurePolicyEnded {
-        /// The origin of the decisions, with the kind of any of their failures.
+        /// The origin of the decisions. Its kind of failure is that of any of them.
         origin: Origin,
         /// The time from the first of these decisions to the last.
         lasted: Duration,

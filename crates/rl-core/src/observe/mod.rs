@@ -18,18 +18,21 @@
 //! | `charge of a denied request not given back` | `charges of denied requests given back again` | `cause`; `lasted_ms`, `charges` |
 //! | `counters without expiry found` | `no more counters without expiry` | `counters` |
 //!
-//! Each line names the namespace of the `limiter` and the `store` with its host, and the `rule` if it
-//! concerns one. An [`Observer`] gets the same conditions as [events](EventKind). Subjects are shown as sixteen
-//! hexadecimal digits of a keyed hash: [`Subject::redacted`](crate::Subject::redacted).
+//! The field `limiter` contains the namespace of the limiter, and `store` the kind of the store and
+//! its server. A line that is not about a limiter or a store lacks the field. The field `rule` is
+//! there if the line is about one rule. Subjects are shown as sixteen hexadecimal digits of a keyed
+//! hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets most of these
+//! conditions as [events](EventKind).
 //!
 //! # Spans
 //!
-//! At level `debug`, the crate also records spans, with the attributes that OpenTelemetry defines for
-//! clients of databases. No span has a key or an id of a subject. Decisions in memory have none.
+//! At level `debug`, the crate also records spans, with the attributes that OpenTelemetry defines
+//! for clients of databases. No span contains a key or the id of a subject. Decisions in memory
+//! have no spans.
 //!
 //! | span | around | fields |
 //! |---|---|---|
-//! | `rl.store` | a call to a store that is waited for | `otel.kind`, `db.system.name`, `db.operation.name`, `server.address`, `server.port`, `rate_limit.limiter`, `rate_limit.rule`, `rate_limit.outcome`, `rate_limit.origin`, `error.type` |
+//! | `rl.store` | a store call for which the limiter waits | `otel.kind`, `db.system.name`, `db.operation.name`, `server.address`, `server.port`, `rate_limit.limiter`, `rate_limit.rule`, `rate_limit.outcome`, `rate_limit.origin`, `error.type` |
 //! | `rl.request` | the decision about a request of an adapter | `rate_limit.limiter`, `request_id`, `trace_id`, `parent_id` |
 //!
 //! The ids of a request come from its headers `x-request-id` and `traceparent`. A request id has at most
@@ -107,7 +110,7 @@ pub use transition::{Ended, Transition};
 ///
 /// # Examples
 ///
-/// An observer that collects the events of which operators should hear:
+/// An observer that collects messages for operators:
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};

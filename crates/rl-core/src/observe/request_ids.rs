@@ -7,12 +7,12 @@ use arrayvec::ArrayString;
 /// The largest number of bytes of a request id in a log line.
 const MAX_REQUEST_ID: usize = 64;
 
-/// The ids by which the log lines of other services find a request.
+/// The ids that connect a request with the log lines of other services.
 ///
-/// They come from the headers `x-request-id` and `traceparent`, which a client may invent. A request id
-/// is cut off after 64 bytes, and characters other than letters, digits and `-_.:/+=@` are replaced by
-/// `?`. So a client cannot write lines or fields of the log. A trace context that is not valid is left
-/// out.
+/// They come from the headers `x-request-id` and `traceparent`, which a client may invent. A
+/// request id is cut off after 64 bytes, and characters other than letters, digits and `-_.:/+=@`
+/// are replaced by `?`. So a client cannot add lines or fields to the log. An invalid `traceparent`
+/// is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestIds {
     pub(crate) request: Option<Id<MAX_REQUEST_ID>>,

@@ -9,7 +9,7 @@ use super::request_ids::RequestIds;
 use crate::decision::Decision;
 use crate::model::StoreError;
 
-/// The span of a call to a store that the limiter waits for. It has no effect unless a subscriber
+/// The span of a store call for which the limiter waits. It has no effect unless a subscriber
 /// records spans of level `debug`.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreSpan(Span);
@@ -42,7 +42,7 @@ impl StoreSpan {
         future.instrument(self.0.clone())
     }
 
-    /// Adds the decision, or the kind of failure.
+    /// Records the decision, or the kind of failure, in the span.
     pub(crate) fn decided(&self, result: &Result<Decision, StoreError>) {
         match result {
             Ok(decision) => {
@@ -54,7 +54,7 @@ impl StoreSpan {
         }
     }
 
-    /// Adds the kind of failure.
+    /// Records the kind of failure in the span.
     pub(crate) fn failed(&self, error: &StoreError) {
         self.0.record("error.type", error.kind().as_str());
     }

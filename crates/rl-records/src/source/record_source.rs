@@ -339,8 +339,8 @@ impl RecordSourceBuilder {
         self
     }
 
-    /// Sets the observer that receives [`EventKind::PoliciesChanged`] when the source has read changes
-    /// of limits. Defaults to none. Failed look-ups are events of the limiter.
+    /// Sets the observer that receives [`EventKind::PoliciesChanged`] when the source has read
+    /// changes of limits. Defaults to none. Failed look-ups are events of the limiter.
     ///
     /// [`EventKind::PoliciesChanged`]: rl_core::observe::EventKind::PoliciesChanged
     pub fn observer(mut self, observer: impl Observer) -> Self {

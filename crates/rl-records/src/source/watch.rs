@@ -110,8 +110,8 @@ fn observe_changes(observer: Option<&dyn Observer>, changes: Option<usize>, dura
     }
 }
 
-/// Invalidates the values that have changed after `last`. Returns the position of the newest change,
-/// and the number of changes; `None` if everything was invalidated.
+/// Invalidates the values that have changed after `last`. Returns the position of the newest
+/// change, and the number of changes; `None` if everything was invalidated.
 async fn poll_once(
     database: &Database,
     caches: &Caches,

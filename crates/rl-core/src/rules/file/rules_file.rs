@@ -244,7 +244,8 @@ impl RulesFile {
         Ok(rules)
     }
 
-    /// Calls `on_change` after each change of `rules`, which [`subscribe`](Self::subscribe) returned.
+    /// Calls `on_change` after each change of `rules`, which [`subscribe`](Self::subscribe)
+    /// returned.
     pub(crate) fn on_change(
         &self,
         rules: &Arc<ArcSwap<RuleSet>>,
