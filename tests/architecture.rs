@@ -26,7 +26,7 @@ const LEVELS: [(&str, &[&str]); 21] = [
     ("denial", &["model", "policy", "decision"]),
     ("headers", &["model", "policy", "decision"]),
     ("key", &["model", "client_ip"]),
-    ("stats", &["model"]),
+    ("stats", &["time", "model", "policy::LimitSet"]),
     ("store", &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "stats"]),
     ("observe", &["model", "policy", "decision"]),
     ("source", &["maybe_ready", "model", "policy"]),

@@ -36,7 +36,7 @@ pub use origin::Origin;
 use origin::Verdict;
 pub(crate) use outcomes::{OpenWindows, Outcomes, Usages};
 pub use parts::PartStatus;
-use policy_handle::PolicyHandle;
+pub(crate) use policy_handle::PolicyHandle;
 
 use crate::algorithm::fixed_window::{DecidedWindows, PackedStates, PackedTime};
 use crate::model::{Cost, FailureKind, Limit, Outcome};
@@ -122,7 +122,7 @@ impl Decision {
     /// `states` contains the windows after the charge.
     #[inline(always)]
     pub(crate) fn from_windows(
-        policy: &Policy,
+        policy: impl Into<PolicyHandle>,
         cost: Cost,
         at: PackedTime,
         is_allowed: bool,
@@ -131,7 +131,7 @@ impl Decision {
         let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
         // Creating the handle first lets the compiler copy the states only once, from the store to
         // the decision.
-        let policy = PolicyHandle::new(policy);
+        let policy = policy.into();
         let windows = DecidedWindows { states: *states, decided_at: at.relative, required };
         let decided_at = Timestamp::from_micros(at.absolute);
         let statuses = LimitStatuses { policy, outcomes: Outcomes::Lazy(windows), decided_at };
@@ -172,8 +172,15 @@ impl Decision {
         at: Timestamp,
         outcome: impl Fn(Limit) -> Outcome,
     ) -> Self {
-        let outcomes = policy.limits().iter().map(|named| outcome(named.limit()));
-        Self::from_outcomes(policy, cost, 0, at, outcomes.collect()).with_origin(Origin::Policy)
+        let mut decision = Self::pending(policy, cost);
+        decision.origin = Origin::Policy;
+        let (limits, mut is_denied) = (policy.limits(), false);
+        for (named, place) in limits.iter().zip(decision.outcomes_mut().renew(limits.len())) {
+            *place = outcome(named.limit());
+            is_denied |= place.is_over() && !named.limit().is_shadow();
+        }
+        decision.finish(0, at, !is_denied);
+        decision
     }
 
     /// Creates a decision that a store completes with [`finish`](Self::finish).
@@ -227,6 +234,7 @@ impl Decision {
     }
 
     /// Returns the same decision with another origin.
+    #[cfg(feature = "redis")]
     pub(crate) fn with_origin(self, origin: Origin) -> Self {
         Self { origin, ..self }
     }

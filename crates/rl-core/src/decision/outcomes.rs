@@ -81,13 +81,6 @@ pub(crate) struct OpenWindows {
 }
 
 impl OpenWindows {
-    /// Returns whether the window of `max` units at `index` denies the request.
-    #[inline]
-    const fn is_over(&self, index: usize, max: u64) -> bool {
-        let used = self.before.used[index] as u64 + self.charged as u64;
-        used + self.required as u64 > max
-    }
-
     fn outcome(&self, index: usize, max: u64) -> Outcome {
         let before = self.before.outcome(index);
         let used = before.used() + u64::from(self.charged);
@@ -177,22 +170,17 @@ impl Outcomes {
     /// `None` if the outcomes are computed only when they are read.
     #[inline]
     pub(super) fn over(&self, limits: &[NamedLimit]) -> Option<LimitSet> {
-        let set = |is_over: &dyn Fn(usize) -> bool| {
-            let bits = (0..limits.len()).map(|index| u16::from(is_over(index)) << index);
-            Some(LimitSet::from_bits(bits.fold(0, |set, bit| set | bit)))
+        let outcomes = match self {
+            Self::None | Self::Granted(_) => return Some(LimitSet::EMPTY),
+            Self::Lazy(_) | Self::Open(_) => return None,
+            Self::Computed(outcomes) => outcomes,
+            Self::Few(outcomes) => &outcomes[..],
+            Self::Many(outcomes) => outcomes.get(),
         };
-        match self {
-            Self::None | Self::Granted(_) => Some(LimitSet::EMPTY),
-            Self::Lazy(_) | Self::Computed(_) => None,
-            Self::Few(outcomes) => set(&|index| outcomes[index].is_over()),
-            Self::Many(outcomes) => {
-                let outcomes = outcomes.get();
-                set(&|index| outcomes[index].is_over())
-            }
-            Self::Open(windows) => {
-                set(&|index| windows.is_over(index, limits[index].limit().max()))
-            }
-        }
+        let over = outcomes.iter().zip(limits).map(|(outcome, _)| outcome.is_over());
+        let bits =
+            over.enumerate().fold(0, |set, (index, is_over)| set | u16::from(is_over) << index);
+        Some(LimitSet::from_bits(bits))
     }
 
     /// Returns the outcomes as they will be after `micros` microseconds without further use.

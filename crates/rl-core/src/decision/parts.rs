@@ -148,7 +148,6 @@ impl Decision {
     }
 
     /// Returns whether the request was decided as a list of parts.
-    #[cfg(feature = "serde")]
     pub(crate) fn has_parts(&self) -> bool {
         self.decided_parts().is_some()
     }

@@ -24,7 +24,7 @@ thread_local! {
 ///
 /// Without recycling, a decision in memory takes one thread 91 ns instead of 82 ns.
 #[derive(Debug)]
-pub(super) struct PolicyHandle(Option<Policy>);
+pub(crate) struct PolicyHandle(Option<Policy>);
 
 impl PolicyHandle {
     pub(super) const NONE: Self = Self(None);
@@ -44,6 +44,13 @@ impl PolicyHandle {
 
     pub(super) const fn get(&self) -> Option<&Policy> {
         self.0.as_ref()
+    }
+}
+
+impl From<&Policy> for PolicyHandle {
+    #[inline(always)]
+    fn from(policy: &Policy) -> Self {
+        Self::new(policy)
     }
 }
 

@@ -10,6 +10,7 @@ mod damaged_subjects;
 mod decision_events;
 mod events;
 mod failure_policy;
+mod fast_path;
 mod in_flight;
 mod near_limit;
 mod operation;

@@ -203,10 +203,6 @@ impl Pipeline {
         mode: Mode,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        let by_steps = || {
-            let operation = Operation { reserves, ..self.operation(mode) };
-            self.decide_parts_by_steps(parts, operation)
-        };
         let needs_only_store = |part: &Part<'_>| {
             let is_whole = mode != Mode::Charge || !part.policy.has_permits();
             is_whole && !part.is_shadow() && part.policy.needs_only_store(mode.required(part.cost))
@@ -216,9 +212,17 @@ impl Pipeline {
             && !parts.is_empty()
             && parts.iter().all(needs_only_store);
         if !is_fast {
-            return by_steps();
+            let operation = Operation { reserves, ..self.operation(mode) };
+            return self.decide_parts_by_steps(parts, operation);
         }
-        self.decide_fast(&DecideRequest::new(&self.stores.namespace, parts, mode), by_steps)
+        let counts = match parts {
+            [part] if part.namespace.is_none() && self.tally.is_own(part.policy) => {
+                self.tally.plain_counts(mode)
+            }
+            _ => None,
+        };
+        let request = DecideRequest::new(&self.stores.namespace, parts, mode);
+        self.decide_fast(&request, counts)
     }
 
     /// Decides a request of several parts step by step. The policies are known already.

@@ -88,36 +88,62 @@ impl Pipeline {
         cost: Cost,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        let by_steps = move || {
-            let operation = Operation { reserves, ..self.operation(mode) };
-            self.decide_by_steps(subject, cost, operation)
+        let Some(policy) = self.policies.of_all() else {
+            return self.decide_under_source(subject, mode, cost, reserves);
         };
-        let Some(policy) = self.policy_of_fast_path(subject, mode, cost) else { return by_steps() };
-        let parts = [Part::new(subject, policy, cost)];
-        self.decide_fast(&DecideRequest::new(&self.stores.namespace, &parts, mode), by_steps)
-    }
-
-    /// Lets the store decide without the other steps. If it cannot, `by_steps` decides.
-    #[inline(always)]
-    pub(super) fn decide_fast(
-        &self,
-        request: &DecideRequest<'_>,
-        by_steps: impl Fn() -> MaybeReady<Decision>,
-    ) -> MaybeReady<Decision> {
-        self.tally.decide_fast(&*self.stores.primary, request, by_steps)
-    }
-
-    /// Returns the policy of a request that the store can decide without the other steps.
-    #[inline]
-    fn policy_of_fast_path(&self, subject: &Subject, mode: Mode, cost: Cost) -> Option<&Policy> {
-        if !self.has_fast_path || observe::may_decisions_be_logged() {
-            return None;
+        if self.is_fast(policy, mode, cost) {
+            self.decide_plain(&Part::new(subject, policy, cost), mode)
+        } else {
+            self.decide_slow(subject, mode, cost, reserves)
         }
-        let policy = self.policies.cached(subject)?;
+    }
+
+    /// Decides a request whose policy depends on its subject, by the fast path if it applies.
+    #[inline(never)]
+    fn decide_under_source(
+        self: &Arc<Self>,
+        subject: &Subject,
+        mode: Mode,
+        cost: Cost,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        match self.policies.cached(subject) {
+            Some(policy) if self.is_fast(policy, mode, cost) => {
+                self.decide_plain(&Part::new(subject, policy, cost), mode)
+            }
+            _ => self.decide_slow(subject, mode, cost, reserves),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_slow(
+        self: &Arc<Self>,
+        subject: &Subject,
+        mode: Mode,
+        cost: Cost,
+        reserves: bool,
+    ) -> MaybeReady<Decision> {
+        self.decide_by_steps(subject, cost, Operation { reserves, ..self.operation(mode) })
+    }
+
+    /// Decides a request of one subject in the namespace of the limiter.
+    #[inline(always)]
+    fn decide_plain(self: &Arc<Self>, part: &Part<'_>, mode: Mode) -> MaybeReady<Decision> {
+        let parts = std::slice::from_ref(part);
+        let request = DecideRequest::new(&self.stores.namespace, parts, mode);
+        self.decide_fast(&request, self.tally.plain_counts(mode))
+    }
+
+    /// Returns whether the store can decide a request under `policy` without the other steps.
+    #[inline(always)]
+    fn is_fast(&self, policy: &Policy, mode: Mode, cost: Cost) -> bool {
         // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
         // concurrency limit, the store must not get the whole policy.
         let is_whole = mode != Mode::Charge || !policy.has_permits();
-        (is_whole && policy.needs_only_store(mode.required(cost))).then_some(policy)
+        self.has_fast_path
+            && !observe::may_decisions_be_logged()
+            && is_whole
+            && policy.needs_only_store(mode.required(cost))
     }
 
     /// Decides a request under `policy` instead of the subject's own.

@@ -31,6 +31,7 @@
 //! # Ok(()) }
 //! ```
 
+mod decision_counts;
 mod histogram;
 mod limiter_stats;
 mod sharded;
@@ -38,13 +39,14 @@ mod store_stats;
 mod thread_slot;
 mod top;
 
+pub(crate) use decision_counts::{DecisionCounts, TIMED, is_record_due};
 pub use histogram::Histogram;
 pub(crate) use histogram::{REQUEST_BOUNDS, TimeHistogram};
 pub use limiter_stats::{
     DecisionCount, FailureCount, LimitStats, LimiterStats, OTHER_NAME, RuleStats,
     UncountedRequests, UnitCounts,
 };
-pub(crate) use sharded::{OwnShard, Sharded, ThreadCount, Writer};
+pub(crate) use sharded::{OwnShard, PerThread, Sharded, ThreadCount};
 #[cfg(feature = "redis")]
 pub(crate) use store_stats::RedisCounts;
 pub(crate) use store_stats::next_store_id;

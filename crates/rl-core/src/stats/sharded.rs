@@ -3,15 +3,18 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::thread_slot::{OWN_SLOTS, SHARED_SLOT, current};
+use super::thread_slot::{OWN_SLOTS, SHARED_SLOT, current, sole};
 
-/// A value of which each thread has its own copy. A copy is allocated when its thread first needs it.
+/// A value of which each thread has its own copy. All copies are allocated at once.
 ///
 /// Up to 64 threads have copies of their own. Further threads share one.
 #[derive(Debug)]
-pub(crate) struct Sharded<T> {
-    shards: Box<[OnceLock<Box<T>>; OWN_SLOTS + 1]>,
-}
+pub(crate) struct PerThread<T>(Box<[T; OWN_SLOTS + 1]>);
+
+/// A large value of which each thread has its own copy, like [`PerThread`]. A copy is allocated when
+/// its thread first needs it.
+#[derive(Debug, Default)]
+pub(crate) struct Sharded<T>(PerThread<OnceLock<Box<T>>>);
 
 /// The copy of the current thread.
 #[derive(Debug)]
@@ -66,9 +69,31 @@ impl ThreadCount {
     }
 }
 
-impl<T> Default for Sharded<T> {
+impl<T: Default> Default for PerThread<T> {
     fn default() -> Self {
-        Self { shards: Box::new(std::array::from_fn(|_| OnceLock::new())) }
+        Self(Box::new(std::array::from_fn(|_| T::default())))
+    }
+}
+
+impl<T> PerThread<T> {
+    /// Returns the copy that only the current thread writes; `None` if the thread has none yet, or
+    /// shares one.
+    #[inline(always)]
+    pub(crate) fn sole(&self) -> Option<&T> {
+        Some(&self.0[sole()?])
+    }
+
+    /// Returns the copy of the current thread.
+    #[inline(always)]
+    pub(crate) fn own(&self) -> OwnShard<'_, T> {
+        let slot = current();
+        let writer = if slot == SHARED_SLOT { Writer::Many } else { Writer::Sole };
+        OwnShard { counts: &self.0[slot], writer }
+    }
+
+    /// Returns the sum of a number over all copies.
+    pub(crate) fn sum(&self, number: impl Fn(&T) -> u64) -> u64 {
+        self.0.iter().map(number).fold(0, u64::wrapping_add)
     }
 }
 
@@ -76,29 +101,28 @@ impl<T: Default> Sharded<T> {
     /// Returns the copy of the current thread.
     #[inline(always)]
     pub(crate) fn own(&self) -> OwnShard<'_, T> {
-        let slot = current();
-        let writer = if slot == SHARED_SLOT { Writer::Many } else { Writer::Sole };
-        let counts = match self.shards[slot].get() {
+        let OwnShard { counts, writer } = self.0.own();
+        let counts = match counts.get() {
             Some(counts) => counts,
-            None => self.allocate(slot),
+            None => allocate(counts),
         };
         OwnShard { counts, writer }
     }
 
-    #[cold]
-    fn allocate(&self, slot: usize) -> &T {
-        self.shards[slot].get_or_init(Box::default)
-    }
-
     /// Returns the copies that exist.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.shards.iter().filter_map(|shard| shard.get().map(|counts| &**counts))
+        self.0.0.iter().filter_map(|shard| shard.get().map(|counts| &**counts))
     }
 
     /// Returns the sum of a number over all copies.
     pub(crate) fn sum(&self, number: impl Fn(&T) -> u64) -> u64 {
         self.iter().map(number).fold(0, u64::wrapping_add)
     }
+}
+
+#[cold]
+fn allocate<T: Default>(shard: &OnceLock<Box<T>>) -> &T {
+    shard.get_or_init(Box::default)
 }
 
 #[cfg(test)]

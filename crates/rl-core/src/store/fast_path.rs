@@ -1,6 +1,10 @@
+use std::fmt;
+
+use super::DecideRequest;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::policy::LimitSet;
+use crate::stats::DecisionCounts;
 use crate::time::Timestamp;
 
 /// The limiter, as a store sees it that decides on the fast path
@@ -8,20 +12,62 @@ use crate::time::Timestamp;
 ///
 /// The store counts each decision with the limiter before it returns the decision. The limiter does
 /// not inspect the result itself, because the compiler copies a decision that its caller inspects.
-pub trait FastPath {
+#[derive(Clone, Copy)]
+pub struct FastPath<'a> {
+    limiter: &'a dyn FastPathLimiter,
+    /// The counts of the thread, if they suffice for a request of one subject.
+    counts: Option<&'a DecisionCounts>,
+}
+
+/// A limiter that a store calls on the fast path.
+pub(crate) trait FastPathLimiter {
+    /// Implements [`FastPath::decide_by_steps`].
+    fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision>;
+
+    /// Implements [`FastPath::count`].
+    fn count(&self, request: &DecideRequest<'_>, decision: &Decision);
+}
+
+impl<'a> FastPath<'a> {
+    /// Creates the fast path of a decision. `counts` are those of the thread. They are `None` if the
+    /// limiter needs the whole decision.
+    #[inline(always)]
+    pub(crate) const fn new(
+        limiter: &'a dyn FastPathLimiter,
+        counts: Option<&'a DecisionCounts>,
+    ) -> Self {
+        Self { limiter, counts }
+    }
+
     /// Runs the other steps of the limiter, which call [`Store::decide`](super::Store::decide). They
     /// count the decision themselves.
-    fn decide_by_steps(&self) -> MaybeReady<Decision>;
+    pub fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision> {
+        self.limiter.decide_by_steps(request)
+    }
+
+    /// Counts the decision about `request`.
+    pub fn count(&self, request: &DecideRequest<'_>, decision: &Decision) {
+        self.limiter.count(request, decision);
+    }
 
     /// Counts a request of one subject that was charged `units` at the time `at`. Returns false, and
     /// counts nothing, if the limiter needs the whole decision. The store then calls
     /// [`count`](Self::count).
-    fn try_count_allowed(&self, units: u64, at: Timestamp) -> bool;
+    #[inline(always)]
+    pub(crate) fn try_count_allowed(&self, units: u64, at: Timestamp) -> bool {
+        self.counts.is_some_and(|counts| counts.try_add_allowed(units, at))
+    }
 
-    /// Counts a request of one subject that the limits at the positions of `over` denied at the time
-    /// `at`. Returns false, and counts nothing, if the limiter needs the whole decision.
-    fn try_count_denied(&self, over: LimitSet, at: Timestamp) -> bool;
+    /// Counts a request of one subject that the limits of `over` denied at the time `at`. Returns
+    /// false, and counts nothing, if the limiter needs the whole decision.
+    #[inline(always)]
+    pub(crate) fn try_count_denied(&self, over: LimitSet, at: Timestamp) -> bool {
+        self.counts.is_some_and(|counts| counts.try_add_denied(over, at))
+    }
+}
 
-    /// Counts a decision.
-    fn count(&self, decision: &Decision);
+impl fmt::Debug for FastPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FastPath").finish_non_exhaustive()
+    }
 }

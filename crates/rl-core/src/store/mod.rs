@@ -72,6 +72,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use fast_path::FastPath;
+pub(crate) use fast_path::FastPathLimiter;
 pub(crate) use fingerprint::SubjectHasher;
 pub use namespace::{InvalidNamespace, Namespace};
 #[cfg(feature = "redis-tls")]
@@ -111,17 +112,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision>;
 
     /// Decides `request` immediately if the store can do so without waiting, and counts the decision
-    /// with the limiter. Otherwise returns `limiter.decide_by_steps()`, and changes nothing.
+    /// with the limiter. Otherwise returns `limiter.decide_by_steps(request)`, and changes nothing.
     ///
     /// This is the synchronous fast path, for requests that need no deadline, failure policy or
-    /// events. The default returns `limiter.decide_by_steps()`.
+    /// events. The default returns `limiter.decide_by_steps(request)`.
     fn try_decide(
         &self,
         request: &DecideRequest<'_>,
-        limiter: &dyn FastPath,
+        limiter: &FastPath<'_>,
     ) -> MaybeReady<Decision> {
-        let _ = request;
-        limiter.decide_by_steps()
+        limiter.decide_by_steps(request)
     }
 
     /// Decides `request` with the state of this process, without a call to a server: by a cached
@@ -244,7 +244,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn try_decide(
         &self,
         request: &DecideRequest<'_>,
-        limiter: &dyn FastPath,
+        limiter: &FastPath<'_>,
     ) -> MaybeReady<Decision> {
         (**self).try_decide(request, limiter)
     }

@@ -24,6 +24,8 @@ pub(crate) const NO_LANE: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastWindowsDecision {
     pub(crate) is_allowed: bool,
+    /// The lanes of the limits that deny the request, one bit for each.
+    pub(crate) over: u16,
     /// The time until which requests of this cost are denied. If nothing remains, it is the time
     /// until which all requests are denied. It is 0 if none are denied.
     pub(crate) denied_until: u64,
@@ -73,14 +75,14 @@ pub(crate) fn try_decide_fast(
     let units = units_of_lane(mode, cost)?;
     let sum = windows.add(states, units);
     if !sum.is_within_limits() {
-        let denied_until = try_deny(windows, states, now, mode, cost)?;
-        return Some(FastWindowsDecision { is_allowed: false, denied_until });
+        let (over, denied_until) = try_deny(windows, states, now, mode, cost)?;
+        return Some(FastWindowsDecision { is_allowed: false, over, denied_until });
     }
     if !is_open(windows, states, first_to_end, now) {
         return None;
     }
     states.set_numbers(sum.sums);
-    Some(FastWindowsDecision { is_allowed: true, denied_until: 0 })
+    Some(FastWindowsDecision { is_allowed: true, over: 0, denied_until: 0 })
 }
 
 /// Returns the number to add to each lane, or `None` if it is 0 or does not fit.
@@ -92,22 +94,56 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     (units.wrapping_sub(1) < i32::MAX as u64).then_some(units as u32)
 }
 
-/// Returns whether an open window is full, so that a check is certain to be denied.
-#[inline(never)]
-pub(crate) fn has_full_window(
+/// Denies a check if an open window is full. Returns the lanes of the limits that deny it, one bit for
+/// each, or no lane if it is not certain that it is denied.
+///
+/// The policy must not have a limit of 0.
+#[inline(always)]
+pub(crate) fn deny_full(
     windows: &CompiledWindows,
     states: &PackedStates,
     now: PackedTime,
     mode: Mode,
     cost: Cost,
-) -> bool {
-    let full = || states.numbers().last_exceeding(windows.overflow_bias);
-    mode == Mode::Check
-        && cost != Cost::ZERO
-        && full().is_some_and(|lane| is_open(windows, states, lane as u8, now))
+) -> u16 {
+    if mode == Mode::Check && cost == Cost::ONE {
+        let full = states.numbers().exceeding(windows.overflow_bias);
+        if full.is_single()
+            && let Some(lane) = full.last()
+            && is_surely_open(windows, lane, states.time(lane), now)
+        {
+            return full.bits();
+        }
+    }
+    deny_full_slow(windows, states, now, mode, cost)
 }
 
-/// Denies `cost` if an open window has too little left. Returns the time until which it is denied.
+#[inline(never)]
+fn deny_full_slow(
+    windows: &CompiledWindows,
+    states: &PackedStates,
+    now: PackedTime,
+    mode: Mode,
+    cost: Cost,
+) -> u16 {
+    if mode != Mode::Check || cost == Cost::ZERO {
+        return 0;
+    }
+    let full = states.numbers().exceeding(windows.overflow_bias);
+    if !full.last().is_some_and(|last| is_open(windows, states, last as u8, now)) {
+        return 0;
+    }
+    let denies = |lane: usize| {
+        let is_open = is_open(windows, states, lane as u8, now);
+        let used = if is_open { states.number(lane) } else { 0 };
+        windows.max[lane].saturating_sub(used) < cost.units()
+    };
+    let lanes = 0..windows.count.min(LANES);
+    lanes.fold(0, |denying, lane| denying | u16::from(denies(lane)) << lane)
+}
+
+/// Denies `cost` if an open window has too little left. Returns the lanes of the limits that deny
+/// it, one bit for each, and the time until which it is denied.
 #[inline(never)]
 fn try_deny(
     windows: &CompiledWindows,
@@ -115,12 +151,12 @@ fn try_deny(
     now: PackedTime,
     mode: Mode,
     cost: Cost,
-) -> Option<u64> {
+) -> Option<(u16, u64)> {
     if mode != Mode::Check || !fits(now.relative) {
         return None;
     }
     let units = cost.units();
-    let mut is_denied = false;
+    let mut over = 0;
     let mut available = units;
     // The latest end of the windows that deny one unit, and of those that deny the whole cost.
     let mut until_one = 0;
@@ -130,7 +166,7 @@ fn try_deny(
         let (end, used) = windows.window(states, lane, now);
         let remaining = max.saturating_sub(used);
         if remaining < units {
-            is_denied = true;
+            over |= 1 << lane;
             available = available.min(remaining);
             if remaining == 0 && max > 0 {
                 until_one = end.max(until_one);
@@ -141,30 +177,7 @@ fn try_deny(
         }
     }
     let until = if available == 0 { until_one } else { until_all };
-    is_denied.then_some(until)
-}
-
-/// Returns the lanes whose windows deny `cost`, one bit for each. Only for a request that
-/// [`try_decide_fast`] has denied.
-pub(crate) fn denying_lanes(
-    windows: &CompiledWindows,
-    states: &PackedStates,
-    now: PackedTime,
-    cost: Cost,
-) -> u16 {
-    let mut lanes = windows.add(states, cost.units() as u32).exceeding();
-    let first = lanes.next();
-    let mut denying = first.map_or(0, |lane| 1 << lane);
-    let Some(second) = lanes.next() else { return denying };
-    // If several windows exceed their limits, some of them may have ended, and deny nothing.
-    denying = 0;
-    for lane in first.into_iter().chain([second]).chain(lanes) {
-        let (_, used) = windows.window(states, lane, now);
-        if windows.max[lane].saturating_sub(used) < cost.units() {
-            denying |= 1 << lane;
-        }
-    }
-    denying
+    (over != 0).then_some((over, until))
 }
 
 /// Returns whether a relative time fits into 48 bits and is not 0, the value for "no time".
@@ -185,8 +198,19 @@ const fn is_open(
         return false;
     }
     let since = states.time(lane);
+    is_surely_open(windows, lane, since, now) || is_aligned_and_open(windows, lane, since, now)
+}
+
+/// Returns whether the window in `lane`, which was first charged at `since`, is open for the shortest
+/// time that it may be.
+#[inline(always)]
+const fn is_surely_open(
+    windows: &CompiledWindows,
+    lane: usize,
+    since: u64,
+    now: PackedTime,
+) -> bool {
     now.relative < since + windows.min_duration[lane]
-        || is_aligned_and_open(windows, lane, since, now)
 }
 
 /// Returns whether an aligned window is open. Not inlined, because computing its end takes a
@@ -278,7 +302,7 @@ pub(crate) fn first_to_end(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Plan, SubjectStatesMut};
+    use crate::algorithm::{Plan, PlanStep, SubjectStatesMut};
     use crate::model::Limit;
     use proptest::prelude::*;
 
@@ -341,14 +365,25 @@ mod tests {
                     prop_assert!(granted && opened == after);
                     prop_assert_eq!(first, first_to_end(windows, &after, time));
                 }
-                let is_known =
-                    time.relative < known && has_full_window(windows, &before, time, mode, cost);
-                prop_assert!(!is_known || judgement.charged == 0 && until_before <= known);
+                let over = |step: &PlanStep| {
+                    step.available(states.read(), now) < step.limit().units(cost.units())
+                };
+                let steps = plan.steps().iter().enumerate();
+                let over = steps.fold(0, |lanes, (lane, step)| lanes | u16::from(over(step)) << lane);
+                if time.relative < known {
+                    let denied = deny_full(windows, &before, time, mode, cost);
+                    let is_known = denied != 0;
+                    prop_assert!(!is_known || judgement.charged == 0 && until_before <= known);
+                    let has_zero = limits.iter().any(|limit| limit.max() == 0);
+                    prop_assert!(!is_known || has_zero || denied == over);
+                }
                 let mut packed = before;
                 if let Some(decided) = try_decide_fast(windows, &mut packed, first, time, mode, cost) {
                     prop_assert_eq!(packed, after);
                     prop_assert_eq!(decided.is_allowed, judgement.charged > 0 && granted);
+                    prop_assert_eq!(decided.is_allowed, decided.over == 0);
                     if !decided.is_allowed {
+                        prop_assert_eq!(decided.over, over);
                         prop_assert_eq!(decided.denied_until, until_before);
                     }
                 }

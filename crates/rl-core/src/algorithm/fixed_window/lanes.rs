@@ -38,16 +38,14 @@ impl Lanes {
         LaneSum { sums, large, biased }
     }
 
-    /// Returns the last lane whose number exceeds the limit that `bias` encodes. Returns `None` if
-    /// there is no such lane, or if a number does not fit into 31 bits.
+    /// Returns the lanes whose numbers exceed the limits that `bias` encodes, or no lane if a number
+    /// does not fit into 31 bits.
     #[inline(always)]
-    pub(super) fn last_exceeding(self, bias: Self) -> Option<usize> {
+    pub(super) fn exceeding(self, bias: Self) -> LaneSet {
         if self.union() & TOP_BITS != 0 {
-            return None;
+            return LaneSet(0);
         }
-        let exceeding = |i: usize| self.0[i].wrapping_add(bias.0[i]) & TOP_BITS;
-        let last = (0..LANES / 2).rev().find(|i| exceeding(*i) != 0)?;
-        Some(2 * last + (exceeding(last) >> 63) as usize)
+        LaneSet::of_top_bits(Self::each(|i| self.0[i].wrapping_add(bias.0[i])))
     }
 
     /// Returns the bits that are set in at least one of the words.
@@ -93,14 +91,41 @@ impl LaneSum {
         if self.large.union() & TOP_BITS != 0 {
             return LaneSet(0);
         }
-        let words = self.biased.0.iter().enumerate();
-        LaneSet(words.fold(0, |lanes, (i, word)| lanes | (word & TOP_BITS) >> (31 - i)))
+        LaneSet::of_top_bits(self.biased)
     }
 }
 
-/// A set of lanes. Bit `i` represents the lower lane of word `i`, and bit `32 + i` the upper one.
+/// A set of lanes, one bit for each.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LaneSet(u64);
+pub(super) struct LaneSet(u16);
+
+impl LaneSet {
+    /// Returns the lanes whose top bit is set.
+    #[inline(always)]
+    fn of_top_bits(Lanes([a, b, c]): Lanes) -> Self {
+        // The lower lanes get the bits 0, 2 and 4, the upper ones the bits 32, 34 and 36.
+        let apart = (a & TOP_BITS) >> 31 | (b & TOP_BITS) >> 29 | (c & TOP_BITS) >> 27;
+        Self((apart | apart >> 31) as u16)
+    }
+
+    /// Returns the last lane of the set.
+    #[inline(always)]
+    pub(super) fn last(self) -> Option<usize> {
+        self.0.checked_ilog2().map(|bit| bit as usize % LANES)
+    }
+
+    /// Returns whether the set has exactly one lane.
+    #[inline(always)]
+    pub(super) const fn is_single(self) -> bool {
+        self.0.is_power_of_two()
+    }
+
+    /// Returns the lanes, one bit for each.
+    #[inline(always)]
+    pub(super) const fn bits(self) -> u16 {
+        self.0
+    }
+}
 
 impl Iterator for LaneSet {
     type Item = usize;
@@ -112,7 +137,7 @@ impl Iterator for LaneSet {
         }
         let bit = self.0.trailing_zeros() as usize;
         self.0 &= self.0 - 1;
-        Some((2 * (bit % 32) + bit / 32) % LANES)
+        Some(bit % LANES)
     }
 }
 

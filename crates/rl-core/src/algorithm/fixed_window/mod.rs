@@ -45,8 +45,8 @@ mod lanes;
 
 pub(crate) use compiled::CompiledWindows;
 pub(crate) use decide::{
-    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, denying_lanes, first_to_end,
-    has_full_window, try_decide_fast, try_open_fast,
+    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, deny_full, first_to_end,
+    try_decide_fast, try_open_fast,
 };
 pub(crate) use lanes::{LANES, PackedStates, PackedTime};
 

@@ -1,14 +1,14 @@
 //! Counts the decisions of a limiter: the only place where decisions are counted.
 //!
 //! ```text
-//! store on the fast path ──► FastCall ──────► one subject: a few numbers of the thread
-//! Pipeline::report       ──► Tally::count ──► any other: also by origin and rule
+//! store on the fast path ──► DecisionCounts ──► one subject: a few numbers of the thread
+//! Pipeline::report       ──► Tally::count ────► any other: also by origin and rule
 //! WaitingRequest::check  ──► Tally::count
 //! ```
 //!
-//! Each thread counts in a [`TallyShard`] of its own. `snapshot.rs` adds the shards up.
+//! Each thread counts in [`DecisionCounts`] and in a [`TallyShard`] of its own. `snapshot.rs` adds
+//! the counts of all threads up.
 
-mod fast_call;
 mod names;
 mod shard;
 mod snapshot;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use names::{CounterNames, RESERVED};
-use shard::{StoreDecisions, TallyShard, UTILIZATION_BOUNDS};
+use shard::{TallyShard, UTILIZATION_BOUNDS};
 pub(super) use snapshot::LimiterState;
 use tokio::time::Instant;
 
@@ -26,16 +26,11 @@ use crate::decision::{Decision, Origin, PartStatus};
 use crate::model::{FailureKind, Mode};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::stats::{
-    OwnShard, REQUEST_BOUNDS, Sharded, ThreadCount, TimeHistogram, TopSubjects, Writer,
+    DecisionCounts, OwnShard, PerThread, REQUEST_BOUNDS, Sharded, TIMED, TimeHistogram,
+    TopSubjects, is_record_due,
 };
 use crate::store::Namespace;
 use crate::time::Timestamp;
-
-/// One decision of this number is timed on each thread. Two readings of a clock take 50 ns.
-const TIMED: u64 = 64;
-
-/// The time in µs after which the next decision is recorded by its subject and its utilization.
-const RECORD_INTERVAL: u64 = 1_000;
 
 /// The counts of a limiter.
 pub(super) struct Tally {
@@ -43,6 +38,7 @@ pub(super) struct Tally {
     namespace: Namespace,
     /// The policy of all subjects, if there is one. Its limits have the first places.
     policy: Option<Policy>,
+    decisions: PerThread<DecisionCounts>,
     shards: Sharded<TallyShard>,
     names: CounterNames,
     top_denied: TopSubjects,
@@ -81,6 +77,7 @@ impl Tally {
             namespace: namespace.clone(),
             policy,
             names,
+            decisions: PerThread::default(),
             shards: Sharded::default(),
             top_denied: TopSubjects::default(),
             top_used: TopSubjects::default(),
@@ -96,6 +93,16 @@ impl Tally {
         }
     }
 
+    /// Returns the counts of this thread, if they suffice to count a decision in `mode` about one
+    /// subject in the namespace of the limiter.
+    #[inline(always)]
+    pub(super) fn plain_counts(&self, mode: Mode) -> Option<&DecisionCounts> {
+        match mode {
+            Mode::Check | Mode::CheckUpTo => self.decisions.sole(),
+            Mode::Peek | Mode::Charge => None,
+        }
+    }
+
     /// Counts a decision in `mode`. `counters_of` returns the counters of the part at a position.
     pub(super) fn count<'a>(
         &self,
@@ -103,24 +110,52 @@ impl Tally {
         decision: &Decision,
         counters_of: &dyn Fn(usize) -> Counters<'a>,
     ) {
-        let own = self.shards.own();
-        let (counts, writer) = (own.counts, own.writer);
-        let charged = decision.parts().map(|part| part.charged()).fold(0, u64::saturating_add);
+        let OwnShard { counts: decisions, writer } = self.decisions.own();
+        let charged = match decision.has_parts() {
+            true => decision.parts().map(|part| part.charged()).fold(0, u64::saturating_add),
+            false => decision.charged(),
+        };
         match mode {
             Mode::Peek => return,
-            Mode::Charge => return counts.charged_after.add(charged, writer),
-            Mode::Check | Mode::CheckUpTo => counts.granted.add(charged, writer),
+            Mode::Charge => return self.charged_after(charged),
+            Mode::Check | Mode::CheckUpTo => decisions.granted.add(charged, writer),
         }
         let (origin, is_allowed) = (decision.origin(), decision.is_allowed());
-        match (origin, is_allowed) {
-            (Origin::Store, true) => counts.allowed.count.add(1, writer),
-            (Origin::Store, false) => counts.denied.count.add(1, writer),
-            _ => counts.by_origin[origin.index()][usize::from(is_allowed)].add(1, writer),
+        match origin {
+            Origin::Store => decisions.of_outcome(is_allowed).count.add(1, writer),
+            _ => self.shards.own().counts.by_origin[origin.index()][usize::from(is_allowed)]
+                .add(1, writer),
         }
-        if origin.has_outcomes() {
-            self.count_names(own, decision, counters_of);
-            self.record_due(own, decision, counters_of);
+        if !origin.has_outcomes() {
+            return;
         }
+        if self.has_own_limits(decision, counters_of) {
+            // An allowed decision adds to the empty set, so that no denial allocates the table.
+            let over = if is_allowed { LimitSet::EMPTY } else { decision.over() };
+            decisions.add_over(over, writer);
+        } else {
+            self.count_names(self.shards.own(), decision, counters_of);
+        }
+        // A denial by the policy alone has no time.
+        if decision.at() > Timestamp::EPOCH
+            && decisions.of_outcome(is_allowed).is_record_due(decision.at())
+        {
+            self.record(decision, counters_of);
+        }
+    }
+
+    /// Returns whether a decision is about one subject in the namespace of the limiter, under the
+    /// policy of all subjects, and no limit is in shadow.
+    fn has_own_limits<'a>(
+        &self,
+        decision: &Decision,
+        counters_of: &dyn Fn(usize) -> Counters<'a>,
+    ) -> bool {
+        let is_own = |policy: &Policy| self.is_own(policy) && !policy.has_shadow();
+        !decision.has_parts()
+            && decision.origin() != Origin::Shadow
+            && decision.policy().is_some_and(is_own)
+            && self.rule(counters_of(0)).is_none()
     }
 
     /// Counts the rules of a decision, and the limits that deny it or would deny it.
@@ -166,42 +201,25 @@ impl Tally {
         }
     }
 
-    /// Records a decision by its subject and its utilization, if that is due.
-    fn record_due<'a>(
-        &self,
-        own: OwnShard<'_, TallyShard>,
-        decision: &Decision,
-        counters_of: &dyn Fn(usize) -> Counters<'a>,
-    ) {
-        let of_outcome = own.counts.of_outcome(decision.is_allowed());
-        if of_outcome.is_record_due(decision.at()) {
-            self.record(own, decision, counters_of);
-        }
-    }
-
     /// Records a decision by its subject, with the weight of those that were not recorded, and by its
     /// utilization.
     #[cold]
     #[inline(never)]
-    fn record<'a>(
-        &self,
-        own: OwnShard<'_, TallyShard>,
-        decision: &Decision,
-        counters_of: &dyn Fn(usize) -> Counters<'a>,
-    ) {
-        let is_allowed = decision.is_allowed();
-        let of_outcome = own.counts.of_outcome(is_allowed);
-        of_outcome.sampled_at.set(decision.at().as_micros());
+    fn record<'a>(&self, decision: &Decision, counters_of: &dyn Fn(usize) -> Counters<'a>) {
+        let (own, is_allowed) = (self.shards.own(), decision.is_allowed());
+        let of_outcome = self.decisions.own().counts.of_outcome(is_allowed);
+        of_outcome.recorded_at.set(decision.at().as_micros());
         let counted = of_outcome.count.get();
+        let recorded = &own.counts.recorded[usize::from(is_allowed)];
         // Decisions of other origins than the store are not in the count, but each is recorded.
-        let weight = counted.wrapping_sub(of_outcome.recorded.get()).max(1);
+        let weight = counted.wrapping_sub(recorded.get()).max(1);
         let subject = counters_of(decision.reported_part()).subject;
         let (top, units) = match is_allowed {
             true => (&self.top_used, weight.saturating_mul(decision.charged())),
             false => (&self.top_denied, weight),
         };
         if top.try_add(subject, units) {
-            of_outcome.recorded.set(counted);
+            recorded.set(counted);
         }
         for (index, part) in decision.parts().enumerate() {
             let rule = self.rule(counters_of(index));
@@ -218,7 +236,7 @@ impl Tally {
 
     /// Returns whether `policy` is that of all subjects.
     #[inline(always)]
-    fn is_own(&self, policy: &Policy) -> bool {
+    pub(super) fn is_own(&self, policy: &Policy) -> bool {
         self.policy.as_ref().is_some_and(|own| own.is_same_handle(policy))
     }
 
@@ -248,6 +266,11 @@ impl Tally {
     pub(super) fn store_called(&self, took: Duration, before: Duration) {
         self.store_times.record(took);
         self.shards.own().counts.decision_times.record(took + before);
+    }
+
+    /// Records the time of a decision that the store has made at once.
+    pub(super) fn decided_in_memory(&self, took: Duration) {
+        self.shards.own().counts.decision_times.record(took);
     }
 
     /// Records the time for which a request waited in queues.
@@ -293,13 +316,12 @@ impl Tally {
     pub(super) fn permit_begun(&self, decision: &Decision) -> Option<Instant> {
         let OwnShard { counts, writer } = self.shards.own();
         counts.permits_begun.add(1, writer);
-        let at = decision.at().as_micros();
-        let is_due = is_due(at, &counts.permit_sampled_at)
+        let is_due = is_record_due(decision.at(), &counts.permit_sampled_at)
             || counts.permits_begun.get().is_multiple_of(TIMED);
         if !is_due {
             return None;
         }
-        counts.permit_sampled_at.set(at);
+        counts.permit_sampled_at.set(decision.at().as_micros());
         Some(now())
     }
 
@@ -312,39 +334,6 @@ impl Tally {
             self.permit_times.record(begun.elapsed());
         }
     }
-}
-
-impl TallyShard {
-    /// Counts a denial by the limits of the policy of all subjects.
-    #[inline(always)]
-    fn count_over(&self, over: LimitSet, writer: Writer) {
-        let mut bits = over.bits();
-        while bits != 0 {
-            let index = bits.trailing_zeros() as usize;
-            self.of_name(RESERVED + index).over.add(1, writer);
-            bits &= bits - 1;
-        }
-    }
-
-    #[inline(always)]
-    fn of_outcome(&self, is_allowed: bool) -> &StoreDecisions {
-        if is_allowed { &self.allowed } else { &self.denied }
-    }
-}
-
-impl StoreDecisions {
-    /// Returns whether a decision at `at` is to be recorded by its subject, because the last record is
-    /// a millisecond old.
-    #[inline(always)]
-    fn is_record_due(&self, at: Timestamp) -> bool {
-        is_due(at.as_micros(), &self.sampled_at)
-    }
-}
-
-/// Returns whether the last record is a millisecond old, or the clock has stepped back.
-#[inline(always)]
-fn is_due(at: u64, last: &ThreadCount) -> bool {
-    at.wrapping_sub(last.get()) >= RECORD_INTERVAL
 }
 
 #[cold]

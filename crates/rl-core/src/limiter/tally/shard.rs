@@ -12,27 +12,13 @@ pub(super) const UTILIZATION_BOUNDS: [u64; 5] = [250_000, 500_000, 750_000, 900_
 /// The number of buckets of used fractions.
 pub(super) const UTILIZATION_BUCKETS: usize = UTILIZATION_BOUNDS.len() + 1;
 
-/// The decisions of the store with one outcome.
+/// The counts of one thread that a usual decision does not change.
 #[derive(Debug, Default)]
-pub(super) struct StoreDecisions {
-    pub(super) count: ThreadCount,
-    /// The time on the store's clock at which a decision was last recorded by its subject.
-    pub(super) sampled_at: ThreadCount,
-    /// The count at that time. Later decisions add to the weight of the next record.
-    pub(super) recorded: ThreadCount,
-}
-
-/// The counts of one thread. A usual decision changes only the first 64 bytes, so they lie in one
-/// cache line.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
 pub(super) struct TallyShard {
-    pub(super) allowed: StoreDecisions,
-    pub(super) denied: StoreDecisions,
-    /// The units that checks charged.
-    pub(super) granted: ThreadCount,
+    /// The denied and the allowed decisions of the store when one was last recorded by its subject.
+    /// Later decisions add to the weight of the next record.
+    pub(super) recorded: [ThreadCount; 2],
     pub(super) permits_begun: ThreadCount,
-    // The second cache line begins here.
     pub(super) permits_ended: ThreadCount,
     /// The time on the store's clock at which a permit was last timed.
     pub(super) permit_sampled_at: ThreadCount,
@@ -67,18 +53,5 @@ impl TallyShard {
     /// Returns the counts of the name at `place`, if this thread has counted any of its chunk.
     pub(super) fn counted_name(&self, place: usize) -> Option<&NameCounts> {
         Some(&self.names[place / CHUNK % CHUNKS].get()?[place % CHUNK])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::mem::offset_of;
-
-    use super::*;
-
-    #[test]
-    fn a_usual_decision_changes_one_cache_line() {
-        assert_eq!(align_of::<TallyShard>(), 64);
-        assert!(offset_of!(TallyShard, permits_ended) <= 64);
     }
 }

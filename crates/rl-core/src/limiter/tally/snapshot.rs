@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Tally;
-use super::names::{OTHER_LIMITS, OTHER_RULES};
+use super::names::{OTHER_LIMITS, OTHER_RULES, RESERVED};
 use super::shard::{NameCounts, TallyShard, UTILIZATION_BOUNDS};
 use crate::decision::Origin;
 use crate::model::{FailureKind, Limit};
@@ -68,7 +68,7 @@ impl Tally {
                 ambiguous_key: read(&self.ambiguous_key),
             },
             units: UnitCounts {
-                granted: sum(|shard| &shard.granted),
+                granted: self.decisions.sum(|decisions| decisions.granted.get()),
                 charged_after: sum(|shard| &shard.charged_after),
                 refunded: sum(|shard| &shard.refunded),
             },
@@ -91,12 +91,13 @@ impl Tally {
     }
 
     fn decisions(&self) -> Vec<DecisionCount> {
-        let number = |is_allowed: bool, origin: Origin| {
-            self.shards.sum(|shard| match (origin, is_allowed) {
-                (Origin::Store, true) => shard.allowed.count.get(),
-                (Origin::Store, false) => shard.denied.count.get(),
-                _ => shard.by_origin[origin.index()][usize::from(is_allowed)].get(),
-            })
+        let number = |is_allowed: bool, origin: Origin| match origin {
+            Origin::Store => {
+                self.decisions.sum(|decisions| decisions.of_outcome(is_allowed).count.get())
+            }
+            _ => self
+                .shards
+                .sum(|shard| shard.by_origin[origin.index()][usize::from(is_allowed)].get()),
         };
         let count = |is_allowed: bool, origin: Origin| {
             DecisionCount::new(is_allowed, origin.as_str(), number(is_allowed, origin))
@@ -152,7 +153,7 @@ impl Tally {
     fn limits(&self, configured: &BTreeMap<usize, Option<Limit>>) -> Vec<LimitStats> {
         let stats = |place: usize, rule: String, name: String| {
             let counts = [
-                self.of_name(place, |name| &name.over),
+                self.of_name(place, |name| &name.over) + self.denied_by(place),
                 self.of_name(place, |name| &name.shadow_over),
             ];
             let limit = configured.get(&place).copied().flatten();
@@ -181,6 +182,13 @@ impl Tally {
         });
         let sum = self.of_name(place, |name| &name.utilization_sum);
         Histogram::new(bounds, counts.collect(), bound(sum))
+    }
+
+    /// Returns the denials that are counted by sets of limits, if the limit at `place` belongs to the
+    /// policy of all subjects.
+    fn denied_by(&self, place: usize) -> u64 {
+        let index = place.checked_sub(RESERVED).filter(|index| *index < Policy::MAX_LIMITS);
+        index.map_or(0, |index| self.decisions.sum(|decisions| decisions.denied_by(index)))
     }
 
     fn of_name(&self, place: usize, count: impl Fn(&NameCounts) -> &ThreadCount) -> u64 {

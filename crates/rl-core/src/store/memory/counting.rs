@@ -1,24 +1,26 @@
 //! Counts the decisions of the fast path with the limiter.
 
 use super::packed_entry::FastDecision;
-use crate::algorithm::fixed_window::denying_lanes;
-use crate::decision::Decision;
+use super::run::DecideArgs;
+use crate::decision::{Decision, PolicyHandle};
 use crate::maybe_ready::MaybeReady;
-use crate::model::Cost;
-use crate::policy::{LimitSet, Policy};
-use crate::store::FastPath;
+use crate::store::{DecideRequest, FastPath, FastPathLimiter};
 use crate::time::Timestamp;
 
 /// Counts a decision about one subject.
 #[inline(always)]
-pub(super) fn count_decision(decision: &Decision, limiter: &dyn FastPath) {
+pub(super) fn count_decision(
+    request: &DecideRequest<'_>,
+    decision: &Decision,
+    limiter: &FastPath<'_>,
+) {
     let is_counted = if decision.is_allowed() {
         limiter.try_count_allowed(decision.charged(), decision.at())
     } else {
         limiter.try_count_denied(decision.over(), decision.at())
     };
     if !is_counted {
-        limiter.count(decision);
+        limiter.count(request, decision);
     }
 }
 
@@ -26,54 +28,43 @@ pub(super) fn count_decision(decision: &Decision, limiter: &dyn FastPath) {
 /// because the compiler copies a decision that is inspected.
 #[inline(always)]
 pub(super) fn count_fast(
-    policy: &Policy,
-    cost: Cost,
-    FastDecision { at, is_allowed, states }: FastDecision<'_>,
-    limiter: &dyn FastPath,
+    request: &DecideRequest<'_>,
+    DecideArgs { policy, cost, .. }: DecideArgs<'_>,
+    decided: FastDecision<'_>,
+    limiter: &FastPath<'_>,
 ) -> MaybeReady<Decision> {
+    let FastDecision { at, is_allowed, over, states } = decided;
     let time = Timestamp::from_micros(at.absolute);
-    let is_counted = if is_allowed {
-        limiter.try_count_allowed(cost.units(), time)
-    } else {
-        let lanes = |windows| denying_lanes(windows, states, at, cost);
-        let over = policy.compiled_windows().map_or(0, lanes);
-        limiter.try_count_denied(LimitSet::from_bits(over), time)
-    };
-    if is_counted {
-        MaybeReady::ready(Decision::from_windows(policy, cost, at, is_allowed, states))
-    } else {
-        count_whole(policy, cost, FastDecision { at, is_allowed, states }, limiter)
+    // With three handles, the compiler would not inline their creation.
+    let policy = PolicyHandle::from(policy);
+    if is_allowed {
+        if limiter.try_count_allowed(cost.units(), time) {
+            return MaybeReady::ready(Decision::from_windows(policy, cost, at, true, states));
+        }
+    } else if limiter.try_count_denied(over, time) {
+        return MaybeReady::ready(Decision::from_windows(policy, cost, at, false, states));
     }
+    count_whole(request, Decision::from_windows(policy, cost, at, is_allowed, states), limiter)
 }
 
-#[cold]
+/// Returns a decision, and counts it as a whole.
 #[inline(never)]
-fn count_whole(
-    policy: &Policy,
-    cost: Cost,
-    FastDecision { at, is_allowed, states }: FastDecision<'_>,
-    limiter: &dyn FastPath,
+pub(super) fn count_whole(
+    request: &DecideRequest<'_>,
+    decision: Decision,
+    limiter: &FastPath<'_>,
 ) -> MaybeReady<Decision> {
-    let decision = Decision::from_windows(policy, cost, at, is_allowed, states);
-    limiter.count(&decision);
+    limiter.count(request, &decision);
     MaybeReady::ready(decision)
 }
 
 /// Counts nothing, and has no other steps.
 pub(super) struct NotCounting;
 
-impl FastPath for NotCounting {
-    fn decide_by_steps(&self) -> MaybeReady<Decision> {
+impl FastPathLimiter for NotCounting {
+    fn decide_by_steps(&self, _: &DecideRequest<'_>) -> MaybeReady<Decision> {
         MaybeReady::Ready(None)
     }
 
-    fn try_count_allowed(&self, _: u64, _: Timestamp) -> bool {
-        true
-    }
-
-    fn try_count_denied(&self, _: LimitSet, _: Timestamp) -> bool {
-        true
-    }
-
-    fn count(&self, _: &Decision) {}
+    fn count(&self, _: &DecideRequest<'_>, _: &Decision) {}
 }

@@ -34,7 +34,7 @@ mod unpacked_entry;
 
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use counting::{NotCounting, count_decision, count_fast};
+use counting::{NotCounting, count_decision, count_fast, count_whole};
 use packed_entry::TimeBase;
 use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
@@ -159,28 +159,49 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Decides a request under more than six fixed windows.
+/// Decides a request of one part that the comparison of lanes does not decide.
 #[inline(never)]
+fn decide_otherwise(
+    shard: MutexGuard<'_, Shard>,
+    subject: Fingerprint,
+    request: &DecideRequest<'_>,
+    now: Timestamp,
+    limiter: &FastPath<'_>,
+) -> MaybeReady<Decision> {
+    // The caller keeps its arguments in registers, so they are not passed by reference.
+    let args = DecideArgs::new(&request.parts[0], request.mode, now);
+    if args.policy.plan().has_many_windows() {
+        decide_many_windows(shard, subject, request, args, limiter)
+    } else {
+        decide_fully(shard, subject, request, args, limiter)
+    }
+}
+
+/// Decides a request under more than six fixed windows.
+#[inline(always)]
 fn decide_many_windows(
     mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
+    request: &DecideRequest<'_>,
     args: DecideArgs<'_>,
-    limiter: &dyn FastPath,
+    limiter: &FastPath<'_>,
 ) -> MaybeReady<Decision> {
     match shard.try_decide_steady(subject, args) {
-        Some(SteadyDecision { before, at, is_allowed, charged, later }) => {
+        Some(SteadyDecision { before, at, is_allowed, over, charged, later }) => {
             let DecideArgs { policy, cost, .. } = args;
+            let is_counted = if is_allowed {
+                limiter.try_count_allowed(cost.units(), at)
+            } else {
+                limiter.try_count_denied(over, at)
+            };
             let open = (before, charged, later);
-            if is_allowed && limiter.try_count_allowed(cost.units(), at) {
-                return MaybeReady::ready(Decision::from_open_windows(
-                    policy, cost, at, true, open,
-                ));
+            let decision = || Decision::from_open_windows(policy, cost, at, is_allowed, open);
+            if is_counted {
+                return MaybeReady::ready(decision());
             }
-            let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
-            count_decision(&decision, limiter);
-            MaybeReady::ready(decision)
+            count_whole(request, decision(), limiter)
         }
-        None => decide_fully(shard, subject, args, limiter),
+        None => decide_fully(shard, subject, request, args, limiter),
     }
 }
 
@@ -188,12 +209,13 @@ fn decide_many_windows(
 ///
 /// Runs the other steps of the limiter and changes nothing if a charge would exceed the number of
 /// states that one subject may have.
-#[inline(never)]
+#[inline(always)]
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
+    request: &DecideRequest<'_>,
     args: DecideArgs<'_>,
-    limiter: &dyn FastPath,
+    limiter: &FastPath<'_>,
 ) -> MaybeReady<Decision> {
     // The decision is completed inside the answer, so that it is not copied.
     let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
@@ -201,8 +223,8 @@ fn decide_fully(
         let decided = shard.decide(subject, args, decision);
         drop(shard);
         match decided {
-            Ok(()) => count_decision(decision, limiter),
-            Err(TooManyStates) => answer = limiter.decide_by_steps(),
+            Ok(()) => count_decision(request, decision, limiter),
+            Err(TooManyStates) => answer = limiter.decide_by_steps(request),
         }
     }
     answer
@@ -227,7 +249,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         if !is_of_one_part(&request) {
             return MaybeReady::ready(self.decide_parts(&request));
         }
-        let result = match self.try_decide(&request, &NotCounting) {
+        let result = match self.try_decide(&request, &FastPath::new(&NotCounting, None)) {
             MaybeReady::Ready(Some(decision)) => Ok(decision),
             _ => Err(too_many_states()),
         };
@@ -237,7 +259,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn try_decide(
         &self,
         request: &DecideRequest<'_>,
-        limiter: &dyn FastPath,
+        limiter: &FastPath<'_>,
     ) -> MaybeReady<Decision> {
         let part = match request.parts {
             [part] if part.is_plain() => part,
@@ -246,13 +268,11 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
         let mut shard = self.shard(subject);
         // The clock is read under the lock, so that decisions are made in the order of their times.
-        let args = DecideArgs::new(part, request.mode, self.clock.now());
+        let now = self.clock.now();
+        let args = DecideArgs::new(part, request.mode, now);
         match shard.try_decide_fast(subject, args) {
-            Some(decided) => count_fast(args.policy, args.cost, decided, limiter),
-            None if args.policy.plan().has_many_windows() => {
-                decide_many_windows(shard, subject, args, limiter)
-            }
-            None => decide_fully(shard, subject, args, limiter),
+            Some(decided) => count_fast(request, args, decided, limiter),
+            None => decide_otherwise(shard, subject, request, now, limiter),
         }
     }
 

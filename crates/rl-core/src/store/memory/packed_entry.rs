@@ -30,7 +30,7 @@ use crate::algorithm::fixed_window::{
 };
 use crate::algorithm::{PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::{Decision, Outcomes};
-use crate::policy::Policy;
+use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
 /// The number of microseconds in a tick. The end of a denial is stored in ticks.
@@ -88,6 +88,8 @@ const fn fits(relative: u64) -> bool {
 pub(super) struct FastDecision<'a> {
     pub(super) at: PackedTime,
     pub(super) is_allowed: bool,
+    /// The limits that deny the request.
+    pub(super) over: LimitSet,
     /// The states after the decision. They are borrowed, so that they are copied only once.
     pub(super) states: &'a PackedStates,
 }
@@ -161,20 +163,25 @@ impl PackedEntry {
         let at = self.decision_time(base, args.now);
         // While a recorded denial applies, one full window suffices to deny, and its end is not
         // needed.
-        let is_denied = at.relative < self.denied_until()
-            && fixed_window::has_full_window(windows, &self.states, at, mode, cost);
-        let decided = if is_denied {
-            FastWindowsDecision { is_allowed: false, denied_until: 0 }
+        let denied = if at.relative < self.denied_until() {
+            fixed_window::deny_full(windows, &self.states, at, mode, cost)
         } else {
-            let states = &mut self.states;
-            fixed_window::try_decide_fast(windows, states, self.first_to_end, at, mode, cost)?
+            0
         };
-        if decided.is_allowed {
-            self.set_last_change(at.relative);
-        } else if decided.denied_until > self.denied_until() {
-            self.note_denial(decided.denied_until);
+        if denied != 0 {
+            let over = LimitSet::from_bits(denied);
+            return Some(FastDecision { at, is_allowed: false, over, states: &self.states });
         }
-        Some(FastDecision { at, is_allowed: decided.is_allowed, states: &self.states })
+        let states = &mut self.states;
+        let FastWindowsDecision { is_allowed, over, denied_until } =
+            fixed_window::try_decide_fast(windows, states, self.first_to_end, at, mode, cost)?;
+        if is_allowed {
+            self.set_last_change(at.relative);
+        } else if denied_until > self.denied_until() {
+            self.note_denial(denied_until);
+        }
+        let over = LimitSet::from_bits(over);
+        Some(FastDecision { at, is_allowed, over, states: &self.states })
     }
 
     /// Grants the first request of a subject, if all limits are fixed windows that grant it.

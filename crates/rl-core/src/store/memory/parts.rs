@@ -63,10 +63,12 @@ impl<C: Clock> MemoryStore<C> {
     pub(super) fn try_decide_parts(
         &self,
         request: &DecideRequest<'_>,
-        limiter: &dyn FastPath,
+        limiter: &FastPath<'_>,
     ) -> MaybeReady<Decision> {
-        let Ok(decision) = self.decide_parts(request) else { return limiter.decide_by_steps() };
-        limiter.count(&decision);
+        let Ok(decision) = self.decide_parts(request) else {
+            return limiter.decide_by_steps(request);
+        };
+        limiter.count(request, &decision);
         MaybeReady::ready(decision)
     }
 }

@@ -1,0 +1,58 @@
+//! The fast path of a decision, which the store counts.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::counters::Counters;
+use super::pipeline::Pipeline;
+use crate::decision::Decision;
+use crate::maybe_ready::MaybeReady;
+use crate::stats::DecisionCounts;
+use crate::store::{DecideRequest, FastPath, FastPathLimiter};
+
+impl Pipeline {
+    /// Lets the store decide without the other steps. If it cannot, they decide.
+    ///
+    /// `counts` are those of the thread. They are `None` if they do not suffice for the request.
+    #[inline(always)]
+    pub(super) fn decide_fast(
+        self: &Arc<Self>,
+        request: &DecideRequest<'_>,
+        counts: Option<&DecisionCounts>,
+    ) -> MaybeReady<Decision> {
+        let limiter = FastPath::new(self, counts);
+        if counts.is_some_and(DecisionCounts::is_next_timed) {
+            return self.decide_timed(request, &limiter);
+        }
+        self.stores.primary.try_decide(request, &limiter)
+    }
+
+    /// Lets the store decide, and records the time if the decision is ready.
+    #[cold]
+    #[inline(never)]
+    fn decide_timed(
+        &self,
+        request: &DecideRequest<'_>,
+        limiter: &FastPath<'_>,
+    ) -> MaybeReady<Decision> {
+        let begun = Instant::now();
+        let answer = self.stores.primary.try_decide(request, limiter);
+        if let MaybeReady::Ready(_) = answer {
+            self.tally.decided_in_memory(begun.elapsed());
+        }
+        answer
+    }
+}
+
+impl FastPathLimiter for Arc<Pipeline> {
+    fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision> {
+        // A limiter that makes reservations has no fast path.
+        self.decide_with_policies(request.parts, self.operation(request.mode))
+    }
+
+    fn count(&self, request: &DecideRequest<'_>, decision: &Decision) {
+        let counters_of = |index: usize| Counters::from(&request.parts[index]);
+        self.tally.count(request.mode, decision, &counters_of);
+    }
+}

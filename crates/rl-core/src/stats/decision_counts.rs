@@ -1,0 +1,166 @@
+//! The decisions of a store, as one thread counts them.
+//!
+//! ```text
+//! allowed ──► count, granted                      two additions
+//! denied  ──► count, denied_by[limits that deny]  two additions, for up to six limits
+//! ```
+//!
+//! A denial is counted by the set of the limits that deny it. Readers derive the denials of each
+//! limit from the counts of the sets that contain it.
+
+use std::sync::OnceLock;
+
+use super::sharded::{ThreadCount, Writer};
+use crate::policy::LimitSet;
+use crate::time::Timestamp;
+
+/// One decision of this number is timed on each thread. Two readings of a clock take 50 ns.
+pub(crate) const TIMED: u64 = 64;
+
+/// The time in µs after which the next decision is recorded by its subject and its utilization.
+const RECORD_INTERVAL: u64 = 1_000;
+
+/// The number of limits of one table of [`DenialCounts`].
+const LIMITS_OF_TABLE: usize = 6;
+
+/// The number of tables for the limits of a policy: a [`LimitSet`] has 16 bits.
+const TABLES: usize = (u16::BITS as usize).div_ceil(LIMITS_OF_TABLE);
+
+/// The decisions of a store that one thread has counted. They lie in one cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct DecisionCounts {
+    pub(crate) allowed: OutcomeCounts,
+    pub(crate) denied: OutcomeCounts,
+    /// The units that checks charged.
+    pub(crate) granted: ThreadCount,
+    /// The denials by the policy of all subjects, once there is one.
+    denied_by: OnceLock<Box<DenialCounts>>,
+}
+
+const _: () = assert!(size_of::<DecisionCounts>() == 64);
+
+/// The decisions of a store with one outcome.
+#[derive(Debug, Default)]
+pub(crate) struct OutcomeCounts {
+    pub(crate) count: ThreadCount,
+    /// The time on the store's clock at which a decision was last recorded by its subject.
+    pub(crate) recorded_at: ThreadCount,
+}
+
+/// The denials by each set of limits. A table has a count for each set of six limits of a policy.
+#[derive(Debug)]
+struct DenialCounts([[ThreadCount; 1 << LIMITS_OF_TABLE]; TABLES]);
+
+impl Default for DenialCounts {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| std::array::from_fn(|_| ThreadCount::default())))
+    }
+}
+
+impl DenialCounts {
+    #[inline(always)]
+    fn add(&self, over: LimitSet, writer: Writer) {
+        let mut bits = usize::from(over.bits());
+        for table in &self.0 {
+            table[bits % (1 << LIMITS_OF_TABLE)].add(1, writer);
+            bits >>= LIMITS_OF_TABLE;
+            if bits == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Returns the denials by the limit at `index`.
+    fn of_limit(&self, index: usize) -> u64 {
+        let Some(table) = self.0.get(index / LIMITS_OF_TABLE) else { return 0 };
+        let sets = table.iter().enumerate();
+        let of_limit = sets.filter(|(set, _)| set >> (index % LIMITS_OF_TABLE) & 1 == 1);
+        of_limit.map(|(_, count)| count.get()).fold(0, u64::wrapping_add)
+    }
+}
+
+impl DecisionCounts {
+    /// Returns whether the next decision of the thread is timed.
+    #[inline(always)]
+    pub(crate) fn is_next_timed(&self) -> bool {
+        let decided = self.allowed.count.get().wrapping_add(self.denied.count.get());
+        decided % TIMED == TIMED - 1
+    }
+
+    /// Returns the decisions with this outcome.
+    #[inline(always)]
+    pub(crate) const fn of_outcome(&self, is_allowed: bool) -> &OutcomeCounts {
+        if is_allowed { &self.allowed } else { &self.denied }
+    }
+
+    /// Counts a request that was charged `units` at the time `at`, on the thread of these counts.
+    /// Returns false, and counts nothing, if the decision is to be recorded by its subject.
+    #[inline(always)]
+    pub(crate) fn try_add_allowed(&self, units: u64, at: Timestamp) -> bool {
+        if self.allowed.is_record_due(at) {
+            return false;
+        }
+        self.allowed.count.add(1, Writer::Sole);
+        self.granted.add(units, Writer::Sole);
+        true
+    }
+
+    /// Counts a request that the limits of `over`, of the policy of all subjects, denied at the time
+    /// `at`, on the thread of these counts. Returns false, and counts nothing, if the decision is to
+    /// be recorded by its subject, or if the subjects have several policies.
+    #[inline(always)]
+    pub(crate) fn try_add_denied(&self, over: LimitSet, at: Timestamp) -> bool {
+        let Some(denied_by) = self.denied_by.get() else { return false };
+        if self.denied.is_record_due(at) {
+            return false;
+        }
+        self.denied.count.add(1, Writer::Sole);
+        denied_by.add(over, Writer::Sole);
+        true
+    }
+
+    /// Counts the limits of `over`, of the policy of all subjects, that denied a request.
+    #[inline]
+    pub(crate) fn add_over(&self, over: LimitSet, writer: Writer) {
+        self.denied_by.get_or_init(Box::default).add(over, writer);
+    }
+
+    /// Returns the denials by the limit at `index` of the policy of all subjects.
+    pub(crate) fn denied_by(&self, index: usize) -> u64 {
+        self.denied_by.get().map_or(0, |denied_by| denied_by.of_limit(index))
+    }
+}
+
+impl OutcomeCounts {
+    /// Returns whether a decision at `at` is to be recorded by its subject, because the last record is
+    /// a millisecond old.
+    #[inline(always)]
+    pub(crate) fn is_record_due(&self, at: Timestamp) -> bool {
+        is_record_due(at, &self.recorded_at)
+    }
+}
+
+/// Returns whether the record at `last` is a millisecond old, or the clock has stepped back.
+#[inline(always)]
+pub(crate) fn is_record_due(at: Timestamp, last: &ThreadCount) -> bool {
+    at.as_micros().wrapping_sub(last.get()) >= RECORD_INTERVAL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denials_by_sets_of_limits_add_up_for_each_limit() {
+        let counts = DecisionCounts::default();
+        let sets = [0b1, 0b11, 0b10_0000, 0b100_0000, 0x8001, 0xffff, 0xffff, 0b1];
+        for bits in sets {
+            counts.add_over(LimitSet::from_bits(bits), Writer::Sole);
+        }
+        for index in 0..16 {
+            let expected = sets.iter().filter(|bits| *bits >> index & 1 == 1).count() as u64;
+            assert_eq!(counts.denied_by(index), expected, "limit {index}");
+        }
+    }
+}
