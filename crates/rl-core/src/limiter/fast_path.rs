@@ -12,9 +12,10 @@ use crate::stats::DecisionCounts;
 use crate::store::{DecideRequest, FastPath, FastPathLimiter};
 
 impl Pipeline {
-    /// Lets the store decide without the other steps. If it cannot, they decide.
+    /// Lets the store decide without the other steps. If the store cannot, the request is decided
+    /// step by step.
     ///
-    /// `counts` are those of the thread. They are `None` if they do not suffice for the request.
+    /// `counts` contains the counts of the thread; `None` if the decision changes other counts too.
     #[inline(always)]
     pub(super) fn decide_fast(
         self: &Arc<Self>,

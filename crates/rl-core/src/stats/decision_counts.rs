@@ -14,7 +14,8 @@ use super::sharded::{ThreadCount, Writer};
 use crate::policy::LimitSet;
 use crate::time::Timestamp;
 
-/// One decision of this number is timed on each thread. Two readings of a clock take 50 ns.
+/// On each thread, one in this number of decisions is timed, because two readings of a clock take
+/// 50 ns.
 pub(crate) const TIMED: u64 = 64;
 
 /// The time in µs after which the next decision is recorded by its subject and its utilization.
@@ -34,7 +35,7 @@ pub(crate) struct DecisionCounts {
     pub(crate) denied: OutcomeCounts,
     /// The units that checks charged.
     pub(crate) granted: ThreadCount,
-    /// The denials by the policy of all subjects, once there is one.
+    /// The denials by the policy of all subjects, once there is a denial.
     denied_by: OnceLock<Box<DenialCounts>>,
 }
 
@@ -94,8 +95,9 @@ impl DecisionCounts {
         if is_allowed { &self.allowed } else { &self.denied }
     }
 
-    /// Counts a request that was charged `units` at the time `at`, on the thread of these counts.
-    /// Returns false, and counts nothing, if the decision is to be recorded by its subject.
+    /// Counts a request that was charged `units` at the time `at`. Must be called on the thread of
+    /// these counts. Returns false, and counts nothing, if the decision is to be recorded by its
+    /// subject.
     #[inline(always)]
     pub(crate) fn try_add_allowed(&self, units: u64, at: Timestamp) -> bool {
         if self.allowed.is_record_due(at) {
@@ -106,9 +108,10 @@ impl DecisionCounts {
         true
     }
 
-    /// Counts a request that the limits of `over`, of the policy of all subjects, denied at the time
-    /// `at`, on the thread of these counts. Returns false, and counts nothing, if the decision is to
-    /// be recorded by its subject, or if the subjects have several policies.
+    /// Counts a request that the limits in `over`, which belong to the policy of all subjects,
+    /// denied at the time `at`. Must be called on the thread of these counts. Returns false, and
+    /// counts nothing, if the decision is to be recorded by its subject, or if the subjects have
+    /// several policies.
     #[inline(always)]
     pub(crate) fn try_add_denied(&self, over: LimitSet, at: Timestamp) -> bool {
         let Some(denied_by) = self.denied_by.get() else { return false };
@@ -120,7 +123,7 @@ impl DecisionCounts {
         true
     }
 
-    /// Counts the limits of `over`, of the policy of all subjects, that denied a request.
+    /// Counts a denial by the limits in `over`, which belong to the policy of all subjects.
     #[inline]
     pub(crate) fn add_over(&self, over: LimitSet, writer: Writer) {
         self.denied_by.get_or_init(Box::default).add(over, writer);
@@ -133,8 +136,8 @@ impl DecisionCounts {
 }
 
 impl OutcomeCounts {
-    /// Returns whether a decision at `at` is to be recorded by its subject, because the last record is
-    /// a millisecond old.
+    /// Returns whether a decision at `at` is to be recorded by its subject, because the last record
+    /// is a millisecond old.
     #[inline(always)]
     pub(crate) fn is_record_due(&self, at: Timestamp) -> bool {
         is_record_due(at, &self.recorded_at)

@@ -5,9 +5,8 @@
 //! OpenTelemetry and the `metrics` facade.
 //!
 //! * **Counts are exact.** Every decision is counted once, except peeks.
-//! * **Times, utilizations and top subjects are sampled** for decisions in memory. One decision of 64
-//!   on each thread is timed. One in a millisecond is recorded by its
-//!   utilization and its subject.
+//! * **Times, utilizations and top subjects are sampled** for decisions in memory. Each thread
+//!   times one decision in 64, and records the utilization and the subject of one in a millisecond.
 //! * **Memory is bounded.** No request adds a counter. A limiter counts up to 1022 limits and rules by
 //!   name, and all others together under the name [`OTHER_NAME`].
 //!

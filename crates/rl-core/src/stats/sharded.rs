@@ -56,7 +56,7 @@ impl ThreadCount {
         }
     }
 
-    /// Replaces the number. Of several writers, the last one counts.
+    /// Replaces the number. If several threads write, the last number stays.
     #[inline(always)]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);

@@ -19,7 +19,7 @@ thread_local! {
 
 /// The slots that belong to a thread, one bit for each.
 ///
-/// A slot changes hands under this lock. The next owner therefore sees all counts of the last one.
+/// A slot gets a new owner under this lock. So the new owner sees all counts of the previous one.
 static TAKEN: Mutex<u64> = Mutex::new(0);
 
 /// The claim of a thread on a slot of its own.

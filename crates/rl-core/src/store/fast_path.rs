@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy)]
 pub struct FastPath<'a> {
     limiter: &'a dyn FastPathLimiter,
-    /// The counts of the thread, if they suffice for a request of one subject.
+    /// The counts of the thread; `None` if the decision changes other counts too.
     counts: Option<&'a DecisionCounts>,
 }
 
@@ -29,8 +29,8 @@ pub(crate) trait FastPathLimiter {
 }
 
 impl<'a> FastPath<'a> {
-    /// Creates the fast path of a decision. `counts` are those of the thread. They are `None` if the
-    /// limiter needs the whole decision.
+    /// Creates the fast path of a decision. `counts` contains the counts of the thread; `None` if
+    /// the limiter needs the whole decision.
     #[inline(always)]
     pub(crate) const fn new(
         limiter: &'a dyn FastPathLimiter,

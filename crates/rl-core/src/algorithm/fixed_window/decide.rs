@@ -94,8 +94,8 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     (units.wrapping_sub(1) < i32::MAX as u64).then_some(units as u32)
 }
 
-/// Denies a check if an open window is full. Returns the lanes of the limits that deny it, one bit for
-/// each, or no lane if it is not certain that it is denied.
+/// Denies a check if an open window is full. Returns the lanes of the limits that deny it, one bit
+/// for each, or no lane if it is not certain that it is denied.
 ///
 /// The policy must not have a limit of 0.
 #[inline(always)]
@@ -201,8 +201,8 @@ const fn is_open(
     is_surely_open(windows, lane, since, now) || is_aligned_and_open(windows, lane, since, now)
 }
 
-/// Returns whether the window in `lane`, which was first charged at `since`, is open for the shortest
-/// time that it may be.
+/// Returns whether the window in `lane` is open in any case: less time than its minimum length has
+/// passed since `since`, when it was first charged.
 #[inline(always)]
 const fn is_surely_open(
     windows: &CompiledWindows,

@@ -38,8 +38,8 @@ impl Lanes {
         LaneSum { sums, large, biased }
     }
 
-    /// Returns the lanes whose numbers exceed the limits that `bias` encodes, or no lane if a number
-    /// does not fit into 31 bits.
+    /// Returns the lanes whose numbers exceed the limits that `bias` encodes, or no lane if a
+    /// number does not fit into 31 bits.
     #[inline(always)]
     pub(super) fn exceeding(self, bias: Self) -> LaneSet {
         if self.union() & TOP_BITS != 0 {

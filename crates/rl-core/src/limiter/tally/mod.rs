@@ -65,8 +65,8 @@ pub(crate) enum UncountedKind {
 }
 
 impl Tally {
-    /// Creates the counts of the limiter called `namespace`, with the policy of all subjects if there
-    /// is one.
+    /// Creates the counts of the limiter called `namespace`, with the policy of all subjects if
+    /// there is one.
     pub(super) fn new(namespace: &Namespace, policy: Option<Policy>) -> Self {
         let names = CounterNames::default();
         for (index, limit) in policy.iter().flat_map(Policy::limits).enumerate() {
@@ -130,7 +130,8 @@ impl Tally {
             return;
         }
         if self.has_own_limits(decision, counters_of) {
-            // An allowed decision adds to the empty set, so that no denial allocates the table.
+            // An allowed decision counts for the empty set. This allocates the table before the
+            // first denial.
             let over = if is_allowed { LimitSet::EMPTY } else { decision.over() };
             decisions.add_over(over, writer);
         } else {
@@ -201,8 +202,8 @@ impl Tally {
         }
     }
 
-    /// Records a decision by its subject, with the weight of those that were not recorded, and by its
-    /// utilization.
+    /// Records a decision by its subject, with the weight of those that were not recorded, and by
+    /// its utilization.
     #[cold]
     #[inline(never)]
     fn record<'a>(&self, decision: &Decision, counters_of: &dyn Fn(usize) -> Counters<'a>) {

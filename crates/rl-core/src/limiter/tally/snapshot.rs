@@ -184,8 +184,8 @@ impl Tally {
         Histogram::new(bounds, counts.collect(), bound(sum))
     }
 
-    /// Returns the denials that are counted by sets of limits, if the limit at `place` belongs to the
-    /// policy of all subjects.
+    /// Returns the denials that are counted by sets of limits, if the limit at `place` belongs to
+    /// the policy of all subjects.
     fn denied_by(&self, place: usize) -> u64 {
         let index = place.checked_sub(RESERVED).filter(|index| *index < Policy::MAX_LIMITS);
         index.map_or(0, |index| self.decisions.sum(|decisions| decisions.denied_by(index)))
