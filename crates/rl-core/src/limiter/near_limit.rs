@@ -62,7 +62,8 @@ impl NearLimits {
         now: Timestamp,
     ) -> Option<Crossing> {
         let charged = limit.limit().units(charged);
-        // Other instances use leased units too, so this request may not see the exact crossing.
+        // The units may have crossed a threshold when another instance leased them. With 0, this
+        // charge counts as the one that has crossed it.
         let before = match origin {
             Origin::Leased => 0,
             _ => limit.used().saturating_sub(charged),

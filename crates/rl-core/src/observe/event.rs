@@ -104,7 +104,7 @@ pub enum EventKind<'a> {
         limit: LimitStatus<'a>,
         /// The highest fraction that was crossed: 80, 90 or 100.
         percent: u8,
-        /// The events of this kind that the limiter has left out since the last one, because they
+        /// The events of this kind that the limiter has left out since the last event, because they
         /// were too frequent.
         suppressed: u64,
     },
@@ -114,8 +114,7 @@ pub enum EventKind<'a> {
         subject: &'a Subject,
         /// The limit.
         limit: LimitStatus<'a>,
-        /// Whether it is the first such request in the window of the limit, whichever subject sends
-        /// it.
+        /// Whether this is the first such request in the window of the limit, of any subject.
         is_first: bool,
     },
     /// A call to the store or to the fallback has failed.
@@ -137,7 +136,7 @@ pub enum EventKind<'a> {
     },
     /// The outage of the store is over.
     StoreRecovered {
-        /// The time since its beginning.
+        /// The time since the outage began.
         lasted: Duration,
         /// The requests that the store did not decide in this time.
         undecided: u64,
@@ -150,7 +149,7 @@ pub enum EventKind<'a> {
     },
     /// The circuit breaker is closed again, so that the store is called.
     BreakerClosed {
-        /// The time for which it was open.
+        /// The time for which the breaker was open.
         lasted: Duration,
     },
     /// The store is overloaded: it answers late, or too many decisions are in flight.
@@ -176,10 +175,10 @@ pub enum EventKind<'a> {
         /// The origin of the first decision.
         origin: Origin,
     },
-    /// The failure policy has not decided in this way for a second, while the store has decided
-    /// other requests.
+    /// The failure policy has made no decision of this origin for a second, while the store has
+    /// decided other requests.
     FailurePolicyEnded {
-        /// The origin of the decisions. Its kind of failure is that of any of them.
+        /// The origin of the decisions. Ignore its kind of failure: the decisions may have had others.
         origin: Origin,
         /// The time from the first of these decisions to the last.
         lasted: Duration,
@@ -197,7 +196,7 @@ pub enum EventKind<'a> {
     FallbackRecovered {
         /// The time from the first failure to the last.
         lasted: Duration,
-        /// The requests that it did not decide.
+        /// The requests that the fallback did not decide.
         undecided: u64,
     },
     /// A look-up of a policy has failed.

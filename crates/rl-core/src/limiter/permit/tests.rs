@@ -450,7 +450,7 @@ async fn nothing_is_left_of_a_request_that_has_ended() {
     }
 }
 
-/// The reported lapses of leases: for each, whether the slot was taken again.
+/// The reported lapses of leases: for each, whether the place was taken again.
 #[derive(Debug, Default)]
 struct Lapsed(Mutex<Vec<bool>>);
 

@@ -9,7 +9,8 @@ use crate::stats::{ThreadCount, TimeHistogram};
 /// The bounds of used fractions, in millionths.
 pub(super) const UTILIZATION_BOUNDS: [u64; 5] = [250_000, 500_000, 750_000, 900_000, 1_000_000];
 
-/// The number of buckets of used fractions.
+/// The number of buckets in which used fractions are counted: one up to each bound, and one above
+/// the last.
 pub(super) const UTILIZATION_BUCKETS: usize = UTILIZATION_BOUNDS.len() + 1;
 
 /// The counts of one thread that a usual decision does not change.

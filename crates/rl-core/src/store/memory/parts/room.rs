@@ -155,7 +155,7 @@ impl LockedStep<'_> {
     fn deny(&mut self, mode: Mode, index: usize, denial: &Decision, at: Timestamp) -> Decisions {
         let all = (0..self.groups.len()).map(|i| {
             let cost = self.groups[i].cost;
-            // This mode denies a request only if nothing is available.
+            // `CheckUpTo` denies a request only if nothing is available.
             let needed = if mode == Mode::CheckUpTo { cost.min(Cost::ONE) } else { cost };
             let decision = if i == index { denial.clone() } else { self.peek(i, needed, at) };
             decision.with_units(cost, 0)

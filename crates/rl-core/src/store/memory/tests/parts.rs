@@ -250,7 +250,8 @@ fn a_request_with_a_newcomer_that_finds_no_room_is_charged_whole_or_not_at_all()
         assert_eq!(before, 0, "a peek of a newcomer reports an unused limit");
         allowed += u64::from(decision.is_allowed());
     }
-    // At most two requests of three units fit into each of the 64 shared entries.
+    // Each of the 64 shared entries has room for two parts of three units, so at most 64 × 2
+    // requests are allowed.
     assert!((1..=64 * 2).contains(&allowed), "{allowed}");
     for one in &known {
         assert_eq!(used(&store, Part::new(one, &policy, Cost::ZERO)), 2);
@@ -287,12 +288,13 @@ fn a_denied_request_with_newcomers_changes_no_counter() {
     let (small, roomy) = (two(), Policy::new([Limit::per_hour(8)]).unwrap());
     let subjects = consumers_of_one_shard(&store, 6);
     let part = |index: usize, cost| Part::new(&subjects[index], &roomy, Cost::new(cost));
-    // The only subject of the shard is denied, so the next one fills the shared entry.
+    // The victim is the only subject of the shard, and has no units left. Therefore the next
+    // subject is counted in the shared entry, and fills it.
     let victim = Part::new(&subjects[0], &small, Cost::ONE);
     let charged = decide(&store, &[Part { cost: Cost::new(2), ..victim }], Mode::Check);
     assert!(decide(&store, &[part(1, 8)], Mode::Check).is_allowed());
     assert_eq!(used(&store, part(1, 0)), 0, "it is counted in the shared entry");
-    // Now the subject may be evicted.
+    // Now the victim may be evicted.
     let refund = Refund {
         namespace: &Namespace::default(),
         subject: victim.subject,

@@ -85,7 +85,8 @@ impl LastSeen {
             let scarcity = groups.map(|group| {
                 (self.share(group.subject.key).unwrap_or(UNUSED), rate(&group.policy))
             });
-            // A slot whose parts are all in shadow never denies the request.
+            // A slot whose parts are all in shadow never denies the request, so it counts as the
+            // least scarce.
             scarcity.min().unwrap_or((u64::MAX, u128::MAX))
         };
         let first = all.clone().min_by_key(scarcity).unwrap_or_default();

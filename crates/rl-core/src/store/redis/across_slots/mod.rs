@@ -258,7 +258,8 @@ impl<C: SlotCalls> Request<C> {
         }
         let status = |slot: &usize| {
             let given_back = self.give_back(&[*slot], &decided, common);
-            // A peek with a cost of 0 returns the status of limits that have granted the request.
+            // These limits have granted the request, but may have no units left. A peek with a cost
+            // of 0 still reports that they grant it.
             let peek = self.call_slot(&self.slots[*slot], Mode::Peek, |_| 0);
             MaybeReady::later(async move {
                 let status = async {

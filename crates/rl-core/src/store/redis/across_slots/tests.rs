@@ -150,7 +150,8 @@ impl SlotCalls for TestSlots {
             let refund =
                 crate::store::Refund { namespace, subject, policy, charged, units, of, uncharged };
             let execute = async { this.stores[slot_of(subject)].refund(refund).await };
-            // A refund whose reply is lost was executed, so no unit stays charged.
+            // The simulated servers lose only the reply of a refund: it was executed, so no unit
+            // stays charged.
             this.call(execute, |_, ()| {}).await.map(|()| Vec::new())
         })
     }

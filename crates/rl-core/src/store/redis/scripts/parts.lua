@@ -36,8 +36,8 @@ local mode, is_allowed, common = parts[1].mode, true, 9007199254740992
 for _, part in ipairs(parts) do
   part.free = part.available()
   if not part.in_shadow and mode ~= 3 and part.cost > part.free then
-    -- If a part cannot grant the whole cost, each part is charged only the units that all parts
-    -- grant.
+    -- In mode 1, each part is charged the units that all parts grant. If there are none, or in
+    -- another mode, the request is denied.
     if mode == 1 and part.free > 0 then common = math.min(common, part.free) else is_allowed = false end
   end
 end

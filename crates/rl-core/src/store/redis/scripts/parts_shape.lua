@@ -1,5 +1,6 @@
--- The fast path of a check of several parts whose states are stored in the shapes of their
--- policies. Everything else is left to parts.lua.
+-- The fast path of a check of several parts. Each stored state must begin with the shape of its
+-- policy (see lib/slots.lua) and have no states of other policies. Everything else is left to
+-- parts.lua.
 --
 -- This is a template (see shape.lua).
 --

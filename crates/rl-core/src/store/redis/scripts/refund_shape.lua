@@ -1,5 +1,6 @@
--- The fast path of refunds under the limits of one shape, for one subject or several whose states
--- are stored in this shape. Everything else is left to amend.lua.
+-- The fast path of refunds under the limits of one shape, for one subject or several. Each stored
+-- state must begin with this shape (see lib/slots.lua) and have no states of other policies.
+-- Everything else is left to amend.lua.
 --
 -- This is a template like shape.lua. LIMITS stands for the number of limits, and INDEX for the
 -- index of the limit.

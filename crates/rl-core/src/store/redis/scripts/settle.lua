@@ -14,7 +14,7 @@ for p = 1, #counts do
   local last_key = first + string.byte(counts, p) - 1
   local before = 1 + (p - 1) * ARGUMENTS_OF_CHARGE
   local arguments = { unpack(ARGV, before + 1, before + ARGUMENTS_OF_CHARGE) }
-  -- The time of tests is the last argument.
+  -- In tests, the last argument is the time (see lib/manual_time.lua).
   arguments[#arguments + 1] = ARGV[#ARGV]
   local charge = read_charge({ unpack(KEYS, first, last_key) }, arguments, server_time)
   if charge.err then return charge end

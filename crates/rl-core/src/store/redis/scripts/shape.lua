@@ -1,5 +1,6 @@
--- The fast path: checks of one cost under the limits of one shape, for one subject or several whose
--- states are stored in this shape. Everything else is left to decide.lua.
+-- The fast path: checks of one cost under the limits of one shape, for one subject or several. Each
+-- stored state must begin with this shape (see lib/slots.lua) and have no states of other policies.
+-- Everything else is left to decide.lua.
 --
 -- This is a template. `composer.rs` writes it out for the algorithms of a policy. The result
 -- contains no loop over the limits, and no table or closure for each limit. Each algorithm consists

@@ -233,7 +233,7 @@ end
 local function bytes_of_buckets(slot, bytes)
   local older = slot[5]
   local units = { struct.unpack('>' .. string.rep('I' .. bucket_size, #older / bucket_size), older) }
-  -- The last value is not a bucket, but the position after them.
+  -- The last value is not a bucket, but the position at which `struct.unpack` has stopped.
   units[#units] = 0
   return bytes_of(max_of(unpack(units)), bytes)
 end
