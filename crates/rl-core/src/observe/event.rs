@@ -178,7 +178,8 @@ pub enum EventKind<'a> {
     /// The failure policy has made no decision of this origin for a second, while the store has
     /// decided other requests.
     FailurePolicyEnded {
-        /// The origin of the decisions. Ignore its kind of failure: the decisions may have had others.
+        /// The origin of the decisions. Ignore its kind of failure: the decisions may have had
+        /// others.
         origin: Origin,
         /// The time from the first of these decisions to the last.
         lasted: Duration,

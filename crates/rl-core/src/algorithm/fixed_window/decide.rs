@@ -95,7 +95,7 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
 }
 
 /// Denies a check if an open window is full. Returns the lanes of the limits that deny it, one bit
-/// for each, or no lane if it is not certain that it is denied.
+/// for each, or no lane if the check may still be allowed.
 ///
 /// The policy must not have a limit of 0.
 #[inline(always)]
