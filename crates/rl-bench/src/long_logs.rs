@@ -63,11 +63,17 @@ pub(crate) fn compare(
 ) {
     for (operation, (short, long)) in kind.operations.into_iter().zip(times) {
         let what = format!("{store}: {operation}, {} of {} beside {SHORT}", kind.name, kind.long);
-        let ratios: Vec<f64> = long.iter().zip(&short).map(|(long, short)| long / short).collect();
-        let ratio = Estimate::of(&ratios);
+        let name = format!("{}: {operation}", kind.name);
+        let ratio = show(&name, &short, &long, table);
         goals.push(Goal::measured("E11", &what, (1.5, 1.2, Unit::AtMost("x")), ratio));
-        let medians = [short, long].map(|times| Cell::from(format!("{:.2}", median(&times))));
-        let name = Cell::from(format!("{}: {operation}", kind.name));
-        table.row([name].into_iter().chain(medians).chain([ratio.into()]));
     }
+}
+
+/// Adds a row of the table for an operation, and returns the ratio.
+pub(crate) fn show(name: &str, short: &[f64], long: &[f64], table: &mut Table) -> Estimate {
+    let ratios: Vec<f64> = long.iter().zip(short).map(|(long, short)| long / short).collect();
+    let ratio = Estimate::of(&ratios);
+    let medians = [short, long].map(|times| Cell::from(format!("{:.2}", median(times))));
+    table.row([Cell::from(name)].into_iter().chain(medians).chain([ratio.into()]));
+    ratio
 }

@@ -28,6 +28,8 @@ const REFUNDS: usize = 1_001;
 /// The number of samples, in each case, of the first request after half of a log has expired.
 const LEAVES: usize = 11;
 const HOUR: u64 = 3_600_000_000;
+/// The time of the first entry in µs.
+const START_MICROS: u64 = 1_769_905_800_000_000;
 
 /// The number of operations between two readings of the clock: half of the entries of a short log.
 const BATCH: usize = SHORT / 2;
@@ -60,8 +62,48 @@ pub(super) fn beside_short(
         }
         long_logs::compare(kind, "memory", times, &mut table, goals);
     }
+    let mut by_hand = [SHORT, KINDS[0].long].map(ByHand::filled);
+    let (mut short, mut long) = (Vec::new(), Vec::new());
+    for _ in 0..=ROUNDS {
+        let [one, two, three, four] =
+            [0, 1, 1, 0].map(|place: usize| by_hand[place].block(&mut rng));
+        short.push((one + four) / 2.0);
+        long.push((two + three) / 2.0);
+    }
+    long_logs::show("times in a Vec: refund", &short[1..], &long[1..], &mut table);
     report.table("memory-beside-short", table);
     Ok(())
+}
+
+/// A log that is written by hand: sorted times with their units. It shows what the search for the
+/// entry of a refund takes at least.
+struct ByHand {
+    times: Vec<u64>,
+    units: Vec<u64>,
+}
+
+impl ByHand {
+    fn filled(entries: usize) -> Self {
+        let times = (0..entries as u64).map(|entry| START_MICROS + 1_000 * entry).collect();
+        Self { times, units: vec![1; entries] }
+    }
+
+    /// Returns the ns of a refund.
+    fn block(&mut self, rng: &mut Rng) -> f64 {
+        let mut spent = Duration::ZERO;
+        for _ in 0..BATCHES {
+            let charged: [u64; BATCH] =
+                std::array::from_fn(|_| *rng.choice(&self.times).unwrap_or(&0));
+            let Self { times, units } = self;
+            let mut set = |time: &u64, now: u64| match black_box(&*times).binary_search(time) {
+                Ok(place) => units[place] = now,
+                Err(_) => unreachable!("each time has an entry"),
+            };
+            spent += time(|| charged.iter().for_each(|time| set(time, 0))).0;
+            charged.iter().for_each(|time| set(time, 1));
+        }
+        spent.as_secs_f64() * 1e9 / (BATCH * BATCHES) as f64
+    }
 }
 
 struct Log {
@@ -101,7 +143,7 @@ pub(crate) fn speed() -> Result<Table, Box<dyn Error>> {
 impl Log {
     /// Creates a log whose entries are a millisecond apart.
     fn filled(limit: &str, entries: u64) -> Result<Self, Box<dyn Error>> {
-        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_905_800)));
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START_MICROS)));
         let store = MemoryStore::builder().clock(Arc::clone(&clock)).build();
         let policy = Policy::new([limit.parse()?])?;
         let mut log = Self { store, clock, policy, charged: Vec::new() };

@@ -242,8 +242,9 @@ impl Log {
                 if time > end {
                     return high;
                 }
-                let part = u128::from(time - begin) * (high - 1 - low) as u128;
-                middle = low + (part / u128::from(end - begin)) as usize;
+                // A division of integers takes longer, and a guess need not be exact.
+                let part = (time - begin) as f64 / (end - begin) as f64;
+                middle = low + (part * (high - 1 - low) as f64) as usize;
                 guesses -= 1;
             }
             match self.entry(middle).time {
