@@ -98,7 +98,23 @@ impl Logs {
                 logs.charged.push((*subject, decision.at()));
             }
         }
+        // The server does not know the script of refunds before the first one.
+        let (subject, charged) = logs.charged[0];
+        logs.refund(subject, charged, kind).await?;
+        logs.charged[0].1 = logs.decide(subject, Mode::Check).await?.at();
         Ok(logs)
+    }
+
+    async fn refund(
+        &self,
+        subject: usize,
+        charged: Timestamp,
+        kind: LogKind,
+    ) -> Result<(), Box<dyn Error>> {
+        let (subject, policy, units) = (&self.subjects[subject], &self.policy, 1);
+        let (namespace, of, uncharged) = (&Namespace::default(), kind.refund_of, LimitSet::EMPTY);
+        let refund = Refund { namespace, subject, policy, charged, units, of, uncharged };
+        Ok(self.store.refund(refund).await?)
     }
 
     async fn decide(&self, subject: usize, mode: Mode) -> Result<Decision, Box<dyn Error>> {
@@ -115,7 +131,6 @@ impl Logs {
         monitor: &mut Monitor,
         rng: &mut Rng,
     ) -> Result<[f64; OPERATIONS], Box<dyn Error>> {
-        let (namespace, of, uncharged) = (&Namespace::default(), kind.refund_of, LimitSet::EMPTY);
         let mut leaving = Vec::with_capacity(CALLS);
         for _ in 0..CALLS {
             leaving.push(self.charged.swap_remove(rng.usize(..self.charged.len())));
@@ -125,13 +140,7 @@ impl Logs {
             monitor.forget_commands().await?;
             for (place, charged) in &mut leaving {
                 match operation {
-                    0 => {
-                        let (subject, policy) = (&self.subjects[*place], &self.policy);
-                        let (charged, units) = (*charged, 1);
-                        let refund =
-                            Refund { namespace, subject, policy, charged, units, of, uncharged };
-                        self.store.refund(refund).await?;
-                    }
+                    0 => self.refund(*place, *charged, kind).await?,
                     1 => {
                         let decision = self.decide(*place, Mode::Check).await?;
                         assert!(decision.is_allowed(), "one has left");
