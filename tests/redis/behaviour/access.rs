@@ -46,12 +46,12 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
         .local_denial(false)
         .connection_wait(PATIENCE);
     let store = store.connect().await.unwrap();
-    let limits = ["2/second", "20/minute:sliding-log", "20:concurrency:lease=1m"];
+    let limits = ["2/second", "90/minute:sliding-log", "90:concurrency:lease=1m"];
     let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();
     let (subject, namespace) = (&Subject::consumer("bob"), &Namespace::default());
     let mut last = None;
-    // This number of entries makes the log grow.
-    for _ in 0..12 {
+    // This number of entries seals a block.
+    for _ in 0..40 {
         let (mode, cost) = (Mode::Charge, Cost::ONE);
         let parts = [Part::new(subject, &policy, cost)];
         let request = DecideRequest::new(namespace, &parts, mode);
@@ -70,11 +70,11 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     for key in keys {
         operator.query::<()>(&format!("PERSIST {key}")).await;
     }
-    let parts = [Part::new(subject, policy, Cost::new(20))];
+    let parts = [Part::new(subject, policy, Cost::new(90))];
     let request = DecideRequest::new(namespace, &parts, Mode::Check);
     let denied = store.decide(request).await.unwrap();
     let used: Vec<u64> = denied.limits().skip(1).map(|limit| limit.used()).collect();
-    assert_eq!((denied.is_allowed(), used), (false, vec![12, 11]));
+    assert_eq!((denied.is_allowed(), used), (false, vec![40, 39]));
     assert_eq!(operator.keys_without_expiry().await, [""; 0]);
     assert_eq!(store.healed(), 3);
     store.reset(Reset { namespace, subject, policy, limit: Some(1) }).await.unwrap();

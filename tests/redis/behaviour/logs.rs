@@ -19,6 +19,8 @@ const START: Timestamp = Timestamp::from_secs(1_769_903_998);
 
 /// The size in bytes of an entry of a log.
 const ENTRY: u64 = 14;
+/// The size in bytes of the state of a subject with one log of a named period, without entries.
+const NO_ENTRIES: u64 = 5 + 7 + 8 * 7;
 
 /// One subject under some limits, on a server with a manual clock.
 struct Logs {
@@ -69,22 +71,39 @@ impl Logs {
         self.store.reset(Reset { namespace, subject, policy, limit }).await.unwrap();
     }
 
-    /// Returns all keys: first the packed state, then the logs.
+    /// Makes `count` checks of one unit, each a millisecond after the one before.
+    async fn check_times(&self, count: usize) {
+        for _ in 0..count {
+            self.clock.advance(Duration::from_millis(1));
+            assert!(self.check().await.is_allowed());
+        }
+    }
+
+    /// Returns all keys: first the packed state, then the sealed blocks of logs.
     async fn keys(&mut self) -> Vec<String> {
         let mut keys: Vec<String> = self.operator.query("KEYS *").await;
         keys.sort();
         keys
     }
 
-    /// Returns the number of entries that are stored under a key.
-    async fn entries(&mut self, key: &str) -> u64 {
-        let fields: Vec<Vec<u8>> = self.operator.query(&format!("HGETALL {key}")).await;
-        let (fields, _) = fields.as_chunks::<2>();
-        let blocks = fields.iter().filter(|[name, _]| name[..] != *b"b");
-        blocks.map(|[_, entries]| entries.len() as u64 / ENTRY).sum()
+    /// Returns the number of entries that are stored for the only log of the policy.
+    async fn entries(&mut self) -> u64 {
+        let mut entries = 0;
+        for key in self.keys().await {
+            if self.operator.query::<String>(&format!("TYPE {key}")).await == "string" {
+                let size: u64 = self.operator.query(&format!("STRLEN {key}")).await;
+                entries += (size - NO_ENTRIES) / ENTRY;
+                continue;
+            }
+            let fields: Vec<Vec<u8>> = self.operator.query(&format!("HGETALL {key}")).await;
+            let (fields, _) = fields.as_chunks::<2>();
+            let blocks = fields.iter().filter(|[name, _]| name[..] != *b"b");
+            entries += blocks.map(|[_, entries]| entries.len() as u64 / ENTRY).sum::<u64>();
+        }
+        entries
     }
 
-    /// Returns the key of the only log.
+    /// Returns the key of the sealed blocks of the only log.
     async fn ring(&mut self) -> String {
         let keys = self.keys().await;
         let [packed, ring] = &keys[..] else { panic!("two keys, got {keys:?}") };
@@ -108,7 +127,7 @@ pub(super) fn numbers() -> impl FnMut(u64) -> u64 {
 
 #[tokio::test]
 async fn every_key_of_a_log_has_an_expiry_after_every_step() {
-    let limits = ["15/minute:sliding-log", "20/hour:sliding-log", "12:concurrency:lease=7s"];
+    let limits = ["150/5m:sliding-log", "200/hour:sliding-log", "12:concurrency:lease=7s"];
     let mut logs = Logs::under(&limits).await;
     let (mut number, mut past) = (numbers(), Vec::new());
     for step in 0..600 {
@@ -148,30 +167,41 @@ async fn every_key_of_a_log_has_an_expiry_after_every_step() {
         }
         assert_eq!(logs.operator.keys_without_expiry().await, [""; 0], "step {step}");
     }
-    assert_eq!(logs.keys().await.len(), 4);
+    // The few entries of the permits are in the packed state.
+    assert_eq!(logs.keys().await.len(), 3);
 }
 
 /// Charges beyond the limit do not add entries.
 #[tokio::test]
 async fn a_log_is_never_longer_than_its_limit() {
-    let mut logs = Logs::under(&["50/hour:sliding-log", "30:concurrency:lease=1h"]).await;
-    for _ in 0..300 {
-        logs.clock.advance(Duration::from_millis(3));
-        logs.decide(Mode::Charge, 1).await;
-        logs.check().await;
+    for (limit, max) in [("50/hour:sliding-log", 50), ("30:concurrency:lease=1h", 30)] {
+        let mut logs = Logs::under(&[limit]).await;
+        for _ in 0..300 {
+            logs.clock.advance(Duration::from_millis(3));
+            logs.decide(Mode::Charge, 1).await;
+            logs.check().await;
+        }
+        // A check was allowed while units were available. All charges were made.
+        assert_eq!(logs.used().await, [300 + max / 2]);
+        assert_eq!(logs.entries().await, max, "{limit}");
+        assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
     }
-    // A check was allowed if fewer than thirty units were used. All charges were made.
-    assert_eq!(logs.used().await, [315, 315]);
-    for (key, max) in logs.keys().await[1..].to_vec().into_iter().zip([50, 30]) {
-        assert_eq!(logs.entries(&key).await, max, "{key}");
-    }
+}
 
-    // When most entries of the log have expired, its memory is released.
+#[tokio::test]
+async fn the_entries_of_a_short_log_are_in_the_packed_state() {
+    let mut logs = Logs::under(&["50/hour:sliding-log"]).await;
+    logs.check_times(32).await;
+    assert_eq!((logs.keys().await.len(), logs.entries().await), (1, 32));
+    logs.check_times(1).await;
+    assert_eq!((logs.keys().await.len(), logs.entries().await), (2, 33));
+    // All entries have expired. The server deletes the sealed blocks when their time ends.
     logs.clock.advance(Duration::from_secs(3_600));
-    assert!(logs.check().await.is_allowed());
-    for key in logs.keys().await[1..].to_vec() {
-        assert_eq!(logs.entries(&key).await, 1, "{key}");
-    }
+    logs.check_times(1).await;
+    let state = logs.keys().await.remove(0);
+    let size: u64 = logs.operator.query(&format!("STRLEN {state}")).await;
+    assert_eq!(size, NO_ENTRIES + ENTRY);
+    assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
 }
 
 /// Makes ten thousand requests. Compares the memory of their log with that of a sorted set, and
@@ -239,69 +269,95 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
                 };
                 calls(&since) - calls(&before)
             };
-            // Only these fields are read: the newest entries, the list of blocks, the block of the
-            // charge, and sometimes the next block.
-            assert!(count("hget") <= 5 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
+            // Only these fields are read: the list of blocks, the block of the charge, and sometimes
+            // a neighbour.
+            assert!(count("hget") <= 4 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
             if left % 100 == 0 {
                 assert_eq!(logs.used().await, [left], "{limit}");
             }
         }
-        let ring = logs.ring().await;
-        assert_eq!(logs.entries(&ring).await, CALLS - 500);
+        assert_eq!(logs.entries().await, CALLS - 500);
     }
 }
 
 #[tokio::test]
-async fn a_deleted_log_counts_as_empty() {
-    let mut logs = Logs::under(&["5/hour:sliding-log", "9/day"]).await;
-    assert!(logs.decide(Mode::Check, 5).await.is_allowed());
+async fn deleted_blocks_of_a_log_no_longer_count() {
+    let mut logs = Logs::under(&["200/hour:sliding-log", "900/day"]).await;
+    logs.check_times(100).await;
     let ring = logs.ring().await;
     logs.operator.query::<()>(&format!("DEL {ring}")).await;
-    assert_eq!(logs.used().await, [0, 5]);
-    assert!(logs.check().await.is_allowed());
-    assert_eq!(logs.used().await, [1, 6]);
+    // Three times 32 entries were sealed.
+    assert_eq!(logs.used().await, [4, 100]);
+    logs.check_times(40).await;
+    assert_eq!(logs.used().await, [44, 140]);
     assert_eq!(logs.ring().await, ring);
     assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
 
-    // The entries of a log count only if the packed state refers to the log.
+    // The blocks of a log count only if the packed state refers to them.
     let packed = logs.keys().await.remove(0);
     logs.operator.query::<()>(&format!("DEL {packed}")).await;
-    assert!(logs.decide(Mode::Check, 5).await.is_allowed());
+    logs.check_times(5).await;
     assert_eq!(logs.used().await, [5, 5]);
+    logs.check_times(40).await;
+    assert_eq!(logs.used().await, [45, 45]);
+    let list: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&ring).arg("b")).await;
+    assert_eq!(list.len(), 20, "one block");
 }
 
 #[tokio::test]
 async fn requests_on_a_damaged_log_are_rejected_and_leave_it_unchanged() {
+    const CHECKS: usize = 6;
+
     let mut logs = Logs::under(&["9/minute", "20/hour:sliding-log", "20/day:sliding-log"]).await;
     let mut charged = START;
-    for _ in 0..6 {
+    for _ in 0..CHECKS {
         logs.clock.advance(Duration::from_secs(1));
         charged = logs.check().await.at();
     }
     let keys = logs.keys().await;
-    // The last log is damaged. The script must read it before it charges the others.
-    let ring = keys[2].clone();
-    let sound: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&ring).arg("t")).await;
+    // The entries of the last log are at the end.
+    let state: Vec<u8> = logs.operator.send(redis::cmd("GET").arg(&keys[0])).await;
+    let (head, sound) = state.split_at(state.len() - CHECKS * ENTRY as usize);
     let cases = [
         ("a byte too few", sound[..sound.len() - 1].to_vec()),
-        ("a byte too many", [&sound[..], b"\0"].concat()),
+        ("a byte too many", [sound, b"\0"].concat()),
+        ("an entry too few", sound[..sound.len() - ENTRY as usize].to_vec()),
         ("a word", b"garbage".to_vec()),
         ("all zeros", vec![0; sound.len()]),
         ("all ones", vec![0xff; sound.len()]),
         ("times that are counts", sound[7..].iter().chain(&[0; 7]).copied().collect()),
     ];
-    for (what, value) in cases {
-        let mut set = redis::cmd("HSET");
-        logs.operator.send::<()>(set.arg(&ring).arg("t").arg(value)).await;
+    for (what, entries) in cases {
+        let mut set = redis::cmd("SET");
+        set.arg(&keys[0]).arg([head, &entries].concat()).arg("KEEPTTL");
+        logs.operator.send::<()>(&set).await;
         assert_refused_and_untouched(&mut logs, &keys, charged, what).await;
+    }
+}
+
+/// Requests that read the sealed blocks are rejected.
+#[tokio::test]
+async fn requests_on_damaged_blocks_are_rejected() {
+    let mut logs = Logs::under(&["40/hour:sliding-log"]).await;
+    logs.check_times(40).await;
+    let ring = logs.ring().await;
+    let list: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&ring).arg("b")).await;
+    for damaged in [&list[1..], &[&list[..], b"\0"].concat(), b"", b"garbage"] {
+        let mut set = redis::cmd("HSET");
+        logs.operator.send::<()>(set.arg(&ring).arg("b").arg(damaged)).await;
+        for mode in [Mode::Check, Mode::Peek, Mode::Charge] {
+            let error = logs.try_decide(mode, 1).await.unwrap_err();
+            assert_eq!(error.kind(), FailureKind::Corrupt, "{mode:?}: {damaged:?}");
+        }
     }
     logs.operator.query::<()>(&format!("DEL {ring}")).await;
     logs.operator.query::<()>(&format!("LPUSH {ring} 1")).await;
-    assert_refused_and_untouched(&mut logs, &keys, charged, "a list").await;
+    let error = logs.try_decide(Mode::Peek, 1).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::Corrupt);
 
     // An operator repairs the subject by deleting the key.
     logs.operator.query::<()>(&format!("DEL {ring}")).await;
-    assert!(logs.check().await.is_allowed());
+    assert_eq!(logs.used().await, [8]);
 }
 
 async fn assert_refused_and_untouched(
@@ -331,16 +387,20 @@ async fn assert_refused_and_untouched(
 }
 
 #[tokio::test]
-async fn a_log_without_expiry_gets_one_from_the_next_call() {
-    let mut logs = Logs::under(&["2/hour:sliding-log"]).await;
-    logs.check().await;
+async fn blocks_without_expiry_get_one_from_a_denial_or_when_a_block_is_added() {
+    let mut logs = Logs::under(&["80/hour:sliding-log"]).await;
+    logs.check_times(60).await;
     let ring = logs.ring().await;
     for allowed in [true, false] {
         assert!(logs.operator.query::<bool>(&format!("PERSIST {ring}")).await);
         // A peek writes nothing, so it does not set an expiry either.
         logs.used().await;
         assert_eq!(logs.operator.keys_without_expiry().await, std::slice::from_ref(&ring));
-        assert_eq!(logs.check().await.is_allowed(), allowed);
+        if allowed {
+            logs.check_times(20).await;
+        } else {
+            assert!(!logs.check().await.is_allowed());
+        }
         assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
     }
     assert_eq!(logs.store.healed(), 1);
@@ -348,16 +408,17 @@ async fn a_log_without_expiry_gets_one_from_the_next_call() {
 
 #[tokio::test]
 async fn a_reset_leaves_no_entry_behind() {
-    let mut logs = Logs::under(&["5/hour:sliding-log", "5/day:sliding-log", "5:concurrency"]).await;
-    logs.decide(Mode::Check, 3).await;
+    let limits = ["50/hour:sliding-log", "50/day:sliding-log", "50:concurrency"];
+    let mut logs = Logs::under(&limits).await;
+    logs.check_times(40).await;
     let keys = logs.keys().await;
     logs.reset(Some(0)).await;
-    assert_eq!(logs.used().await, [0, 3, 3]);
+    assert_eq!(logs.used().await, [0, 40, 40]);
     let left = logs.keys().await;
     assert_eq!((keys.len(), left.len()), (4, 3));
     assert!(!left.iter().any(|key| key.ends_with(":3600000")), "{left:?}");
     assert!(logs.decide(Mode::Check, 2).await.is_allowed());
-    assert_eq!(logs.used().await, [2, 5, 5]);
+    assert_eq!(logs.used().await, [2, 42, 42]);
     // A reset in the microsecond of a charge would leave an empty state for a moment.
     logs.clock.advance(Duration::from_millis(1));
     logs.reset(None).await;
@@ -368,18 +429,25 @@ async fn a_reset_leaves_no_entry_behind() {
 /// the log of the other policy.
 #[tokio::test]
 async fn a_log_that_the_present_policy_does_not_name_is_kept() {
-    let mut logs = Logs::under(&["5/hour:sliding-log", "5:concurrency:lease=1h"]).await;
-    logs.decide(Mode::Check, 2).await;
-    let old = std::mem::replace(&mut logs.policy, policy(&["5/hour", "5/minute:sliding-log"]));
-    logs.clock.advance(Duration::from_secs(1));
-    logs.decide(Mode::Check, 1).await;
-    logs.policy = old;
-    assert_eq!(logs.used().await, [2, 2]);
-    logs.clock.advance(Duration::from_secs(1));
-    assert!(logs.decide(Mode::Check, 3).await.is_allowed());
-    assert_eq!(logs.used().await, [5, 5]);
-    logs.clock.advance(Duration::from_secs(3_598));
-    assert_eq!(logs.used().await, [3, 3]);
+    for checks in [1, 40] {
+        let mut logs = Logs::under(&["90/hour:sliding-log", "90:concurrency:lease=1h"]).await;
+        for _ in 0..checks {
+            assert!(logs.decide(Mode::Check, 2).await.is_allowed());
+            logs.clock.advance(Duration::from_micros(1));
+        }
+        let used = 2 * checks;
+        let new = policy(&["5/hour", "5/minute:sliding-log"]);
+        let old = std::mem::replace(&mut logs.policy, new);
+        logs.clock.advance(Duration::from_secs(1));
+        logs.decide(Mode::Check, 1).await;
+        logs.policy = old;
+        assert_eq!(logs.used().await, [used, used]);
+        logs.clock.advance(Duration::from_secs(1));
+        assert!(logs.decide(Mode::Check, 3).await.is_allowed());
+        assert_eq!(logs.used().await, [used + 3, used + 3]);
+        logs.clock.advance(Duration::from_secs(3_598));
+        assert_eq!(logs.used().await, [3, 3]);
+    }
 }
 
 /// At every time on the server's clock, at most as many permits are held as the limit allows.

@@ -60,7 +60,7 @@ pub(crate) fn replied_cells(limit: Limit) -> usize {
 /// Returns the number of integers that a script stores for `limit`, without the entries of a log.
 pub(crate) fn stored_cells(limit: Limit) -> usize {
     match LimitCounter::new(limit) {
-        LimitCounter::Log(_) => 7,
+        LimitCounter::Log(_) => 8,
         _ => replied_cells(limit),
     }
 }

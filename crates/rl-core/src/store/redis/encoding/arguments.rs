@@ -34,6 +34,13 @@ pub(crate) fn decide_plan(
     plan
 }
 
+/// Changes a plan of a check or a refund into one for several subjects.
+pub(crate) fn of_several_subjects(mut plan: Vec<u8>) -> Vec<u8> {
+    const SEVERAL: u8 = 4;
+    plan[0] = SEVERAL;
+    plan
+}
+
 /// Returns the argument of `decide.lua` that lists the cost of each call, for a plan of 0 calls.
 pub(crate) fn costs(costs: &[Cost]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(7 * costs.len());

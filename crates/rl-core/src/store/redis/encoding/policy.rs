@@ -6,7 +6,7 @@
 //!   byte 0     1           2                3 …
 //!   ┌─────────┬───────────┬────────────────┬──────────────────────┐
 //!   │ version │ width of  │ code           │ one tag per limit,   │
-//!   │ 4       │ a count   │                │ if the code is ≥ 128 │
+//!   │ 5       │ a count   │                │ if the code is ≥ 128 │
 //!   └─────────┴───────────┴────────────────┴──────────────────────┘
 //!   code < 64    fixed windows from the first request, one bit for each named period
 //!   code < 128   sliding window counters, 64 + one bit for each named period
@@ -23,7 +23,7 @@ use crate::model::{Algorithm, Anchor, Limit, Period, Refill};
 use crate::policy::{Policy, weight};
 
 /// The version of the packed state, its first byte.
-pub(crate) const VERSION: u8 = 4;
+pub(crate) const VERSION: u8 = 5;
 
 /// The largest number of subjects of one script call. Such a call keeps the server busy for some
 /// 100 µs.
@@ -177,7 +177,7 @@ pub(crate) fn has_fast_path(policy: &Policy) -> bool {
 /// script below a millisecond. It is smaller for a policy whose calls take longer.
 pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
     const MAX_CALLS: u64 = 64;
-    const MAX_WEIGHT: u64 = 400;
+    const MAX_WEIGHT: u64 = 320;
     let weight: u64 = policy.limits().iter().map(|named| weight(named.limit())).sum();
     (MAX_WEIGHT / weight.max(1)).clamp(1, MAX_CALLS) as usize
 }
@@ -188,6 +188,8 @@ pub(crate) fn max_subjects(policy: &Policy) -> usize {
     if !has_fast_path(policy) {
         return 1;
     }
+    // Of a log, a call of several subjects reads only the newest entries.
+    let weight = |limit| weight(limit).min(if Kind::of(limit).is_log() { 32 } else { u64::MAX });
     let weight: u64 = policy.limits().iter().map(|named| weight(named.limit())).sum();
     (MAX_WEIGHT_PER_CALL / weight.max(1)).clamp(1, MAX_SUBJECTS as u64) as usize
 }
@@ -321,21 +323,21 @@ mod tests {
     #[test]
     fn the_shape_names_the_states_of_a_policy_and_not_their_maxima() {
         let shape_of = |text: &str| shape(&Policy::new([text.parse().unwrap()]).unwrap(), &[0]);
-        assert_eq!(shape_of("1/second")[..], [4, 1, 0x01]);
-        assert_eq!(shape_of("256/month")[..], [4, 2, 0x20]);
-        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [4, 1, 0x42]);
-        assert_eq!(shape_of("9/month:clock")[..], [4, 1, 0x81, 0x16]);
+        assert_eq!(shape_of("1/second")[..], [5, 1, 0x01]);
+        assert_eq!(shape_of("256/month")[..], [5, 2, 0x20]);
+        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [5, 1, 0x42]);
+        assert_eq!(shape_of("9/month:clock")[..], [5, 1, 0x81, 0x16]);
         assert_eq!(shape_of("1/1000ms"), shape_of("200/second"));
-        assert_eq!(shape_of("1/258ms")[..], [4, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/258ms:clock")[..], [4, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:requests")[..], [4, 1, 0x81, 0x0a]);
-        assert_eq!(shape_of("1/258ms:clock:requests")[..], [4, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:sliding-log")[..], [4, 1, 0x81, 0x72, 0]);
-        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [4, 1, 0x81, 0x72, 1]);
+        assert_eq!(shape_of("1/258ms")[..], [5, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/258ms:clock")[..], [5, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:requests")[..], [5, 1, 0x81, 0x0a]);
+        assert_eq!(shape_of("1/258ms:clock:requests")[..], [5, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:sliding-log")[..], [5, 1, 0x81, 0x72, 0]);
+        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [5, 1, 0x81, 0x72, 1]);
         let of_258_ms = shape_of("1:concurrency:lease=258ms");
-        assert_eq!(of_258_ms[..], [4, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
+        assert_eq!(of_258_ms[..], [5, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
         let mixed = ["9/hour", "9/day:clock"].map(|text| text.parse().unwrap());
-        assert_eq!(shape(&Policy::new(mixed).unwrap(), &[0, 1])[..], [4, 1, 0x82, 0x03, 0x14]);
+        assert_eq!(shape(&Policy::new(mixed).unwrap(), &[0, 1])[..], [5, 1, 0x82, 0x03, 0x14]);
     }
 
     #[test]

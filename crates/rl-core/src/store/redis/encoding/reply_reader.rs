@@ -4,12 +4,13 @@
 //!   first byte   reply
 //!   0  PER_CALL  healed:1  { uncharged:2  granted:7  states } for each call, for one subject
 //!   1  COUNTED   { healed:1  allowed:2  states } for each subject
-//!   4  STATES    a stored state for each subject, if all calls of all subjects are allowed
+//!   5  STATES    a stored state for each subject, if all calls of all subjects are allowed
 //!
-//!   states       a stored state, and for each log when its units will be available:7
+//!   states       a stored state without the entries of logs, and for each log when its units will
+//!                be available:7
 //! ```
 //!
-//! A stored state begins with its version, 4. A reply of states therefore needs no type byte.
+//! A stored state begins with its version, 5. A reply of states therefore needs no type byte.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -114,7 +115,7 @@ impl<'a> Reader<'a> {
         let mut logs: SmallVec<[(usize, [u64; 2]); 4]> = SmallVec::new();
         for (&place, limit) in order.iter().zip(stored) {
             if limit.kind.is_log() {
-                let [used, _, _, newest, ..] = self.numbers::<7>()?;
+                let [used, _, _, newest, ..] = self.numbers::<8>()?;
                 logs.push((place, [used, if used > 0 { newest } else { 0 }]));
             } else {
                 states[place] = self.state(limit, width, now)?;

@@ -124,10 +124,13 @@ impl RequestEncoder {
             CallCosts::Same { cost, calls, least } => (cost, calls, least),
             CallCosts::Each(_) => (Cost::ZERO, 0, 1),
         };
-        let mut keys = Vec::with_capacity(call.subjects.len());
-        for KeyedSubjectRef { namespace, subject, .. } in call.subjects {
-            self.push_keys(&mut keys, namespace, subject, policy, encoding)?;
-        }
+        let mut keys = match call.subjects {
+            [KeyedSubjectRef { namespace, subject, .. }] => {
+                self.keys(namespace, subject, policy, encoding)?
+            }
+            // Several subjects are decided by their states alone.
+            several => several.iter().map(|of| self.state_key(of.namespace, of.subject)).collect(),
+        };
         let script = || {
             let script = self.fast_script(call, encoding);
             script.unwrap_or_else(|| scripts::decide(self.layout))
@@ -142,7 +145,10 @@ impl RequestEncoder {
             ];
             return Ok(Command::Script { script: script(), keys, arguments });
         }
-        let plan = arguments::decide_plan(policy, encoding, mode, cost, calls, least);
+        let mut plan = arguments::decide_plan(policy, encoding, mode, cost, calls, least);
+        if call.subjects.len() > 1 {
+            plan = arguments::of_several_subjects(plan);
+        }
         let mut arguments = packed_arguments(encoding, plan);
         if let CallCosts::Each(costs) = call.costs {
             arguments.push(arguments::costs(costs));
@@ -202,8 +208,8 @@ impl RequestEncoder {
         Ok(Command::Script { script, keys, arguments })
     }
 
-    /// Creates the command that refunds units of several subjects under one policy. Returns `None`
-    /// if no script refunds them together.
+    /// Creates the command that refunds units of two or more subjects under one policy. Returns
+    /// `None` if no script refunds them together.
     pub(crate) fn refund_together(
         &self,
         refunds: &[Refund<'_>],
@@ -215,11 +221,9 @@ impl RequestEncoder {
             Layout::Readable => None,
         };
         let Some(script) = script else { return Ok(None) };
-        let mut keys = Vec::with_capacity(refunds.len());
-        for Refund { namespace, subject, policy, .. } in refunds {
-            self.push_keys(&mut keys, namespace, subject, policy, &encoding)?;
-        }
-        let mut arguments = packed_arguments(&encoding, arguments::refund_plan(first, &encoding));
+        let keys = refunds.iter().map(|of| self.state_key(of.namespace, of.subject)).collect();
+        let plan = arguments::of_several_subjects(arguments::refund_plan(first, &encoding));
+        let mut arguments = packed_arguments(&encoding, plan);
         arguments.push(arguments::refund_charges(refunds, &encoding));
         Ok(Some(Command::Script { script, keys, arguments }))
     }
@@ -305,6 +309,11 @@ impl RequestEncoder {
         Ok(keys)
     }
 
+    /// Returns the key of a subject's state in the packed layout.
+    fn state_key(&self, namespace: &Namespace, subject: &Subject) -> String {
+        keys::packed(&self.prefix, self.placement.groups(), namespace, subject)
+    }
+
     pub(super) fn push_keys(
         &self,
         keys: &mut Vec<String>,
@@ -315,8 +324,7 @@ impl RequestEncoder {
     ) -> Result<(), StoreError> {
         if self.layout == Layout::Packed {
             let state = keys.len();
-            let groups = self.placement.groups();
-            keys.push(keys::packed(&self.prefix, groups, namespace, subject));
+            keys.push(self.state_key(namespace, subject));
             for limit in encoding.limits(policy) {
                 keys.extend(keys::ring(&keys[state], limit));
             }

@@ -31,6 +31,11 @@ const FAST_PATH: &str = include_str!("shape.lua");
 const READABLE_FAST_PATH: &str = include_str!("readable_shape.lua");
 const PARTS_FAST_PATH: &str = include_str!("parts_shape.lua");
 const PARTS_BATCH: &str = include_str!("parts_batch.lua");
+/// The files that templates of parts include, with their names.
+const INCLUDED: [(&str, &str); 2] = [
+    ("part_fits", include_str!("part_fits.lua")),
+    ("part_charge", include_str!("part_charge.lua")),
+];
 const REFUND_FAST_PATH: &str = include_str!("refund_shape.lua");
 
 /// The maximum number of registers that the cells and constants of a fast path may take. A function
@@ -226,6 +231,9 @@ pub(super) fn parts_batch(shapes: &[ScriptShape]) -> String {
 fn with_parts(template: &str, shapes: &[ScriptShape]) -> String {
     let kinds: Vec<_> = shapes.iter().flatten().map(|limit| limit.kind).collect();
     let mut script = helpers(&kinds);
+    let template = INCLUDED.into_iter().fold(template.to_owned(), |template, (name, lines)| {
+        template.replace(&format!("--@ include {name}\n"), lines)
+    });
     let is_read = |line: &&str| is_code(line) || line.trim_start().starts_with("--@");
     let lines: Vec<_> = template.lines().filter(is_read).map(str::trim).collect();
     let template = lines.join("\n") + "\n";
@@ -248,6 +256,7 @@ fn with_parts(template: &str, shapes: &[ScriptShape]) -> String {
 /// Writes a template out for these limits. The number of the first of them is `first`.
 fn written_out(template: &str, limits: &[LimitKind], first: usize) -> String {
     let logs = limits.iter().filter(|limit| limit.kind.is_log()).count();
+    let has_buckets = limits.iter().any(|limit| limit.kind == Kind::SlidingWindow);
     let mut script = String::new();
     let is_read = |line: &&str| is_code(line) || line.trim_start().starts_with("--@");
     let mut lines = template.lines().filter(is_read);
@@ -255,13 +264,17 @@ fn written_out(template: &str, limits: &[LimitKind], first: usize) -> String {
         if line.trim() == "--@ each" {
             let block: Vec<_> =
                 lines.by_ref().take_while(|line| line.trim() != "--@ end").collect();
-            let mut logs_before = 0;
             for (number, limit) in (first..).zip(limits) {
-                logs_before += usize::from(limit.kind.is_log());
-                push_block(&mut script, &block, *limit, number, logs_before);
+                push_block(&mut script, &block, *limit, number);
             }
         } else {
-            let line = line.replace("STRIDE", &(1 + logs).to_string());
+            let line = line.trim();
+            let line = match line.strip_prefix("--@ ").and_then(|line| line.split_once(' ')) {
+                Some(("logs", line)) if logs > 0 => line,
+                Some(("buckets", line)) if has_buckets => line,
+                Some(("logs" | "buckets", _)) => continue,
+                _ => line,
+            };
             let line = line.replace("LIMITS", &limits.len().to_string());
             let line = line.replace("LOGS", &logs.to_string());
             script.push_str(&with_lists(&line, limits, first));
@@ -271,18 +284,16 @@ fn written_out(template: &str, limits: &[LimitKind], first: usize) -> String {
     script
 }
 
-/// Appends the lines of a block for one limit. `number` counts all limits, and `log` counts logs
-/// only.
-fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usize, log: usize) {
+/// Appends the lines of a block for the limit with this number.
+fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usize) {
     let (cost, text) = if limit.counts_requests { ("1", "'1'") } else { ("cost", "units") };
-    let (index, log) = (number.to_string(), format!("first + {log}"));
     for line in block {
         let part = line.trim().strip_prefix("--@ part ");
         let part = part.map(|part| AlgorithmParts::of(limit.kind).part(part));
         let line = [(*line).to_owned()];
         for line in part.unwrap_or(&line) {
             let line = line.replace("COST", cost).replace("TEXT", text);
-            let line = line.replace("INDEX", &index).replace("LOG", &log);
+            let line = line.replace("INDEX", &number.to_string());
             script.push_str(&with_number(&line, number));
             script.push('\n');
         }
@@ -290,27 +301,38 @@ fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usi
 }
 
 /// Writes out the lists of a line. Between `<<` and `>>` are names that each limit has, or one of
-/// the words `cells` and `constants`. These words stand for the names that its algorithm lists.
-/// After `I7`, the list becomes the same number of integer formats.
+/// the words `cells` and `constants`. These words stand for the names that its algorithm lists, and
+/// `zeros` for a 0 for each cell.
+/// After `I7`, the list becomes the same number of integer formats. After `..`, it becomes one text
+/// with commas.
 fn with_lists(line: &str, limits: &[LimitKind], first: usize) -> String {
     let mut parts = line.split("<<");
     let mut written = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (list, rest) = part.split_once(">>").unwrap_or((part, ""));
-        let (list, is_format) = list.strip_prefix("I7 ").map_or((list, false), |list| (list, true));
+        let (kind, list) = match list.split_once(' ') {
+            Some((kind @ ("I7" | ".."), list)) => (kind, list),
+            _ => ("", list),
+        };
         let mut items = Vec::new();
         for (number, limit) in (first..).zip(limits) {
             let parts = AlgorithmParts::of(limit.kind);
             let names = match list {
                 "cells" => parts.cells.clone(),
                 "constants" => parts.constants.clone(),
+                "zeros" => vec!["0"; parts.cells.len()],
                 names => names.split(", ").collect(),
             };
-            items.extend(names.iter().map(|name| format!("{name}_{number}")));
+            let is_number = list == "zeros";
+            items.extend(names.iter().map(|name| match is_number {
+                true => (*name).to_owned(),
+                false => format!("{name}_{number}"),
+            }));
         }
-        match is_format {
-            true => written.push_str(&"I7".repeat(items.len())),
-            false => written.push_str(&items.join(", ")),
+        match kind {
+            "I7" => written.push_str(&"I7".repeat(items.len())),
+            ".." => written.push_str(&items.join(" .. ',' .. ")),
+            _ => written.push_str(&items.join(", ")),
         }
         written.push_str(rest);
     }

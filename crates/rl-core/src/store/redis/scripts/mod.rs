@@ -41,7 +41,7 @@ use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, ScriptShape, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 /// The default of the largest number of shapes whose scripts a store runs.
 pub(super) const MAX_SHAPES: usize = 64;

@@ -61,43 +61,13 @@ for n = 1, #ARGV[1] / (9 * PARTS) do
   end
   if is_ours then
     --@ parts
-    do
-      local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
-      local gone = now - last
-      --@ each
-      do
-        --@ part advance
-        local available
-        --@ part available
-        if available < COST then fits = false end
-      end
-      --@ end
-    end
+    --@ include part_fits
     --@ end parts
     replies[#replies + 1] = fits and '\1' or '\0'
     --@ parts
     do
-      local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
-      local longest = 0
-      if fits then
-        --@ each
-        do
-          local units = COST
-          --@ part charge
-        end
-        --@ end
-      end
-      --@ each
-      do
-        local lasts
-        --@ part lasts
-        if lasts > longest then longest = lasts end
-      end
-      --@ end
-      local value = struct.pack(ARGV[3 * PART + 1], ARGV[3 * PART - 1], now, <<cells>>)
-      -- In ms, rounded up.
-      local lifetime = now + longest - server_time + 999
-      lifetimes[key_pPART] = (lifetime - lifetime % 1000) / 1000 + linger
+      --@ include part_charge
+      lifetimes[key_pPART] = lifetime
       if fits then values[key_pPART], is_changed[key_pPART] = value, true end
       replies[#replies + 1] = value
     end

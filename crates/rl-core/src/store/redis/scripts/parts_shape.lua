@@ -4,6 +4,7 @@
 --
 -- This is a template (see shape.lua).
 --
+--   --@ include FILE            stands for the lines of this file
 --   --@ parts … --@ end parts   is repeated for each part. PART stands for its number. The limits
 --                               of all parts are numbered in one sequence
 --
@@ -41,42 +42,12 @@ do
     if is_ours then
       local fits = true
       --@ parts
-      do
-        local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
-        local gone = now - last
-        --@ each
-        do
-          --@ part advance
-          local available
-          --@ part available
-          if available < COST then fits = false end
-        end
-        --@ end
-      end
+      --@ include part_fits
       --@ end parts
       --@ parts
       do
-        local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
-        local longest, healed = 0, 0
-        if fits then
-          --@ each
-          do
-            local units = COST
-            --@ part charge
-          end
-          --@ end
-        end
-        --@ each
-        do
-          local lasts
-          --@ part lasts
-          if lasts > longest then longest = lasts end
-        end
-        --@ end
-        local value = struct.pack(ARGV[3 * PART + 1], ARGV[3 * PART - 1], now, <<cells>>)
-        -- In ms, rounded up.
-        local lifetime = now + longest - server_time + 999
-        lifetime = (lifetime - lifetime % 1000) / 1000 + linger
+        --@ include part_charge
+        local healed = 0
         if fits then
           redis.call('SET', KEYS[PART], value, 'PX', string.format('%d', lifetime))
         elseif redis.call('PTTL', KEYS[PART]) == -1 then

@@ -28,11 +28,11 @@ do
   end
   if used_i + COST > max_i then fits = false end
   --@ end
-  local texts = table.concat({ '', <<text>> }, ',')
+  local texts = ',' .. <<.. text>>
   -- Leave numbers with a leading zero, or with a character other than a digit, to readable.lua.
   if is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, ',0%d') then
     if fits then
-      local units = string.format('%d', cost)
+      local units = cost == 1 and '1' or string.format('%d', cost)
       --@ each
       if ttl_i > 0 then
         used_i = redis.call('INCRBY', KEYS[INDEX], TEXT)

@@ -5,9 +5,9 @@
 -- This is a template like shape.lua. LIMITS stands for the number of limits, and INDEX for the
 -- index of the limit.
 --
--- KEYS     for each subject its state, and the entries of each log
--- ARGV     see amend.lua. The operation is 0. For several subjects, the time of the charge and the
---          units in the plan are ignored
+-- KEYS     see amend.lua. If the operation is 4, the states of several subjects
+-- ARGV     see amend.lua. The operation is 0, or 4 for several subjects. For these, the time of the
+--          charge and the units in the plan are ignored
 -- ARGV[4]  for several subjects: for each of them the time of the charge, and the units of each
 --          limit (7 bytes each)
 --
@@ -16,25 +16,29 @@
 do
   local <<constants>> = struct.unpack('><<I7 constants>>', plan, 7 * LIMITS + 9)
   local floor, ceil, min, max_of = math.floor, math.ceil, math.min, math.max
-  local subjects, bucket_size, undecided = #KEYS / STRIDE, string.byte(shape, 2), ''
+  local subjects, bucket_size, undecided = #KEYS, string.byte(shape, 2), ''
+  --@ logs if string.byte(plan) ~= 4 then subjects = 1 end
   local charges, at, all = plan, 2, nil
   if subjects > 1 then charges, at, all = ARGV[4], 1, redis.pcall('MGET', unpack(KEYS)) end
   for n = 1, subjects do
-    local first = (n - 1) * STRIDE + 1
     local when = struct.unpack('>I7', charges, at)
-    local stored = all and all[first] or redis.pcall('GET', KEYS[first])
+    local stored = all and all[n] or redis.pcall('GET', KEYS[n])
     local is_done = not stored
-    if stored and #stored == struct.size(format) then
+    local size = struct.size(format)
+    local is_sized = stored and #stored == size
+    --@ logs is_sized = stored and #stored >= size
+    if is_sized then
       local head, last, <<cells>> = struct.unpack(format, stored)
       local now = clock
       if last > now then now = last end
       local gone, is_ours = now - last, head == shape and now < LATEST and when <= now
+      --@ logs local rest, tails = size + 1, ''
       --@ each
       --@ part declare
-      --@ part released
       --@ part valid
       --@ part refundable
       --@ end
+      --@ logs is_ours = is_ours and rest == #stored + 1
       if is_ours then
         local longest = 0
         --@ each
@@ -49,9 +53,18 @@ do
           if lasts > longest then longest = lasts end
         end
         --@ end
-        local value = struct.pack(format, shape, now, <<cells>>)
-        local lifetime = max_of(1, ceil((now + longest - clock) / 1000)) + linger
-        redis.call('SET', KEYS[first], value, 'PX', string.format('%d', lifetime))
+        local lifetime = ceil((now + longest - clock) / 1000) + linger
+        if lifetime > 0 then
+          --@ each
+          --@ part join
+          --@ end
+          local value = struct.pack(format, shape, now, <<cells>>)
+          --@ logs value = value .. tails
+          redis.call('SET', KEYS[n], value, 'PX', string.format('%d', lifetime))
+        else
+          -- The state equals an unused one. Unlike DEL, this needs no further permission.
+          redis.call('PEXPIRE', KEYS[n], 0)
+        end
         is_done = true
       end
     end

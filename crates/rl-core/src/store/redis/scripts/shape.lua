@@ -9,16 +9,17 @@
 --   --@ each … --@ end   is repeated for each limit; names that end in _i then end in _1, _2, …
 --   --@ part NAME        is replaced by the part of that name of the limit's algorithm
 --   <<cells>>            is replaced by the names of the cells of all limits. After I7, it is
---                        replaced by the same number of integer formats. Likewise <<constants>>
+--                        replaced by the same number of integer formats. Likewise <<constants>>,
+--                        and <<zeros>>: a 0 for each cell
 --   COST                 stands for the cost, or 1 for a limit that counts requests
---   STRIDE               stands for the number of keys of a subject
 --   LOGS                 stands for the number of logs
---   LOG                  stands for the index in KEYS of the entries of a log
+--   --@ logs LINE        is a line that only shapes with logs have. Likewise --@ buckets, for
+--                        sliding windows
 --
 -- Every subject has the same number of calls of one cost. The first calls that fit are allowed. If
 -- fewer than the least number fit, none is allowed.
 --
--- KEYS     for each subject its state, and the entries of each log (see lib/slots.lua)
+-- KEYS     see decide.lua. If the mode in the plan is 4, the states of several subjects
 -- ARGV     shape, plan and format (see decide.lua)
 --
 -- Returns  if all calls of all subjects are allowed, the stored states, one after the other.
@@ -32,27 +33,36 @@
 --                     available; 0 as in decide.lua
 do
   local cost, times, least, size, <<constants>> = struct.unpack('>I7I2I2I2<<I7 constants>>', plan, 6)
-  local subjects, bucket_size = #KEYS / STRIDE, string.byte(shape, 2)
+  local subjects, bucket_size = #KEYS, string.byte(shape, 2)
+  --@ logs if string.byte(plan) ~= 4 then subjects = 1 end
   -- all: the values under the keys. replies: the parts of the reply. partly: the subjects for which
   -- not all calls are allowed.
-  local all, replies, partly
+  local all, replies, partly, last_lifetime, lifetime_text
   if subjects > 1 then all, replies = redis.pcall('MGET', unpack(KEYS)), {} end
   for n = 1, subjects do
-    local first = (n - 1) * STRIDE + 1
     -- MGET returns nothing for a missing key or a key of another type, and an error if the user
     -- lacks the permission. In each case, GET finds the state or the reason.
-    local stored = all and all[first] or redis.pcall('GET', KEYS[first])
-      or shape .. string.rep('\0', size - #shape)
+    local stored = all and all[n] or redis.pcall('GET', KEYS[n])
+    --@ buckets stored = stored or shape .. string.rep('\0', size - #shape)
     local calls, healed, value, waits = 65535, 0, '', ''
-    if #stored == size then
-      local head, last, <<cells>> = struct.unpack(format, stored)
+    local is_sized = not stored or #stored == size
+    --@ logs is_sized = is_sized or #stored > size
+    if is_sized then
+      local head, last, <<cells>>
+      if stored then
+        head, last, <<cells>> = struct.unpack(format, stored)
+      else
+        head, last, <<cells>> = shape, 0, <<zeros>>
+      end
       local now = clock
       if last > now then now = last end
       local gone, is_ours = now - last, head == shape and now < LATEST
+      --@ logs local rest, tails = size + 1, ''
       --@ each
       --@ part declare
       --@ part valid
       --@ end
+      --@ logs is_ours = is_ours and (not stored or rest == #stored + 1)
       if is_ours then
         local allowed, longest = times, 0
         --@ each
@@ -88,22 +98,28 @@ do
             if lasts > longest then longest = lasts end
           end
           --@ end
+          --@ each
+          --@ part join
+          --@ end
           value = struct.pack(format, shape, now, <<cells>>)
+          local state = value
+          --@ logs state = value .. tails
           -- In ms, rounded up.
           local lifetime = now + longest - clock + 999
           lifetime = (lifetime - lifetime % 1000) / 1000 + linger
           if calls > 0 then
-            -- The server would take longer to convert a number to text.
-            redis.call('SET', KEYS[first], value, 'PX', string.format('%d', lifetime))
+            -- The server would take longer to convert a number to text. Subjects often have the same
+            -- lifetime.
+            if lifetime ~= last_lifetime then
+              last_lifetime, lifetime_text = lifetime, string.format('%d', lifetime)
+            end
+            redis.call('SET', KEYS[n], state, 'PX', lifetime_text)
           else
-            if redis.call('PTTL', KEYS[first]) == -1 then
+            if redis.call('PTTL', KEYS[n]) == -1 then
               -- Another client removed the expiry. Without one the key would stay for ever.
-              redis.call('PEXPIRE', KEYS[first], lifetime > 0 and lifetime or 1)
+              redis.call('PEXPIRE', KEYS[n], lifetime > 0 and lifetime or 1)
               healed = 1
             end
-            --@ each
-            --@ part heal
-            --@ end
           end
           if calls < times then
             --@ each

@@ -1,9 +1,9 @@
--- The fast path of a sliding log or a concurrency limit, for checks that need only its newest
--- entries. sliding_log.lua describes the format, and does the same for every log. Change both.
+-- The fast path of a sliding log or a concurrency limit, for operations that need only its newest
+-- entries, the tail. sliding_log.lua describes the format, and does the same for every log. Change
+-- both.
 --
--- LOG stands for the index of the entries in KEYS. A check that has to read sealed blocks, or to
--- seal a block, is left to sliding_log.lua.
---@ cells total count oldest newest left sealed name
+-- An operation that has to read sealed blocks, or to seal a block, is left to sliding_log.lua.
+--@ cells total count oldest newest left sealed name entries
 --@ constants period max
 
 --@ helpers
@@ -11,7 +11,7 @@
 -- `total`, `count`, `oldest` and `left` without these entries.
 local function drop_expired(tail, expired, total, count, oldest, newest, left, sealed)
   local entries = #tail / 14
-  local is_ours = entries % 1 == 0 and entries < 32 and struct.unpack('>I7', tail, #tail - 13) == newest
+  local is_ours = entries > 0 and entries < 32 and struct.unpack('>I7', tail, #tail - 13) == newest
     and oldest <= newest and total >= count and (sealed > 0 or entries == left + count)
   if not is_ours or oldest > expired then return is_ours, total, count, oldest, left end
   if sealed > 0 then return false end
@@ -34,19 +34,16 @@ end
 
 --@ declare
 local tail_i, waits_i = '', 0
-
---@ released
--- If the only entry is refunded, the log becomes empty, so it need not be read.
-if count_i == 1 and newest_i == when and struct.unpack('>I7', charges, at + 7 * INDEX) >= total_i then
-  count_i = 0
+if entries_i > 0 then
+  tail_i = string.sub(stored, rest, rest + entries_i * 14 - 1)
+  rest = rest + entries_i * 14
 end
 
 --@ valid
+is_ours = is_ours and #tail_i == entries_i * 14
 if is_ours then
-  tail_i = count_i > 0 and newest_i + period_i > now and redis.call('HGET', KEYS[LOG], 't') or ''
-  if tail_i == '' then
-    -- A deleted hash counts as an empty log.
-    total_i, count_i, oldest_i, newest_i, left_i, sealed_i, name_i = 0, 0, 0, 0, 0, 0, 0
+  if count_i == 0 or newest_i + period_i <= now then
+    tail_i, total_i, count_i, oldest_i, newest_i, left_i, sealed_i, name_i = '', 0, 0, 0, 0, 0, 0, 0
   else
     is_ours, total_i, count_i, oldest_i, left_i =
       drop_expired(tail_i, now - period_i, total_i, count_i, oldest_i, newest_i, left_i, sealed_i)
@@ -58,14 +55,13 @@ available = max_i - total_i
 
 --@ denied
 local required = total_i + COST * (allowed + 1) - max_i
+if sealed_i > 0 then is_ours = false end
 if COST <= max_i and required > 0 then
-  if sealed_i > 0 then is_ours = false end
   waits_i = period_i + (leaves_with(tail_i, left_i, required) or now)
 end
 
 --@ charge
-local is_first = count_i == 0
-if is_first then
+if count_i == 0 then
   tail_i, oldest_i = '', now
 elseif sealed_i == 0 and left_i > 0 then
   tail_i, left_i = string.sub(tail_i, left_i * 14 + 1), 0
@@ -77,18 +73,10 @@ else
   tail_i = string.sub(tail_i, 1, #tail_i - 14) .. struct.pack('>I7I7', now, held + units)
 end
 total_i, newest_i = total_i + units, now
-if redis.call('HSET', KEYS[LOG], 't', tail_i) == 0 and is_first then
-  -- The hash existed already. Its entries belong to a state that was lost, so they are deleted.
-  redis.call('PEXPIRE', KEYS[LOG], 0)
-  redis.call('HSET', KEYS[LOG], 't', tail_i)
-end
-redis.call('PEXPIRE', KEYS[LOG], string.format('%d', math.ceil((now + period_i - clock) / 1000) + linger))
 
---@ heal
-if redis.call('PTTL', KEYS[LOG]) == -1 then
-  redis.call('PEXPIRE', KEYS[LOG], math.max(1, math.ceil((newest_i + period_i - clock) / 1000)) + linger)
-  healed = healed + 1
-end
+--@ join
+entries_i = #tail_i / 14
+tails = tails .. tail_i
 
 --@ lasts
 lasts = count_i > 0 and newest_i + period_i - now or 0
@@ -97,34 +85,32 @@ lasts = count_i > 0 and newest_i + period_i - now or 0
 waits = waits .. struct.pack('>I7', waits_i)
 
 --@ refundable
-if sealed_i > 0 and struct.unpack('>I7', charges, at + 7 * INDEX) > 0 then is_ours = false end
+if is_ours and sealed_i > 0 and struct.unpack('>I7', charges, at + 7 * INDEX) > 0
+    and (entries_i == 1 or when < struct.unpack('>I7', tail_i)) then
+  is_ours = false
+end
 
 --@ refund
 -- Nothing is refunded to an expired entry, because it no longer counts.
-if count_i == 0 then
-  redis.call('PEXPIRE', KEYS[LOG], 0)
-elseif when > now - period_i then
-  for at = left_i * 14 + 1, #tail_i, 14 do
+if count_i > 0 and when > now - period_i then
+  local first = sealed_i == 0 and left_i * 14 or 0
+  for at = first + 1, #tail_i, 14 do
     local time, held = struct.unpack('>I7I7', tail_i, at)
     if time == when then
       units = min(units, held)
       total_i = total_i - units
+      local entry = ''
       if units < held then
-        local entry = struct.pack('>I7I7', when, held - units)
-        tail_i = string.sub(tail_i, left_i * 14 + 1, at - 1) .. entry .. string.sub(tail_i, at + 14)
+        entry = struct.pack('>I7I7', when, held - units)
       else
         count_i = count_i - 1
-        tail_i = string.sub(tail_i, left_i * 14 + 1, at - 1) .. string.sub(tail_i, at + 14)
       end
-      left_i = 0
+      if sealed_i == 0 then left_i = 0 end
       if count_i == 0 then
-        total_i, oldest_i, newest_i, name_i = 0, 0, 0, 0
-        redis.call('PEXPIRE', KEYS[LOG], 0)
+        tail_i, total_i, oldest_i, newest_i, name_i = '', 0, 0, 0, 0
       else
+        tail_i = string.sub(tail_i, first + 1, at - 1) .. entry .. string.sub(tail_i, at + 14)
         newest_i = struct.unpack('>I7', tail_i, #tail_i - 13)
-        redis.call('HSET', KEYS[LOG], 't', tail_i)
-        local lives = max_of(1, ceil((newest_i + period_i - clock) / 1000)) + linger
-        redis.call('PEXPIRE', KEYS[LOG], string.format('%d', lives))
       end
       break
     end

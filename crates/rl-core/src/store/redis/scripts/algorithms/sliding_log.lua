@@ -1,13 +1,14 @@
 -- Sliding log: the Lua twin of `algorithm/sliding_log.rs`. Change both.
 --
--- A sliding log is kind 8. A concurrency limit is kind 9, with its lease as the period. The entries
--- are in a hash, and `extra` is the index of its key in KEYS. An entry is the time of a charge and
--- its units (7 bytes each, big-endian).
+-- A sliding log is kind 8. A concurrency limit is kind 9, with its lease as the period. An entry is
+-- the time of a charge and its units (7 bytes each, big-endian). The newest entries, oldest first,
+-- are in the subject's state: 1 to 256. If there are 32 or more, they are sealed before another
+-- entry is added. So a short log has no key of its own.
+--
+-- The sealed entries are in a hash, and `extra` is the index of its key in KEYS:
 --
 --   field   value
 --   1 …     sealed blocks of entries, at most 256 entries each
---   t       the newest entries, oldest first: 1 to 256. If there are 32 or more, they are sealed
---           before another entry is added
 --   b       the list of the sealed blocks, oldest first. An item has 20 bytes:
 --             7 bytes  a time that is after all entries of the block before, and not after the
 --                      first entry of this block
@@ -15,14 +16,15 @@
 --             2 bytes  its number of entries
 --             4 bytes  its name: the number of its field
 --
---   oldest ─── block 7 ─── block 8 ─── block 9 ─── t ─── newest
+--   oldest ─── block 7 ─── block 8 ─── block 9 ─── tail ─── newest
 --
 -- Cells: the units that count, the number of entries that count, a time not after the oldest of
--- them, the time of the newest, the number of expired entries in the oldest block (or in t), the
--- number of sealed blocks, and the name of the newest block.
+-- them, the time of the newest, the number of expired entries in the oldest block (or in the tail),
+-- the number of sealed blocks, the name of the newest block, and the number of entries in the tail.
 --
--- However long the log is, an operation reads at most t, the list and three blocks. Neighbouring
--- blocks are merged sooner or later if they have at most 256 entries together.
+-- However long the log is, an operation reads at most the list and three blocks. Neighbouring
+-- blocks are merged sooner or later if they have at most 256 entries together. If the hash is
+-- deleted, only the tail counts.
 --
 -- `open` runs before all other functions. From then on, the cells describe the entries that count
 -- now. Expired blocks stay at the front of the list until the next write. Each write deletes at
@@ -39,14 +41,35 @@ local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, inde
 -- are numbered from 0.
 local function log_item(log, index) return struct.unpack('>I7I7I2I4', log.list, index * ITEM + 1) end
 
+-- Returns the sum of the units of the entries from `first` to the one before `last`.
+local function log_units(bytes, first, last)
+  local units, count = 0, last - first
+  if count <= 0 then return 0 end
+  local read = { struct.unpack('>' .. string.rep(ENTRY_FORMAT, count), bytes, first * ENTRY + 1) }
+  for i = 2, 2 * count, 2 do units = units + read[i] end
+  return units
+end
+
+-- Sets the state of a log to that of an unused limit.
+local function log_clear(slot)
+  for cell = 1, 8 do slot[cell] = 0 end
+  slot.tail = ''
+end
+
 -- Reads the list of sealed blocks. Returns whether it contains the blocks that the cells describe.
 -- Blocks before these had expired when the cells were last stored.
 local function log_read_list(slot, log)
-  if log.list then return true end
-  local list = redis.call('HGET', KEYS[slot.extra], 'b') or ''
+  local list = redis.call('HGET', KEYS[slot.extra], 'b')
+  if not list then
+    -- The hash was deleted, so only the tail counts.
+    local count = #slot.tail / ENTRY
+    slot[1], slot[2], slot[3] = log_units(slot.tail, 0, count), count, (log_entry(slot.tail, 0))
+    slot[5], slot[6] = 0, 0
+    return true
+  end
   local before = #list - slot[6] * ITEM
   if before < 0 or #list % ITEM > 0 then return false end
-  log.left, log.list = '', list
+  log.list = list
   if before > 0 then
     log.left, log.list = string.sub(list, 1, before), string.sub(list, before + 1)
   end
@@ -78,15 +101,6 @@ local function log_count(bytes, size, latest)
   return low
 end
 
--- Returns the sum of the units of the entries from `first` to the one before `last`.
-local function log_units(bytes, first, last)
-  local units, count = 0, last - first
-  if count <= 0 then return 0 end
-  local read = { struct.unpack('>' .. string.rep(ENTRY_FORMAT, count), bytes, first * ENTRY + 1) }
-  for i = 2, 2 * count, 2 do units = units + read[i] end
-  return units
-end
-
 -- Finds the expired entries from index `from` on. Returns the index of the first entry that still
 -- counts, the units of the expired entries, and the time of that first entry.
 local function log_left(bytes, from, period)
@@ -100,9 +114,14 @@ local function log_lifetime(slot)
   return max_of(1, ceil((slot[4] + slot.period - clock) / 1000)) + linger
 end
 
--- Writes the newest entries, the list if it has changed, and one more field if given. Deletes the
--- blocks that were merged or emptied, and at most 16 of the expired blocks.
+-- Writes the list if it has changed, and a block if given. Deletes the blocks that were merged or
+-- emptied, and at most 16 of the expired blocks.
 local function log_write(slot, log, ...)
+  if slot[6] == 0 then
+    if log.is_changed or #log.left > 0 then redis.call('PEXPIRE', KEYS[slot.extra], 0) end
+    log.left, log.gone, log.is_changed = '', {}, false
+    return
+  end
   local due = min(MOST_DELETED, #log.left / ITEM)
   for index = 0, due - 1 do
     local name = struct.unpack('>I4', log.left, index * ITEM + 17)
@@ -114,19 +133,17 @@ local function log_write(slot, log, ...)
     log.gone, log.is_changed = {}, true
   end
   if log.is_changed then
-    redis.call('HSET', KEYS[slot.extra], 't', log.tail, 'b', log.left .. log.list, ...)
+    redis.call('HSET', KEYS[slot.extra], 'b', log.left .. log.list, ...)
+    redis.call('PEXPIRE', KEYS[slot.extra], log_lifetime(slot))
     log.is_changed = false
-  else
-    redis.call('HSET', KEYS[slot.extra], 't', log.tail, ...)
   end
-  redis.call('PEXPIRE', KEYS[slot.extra], log_lifetime(slot))
 end
 
--- Seals the newest entries: appends them to the newest block if they fit, or else makes them a new
--- block. Returns the name and the entries of that block.
+-- Seals the entries of the tail: appends them to the newest block if they fit, or else makes them a
+-- new block. Returns the name and the entries of that block.
 local function log_seal(slot, log)
-  local units, count = log_units(log.tail, 0, #log.tail / ENTRY), #log.tail / ENTRY
-  local last = slot[6] - 1
+  local tail, count = slot.tail, #slot.tail / ENTRY
+  local units, last = log_units(tail, 0, count), slot[6] - 1
   log.is_changed, log.oldest = true, nil
   if last >= 0 then
     local first, before, there, name = log_item(log, last)
@@ -134,25 +151,28 @@ local function log_seal(slot, log)
     if bytes then
       local item = struct.pack('>I7I7I2I4', first, before + units, there + count, name)
       log_splice(log, last, 1, item)
-      return name, bytes .. log.tail
+      return name, bytes .. tail
     end
+  else
+    -- The blocks in the hash have expired, or belong to a state that was lost.
+    redis.call('PEXPIRE', KEYS[slot.extra], 0)
+    log.left, log.gone = '', {}
   end
   local name = slot[7] % 4294967295 + 1
-  local first = log_entry(log.tail, 0)
+  local first = log_entry(tail, 0)
   log.list = log.list .. struct.pack('>I7I7I2I4', first, units, count, name)
   slot[6], slot[7] = slot[6] + 1, name
-  return name, log.tail
+  return name, tail
 end
 
 -- Finds the entry of the time `when`. Returns the index of its block, the block's entries, the
--- index of the entry in the block, and its units. For an entry in t, the index of the block is the
--- number of sealed blocks. Returns nil if there is no such entry.
+-- index of the entry in the block, and its units. For an entry in the tail, the index of the block
+-- is the number of sealed blocks. Returns nil if there is no such entry.
 local function log_find(slot, when)
   local log = slot.log
   if slot[2] == 0 or when + slot.period <= now then return nil end
-  local block, bytes = slot[6], log.tail
+  local block, bytes = slot[6], slot.tail
   if when < log_entry(bytes, 0) then
-    if not log_read_list(slot, log) then return nil end
     block = log_count(log.list, ITEM, when) - 1
     bytes = block >= 0 and log_block(slot, log, block)
     if not bytes then return nil end
@@ -163,24 +183,20 @@ local function log_find(slot, when)
   if time == when then return block, bytes, index, held end
 end
 
--- Stores the newest entries after a refund from one of them. `bytes` are the entries that are left.
--- Returns false if the stored blocks are damaged.
+-- Replaces the tail after a refund from one of its entries. `bytes` are the entries that are left.
+-- Returns false if the sealed blocks are damaged.
 local function log_lower_tail(slot, log, bytes)
-  if bytes ~= '' then
-    log.tail = bytes
-  else
-    -- No newest entry is left, so the newest sealed block becomes t.
-    if not log_read_list(slot, log) then return false end
+  if bytes == '' then
+    -- The newest sealed block becomes the tail.
     local last = slot[6] - 1
-    local _, _, _, name = log_item(log, last)
     bytes = log_block(slot, log, last)
     if not bytes then return false end
-    log.tail, log.gone[#log.gone + 1] = bytes, name
+    local _, _, _, name = log_item(log, last)
+    log.gone[#log.gone + 1], log.is_changed, slot[6] = name, true, last
     log_splice(log, last, 1, '')
-    slot[6] = last
+    log_write(slot, log)
   end
-  slot[4] = log_entry(log.tail, #log.tail / ENTRY - 1)
-  log_write(slot, log)
+  slot.tail, slot[4] = bytes, log_entry(bytes, #bytes / ENTRY - 1)
   return true
 end
 
@@ -243,8 +259,7 @@ end
 -- entry.
 local function log_leaves_with(slot, log, units)
   local sealed, time = slot[6], nil
-  if sealed == 0 then return log_leave(log.tail, slot[5], units) or slot[4] end
-  if not log_read_list(slot, log) then return slot[4] end
+  if sealed == 0 then return log_leave(slot.tail, slot[5], units) or slot[4] end
   local bytes = log.oldest or log_block(slot, log, 0)
   if not bytes then return slot[4] end
   -- If no entry of the oldest block has expired, the list contains the units of the whole block. If
@@ -269,7 +284,7 @@ local function log_leaves_with(slot, log, units)
       units = units - its_units
     end
   end
-  return log_leave(log.tail, 0, units) or slot[4]
+  return log_leave(slot.tail, 0, units) or slot[4]
 end
 
 -- Drops the expired entries. Returns whether the stored entries agree with the cells.
@@ -277,10 +292,9 @@ local function log_advance(slot, log)
   local period, sealed, from = slot.period, slot[6], slot[5]
   local dropped, entries, units, oldest = 0, 0, 0, nil
   if sealed > 0 then
-    if not log_read_list(slot, log) then return false end
     -- If the first entry of a block has expired, all entries of the block before it have expired.
     dropped = max_of(0, log_count(log.list, ITEM, now - period) - 1)
-    if log_entry(log.tail, 0) + period <= now then dropped = sealed end
+    if log_entry(slot.tail, 0) + period <= now then dropped = sealed end
     if dropped > 0 then
       local items = { struct.unpack('>' .. string.rep(ITEM_FORMAT, dropped), log.list) }
       for i = 2, 4 * dropped, 4 do
@@ -307,7 +321,7 @@ local function log_advance(slot, log)
     log.list = string.sub(log.list, dropped * ITEM + 1)
   end
   if dropped == sealed then
-    local first, left, time = log_left(log.tail, from, period)
+    local first, left, time = log_left(slot.tail, from, period)
     units, entries, from, oldest = units + left, entries + first - from, first, time
   end
   slot[1], slot[2] = slot[1] - units, slot[2] - entries
@@ -316,25 +330,28 @@ local function log_advance(slot, log)
 end
 
 local sliding_log = {
+  -- Takes the tail from a stored value. Returns the position after it.
+  read = function(slot, bytes, at)
+    local rest = at + slot[8] * ENTRY
+    slot.tail = string.sub(bytes, at, rest - 1)
+    return rest
+  end,
+
   -- Drops the entries that no longer count. Returns false if the entries do not agree with the
   -- cells.
   open = function(slot)
-    local total, count, oldest, newest, left, sealed = unpack(slot, 1, 6)
-    local log = { tail = '', left = '', gone = {} }
+    local log = { left = '', list = '', gone = {} }
     slot.log = log
-    local tail = count > 0 and newest + slot.period > now and redis.call('HGET', KEYS[slot.extra], 't')
-    if not tail then
-      -- A deleted hash counts as an empty log.
-      for cell = 1, 7 do slot[cell] = 0 end
+    if slot[2] == 0 or slot[4] + slot.period <= now then
+      log_clear(slot)
       return true
     end
-    log.tail = tail
-    local entries = #tail / ENTRY
-    if entries < 1 or entries > BLOCK or entries % 1 ~= 0 then return false end
-    if log_entry(tail, entries - 1) ~= newest or oldest > newest or total < count then return false end
-    if sealed == 0 and entries - left ~= count then return false end
-    if entries >= TAIL and not log_read_list(slot, log) then return false end
-    return oldest + slot.period > now or log_advance(slot, log)
+    local tail, entries = slot.tail, #slot.tail / ENTRY
+    if entries < 1 or entries > BLOCK or log_entry(tail, entries - 1) ~= slot[4] then return false end
+    if slot[6] > 0 and not log_read_list(slot, log) then return false end
+    if slot[3] > slot[4] or slot[1] < slot[2] then return false end
+    if slot[6] == 0 and entries - slot[5] ~= slot[2] then return false end
+    return slot[3] + slot.period > now or log_advance(slot, log)
   end,
 
   available = function(slot) return slot.max - slot[1] end,
@@ -344,29 +361,29 @@ local sliding_log = {
     if units == 0 then return end
     local log, count, newest = slot.log, slot[2], slot[4]
     if count == 0 then
-      redis.call('PEXPIRE', KEYS[slot.extra], 0)
-      for cell = 1, 7 do slot[cell] = 0 end
-      log = { tail = '', left = '', gone = {}, list = '' }
-      slot.log, slot[3] = log, now
+      log_clear(slot)
+      slot[3] = now
     elseif slot[6] == 0 and slot[5] > 0 then
-      log.tail, slot[5] = string.sub(log.tail, slot[5] * ENTRY + 1), 0
+      slot.tail, slot[5] = string.sub(slot.tail, slot[5] * ENTRY + 1), 0
     end
     slot[1], slot[4] = slot[1] + units, now
-    local name, bytes
     -- A limit of 0 gets an entry too, because units that were already used may be charged to it.
     if count == 0 or (newest < now and count < slot.max) then
-      if #log.tail >= TAIL * ENTRY and log_read_list(slot, log) then
-        name, bytes = log_seal(slot, log)
-        log.tail = ''
-      end
       slot[2] = count + 1
-      log.tail = log.tail .. struct.pack('>I7I7', now, units)
+      local entry = struct.pack('>I7I7', now, units)
+      if #slot.tail < TAIL * ENTRY then
+        slot.tail = slot.tail .. entry
+      else
+        local name, bytes = log_seal(slot, log)
+        slot.tail = entry
+        return log_write(slot, log, name, bytes)
+      end
     else
-      local last = #log.tail / ENTRY - 1
-      local _, taken = log_entry(log.tail, last)
-      log.tail = string.sub(log.tail, 1, last * ENTRY) .. struct.pack('>I7I7', now, taken + units)
+      local last = #slot.tail / ENTRY - 1
+      local _, taken = log_entry(slot.tail, last)
+      slot.tail = string.sub(slot.tail, 1, last * ENTRY) .. struct.pack('>I7I7', now, taken + units)
     end
-    if name then log_write(slot, log, name, bytes) else log_write(slot, log) end
+    log_write(slot, log)
   end,
 
   refund = function(slot, units, when)
@@ -375,12 +392,7 @@ local sliding_log = {
     local log = slot.log
     units = min(units, held)
     local is_gone = units == held
-    if is_gone and slot[2] == 1 then
-      for cell = 1, 7 do slot[cell] = 0 end
-      log.tail, log.left, log.gone, log.list, log.is_changed = '', '', {}, '', false
-      redis.call('PEXPIRE', KEYS[slot.extra], 0)
-      return
-    end
+    if is_gone and slot[2] == 1 then return log_clear(slot) end
     bytes = string.sub(bytes, 1, index * ENTRY)
       .. (is_gone and '' or struct.pack('>I7I7', when, held - units))
       .. string.sub(bytes, (index + 1) * ENTRY + 1)
@@ -413,18 +425,18 @@ local sliding_log = {
     return log_leaves_with(slot, slot.log, used - (max - required)) + slot.period
   end,
 
-  -- Sets the expiry of the entries if they have lost it. Returns whether they had lost it.
+  -- Sets the expiry of the sealed blocks if they have lost it. Returns whether they had lost it.
   heal = function(slot)
-    if slot[2] == 0 or redis.call('PTTL', KEYS[slot.extra]) ~= -1 then return false end
+    if slot[6] == 0 or redis.call('PTTL', KEYS[slot.extra]) ~= -1 then return false end
     redis.call('PEXPIRE', KEYS[slot.extra], log_lifetime(slot))
     return true
   end,
 
-  -- Deletes the entries. Unlike DEL, an expiry of 0 needs no further permission.
+  -- Deletes the sealed blocks. Unlike DEL, an expiry of 0 needs no further permission.
   forget = function(slot) redis.call('PEXPIRE', KEYS[slot.extra], 0) end,
 }
 for kind = 8, 9 do
-  cell_counts[kind] = 7
+  cell_counts[kind] = 8
   algorithms[kind] = function(operation, slot, units, when)
     if operation == 'valid' then return true end
     -- `advance` does nothing, because `open` has already dropped the expired entries.

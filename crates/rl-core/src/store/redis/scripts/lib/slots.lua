@@ -1,12 +1,12 @@
 -- The packed layout: the states of all limits of one subject in one string.
 --
---   ┌─────────┬───────┬──────┬────────┬──────┬─────────┬─────────┬─
---   │ version │ width │ code │ tags … │ last │ cells … │ cells … │ …
---   │ 1 byte  │ 1     │ 1    │        │ 7    │ limit 1 │ limit 2 │
---   └─────────┴───────┴──────┴────────┴──────┴─────────┴─────────┴─
+--   ┌─────────┬───────┬──────┬────────┬──────┬─────────┬─────────┬───┬───────────┬─
+--   │ version │ width │ code │ tags … │ last │ cells … │ cells … │ … │ entries … │ …
+--   │ 1 byte  │ 1     │ 1    │        │ 7    │ limit 1 │ limit 2 │   │ log 1     │
+--   └─────────┴───────┴──────┴────────┴──────┴─────────┴─────────┴───┴───────────┴─
 --   shape: version to tags
 --
---   version  4
+--   version  5
 --   width    the number of bytes of a count
 --   code     the states that follow. Below 64, it is a set of named periods, one bit each from the
 --            second to the month: the states are fixed windows that begin with the first request.
@@ -15,6 +15,7 @@
 --   tags     one for each limit, if the code is 128 or more
 --   last     the time of the last change, in µs
 --   cells    the cells of each state, in the order of the file of its algorithm
+--   entries  the newest entries of each log (see algorithms/sliding_log.lua)
 --
 -- Numbers are big-endian. A tag begins with a byte: algorithm * 16 + period (1 for the second … 6
 -- for the month), plus 8 if the limit counts requests. For any other period, 128 is added, and the
@@ -29,20 +30,22 @@
 --   the older buckets of a sliding window                    `width` bytes each
 --
 -- KEYS[1]   the subject's state
--- KEYS[2…]  the entries of each log of the policy, in the order of the tags (see
---           algorithms/sliding_log.lua)
+-- KEYS[2…]  the sealed blocks of each log of the policy, in the order of the tags
 -- ARGV      see lib/arguments.lua. The shape lists the limits in the order of their kinds, or of
 --           their periods if there are no tags. Its width is the number of bytes of the largest
 --           max; a stored state may have a larger width
 --
 -- Expects  stored: the value under the key
--- Sets     slots: one for each limit of the policy, { kind, period, extra, cells … }
+-- Sets     slots: one for each limit of the policy, { kind, period, extra, cells … }. That of a
+--          log has its newest entries as `tail`
 --          foreign: states of other policies of the subject that still count. None of them may be
 --          dropped, so decide.lua rejects a charge if there are more than 16
 --          clock: the time by which keys expire
 --          now: the time of the decision, never before the last change
 local NAMED = { 1000000, 60000000, 3600000000, 86400000000, 604800000000, 2592000000000 }
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
+-- The formats of integers. The server takes long to convert a number to text.
+local INTEGERS = { 'I1', 'I2', 'I3', 'I4', 'I5', 'I6', 'I7' }
 
 -- Reads the code, and the tags if there are any. Returns the slots and the position after the tags.
 -- Returns nothing if the bytes are not a valid code.
@@ -100,11 +103,11 @@ local function format_of(all, width)
   for i, slot in ipairs(all) do
     local kind, period = slot.kind, slot.period
     if kind == 0 then
-      formats[i] = 'I' .. bytes_of(period, 1) .. 'I' .. width
+      formats[i] = INTEGERS[bytes_of(period, 1)] .. INTEGERS[width]
     elseif kind < 4 then
-      formats[i] = 'I' .. bytes_of(period, 1) .. 'I' .. width .. 'I7'
+      formats[i] = INTEGERS[bytes_of(period, 1)] .. INTEGERS[width] .. 'I7'
     elseif kind == 4 then
-      formats[i] = 'I' .. bytes_of(2 * period, 1) .. 'I' .. width .. 'I' .. width
+      formats[i] = INTEGERS[bytes_of(2 * period, 1)] .. INTEGERS[width] .. INTEGERS[width]
     elseif kind == 5 then
       formats[i] = 'I7I7I7I7c' .. width * ceil(period / slot.extra)
     else
@@ -123,16 +126,19 @@ local function resized(older, old_size, size)
   return (string.gsub(older, wanted, string.rep('\0', max_of(0, size - old_size)) .. '%1'))
 end
 
--- Reads the time and the cells of slots from a stored value. Returns the time, or nothing if the
--- value is damaged. A time or count of more than 2^53 - 1 is damage, because these scripts never
--- store one, and struct.pack would truncate it. Times from the year 2112 on are rejected too,
--- so that the end of a window never exceeds the largest time.
-local function read_cells(bytes, at, read, width)
-  local cells = '>I7' .. format_of(read, width)
-  if #bytes ~= at - 1 + struct.size(cells) then return nil end
-  local values, next_value = { struct.unpack(cells, bytes, at) }, 2
-  local is_ours = values[1] < LATEST
-  last = values[1]
+-- Reads the time, the cells and the newest entries of slots from a stored value. Its shape is
+-- `head`. Returns the time, or nothing if the value is damaged. A time or count of more than
+-- 2^53 - 1 is damage, because these scripts never store one, and struct.pack would truncate it.
+-- Times from the year 2112 on are rejected too, so that the end of a window never exceeds the
+-- largest time.
+local function read_cells(bytes, head, read, width)
+  local cells = format
+  if head ~= shape then cells = '>c' .. #head .. 'I7' .. format_of(read, width) end
+  local rest = struct.size(cells) + 1
+  if #bytes < rest - 1 then return nil end
+  local values, next_value = { struct.unpack(cells, bytes) }, 3
+  local is_ours = values[2] < LATEST
+  last = values[2]
   for _, slot in ipairs(read) do
     for cell = 1, cell_counts[slot.kind] do
       local value = values[next_value]
@@ -140,14 +146,16 @@ local function read_cells(bytes, at, read, width)
       is_ours = is_ours and (type(value) == 'string' or value <= MAX_UNITS)
     end
     if slot.kind == 5 then slot[5] = resized(slot[5], width, bucket_size) end
+    if slot.kind > 7 then rest = sliding_log.read(slot, bytes, rest) end
     is_ours = is_ours and algorithms[slot.kind]('valid', slot)
   end
-  return is_ours and last or nil
+  return is_ours and rest == #bytes + 1 and last or nil
 end
 
 -- Sets the state of a slot to that of an unused limit.
 local function clear(slot)
   for cell = 1, cell_counts[slot.kind] do slot[cell] = 0 end
+  if slot.kind > 7 then slot.tail = '' end
   if slot.kind == 5 then slot[5] = string.rep('\0', bucket_size * ceil(slot.period / slot.extra)) end
 end
 
@@ -178,14 +186,15 @@ bucket_size = string.byte(shape, 2)
 if width and width <= 7 then bucket_size = max_of(bucket_size, width) end
 for _, slot in ipairs(slots) do clear(slot) end
 if stored then
-  local others, from
-  if string.sub(stored, 1, #shape) == shape then
-    others, from = slots, #shape + 1
-  elseif string.byte(stored, 1) == 4 and width and width >= 1 and width <= 7 then
+  local others, head = slots, string.sub(stored, 1, #shape)
+  if head ~= shape then
     -- The state has the shape of another policy, or wider counts.
-    others, from = read_code(stored)
+    local is_known, from = string.byte(stored, 1) == 5 and width and width >= 1 and width <= 7, nil
+    others = nil
+    if is_known then others, from = read_code(stored) end
+    head = others and string.sub(stored, 1, from - 1)
   end
-  is_ours = others and read_cells(stored, from, others, width)
+  is_ours = others and read_cells(stored, head, others, width)
   if is_ours then
     if others ~= slots then
       local wanted = {}
@@ -194,6 +203,7 @@ if stored then
         local slot = wanted[other.tag]
         if slot then
           for cell = 1, cell_counts[slot.kind] do slot[cell] = other[cell] end
+          slot.tail = other.tail
         else
           foreign[#foreign + 1] = other
         end
@@ -238,9 +248,9 @@ local function bytes_of_buckets(slot, bytes)
   return bytes_of(max_of(unpack(units)), bytes)
 end
 
--- Returns the stored form of the states of these slots. `code` is the part of their shape after the
--- width. An older bucket gets at least `least` bytes. Without `least`, this number is computed from
--- all buckets, which takes long.
+-- Returns the stored form of the states of these slots, without the entries of logs. `code` is the
+-- part of their shape after the width. An older bucket gets at least `least` bytes. Without `least`,
+-- this number is computed from all buckets, which takes long.
 local function pack(all, code, least)
   local width, values = string.byte(shape, 2), { now }
   for _, slot in ipairs(all) do
@@ -252,11 +262,16 @@ local function pack(all, code, least)
       if width < bucket_size then width = bytes_of_buckets(slot, width) end
     end
   end
+  local count = 1
   for _, slot in ipairs(all) do
-    for cell = 1, cell_counts[slot.kind] do values[#values + 1] = slot[cell] end
-    if slot.kind == 5 then values[#values] = resized(slot[5], bucket_size, width) end
+    if slot.kind > 7 then slot[8] = #slot.tail / ENTRY end
+    local cells = cell_counts[slot.kind]
+    for cell = 1, cells do values[count + cell] = slot[cell] end
+    count = count + cells
+    if slot.kind == 5 then values[count] = resized(slot[5], bucket_size, width) end
   end
-  return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(4, width), code, unpack(values))
+  if all == slots and width == string.byte(shape, 2) then return struct.pack(format, shape, unpack(values)) end
+  return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(5, width), code, unpack(values))
 end
 
 -- Returns the states of the policy for a reply, and for each log the time at which the required
@@ -282,8 +297,13 @@ local function save()
       if #foreign <= 16 or algorithms[slot.kind]('lasts', slot) > 0 then all[#all + 1] = slot end
     end
     for _, other in ipairs(foreign) do all[#all + 1] = other end
-    for _, slot in ipairs(all) do code = code .. slot.tag end
-    code = string.char(128 + #all) .. code
+    local tags = { string.char(128 + #all) }
+    for i, slot in ipairs(all) do tags[i + 1] = slot.tag end
+    code = table.concat(tags)
   end
-  redis.call('SET', KEYS[1], pack(all, code, least), 'PX', lifetime())
+  local value = { pack(all, code, least) }
+  for _, slot in ipairs(all) do
+    if slot.kind > 7 then value[#value + 1] = slot.tail end
+  end
+  redis.call('SET', KEYS[1], table.concat(value), 'PX', lifetime())
 end

@@ -1,0 +1,25 @@
+-- Lines of parts_shape.lua and parts_batch.lua: charges a part if the request is allowed.
+--
+-- Sets  value: the state as it would be stored
+--       lifetime: the time in ms for which it is needed
+local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+local longest = 0
+if fits then
+  --@ each
+  do
+    local units = COST
+    --@ part charge
+  end
+  --@ end
+end
+--@ each
+do
+  local lasts
+  --@ part lasts
+  if lasts > longest then longest = lasts end
+end
+--@ end
+local value = struct.pack(ARGV[3 * PART + 1], ARGV[3 * PART - 1], now, <<cells>>)
+-- In ms, rounded up.
+local lifetime = now + longest - server_time + 999
+lifetime = (lifetime - lifetime % 1000) / 1000 + linger

@@ -1,0 +1,15 @@
+-- Lines of parts_shape.lua and parts_batch.lua: brings the states of a part up to now.
+--
+-- Sets  fits: false if a limit of the part cannot grant the cost
+do
+  local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+  local gone = now - last
+  --@ each
+  do
+    --@ part advance
+    local available
+    --@ part available
+    if available < COST then fits = false end
+  end
+  --@ end
+end
