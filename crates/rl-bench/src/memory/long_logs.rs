@@ -75,8 +75,8 @@ pub(super) fn beside_short(
     Ok(())
 }
 
-/// A log that is written by hand: sorted times with their units. It shows what the search for the
-/// entry of a refund takes at least.
+/// A log that is written by hand: sorted times with their units. It shows the minimum time that the
+/// search for the entry of a refund takes.
 struct ByHand {
     times: Vec<u64>,
     units: Vec<u64>,

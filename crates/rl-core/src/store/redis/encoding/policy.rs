@@ -188,7 +188,7 @@ pub(crate) fn max_subjects(policy: &Policy) -> usize {
     if !has_fast_path(policy) {
         return 1;
     }
-    // Of a log, a call of several subjects reads only the newest entries.
+    // A call of several subjects reads only the newest entries of a log.
     let weight = |limit| weight(limit).min(if Kind::of(limit).is_log() { 32 } else { u64::MAX });
     let weight: u64 = policy.limits().iter().map(|named| weight(named.limit())).sum();
     (MAX_WEIGHT_PER_CALL / weight.max(1)).clamp(1, MAX_SUBJECTS as u64) as usize
