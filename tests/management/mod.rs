@@ -21,6 +21,7 @@ mod server;
 mod subjects;
 mod tiers;
 mod top_subjects;
+mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;

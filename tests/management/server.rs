@@ -65,7 +65,7 @@ impl Drop for Process {
 }
 
 /// The management as a process.
-struct Server {
+pub(super) struct Server {
     process: Process,
     place: String,
     client: Client,
@@ -84,7 +84,7 @@ fn program() -> Command {
 }
 
 impl Server {
-    async fn start(database: &str, settings: &[(&str, &str)]) -> Self {
+    pub(super) async fn start(database: &str, settings: &[(&str, &str)]) -> Self {
         let place = format!("127.0.0.1:{}", free_port());
         let mut command = program();
         command.env("DATABASE_URL", database).env("RL_ADMIN_LISTEN", &place);
@@ -95,7 +95,11 @@ impl Server {
         server
     }
 
-    async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+    pub(super) fn log(&self) -> String {
+        self.process.log()
+    }
+
+    pub(super) async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let request = self.client.request(method, format!("http://{}{path}", self.place));
         let request = request.bearer_auth(ALICE);
@@ -116,7 +120,7 @@ async fn the_server_does_not_start_without_tokens_and_names_the_error() {
     let good = [("DATABASE_URL", "sqlite::memory:"), ("RL_ADMIN_TOKENS", &*tokens)];
     let unknown_role = tokens.replace("CanSetCallLimits", "CanDoAnything");
     #[rustfmt::skip]
-    let table: [(&[(&str, &str)], &str); 12] = [
+    let table: [(&[(&str, &str)], &str); 14] = [
         (&[good[1]], "DATABASE_URL: expected postgres://"),
         (&[good[0]], "no actor could use this API: expected RL_ADMIN_TOKENS or RL_ADMIN_TOKENS_FILE"),
         (&[good[0], ("RL_ADMIN_TOKENS", "[]")], "RL_ADMIN_TOKENS: expected at least one token"),
@@ -128,6 +132,8 @@ async fn the_server_does_not_start_without_tokens_and_names_the_error() {
         (&[good[0], good[1], ("RL_LOG_SECRET", "swordfish")], "RL_LOG_SECRET: log secret is too short: expected at least 16 bytes"),
         (&[good[0], good[1], ("RL_IPV6_PREFIX", "31")], "RL_IPV6_PREFIX \"31\": expected 32 to 128 bits"),
         (&[good[0], good[1], ("RL_REALMS", "a b")], "RL_REALMS: realm \"a b\": expected 1 to 32 characters"),
+        (&[good[0], good[1], ("RL_ADMIN_WEBHOOK_SECRET", "swordfish")], "RL_ADMIN_WEBHOOK_URLS and RL_ADMIN_WEBHOOK_SECRET: expected both"),
+        (&[good[0], good[1], ("RL_ADMIN_WEBHOOK_URLS", "https://a.example/swordfish"), ("RL_ADMIN_WEBHOOK_SECRET", "swordfish")], "RL_ADMIN_WEBHOOK_URLS, RL_ADMIN_WEBHOOK_SECRET: secret of webhooks: expected at least 16 bytes"),
         (&[good[0], good[1], ("RL_ADMIN_LISTEN", "256.0.0.1:80")], "RL_ADMIN_LISTEN 256.0.0.1:80: "),
     ];
     for (settings, expected) in table {

@@ -16,6 +16,7 @@ use crate::last_hour::LastHour;
 use crate::outage::OutageLog;
 use crate::refusal_sampler::RefusalSampler;
 use crate::routes;
+use crate::webhook::Webhooks;
 
 /// The management of rate limits: the objects that it manages, and the actors that may use it.
 ///
@@ -60,6 +61,7 @@ impl Admin {
             has_public_document: false,
             clock: Arc::new(SystemClock),
             attempts: FailedAttempts::default(),
+            webhooks: None,
         }
     }
 
@@ -108,6 +110,7 @@ pub struct AdminBuilder {
     has_public_document: bool,
     clock: Arc<dyn Clock>,
     attempts: FailedAttempts,
+    webhooks: Option<Webhooks>,
 }
 
 impl AdminBuilder {
@@ -177,6 +180,16 @@ impl AdminBuilder {
         self
     }
 
+    /// Sends `database_failing`, `database_recovered`, `counters_failing` and `counters_recovered`
+    /// when an outage of the database or of the counters begins and ends. Defaults to none.
+    ///
+    /// The events of the limiter are those of its
+    /// [observer](rl_core::RateLimiterBuilder::observer).
+    pub fn webhooks(mut self, webhooks: Webhooks) -> Self {
+        self.webhooks = Some(webhooks);
+        self
+    }
+
     /// Sets the clock. Defaults to the clock of the system.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -186,7 +199,7 @@ impl AdminBuilder {
     /// Builds the management.
     #[must_use]
     pub fn build(self) -> Admin {
-        let outages = OutageLog::new(self.records.clone(), self.limiter.clone());
+        let outages = OutageLog::new(self.records.clone(), self.limiter.clone(), self.webhooks);
         let last_hour = LastHour::start(self.limiter.clone(), self.clock.clone());
         let context = Context {
             records: self.records,

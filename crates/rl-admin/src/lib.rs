@@ -45,6 +45,8 @@
 //!    is stored.
 //! 5. **The document matches the code.** `/openapi.json` is generated from the code.
 //!
+//! [`webhook`] sends the events of limiters to other systems.
+//!
 //! The README of the crate lists the operations. The binary `rl-admin` serves them.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -58,6 +60,8 @@ mod error;
 mod wire;
 
 mod last_hour;
+
+pub mod webhook;
 
 mod outage;
 mod refusal_sampler;

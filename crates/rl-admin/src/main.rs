@@ -14,7 +14,7 @@ use rl_admin::{Admin, AdminBuilder};
 use rl_core::source::{ByRealm, Preset};
 use rl_core::{Limit, Period, Policy, RateLimiter, Realm, RedisStore, Subject};
 use rl_records::{CallLimit, RecordSource, Records, RecordsOptions};
-use settings::Settings;
+use settings::{Settings, WebhookSettings};
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -73,7 +73,12 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         .zero_means(settings.zero_means);
     let records =
         Records::connect_with(options).await.map_err(|error| format!("DATABASE_URL: {error}"))?;
+    let webhooks = settings.webhooks.as_ref().map(WebhookSettings::start).transpose()?;
     let source = RecordSource::builder(&records).others(others(settings.anonymous)).tiers_of_keys();
+    let source = match &webhooks {
+        Some(webhooks) => source.observer(webhooks.clone()),
+        None => source,
+    };
     let source = source.start();
     let limiter = RateLimiter::builder()
         .policies(source)
@@ -102,6 +107,10 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         .require_if_match(settings.require_if_match)
         .client_ip(settings.client_ip.clone())
         .stand_alone(true);
+    let admin = match webhooks {
+        Some(webhooks) => admin.webhooks(webhooks),
+        None => admin,
+    };
     let admin = settings.realms.iter().cloned().fold(admin, AdminBuilder::realm);
     Ok(admin.build())
 }

@@ -4,9 +4,11 @@ use std::time::Duration;
 use rl_core::observe::Transition;
 use rl_core::{RateLimiter, Subject};
 use rl_records::{RecordQuery, Records};
+use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::failure::{Dependency, DependencyFailure};
+use crate::webhook::Webhooks;
 use crate::wire::all_periods;
 
 /// The time without a failure after which an outage is considered over.
@@ -15,7 +17,8 @@ const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 /// The interval between probes during an outage.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Logs one line when an outage of a dependency begins, and one when it is over.
+/// Logs one line when an outage of a dependency begins, and one when it is over, and sends both as
+/// webhooks.
 ///
 /// Responses report only failures, never a recovery. So a task probes the dependency during an
 /// outage.
@@ -23,15 +26,20 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct OutageLog {
     records: Records,
     limiter: RateLimiter,
+    webhooks: Option<Webhooks>,
     database: Transition,
     counters: Transition,
 }
 
 impl OutageLog {
-    pub(crate) fn new(records: Records, limiter: RateLimiter) -> Arc<Self> {
+    pub(crate) fn new(
+        records: Records,
+        limiter: RateLimiter,
+        webhooks: Option<Webhooks>,
+    ) -> Arc<Self> {
         let database = Transition::new(RECOVERY_PERIOD);
         let counters = Transition::new(RECOVERY_PERIOD);
-        Arc::new(Self { records, limiter, database, counters })
+        Arc::new(Self { records, limiter, webhooks, database, counters })
     }
 
     /// Records a failure that a response reports.
@@ -40,6 +48,7 @@ impl OutageLog {
         if !self.transition(*dependency).occurred() {
             return;
         }
+        self.send(dependency, true, json!({ "failure": kind }));
         match dependency {
             Dependency::Database => {
                 tracing::warn!(target: "rl_admin", kind, cause, "database failing");
@@ -49,6 +58,19 @@ impl OutageLog {
             }
         }
         tokio::spawn(probe(Arc::downgrade(self), *dependency));
+    }
+
+    /// Sends the beginning or the end of an outage.
+    fn send(&self, dependency: &Dependency, is_failing: bool, detail: Value) {
+        let event = match (dependency, is_failing) {
+            (Dependency::Database, true) => "database_failing",
+            (Dependency::Database, false) => "database_recovered",
+            (Dependency::Counters, true) => "counters_failing",
+            (Dependency::Counters, false) => "counters_recovered",
+        };
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.send_event(event, detail);
+        }
     }
 
     const fn transition(&self, dependency: Dependency) -> &Transition {
@@ -89,6 +111,8 @@ async fn probe(log: Weak<OutageLog>, dependency: Dependency) {
         let Some(ended) = transition.ended() else { continue };
         let outage_ms = u64::try_from(ended.lasted.as_millis()).unwrap_or(u64::MAX);
         let failures = ended.count;
+        let detail = json!({ "seconds": ended.lasted.as_secs_f64(), "failures": failures });
+        log.send(&dependency, false, detail);
         match dependency {
             Dependency::Database => {
                 tracing::info!(target: "rl_admin", outage_ms, failures, "database recovered");
@@ -114,7 +138,7 @@ mod tests {
         let limiter = RateLimiter::builder().policies(source).build().unwrap();
         // From here on the test controls the time. The database above was opened in real time.
         tokio::time::pause();
-        let log = OutageLog::new(records, limiter);
+        let log = OutageLog::new(records, limiter, None);
         let failure = DependencyFailure {
             dependency: Dependency::Counters,
             kind: "unavailable",

@@ -1,5 +1,6 @@
 mod console;
 mod invalid;
+mod webhooks;
 
 use console::ConsoleSettings;
 use invalid::InvalidSetting;
@@ -8,6 +9,7 @@ use rl_core::Realm;
 use rl_core::client_ip::{ClientIp, InvalidProxies, TrustedProxies};
 use rl_core::store::Layout;
 use rl_records::{CallLimit, CallLimits, CallPeriod, ZeroMeans};
+pub(crate) use webhooks::WebhookSettings;
 
 /// The settings that the server reads from environment variables.
 pub(crate) struct Settings {
@@ -18,6 +20,7 @@ pub(crate) struct Settings {
     pub(crate) listen: String,
     pub(crate) prefix: String,
     pub(crate) console: ConsoleSettings,
+    pub(crate) webhooks: Option<WebhookSettings>,
     pub(crate) tokens: BearerTokens,
     pub(crate) attempts: FailedAttempts,
     pub(crate) require_if_match: bool,
@@ -93,6 +96,7 @@ impl Settings {
             listen: read("RL_ADMIN_LISTEN").unwrap_or_else(|| "127.0.0.1:8090".to_owned()),
             prefix,
             console,
+            webhooks: WebhookSettings::read(read)?,
             tokens: tokens(read)?,
             attempts,
             require_if_match,
