@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::GIVE_UP;
 
 /// The programs that need no other server, each with the path to request.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 9] = [
     (env!("CARGO_BIN_EXE_example-axum-quickstart"), "/"),
     (env!("CARGO_BIN_EXE_example-actix-quickstart"), "/"),
     (env!("CARGO_BIN_EXE_example-axum-api-keys"), "/"),
@@ -24,6 +24,7 @@ const PROGRAMS: [(&str, &str); 8] = [
     (env!("CARGO_BIN_EXE_example-open-bank"), "/obp/v6.0.0/banks"),
     (env!("CARGO_BIN_EXE_example-axum-rules"), "/"),
     (env!("CARGO_BIN_EXE_example-llm-gateway"), "/health"),
+    (env!("CARGO_BIN_EXE_example-observability"), "/metrics"),
 ];
 /// The rules of `axum-rules`.
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/axum-rules/limits.yaml");
