@@ -20,6 +20,6 @@ do
 end
 --@ end
 local value = struct.pack(ARGV[3 * PART + 1], ARGV[3 * PART - 1], now, <<cells>>)
--- In ms, rounded up.
+-- Round the lifetime up to ms.
 local lifetime = now + longest - server_time + 999
 lifetime = (lifetime - lifetime % 1000) / 1000 + linger

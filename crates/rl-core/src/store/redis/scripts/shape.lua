@@ -104,12 +104,12 @@ do
           value = struct.pack(format, shape, now, <<cells>>)
           local state = value
           --@ logs state = value .. tails
-          -- In ms, rounded up.
+          -- Round the lifetime up to ms.
           local lifetime = now + longest - clock + 999
           lifetime = (lifetime - lifetime % 1000) / 1000 + linger
           if calls > 0 then
-            -- The server would take longer to convert a number to text. Subjects often have the same
-            -- lifetime.
+            -- `string.format` takes less time than the server's conversion of a number to text.
+            -- Subjects often have the same lifetime.
             if lifetime ~= last_lifetime then
               last_lifetime, lifetime_text = lifetime, string.format('%d', lifetime)
             end

@@ -284,10 +284,10 @@ local function reply_states()
   return table.concat(reply)
 end
 
--- Stores the states, together with the foreign states that still count.
+-- Stores the states, and the states of other policies (`foreign`) that still count.
 local function save()
-  -- If there are foreign states, the width is not reduced. These states may have many buckets, and
-  -- the fast path cannot read the value in any case.
+  -- If there are foreign states, the buckets keep their width. To reduce it, all of these buckets
+  -- would be read, and the fast path cannot read the value in any case.
   local all, code, least = slots, string.sub(shape, 3), nil
   if #foreign > 0 then
     all, code, least = {}, '', bucket_size
