@@ -138,6 +138,21 @@ impl SlidingLog {
         }
     }
 
+    /// Removes the `units` that were charged at `charged`, if a unit is free afterwards. Otherwise
+    /// returns `false` and changes nothing.
+    ///
+    /// Needs no time: units that have expired may be removed too.
+    #[inline]
+    pub(super) fn try_release(self, log: &mut Log, charged: Timestamp, units: u64) -> bool {
+        match log.find(charged.as_micros()) {
+            Some((place, held)) if units <= held && log.units() - units < self.max => {
+                log.lower(place, units);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the time from which the log equals that of an unused limit.
     pub(super) fn expires(self, log: &Log) -> Timestamp {
         Timestamp::from_micros(log.newest().map_or(0, |newest| self.leaves(newest)))
@@ -235,6 +250,29 @@ mod tests {
         }
         assert_eq!((limit.available(&state, at(0)), entries(&state)), (0, 1));
         assert_eq!(limit.available(&state, at(1)), 1_000);
+    }
+
+    #[test]
+    fn a_release_without_the_time_equals_a_refund_and_needs_a_free_unit_afterwards() {
+        let limit = log("3:concurrency:lease=1m");
+        let mut refunded = Log::default();
+        for time in [0, 10, 20] {
+            limit.charge(&mut refunded, at(time), 1);
+        }
+        let mut released = refunded.clone();
+        // The entry of 12:00:00 has expired by the time of its release.
+        for (now, charged) in [(30, 10), (65, 0)] {
+            limit.refund(&mut refunded, at(now), at(charged), 1);
+            assert!(limit.try_release(&mut released, at(charged), 1));
+            assert!(!limit.try_release(&mut released, at(charged), 1), "it was released before");
+            for later in [now, 75, 85] {
+                let available = [&refunded, &released].map(|log| limit.available(log, at(later)));
+                assert_eq!(available[0], available[1], "at {later}");
+            }
+        }
+        limit.charge(&mut released, at(66), 4);
+        assert!(!limit.try_release(&mut released, at(66), 1), "the limit is still exceeded");
+        assert_eq!(limit.available(&released, at(66)), 0);
     }
 
     /// A charge beyond the limit adds no entry, and grants nothing.

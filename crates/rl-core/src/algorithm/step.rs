@@ -230,6 +230,18 @@ impl PlanStep {
         }
     }
 
+    /// Releases the `units` that a concurrency limit granted at `charged`, if it has a free unit
+    /// afterwards. Otherwise returns `false` and changes nothing.
+    #[inline]
+    pub(crate) fn try_release(&self, log: &mut Log, charged: Timestamp, units: u64) -> bool {
+        match &self.counter {
+            LimitCounter::Log(places) if self.limit.holds_permits() => {
+                places.try_release(log, charged, units)
+            }
+            _ => false,
+        }
+    }
+
     /// Renews the lease of the `units` charged at `charged`, as far as a concurrency limit still
     /// counts them. Their time of charge becomes `now`. Other limits have no lease to renew.
     pub(crate) fn renew(

@@ -287,7 +287,7 @@ impl Pipeline {
         match result {
             MaybeReady::Boxed(pending) if has_permits => {
                 let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
-                let leases = parts.iter().filter_map(|part| places::shortest_lease(part.policy));
+                let leases = parts.iter().filter_map(|part| part.policy.shortest_lease());
                 let lease = leases.min().unwrap_or_default();
                 places::claim(pending, lease, move |decision| {
                     this.settlements.free_places_of_all(&this.stores, &owned.as_parts(), decision);

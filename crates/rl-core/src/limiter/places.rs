@@ -60,16 +60,6 @@ impl<F: FnOnce(&Decision)> Drop for Granted<F> {
     }
 }
 
-/// Returns the shortest lease of a policy's concurrency limits, if it has any.
-pub(super) fn shortest_lease(policy: &Policy) -> Option<Duration> {
-    if !policy.has_permits() {
-        return None;
-    }
-    let limits = policy.limits().iter().map(|limit| limit.limit());
-    let leases = limits.filter(|limit| limit.holds_permits());
-    leases.map(|limit| Duration::from_micros(limit.period().as_micros())).min()
-}
-
 /// Returns the limits of a policy that are charged for finished work; `None` if there are none.
 pub(super) fn without_permits(policy: &Policy) -> Option<Policy> {
     policy.only(|_, limit| !limit.holds_permits())

@@ -47,22 +47,16 @@ struct HeldPermit {
     age: u32,
 }
 
-/// The position of a permit among those that are renewed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RenewalKey {
-    lease: Duration,
-    position: usize,
-}
-
 impl Renewals {
     /// Renews a permit while it is held. Outside a tokio runtime nothing is renewed.
     ///
-    /// Returns the key with which [`end`](Self::end) ends the renewal.
+    /// Returns the position with which [`end`](Self::end) ends the renewal.
     pub(super) fn start<P: Renewable + 'static>(
         &self,
-        permit: &Weak<P>,
+        permit: &Arc<P>,
         lease: Duration,
-    ) -> Option<RenewalKey> {
+    ) -> Option<usize> {
+        let permit: Weak<P> = Arc::downgrade(permit);
         let mut rounds = self.lock();
         let index = rounds.iter().position(|round| round.lease == lease).unwrap_or_else(|| {
             rounds.push(Round { lease, permits: Vec::new(), free: Vec::new(), is_ticking: false });
@@ -72,7 +66,7 @@ impl Renewals {
         let is_first = !round.is_ticking;
         let runtime = if is_first { Some(Handle::try_current().ok()?) } else { None };
         round.is_ticking = true;
-        let held = Some(HeldPermit { permit: Weak::clone(permit) as Weak<dyn Renewable>, age: 0 });
+        let held = Some(HeldPermit { permit, age: 0 });
         let position = match round.free.pop() {
             Some(position) => {
                 round.permits[position] = held;
@@ -90,11 +84,11 @@ impl Renewals {
             let ticking = Ticking { renewals: self.clone(), lease, is_over: false };
             runtime.spawn(ticking.keep());
         }
-        Some(RenewalKey { lease, position })
+        Some(position)
     }
 
-    /// Ends the renewal of a permit.
-    pub(super) fn end(&self, RenewalKey { lease, position }: RenewalKey) {
+    /// Ends the renewal of the permit at `position`, whose lease has the length `lease`.
+    pub(super) fn end(&self, lease: Duration, position: usize) {
         let mut rounds = self.lock();
         if let Some(round) = rounds.iter_mut().find(|round| round.lease == lease) {
             round.permits[position] = None;
@@ -210,7 +204,7 @@ mod tests {
     fn the_next_permit_continues_renewals_whose_runtime_has_ended() {
         let (renewals, permits) =
             (Renewals::default(), [(); 2].map(|()| Arc::new(Counting::default())));
-        let start = |index: usize| renewals.start(&Arc::downgrade(&permits[index]), LEASE).unwrap();
+        let start = |index: usize| renewals.start(&permits[index], LEASE).unwrap();
         let first = runtime();
         first.block_on(async {
             start(0);
@@ -222,10 +216,10 @@ mod tests {
         runtime().block_on(async {
             let_a_lease_pass().await;
             assert_eq!(permits[0].renewed(), renewed, "no task is left");
-            let key = start(1);
+            let position = start(1);
             let_a_lease_pass().await;
             assert!(permits[0].renewed() > renewed && permits[1].renewed() > 0);
-            renewals.end(key);
+            renewals.end(LEASE, position);
         });
     }
 
@@ -238,10 +232,10 @@ mod tests {
             drop(first);
             let (renewals, permit) = (Renewals::default(), Arc::new(Counting::default()));
             let in_ended = ended.enter();
-            assert!(renewals.start(&Arc::downgrade(&permit), LEASE).is_some());
+            assert!(renewals.start(&permit, LEASE).is_some());
             drop(in_ended);
             runtime().block_on(async {
-                renewals.start(&Arc::downgrade(&permit), LEASE);
+                renewals.start(&permit, LEASE);
                 let_a_lease_pass().await;
             });
             done.send(permit.renewed()).unwrap();

@@ -17,6 +17,7 @@ mod weight;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use builder::PolicyBuilder;
 pub use invalid_policy::InvalidPolicy;
@@ -55,7 +56,8 @@ struct PolicyInner {
     limits: Box<[NamedLimit]>,
     // All fields below except `block` are derived from the limits and the block.
     plan: Plan,
-    has_permits: bool,
+    // The shortest lease of the concurrency limits, if there are any.
+    shortest_lease: Option<Duration>,
     has_shadow: bool,
     shortest: Option<usize>,
     // The smallest cost that is denied whatever the counters hold: one more than the enforced
@@ -135,7 +137,9 @@ impl Policy {
 
     fn with_block(limits: Box<[NamedLimit]>, block: Option<Block>) -> Self {
         let plan = Plan::new(limits.iter().map(|named| named.limit));
-        let has_permits = limits.iter().any(|named| named.limit.holds_permits());
+        let held = limits.iter().filter(|named| named.limit.holds_permits());
+        let leases = held.map(|named| Duration::from_micros(named.limit.period().as_micros()));
+        let shortest_lease = leases.min();
         let has_shadow = limits.iter().any(|named| named.limit.is_shadow());
         let enforced = limits.iter().enumerate().filter(|(_, named)| !named.limit.is_shadow());
         let shortest =
@@ -144,7 +148,7 @@ impl Policy {
         let inner = PolicyInner {
             limits,
             plan,
-            has_permits,
+            shortest_lease,
             has_shadow,
             shortest,
             denied_from,
@@ -275,8 +279,15 @@ impl Policy {
     }
 
     /// Returns whether one of the limits is a concurrency limit.
+    #[inline]
     pub(crate) fn has_permits(&self) -> bool {
-        self.inner.has_permits
+        self.inner.shortest_lease.is_some()
+    }
+
+    /// Returns the shortest lease of the concurrency limits, if there are any.
+    #[inline]
+    pub(crate) fn shortest_lease(&self) -> Option<Duration> {
+        self.inner.shortest_lease
     }
 
     /// Returns the policy with only the limits that satisfy `is_kept`, which gets the position and

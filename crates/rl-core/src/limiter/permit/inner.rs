@@ -1,16 +1,17 @@
 use std::cmp::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::decision::Decision;
+use crate::decision::{Decision, Origin};
 use crate::limiter::counters::Counters;
 use crate::limiter::pipeline::Pipeline;
-use crate::limiter::places::shortest_lease;
-use crate::limiter::renewals::RenewalKey;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, Subject};
+use crate::policy::Policy;
 use crate::store::{
     Namespace, RefundOf, ReservationChange, ReservationStatus, Settlement, StoreFuture,
 };
@@ -27,7 +28,12 @@ pub(super) struct PermitInner {
     account: Mutex<Account>,
     /// The time at which the permit began, if it is timed.
     begun: Option<Instant>,
+    /// The position of the permit in the list of renewals, or [`NOT_RENEWED`].
+    renewal: AtomicUsize,
 }
+
+/// Stands in place of a position if the permit is not renewed.
+const NOT_RENEWED: usize = usize::MAX;
 
 /// The part of a charge that changes until it is settled.
 #[derive(Clone, Copy)]
@@ -43,8 +49,6 @@ pub(super) struct Account {
     pub(super) is_lapsed: bool,
     pub(super) reservation: ReservationState,
     pub(super) is_settled: bool,
-    /// The position of the permit in the list of renewals, as long as it is renewed.
-    pub(super) renewal: Option<RenewalKey>,
     pub(super) is_renewing: bool,
 }
 
@@ -82,7 +86,8 @@ impl PermitInner {
     ) -> Self {
         // Nothing is charged if no store has decided, or if a limit has denied the request.
         let was_decided = decision.origin().is_counted();
-        let is_refused = !decision.is_allowed() || decision.is_denied_in_shadow();
+        let is_shadow = decision.origin() == Origin::Shadow;
+        let is_refused = !decision.is_allowed() || is_shadow && decision.is_denied_in_shadow();
         let reservation = match pipeline.stores.reservation.filter(|_| decision.is_reserved()) {
             Some(lifetime) => {
                 let micros = u64::try_from(lifetime.as_micros()).unwrap_or(u64::MAX);
@@ -97,12 +102,12 @@ impl PermitInner {
             is_lapsed: false,
             reservation,
             is_settled: !was_decided || is_refused,
-            renewal: None,
             is_renewing: false,
         };
         let is_held = !account.is_settled;
         let begun = is_held.then(|| pipeline.tally.permit_begun(&decision)).flatten();
-        Self { pipeline, namespace, subject, decision, account: Mutex::new(account), begun }
+        let (account, renewal) = (Mutex::new(account), AtomicUsize::new(NOT_RENEWED));
+        Self { pipeline, namespace, subject, decision, account, begun, renewal }
     }
 
     /// Returns the counters that were charged.
@@ -110,24 +115,35 @@ impl PermitInner {
         Counters { namespace: self.namespace.as_deref(), subject: &self.subject }
     }
 
-    /// Starts to renew what this permit holds until it is settled. `permit` is a weak handle to it.
-    ///
-    /// The handle works only after the permit has been constructed. An earlier renewal does
-    /// nothing, and the next one tries again.
-    pub(super) fn start_renewal(&mut self, permit: &Weak<Self>) {
-        if self.account_mut().is_settled {
-            return;
-        }
-        let leased = self.decision.policy().filter(|_| self.decision.charged() > 0);
-        let lease = leased.and_then(shortest_lease);
-        if let Some(shortest) = lease.into_iter().chain(self.reservation_lifetime()).min() {
-            let renewal = self.pipeline.renewals.start(permit, shortest);
-            self.account_mut().renewal = renewal;
+    /// Starts to renew what this permit holds, until it is settled.
+    pub(super) fn start_renewal(self: &Arc<Self>) {
+        if let Some(lease) = self.renewed_lease()
+            && let Some(position) = self.pipeline.renewals.start(self, lease)
+        {
+            self.renewal.store(position, Relaxed);
         }
     }
 
-    fn account_mut(&mut self) -> &mut Account {
-        self.account.get_mut().unwrap_or_else(PoisonError::into_inner)
+    /// Ends the renewal of what this permit holds.
+    pub(super) fn end_renewal(&self) {
+        let position = self.renewal.swap(NOT_RENEWED, Relaxed);
+        if position != NOT_RENEWED
+            && let Some(lease) = self.renewed_lease()
+        {
+            self.pipeline.renewals.end(lease, position);
+        }
+    }
+
+    /// Returns the shortest lease of what this permit holds, or the lifetime of its reservation if
+    /// that is shorter. `None` if there is nothing to renew.
+    fn renewed_lease(&self) -> Option<Duration> {
+        let holds = self.decision.charged() > 0 && self.decision.is_allowed();
+        let policy = self.decision.policy().filter(|_| holds);
+        let lease = policy.and_then(Policy::shortest_lease);
+        match self.reservation_lifetime() {
+            None => lease,
+            Some(lifetime) => Some(lease.map_or(lifetime, |lease| lease.min(lifetime))),
+        }
     }
 
     /// Locks the account.
@@ -175,6 +191,10 @@ impl PermitInner {
     }
 
     pub(super) fn settle_once(&self, account: Account) -> StoreFuture<()> {
+        let is_plain = matches!(account.reservation, ReservationState::None);
+        if is_plain && account.cost.units() == self.decision.charged() {
+            return self.free(account.leased, account.is_lapsed);
+        }
         let corrected = match account.reservation {
             ReservationState::None => self.correct(account.cost.units()),
             reservation => self.settle_reservation(account.cost.units(), reservation),
@@ -239,9 +259,9 @@ impl PermitInner {
 
 impl Drop for PermitInner {
     fn drop(&mut self) {
-        let account = *self.account_mut();
-        if let Some(renewal) = account.renewal {
-            self.pipeline.renewals.end(renewal);
+        let account = *self.account.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if *self.renewal.get_mut() != NOT_RENEWED {
+            self.end_renewal();
         }
         if account.is_settled {
             return;

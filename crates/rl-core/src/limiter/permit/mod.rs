@@ -328,11 +328,9 @@ fn hold(
     subject: Subject,
     decision: Decision,
 ) -> Arc<PermitInner> {
-    Arc::new_cyclic(|permit| {
-        let mut inner = PermitInner::new(Arc::clone(pipeline), namespace, subject, decision);
-        inner.start_renewal(permit);
-        inner
-    })
+    let inner = Arc::new(PermitInner::new(Arc::clone(pipeline), namespace, subject, decision));
+    inner.start_renewal();
+    inner
 }
 
 impl fmt::Debug for Permit {

@@ -33,11 +33,8 @@ async fn renew(permit: Arc<PermitInner>, interval: Duration) {
     };
     let mut account = permit.account();
     account.is_renewing = false;
-    if !keeps_reservation
-        && !keeps_places
-        && let Some(key) = account.renewal.take()
-    {
-        permit.pipeline.renewals.end(key);
+    if !keeps_reservation && !keeps_places {
+        permit.end_renewal();
     }
 }
 

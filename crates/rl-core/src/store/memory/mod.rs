@@ -289,11 +289,11 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if refund.is_empty() {
-            return MaybeReady::ready(Ok(()));
-        }
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
+        if shard.try_release(subject, &refund) || refund.is_empty() {
+            return MaybeReady::ready(Ok(()));
+        }
         let now = self.clock.now();
         // The time of the charge identifies a permit, so the entry that holds it is found, even if
         // it is the one that new subjects share.

@@ -7,6 +7,7 @@
 //! there is room again.
 
 mod group;
+mod release;
 mod room;
 
 use super::entry::{Entry, ShardContext};

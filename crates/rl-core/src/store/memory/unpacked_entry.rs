@@ -5,6 +5,8 @@
 //!         extra -> [ logs of the policy's limits | states that other policies left ]
 //! ```
 
+mod release;
+
 use smallvec::SmallVec;
 
 use super::run::{self, DecideArgs, TooManyStates};
@@ -268,11 +270,6 @@ impl UnpackedEntry {
     /// Sets the earliest time of the next decision, unless the last change was later.
     pub(super) fn delay_until(&mut self, earliest: Timestamp) {
         self.last_change = self.last_change.max(earliest);
-    }
-
-    /// Returns whether the entry contains permits that `refund` names.
-    pub(super) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
-        (0..refund.policy.limits().len()).any(|index| self.held(refund, index, now) > 0)
     }
 
     /// Renews the lease of permits, if every concurrency limit still holds some of them.
