@@ -8,6 +8,7 @@
 //! command whose connection was lost, and so may charge twice. Its limit of retries includes
 //! redirects, so resending cannot be turned off.
 
+mod owner;
 mod slots;
 
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ use slots::SlotMap;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::backoff::delay;
 use super::command::Command;
@@ -165,10 +167,11 @@ impl Cluster {
         let mut address = self.owner(slot).await?;
         let mut is_asking = false;
         for _ in 0..MAX_REDIRECTS {
-            let mut connection = self.pool(&address).get().await?;
-            if is_asking {
-                connection = connection.with_asking();
-            }
+            let mut connection = if is_asking {
+                self.pool(&address).get().await?.with_asking()
+            } else {
+                self.connect_to_owner(slot, &mut address).await?
+            };
             let error = match connection.execute(command).await {
                 Ok(reply) => return Ok(Some(reply)),
                 Err(error) => error,
@@ -196,25 +199,6 @@ impl Cluster {
         Err(unavailable("the servers of the cluster redirect in a circle"))
     }
 
-    /// Returns the server that holds a slot. If the map names none, waits for a refresh.
-    async fn owner(&self, slot: u16) -> Result<Address, StoreError> {
-        let lookup = || self.read_slots(|slots| slots.owner(slot));
-        if let Some(owner) = lookup() {
-            return Ok(owner);
-        }
-        let refreshed = self.0.refreshed.notified();
-        self.start_refresh();
-        let _ = tokio::time::timeout(self.0.settings.connection_wait, refreshed).await;
-        lookup().ok_or_else(|| {
-            self.lock_refusal().as_ref().map_or_else(
-                || unavailable("no server of the cluster is known to hold the slot"),
-                |(kind, detail)| {
-                    StoreError::new(*kind).with_detail(detail.clone()).before_execution()
-                },
-            )
-        })
-    }
-
     /// Starts a task that refreshes the map until every server in it can be reached. Does nothing
     /// if such a task is already running.
     ///
@@ -233,8 +217,8 @@ impl Cluster {
                 let result = this.refresh().await;
                 let refusal = result.as_ref().err().filter(|error| error.kind().is_configuration());
                 *this.lock_refusal() = refusal.map(|error| (error.kind(), error.to_string()));
-                let is_complete = result.is_ok() && this.can_reach_all().await;
                 this.0.refreshed.notify_waiters();
+                let is_complete = result.is_ok() && this.can_reach_all().await;
                 sleep(delay(refreshes, SHORTEST_REFRESH_DELAY, LONGEST_REFRESH_DELAY)).await;
                 if is_complete {
                     this.0.is_refreshing.store(false, Ordering::Release);
@@ -244,13 +228,14 @@ impl Cluster {
         });
     }
 
-    /// Connects to every primary. Returns whether all of them were reached.
+    /// Connects to every primary. Returns whether all of them were reached within
+    /// [`LONGEST_REFRESH_DELAY`]. A longer wait for a failed primary would delay the next refresh.
+    /// The pools continue to connect in the background.
     async fn can_reach_all(&self) -> bool {
         let mut attempts = JoinSet::new();
         for address in self.primaries() {
             let pool = self.pool(&address);
-            let timeout = self.0.settings.connect_timeout;
-            attempts.spawn(async move { tokio::time::timeout(timeout, pool.get()).await });
+            attempts.spawn(async move { timeout(LONGEST_REFRESH_DELAY, pool.get()).await });
         }
         let results = attempts.join_all().await;
         results.into_iter().all(|result| matches!(result, Ok(Ok(_))))
@@ -272,9 +257,9 @@ impl Cluster {
             for address in group {
                 let pool = self.pool(address);
                 let host = address.host.clone();
-                let timeout = self.0.settings.connect_timeout;
+                let longest = self.0.settings.connect_timeout;
                 queries.spawn(async move {
-                    let query = tokio::time::timeout(timeout, query_slots(&pool, &host)).await;
+                    let query = timeout(longest, query_slots(&pool, &host)).await;
                     query.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
                 });
             }
