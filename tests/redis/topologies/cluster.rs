@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use rl_core::conformance::{Suite, suite};
-use rl_core::store::{ConnectError, Layout};
+use rl_core::store::{ConnectError, DecideRequest, Layout, Mode, Namespace, Store};
 use rl_core::time::{Clock, SystemClock, Timestamp};
-use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
+use rl_core::{
+    FailureKind, Limit, Origin, Part, Policy, RateLimiter, RedisStore, RedisStoreBuilder, Subject,
+};
 use rl_tests::{Bystander, RedisCluster, RedisServer};
 
 use super::load::{Load, first_decision, subject, subjects};
@@ -349,6 +351,44 @@ async fn a_primary_of_a_cluster_that_hangs_under_load_is_replaced_within_a_secon
 {
     let freeze = |primary: &mut RedisServer| primary.signal("STOP");
     assert_fail_over("primary of a cluster frozen", |store| store, freeze).await;
+}
+
+/// A request waits for a connection to a primary that has died, and may wait for longer than the
+/// promotion of the replica takes. It is decided by the replica once that is promoted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_waits_for_a_dead_primary_is_decided_once_its_replica_is_promoted() {
+    let mut cluster = start().await;
+    let store = patient(store(&cluster)).await;
+    let mut operator = Bystander::new(&cluster.servers[0]).await;
+    let mut number = 0;
+    while owner(slot_of(&mut operator, number).await) != 0 {
+        number += 1;
+    }
+    let policy = Policy::new([Limit::per_hour(9)]).unwrap();
+    let decide = move || {
+        let (store, policy) = (store.clone(), policy.clone());
+        async move {
+            let (namespace, subject) = (Namespace::default(), subject(number));
+            let parts = [Part::new(&subject, &policy, 1.into())];
+            store.decide(DecideRequest::new(&namespace, &parts, Mode::Check)).await
+        }
+    };
+    decide().await.unwrap();
+    cluster.servers[0].stop();
+    // The first requests may still find a connection, and fail with it.
+    let waiting = loop {
+        let mut request = tokio::spawn(decide());
+        if tokio::time::timeout(Duration::from_millis(300), &mut request).await.is_err() {
+            break request;
+        }
+    };
+    promotion(&cluster).await;
+    // The wait for a connection is three times as long.
+    for request in [waiting, tokio::spawn(decide())] {
+        let decided = tokio::time::timeout(PATIENCE / 3, request).await;
+        let decision = decided.expect("the request follows the promotion").unwrap().unwrap();
+        assert!(decision.is_allowed());
+    }
 }
 
 /// The store is created while no server runs. It finds the cluster once the servers run.
