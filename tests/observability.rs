@@ -1,6 +1,9 @@
 //! A real Prometheus scrapes a service under load, with the rules and the dashboard of `ops`.
 
+mod fleet;
+mod otlp;
 mod prometheus;
+mod traces;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -12,7 +15,7 @@ use std::time::Duration;
 use axum::Router;
 use prometheus::Prometheus;
 use rl_core::rules::RulesFile;
-use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
+use rl_core::{Limit, MemoryStore, OnFailure, RateLimiter, Subject};
 use rl_metrics::{CATALOGUE, ConsumerCounts, Metrics, SeriesKind};
 use rl_records::{RecordSource, Records};
 use rl_tests::RedisServer;
@@ -205,39 +208,102 @@ async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
     promtool(&["check", "metrics"], &service.metrics.render()).unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_alert_of_an_outage_fires_and_resolves() {
-    let mut redis = RedisServer::start();
-    let store = redis.patient_store().connect().await.unwrap();
-    let limiter = RateLimiter::builder().limit(Limit::per_day(9)).store(store).build().unwrap();
-    let service = Service {
-        metrics: Metrics::new().limiter(&limiter),
-        limiters: vec![limiter.clone()],
-        _folder: tempfile::tempdir().unwrap(),
-    };
-    // The test of rules covers the wait of a minute. Here, alerts fire at once.
-    let folder = tempfile::tempdir().unwrap();
+/// The alerts of an outage. The others do not depend on a store.
+const OUTAGE: [&str; 4] = [
+    "RateLimitFailingOpen",
+    "RateLimitRejectingUndecided",
+    "RateLimitStoreDown",
+    "RateLimitStoreSlow",
+];
+
+/// Returns the alerts of `ops/prometheus`, by which a real Prometheus reports an outage at once. The
+/// tests of rules cover the waits and the windows of minutes.
+fn prompt_alerts() -> String {
     let rules = std::fs::read_to_string(ops().join("prometheus/alerts.yml")).unwrap();
-    std::fs::write(folder.path().join("alerts.yml"), rules.replace("for: 1m", "for: 0s")).unwrap();
-    let prometheus = Prometheus::start(&service.serve().await, folder.path());
+    rules.replace("for: 1m", "for: 0s").replace("for: 5m", "for: 0s").replace("[5m]", "[2s]")
+}
+
+/// Sends requests until the firing alerts of an outage include `expected`, or are none if `expected`
+/// is empty. Returns them.
+async fn alerts_of_outage(
+    prometheus: &Prometheus,
+    service: &Service,
+    expected: &[&str],
+) -> Vec<&'static str> {
     let mut looks = interval(Duration::from_millis(50));
-    let mut seen = Vec::new();
-    for is_down in [false, true, false] {
-        if is_down {
-            redis.stop();
-        } else if seen.last() == Some(&true) {
-            redis.restart();
+    let mut firing = Vec::new();
+    for _ in 0..600 {
+        looks.tick().await;
+        for limiter in &service.limiters {
+            limiter.check(&Subject::global(), 1).await;
         }
-        for _ in 0..600 {
-            looks.tick().await;
-            service.limiters[0].check(&Subject::global(), 1).await;
-            let firing = "ALERTS{alertname=\"RateLimitStoreDown\",alertstate=\"firing\"}";
-            let is_scraped = prometheus.query("rl_store_up").await == 1;
-            if is_scraped && (prometheus.query(firing).await == 1) == is_down {
-                seen.push(is_down);
-                break;
+        let is_scraped = prometheus.query("rl_store_up").await == service.limiters.len();
+        firing.clear();
+        for alert in OUTAGE {
+            let query = format!("ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}");
+            if prometheus.query(&query).await > 0 {
+                firing.push(alert);
             }
         }
+        let is_as_expected = expected.iter().all(|alert| firing.contains(alert));
+        if is_scraped && is_as_expected && firing.is_empty() == expected.is_empty() {
+            break;
+        }
     }
-    assert_eq!(seen, [false, true, false]);
+    firing
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_alerts_of_an_outage_fire_and_resolve_while_redis_is_killed_or_frozen() {
+    let mut redis = RedisServer::start();
+    let store = redis.patient_store().connect().await.unwrap();
+    let limiter = |name: &str, on_failure: OnFailure| {
+        let builder = RateLimiter::builder().namespace(name).limit(Limit::per_day(9));
+        builder.store(store.clone()).on_store_failure(on_failure).build().unwrap()
+    };
+    let limiters = vec![limiter("open", OnFailure::Allow), limiter("closed", OnFailure::Reject)];
+    let service = Service {
+        metrics: limiters.iter().fold(Metrics::new(), Metrics::limiter),
+        limiters,
+        _folder: tempfile::tempdir().unwrap(),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("alerts.yml"), prompt_alerts()).unwrap();
+    let prometheus = Prometheus::start(&service.serve().await, folder.path());
+    let calm = async || alerts_of_outage(&prometheus, &service, &[]).await;
+    let during = async |expected: &[&str]| {
+        let firing = alerts_of_outage(&prometheus, &service, expected).await;
+        assert!(expected.iter().all(|alert| firing.contains(alert)), "{firing:?}");
+    };
+
+    assert_eq!(calm().await, [""; 0]);
+    redis.stop();
+    during(&OUTAGE[..3]).await;
+    redis.restart();
+    assert_eq!(calm().await, [""; 0], "after the restart");
+    redis.signal("STOP");
+    during(&OUTAGE).await;
+    redis.signal("CONT");
+    assert_eq!(calm().await, [""; 0], "after the server continued");
+}
+
+/// Each alert fires in the tests of rules, and resolves or does not fire in another case.
+#[test]
+fn the_tests_of_rules_cover_each_alert() {
+    let read = |name: &str| std::fs::read_to_string(ops().join("prometheus").join(name)).unwrap();
+    let (alerts, tests) = (read("alerts.yml"), read("tests.yml"));
+    let alerts: Vec<_> = alerts
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("- alert: "))
+        .map(str::to_owned)
+        .collect();
+    assert!(alerts.len() >= 7, "{alerts:?}");
+    for alert in alerts {
+        let cases: Vec<_> = tests.split(&format!("alertname: {alert}\n")).skip(1).collect();
+        let is_calm = |case: &&&str| case.trim_start().starts_with("exp_alerts: []");
+        let calm = cases.iter().filter(is_calm).count();
+        assert!(calm < cases.len(), "{alert} fires in no test");
+        let last = cases.last().unwrap();
+        assert!(is_calm(&last), "{alert} resolves in no test");
+    }
 }

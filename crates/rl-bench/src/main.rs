@@ -36,6 +36,7 @@ mod long_logs;
 mod machine;
 mod measure;
 mod memory;
+mod metrics;
 mod outage;
 mod overload;
 mod pictures;
@@ -58,7 +59,7 @@ static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
 usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--only GOALS] [--json FILE] [--charts]
-       cargo run --release -p rl-bench -- outage|overload|records|scripts|pictures
+       cargo run --release -p rl-bench -- outage|overload|records|metrics|scripts|pictures
        cargo run -p rl-bench -- charts FILE
 
   memory    measures decisions in this process, beside other limiters, and the cost of each algorithm
@@ -69,6 +70,7 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--onl
   outage    measures the latency of requests while Redis is down
   overload  measures a flood of invented subjects beyond capacity, while one address is denied
   records   measures look-ups and pages of 300 000 records of 100 000 consumers on SQLite
+  metrics   measures a page of /metrics with 500 limits
   scripts   measures the longest time that one script blocks a Redis server, under the heaviest policies
   pictures  draws the decisions of each algorithm into crates/rl-core/docs/pictures, and prints how many
             requests of two bursts are allowed
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         ["outage"] => outage::run(),
         ["overload"] => overload::run(),
         ["records"] => records::run(),
+        ["metrics"] => metrics::run(),
         ["scripts"] => redis::scripts(),
         ["pictures"] => pictures::run(),
         ["charts", file] => charts::draw_from(file),
@@ -106,7 +109,7 @@ fn main() -> ExitCode {
             Ok(options) => measure(name, &options),
             Err(why) => return refuse(&why),
         },
-        ["outage" | "overload" | "records" | "scripts" | "pictures", extra, ..]
+        ["outage" | "overload" | "records" | "metrics" | "scripts" | "pictures", extra, ..]
         | ["charts", _, extra, ..] => {
             return refuse(&format!("unexpected argument {extra:?}"));
         }

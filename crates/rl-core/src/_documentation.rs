@@ -6,5 +6,8 @@ pub mod algorithms {}
 #[doc = include_str!("../docs/DESIGN.md")]
 pub mod design {}
 
+#[doc = include_str!("../docs/OBSERVABILITY.md")]
+pub mod observability {}
+
 #[doc = include_str!("../docs/REDIS.md")]
 pub mod redis {}

@@ -43,6 +43,7 @@ mod limiter_samples;
 #[cfg(feature = "opentelemetry")]
 #[cfg_attr(docsrs, doc(cfg(feature = "opentelemetry")))]
 pub mod opentelemetry;
+mod overflow;
 #[cfg(feature = "prometheus")]
 mod prometheus;
 mod registry;

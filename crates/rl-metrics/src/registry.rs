@@ -11,6 +11,7 @@ use rl_records::RecordSource;
 use crate::catalogue;
 use crate::consumers::ConsumerCounts;
 use crate::limiter_samples::LimiterSamples;
+use crate::overflow::{MAX_LIMITERS, combine};
 use crate::sample::Sample;
 use crate::text;
 
@@ -18,7 +19,8 @@ use crate::text;
 /// records.
 ///
 /// Each limiter has a name, the value of the label `limiter`. No label has a value from a request, so
-/// clients cannot add series.
+/// clients cannot add series. The first 100 limiters have series of their own. Further ones are added
+/// up under the name `(other)`, with their stores, rules and limits.
 ///
 /// # Examples
 ///
@@ -95,9 +97,15 @@ impl Metrics {
         let version = env!("CARGO_PKG_VERSION");
         let mut samples = vec![Sample::new(catalogue::BUILD_INFO, [version], 1)];
         let mut of_limiters = LimiterSamples::default();
-        for (name, limiter) in &self.limiters {
+        let (named, others) = self.limiters.split_at(self.limiters.len().min(MAX_LIMITERS));
+        for (name, limiter) in named {
             of_limiters.add(name, &limiter.stats(), &mut samples);
         }
+        let mut of_others = Vec::new();
+        for (name, limiter) in others {
+            of_limiters.add(name, &limiter.stats(), &mut of_others);
+        }
+        samples.extend(combine(of_others));
         for consumers in &self.consumers {
             consumers.samples(&mut samples);
         }

@@ -149,6 +149,42 @@ fn limiters_with_one_name_get_different_ones_and_a_shared_store_is_reported_once
     assert_eq!(text.matches("\nrl_memory_subjects{").count(), 1);
 }
 
+#[test]
+fn limiters_beyond_the_cap_are_added_up_under_one_name() {
+    let limiter = |n: u32| {
+        let builder = RateLimiter::builder().namespace(&format!("limiter-{n}"));
+        let limiter = builder.limit(Limit::per_hour(1)).limit(Limit::per_day(n + 9)).build();
+        let limiter = limiter.unwrap();
+        for _ in 0..3 {
+            drop(limiter.check(&Subject::global(), 1));
+        }
+        limiter
+    };
+    let of = |count: u32| (0..count).fold(Metrics::new(), |all, n| all.limiter(&limiter(n)));
+    let (few, many) = (of(101), of(400));
+    assert_eq!(series_of(&few), series_of(&many), "further limiters add no series");
+    let text = many.render();
+    for line in [
+        "rl_decisions_total{limiter=\"limiter-99\",origin=\"store\",outcome=\"denied\"} 2",
+        "rl_decisions_total{limiter=\"(other)\",origin=\"store\",outcome=\"denied\"} 600",
+        "rl_units_total{kind=\"granted\",limiter=\"(other)\"} 300",
+        "rl_store_up{limiter=\"(other)\",store=\"(other)\"} 1",
+        "rl_limit_utilization_ratio_bucket{limit=\"(other)\",limiter=\"(other)\",rule=\"(other)\",le=\"0.25\"}",
+        "rl_memory_subjects{store=\"(other)\"} 300",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let denials = "rl_limit_denials_total{limit=\"(other)\",limiter=\"(other)\",mode=\"enforced\"";
+    assert!(text.contains(&format!("{denials},rule=\"(other)\"}} 600")), "{text}");
+    assert!(!text.contains("limiter-100"));
+    let sum: u64 = text
+        .lines()
+        .filter(|line| line.starts_with("rl_decisions_total{"))
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(sum, 1_200, "each decision is counted once");
+}
+
 /// Checks that the collector reports the same numbers as the text.
 #[cfg(feature = "prometheus")]
 #[test]

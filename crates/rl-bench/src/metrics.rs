@@ -1,0 +1,54 @@
+//! Measures a page of `/metrics`.
+
+use std::error::Error;
+
+use rl_core::rules::{Match, Rule, Rules};
+use rl_core::{Limit, RateLimiter, Subject};
+use rl_metrics::Metrics;
+
+use crate::machine;
+use crate::measure::{median, p99, time};
+use crate::table::Table;
+
+/// The number of pages that are rendered.
+const PAGES: usize = 300;
+
+pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+    println!("rl-metrics: a page of series\n");
+    println!("machine   {}", machine::cores());
+    println!("versions  {}, {}\n", machine::program("rustc"), machine::profile());
+    page()
+}
+
+/// Measures a page of 500 limits: 100 rules of five limits each, all of which have counted.
+fn page() -> Result<(), Box<dyn Error>> {
+    let rules = (0..100).map(|number| {
+        let rule = Rule::named(format!("rule-{number}"));
+        let rule = rule.matching(Match::new().path(format!("/rule-{number}")));
+        rule.limit(Limit::per_second(9))
+            .limit(Limit::per_minute(99))
+            .limit(Limit::per_hour(999))
+            .limit(Limit::per_day(9_999))
+            .named_limit("smooth", Limit::per_hour(99))
+    });
+    let limiter = RateLimiter::builder().rules(rules.fold(Rules::new(), Rules::rule)).build()?;
+    for number in 0..100 {
+        for request in 0..20 {
+            let subject = Subject::consumer(&format!("consumer-{request}"));
+            drop(limiter.check_rule(&format!("rule-{number}"), &subject, 1));
+        }
+    }
+    let metrics = Metrics::new().limiter(&limiter);
+    let (mut millis, mut bytes) = (Vec::new(), 0);
+    for _ in 0..PAGES {
+        let (taken, page) = time(|| metrics.render());
+        millis.push(taken.as_secs_f64() * 1e3);
+        bytes = page.len();
+    }
+    let mut table = Table::new("milliseconds", ["page", "median", "p99", "bound"]);
+    let text = |millis: f64| format!("{millis:.2}");
+    let name = format!("/metrics of 500 limits, {} kB", bytes / 1_000);
+    table.row([name, text(median(&millis)), text(p99(&millis)), "5".to_owned()]);
+    println!("{table}");
+    Ok(())
+}
