@@ -34,7 +34,7 @@ async fn a_counter_that_outlives_its_period_is_healed() {
     }
 }
 
-/// Fault: one damaged counter made the usage of all six periods unknown.
+/// Fault: one damaged counter made the usage of all limits unknown.
 #[tokio::test]
 async fn usage_of_each_reports_the_others_beside_a_damaged_counter() {
     let server = RedisServer::start();

@@ -79,9 +79,9 @@ fn add(sum: CallLimits, other: &CallLimits) -> CallLimits {
 
 /// Returns whether `record` removes all limits of its consumer while it is active.
 ///
-/// This is the case if the record has −1 in every period, and `replaced` has any limit. `replaced`
-/// contains the limits that the record replaces: those of the tier, or the defaults. Such a record
-/// is easily made by mistake, so callers should warn about it.
+/// This is the case if the record does not block, has −1 in every period, and `replaced` has any
+/// limit. `replaced` contains the limits that the record replaces: those of the tier, or the
+/// defaults. Such a record is easily made by mistake, so callers should warn about it.
 ///
 /// # Examples
 ///

@@ -45,7 +45,7 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
             clients.push(client);
         }
         if is_frozen {
-            // These clients disconnect while the server decides.
+            // These clients disconnect while their requests wait for the frozen server.
             eventually(|| async { limiter.in_flight() >= AT_ONCE / 2 }).await;
             drop(clients);
             server.signal("CONT");

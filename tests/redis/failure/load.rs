@@ -379,8 +379,8 @@ impl Report {
         assert!(slowest.took <= IN_TIME, "stalled {:?}, {slowest:?}", self.stall);
     }
 
-    /// Asserts that in each window the store allowed each subject no more than its limit. `emptied`
-    /// is the number of windows that began again because counters were lost.
+    /// Asserts that the store allowed each subject at most its limit in each window that may have
+    /// begun. `emptied` more windows began because counters were lost.
     pub(super) fn assert_limits(&self, emptied: u64) {
         let windows = self.windows() + emptied;
         for (subject, passed) in self.passed_by_store().iter().enumerate() {

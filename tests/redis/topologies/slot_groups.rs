@@ -1,4 +1,4 @@
-//! Slot groups of a cluster: a fail-over, and instances that disagree on their number.
+//! Slot groups of a cluster: a fail-over, and instances with different numbers of groups.
 
 use rl_core::{Limit, Origin, RateLimiter, RedisStoreBuilder, Subject};
 use rl_tests::RedisServer;

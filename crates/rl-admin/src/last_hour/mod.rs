@@ -1,8 +1,8 @@
 //! The counts of the limiter over the last hour, for pages of the console.
 //!
 //! A task reads [`RateLimiter::stats`] every ten seconds, and a ring keeps the differences. Memory is
-//! bounded: at most 400 samples with 32 limits each, and 62 lists of the 64 top subjects. Nothing is
-//! stored, so the hour begins again with the process.
+//! bounded: at most 400 samples with 32 limits each, and one list of top subjects for each minute.
+//! Nothing is stored, so the hour begins again with the process.
 
 mod report;
 mod ring;

@@ -142,8 +142,8 @@ pub(super) struct OursWithPermits {
 
 impl OursWithPermits {
     pub(super) fn by(ours: Ours) -> Result<Self, Box<dyn Error>> {
-        // The interval is larger than the number of tasks. So at a yield, the runtime runs all of
-        // them before the measurement continues.
+        // A future that has yielded continues after the runtime has polled `event_interval` tasks, or
+        // when no task is ready. Fewer tasks renew leases, so all of them run before that.
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build()?;
         Ok(Self { limiter: ours.0, runtime })

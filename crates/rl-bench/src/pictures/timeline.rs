@@ -172,8 +172,8 @@ mod tests {
         let timeline = Timeline::of("10/minute").unwrap();
         assert_eq!(timeline.requests.len(), 57);
         assert_eq!(timeline.edges, [60_000, 120_300]);
-        // The first request and nine of the burst come before the edge, and nine requests come
-        // after it.
+        // Nine requests of the burst before the edge are allowed, because the first request has
+        // used one unit. All ten of the burst after the edge are allowed.
         assert_eq!(timeline.most(), 19);
     }
 

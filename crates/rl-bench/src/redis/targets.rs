@@ -33,8 +33,8 @@ const HOT: Load = Load { in_flight: 256, decisions: 25_600, subjects: 1 };
 const FLOOD: Load = Load { in_flight: 64, decisions: 64_000, subjects: 100 };
 const PASSING_FLOOD: u32 = 6;
 /// A similar flood, with one request at a time, for the denial cache. A denial is cached for at
-/// most a second. A flood on more than ten subjects would last longer than that, so calls to the
-/// server would be measured too.
+/// most a second, and then the server is called once more for its subject. With more than ten
+/// subjects, these calls would take too large a part of the measured time.
 const LONE_FLOOD: Load = Load { in_flight: 1, decisions: 2_000, subjects: 10 };
 /// The units of a lease, and the load for leases.
 const LEASE: u32 = 100;

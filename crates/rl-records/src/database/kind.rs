@@ -4,7 +4,7 @@ pub(crate) enum Kind {
     Record,
     Resource,
     Tier,
-    // A change of the tier of a consumer, or of a key.
+    // A consumer, or a key, was put into a tier or removed from its tier.
     Consumer,
     Key,
     // A reset of the counters of a consumer, or of another subject. It changes no limit.

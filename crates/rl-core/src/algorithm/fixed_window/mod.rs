@@ -158,7 +158,7 @@ mod tests {
         let fifteen = Period::from_millis(900_000).unwrap();
         let fortnight = Period::from_millis(2 * 604_800_000).unwrap();
         let cases = [
-            // period        | now         | begins      | ends                  the window
+            // period        | now         | window from | window to              remark
             (Period::MINUTE,  1_769_903_998, 1_769_903_940, 1_769_904_000), // 2026-01-31T23:59:58Z
             (Period::DAY,     1_769_903_998, 1_769_817_600, 1_769_904_000),
             (Period::WEEK,    1_769_903_998, 1_769_385_600, 1_769_990_400), // Mon 26 Jan to Mon 2 Feb

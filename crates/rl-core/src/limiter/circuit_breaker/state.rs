@@ -6,7 +6,7 @@
 //! | closed | failing | a call fails that was sent after the last recovery |
 //! | failing | failing | a call succeeds: the failures were not in a row, and the count starts again at zero |
 //! | failing | closed | a call succeeds, and none has failed for [`RECOVERY_PERIOD`] |
-//! | failing | open | [`FAILURE_THRESHOLD`] calls in a row have failed, each sent after the failure before it |
+//! | failing | open | [`FAILURE_THRESHOLD`] calls in a row have failed, each sent after the previous failure |
 //! | open | half open | the wait is over, and a request arrives: it becomes the probe |
 //! | half open | closed | the probe succeeds |
 //! | half open | half open | the probe has no result after [`PROBE_TIMEOUT`]: the next request becomes a new probe |
@@ -23,8 +23,8 @@ use crate::model::FailureKind;
 
 /// The number of failures in a row that opens the breaker.
 ///
-/// A failure counts only if its call was sent after the failure before it. When a connection
-/// breaks, a thousand calls on it fail, but that is one failure.
+/// A failure counts only if its call was sent after the previous failure. When a connection breaks,
+/// a thousand calls on it fail, but they count as one failure.
 pub(super) const FAILURE_THRESHOLD: u64 = 3;
 
 /// The first wait before a probe, in milliseconds. Each failed probe doubles the wait.

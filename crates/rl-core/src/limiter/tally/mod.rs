@@ -54,13 +54,14 @@ pub(super) struct Tally {
     ambiguous_key: AtomicU64,
 }
 
-/// A request that is counted by no decision.
+/// A request that is counted apart from the decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UncountedKind {
     Exempt,
     MissingKey,
     AmbiguousKey,
-    /// A denied request that is forwarded to get a reduced response. Its decision is counted too.
+    /// A denied request that is forwarded to get a reduced response. Its decision is
+    /// counted as well, as denied.
     Degraded,
 }
 

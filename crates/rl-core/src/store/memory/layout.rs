@@ -123,7 +123,7 @@ impl LayoutId {
 #[derive(Debug, Default)]
 pub(super) struct LayoutRegistry(Vec<StateLayout>);
 
-/// A registered layout with the states of a policy.
+/// The id of a registered layout that has the states of the policy that was looked up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayoutMatch {
     pub(super) id: LayoutId,

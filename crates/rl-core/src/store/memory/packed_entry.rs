@@ -15,12 +15,12 @@
 //! protects the subject from eviction, and selects a faster check of the windows.
 //!
 //! A *cell* is one of the integers that form the state of a limit. A subject is stored as an
-//! [`UnpackedEntry`] if its states do not fit: if they have more than twelve cells, a number above
-//! 2^32, a time outside the range of nearly nine years, a log or the buckets of a sliding window.
+//! [`UnpackedEntry`] if its states do not fit: if they have more than twelve cells, a number of
+//! 2^32 or more, a time outside the range of nearly nine years, a log or the buckets of a sliding window.
 //! The same applies if the subject also has states of another policy.
 //!
-//! The packed form saves memory: with its fingerprint and its slot in the index, a subject takes
-//! two cache lines.
+//! The packed form saves memory: with its fingerprint and its share of the index, a subject takes
+//! less than 100 bytes.
 
 use super::layout::{LayoutId, StateLayout};
 use super::run::{self, DecideArgs};

@@ -1,4 +1,4 @@
-//! Keys of maps by subject.
+//! The keys that stand for subjects in maps of this process.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 

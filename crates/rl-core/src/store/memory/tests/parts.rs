@@ -309,7 +309,8 @@ fn a_denied_request_with_newcomers_changes_no_counter() {
     let denied = decide(&store, &[part(2, 1), part(3, 8), part(4, 1)], Mode::Check);
     assert!(!denied.is_allowed());
     assert_eq!((used(&store, victim), used(&store, part(3, 0))), (1, 0));
-    // While the victim is denied, a new subject is counted in the shared entry, which is full.
+    // The victim uses its last unit. From now on it is denied, so it cannot be evicted, and a new
+    // subject is counted in the shared entry, which is full.
     assert!(is_allowed(&store, &small, &subjects[0]));
     assert!(!decide(&store, &[part(5, 1)], Mode::Check).is_allowed());
 }
