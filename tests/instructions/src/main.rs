@@ -10,6 +10,7 @@
 mod http;
 mod on_actix;
 mod on_axum;
+mod parts;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
         "counter" => (six(":sliding-window-counter"), 1),
         "log" => (vec!["100000/hour:sliding-log".to_owned()], 1),
         "http-denied" => (vec!["1/hour".to_owned()], 1),
+        "one-part" | "three-parts" => (six(""), 1),
+        "three-parts-denied" => (used_up_for_a_month(), 1),
+        "three-parts-gcra" => (six(":gcra:burst=900000"), 1),
         _ => return refuse("unknown operation"),
     };
     let limits = limits.iter().map(|limit| limit.parse::<Limit>().expect("a limit"));
@@ -46,6 +50,9 @@ fn main() -> ExitCode {
     match operation.as_str() {
         "acquire" => acquire(&limiter(policy), times),
         "newcomer" => flood(policy, times),
+        "one-part" => parts::decide(&policy, "90000/minute", 1, times),
+        "three-parts" | "three-parts-denied" => parts::decide(&policy, "90000/minute", 3, times),
+        "three-parts-gcra" => parts::decide(&policy, "90000/minute:gcra", 3, times),
         "http-allowed" | "http-denied" => http::send(limiter(policy), times),
         "axum" | "axum-denied" => on_axum::send(Around::Limiter(limiter(policy)), times),
         "axum-plain" => on_axum::send(Around::Nothing, times),

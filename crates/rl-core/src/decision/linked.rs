@@ -1,15 +1,27 @@
 //! The further decisions that a decision contains: that of the outer limiter, and those on the
 //! parts of the request. `D` is the type of a decision.
 
-use smallvec::SmallVec;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use arrayvec::ArrayVec;
+
+/// The largest number of parts of a request. Their properties are bits of a byte.
+const MAX_PARTS: usize = u8::BITS as usize;
 
 /// Further decisions that belong to a decision. Most decisions have none.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Linked<D> {
     /// The decision of the outer limiter, if limiters are nested.
     pub(super) outer: Option<D>,
     /// The decisions on the parts of a request that is counted under several subjects.
-    pub(super) parts: Option<DecidedParts<D>>,
+    pub(super) parts: DecidedParts<D>,
+}
+
+impl<D> Linked<D> {
+    pub(super) fn empty() -> Self {
+        Self { outer: None, parts: DecidedParts::empty() }
+    }
 }
 
 /// The properties of the parts of a request, one bit for each part.
@@ -22,6 +34,10 @@ pub(crate) struct PartFlags {
 }
 
 impl PartFlags {
+    pub(super) const fn has_shadow(self) -> bool {
+        self.shadow != 0
+    }
+
     pub(super) const fn is_shadow(self, index: usize) -> bool {
         self.shadow >> index & 1 == 1
     }
@@ -31,30 +47,125 @@ impl PartFlags {
     }
 }
 
-/// The decisions on the parts of a request. The decision on the governing part is not in `others`:
-/// it is the decision that contains this value.
-#[derive(Clone, Debug)]
+/// The decisions on the parts of a request.
 pub(super) struct DecidedParts<D> {
-    pub(super) others: SmallVec<[D; 2]>,
+    /// The decisions in the order of the parts. Those from `len` on belong to an earlier request, and
+    /// the next one overwrites them in place.
+    slots: ArrayVec<D, MAX_PARTS>,
+    /// The number of parts; 0 for a request of one subject.
+    len: usize,
     pub(super) flags: PartFlags,
-    /// The position of the governing part, if there is one.
-    pub(super) governing: Option<usize>,
+    pub(super) governing: GoverningPart,
     /// Whether an enforced part denied the request.
     pub(super) is_denied: bool,
+    /// Whether a part is in shadow, or has a limit in shadow.
+    pub(super) has_shadow: bool,
 }
 
 impl<D> DecidedParts<D> {
-    /// Returns the number of parts.
-    pub(super) fn len(&self) -> usize {
-        self.others.len() + usize::from(self.governing.is_some())
+    fn empty() -> Self {
+        Self {
+            slots: ArrayVec::new(),
+            len: 0,
+            flags: PartFlags::default(),
+            governing: GoverningPart::unknown(),
+            is_denied: false,
+            has_shadow: false,
+        }
     }
 
-    /// Returns the part at `index`. `own` is the decision to which the parts belong.
-    pub(super) fn get<'a>(&'a self, index: usize, own: &'a D) -> &'a D {
-        match self.governing {
-            Some(governing) if governing == index => own,
-            Some(governing) if governing < index => &self.others[index - 1],
-            _ => &self.others[index],
+    /// Returns the decisions in the order of the parts.
+    #[inline]
+    pub(super) fn all(&self) -> &[D] {
+        &self.slots[..self.len]
+    }
+
+    #[inline]
+    pub(super) fn all_mut(&mut self) -> &mut [D] {
+        &mut self.slots[..self.len]
+    }
+
+    /// Adds a part. Returns its decision, which the caller has to set: it may be that of an earlier
+    /// request, or the one that `unset` creates.
+    #[inline(always)]
+    pub(super) fn add(&mut self, unset: impl FnOnce() -> D) -> &mut D {
+        if self.len >= self.slots.len() {
+            self.slots.push(unset());
         }
+        self.len += 1;
+        &mut self.slots[self.len - 1]
+    }
+
+    /// Removes the part that was added last.
+    pub(super) fn pop(&mut self) {
+        self.len = self.len.saturating_sub(1);
+    }
+
+    /// Removes all parts.
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+        self.governing = GoverningPart::unknown();
+    }
+}
+
+// Not derived, because equal decisions must look equal: decisions of earlier requests are left out,
+// and so is whether the governing part has been found.
+impl<D: fmt::Debug> fmt::Debug for DecidedParts<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { flags, is_denied, has_shadow, .. } = self;
+        f.debug_struct("DecidedParts")
+            .field("all", &self.all())
+            .field("flags", flags)
+            .field("is_denied", is_denied)
+            .field("has_shadow", has_shadow)
+            .finish()
+    }
+}
+
+impl<D: Clone> Clone for DecidedParts<D> {
+    fn clone(&self) -> Self {
+        let Self { len, flags, is_denied, has_shadow, .. } = *self;
+        let slots = self.all().iter().cloned().collect();
+        Self { slots, len, flags, governing: self.governing.clone(), is_denied, has_shadow }
+    }
+}
+
+/// The position of the governing part, if there is one. It is found when it is first asked for,
+/// because that takes the status of every limit, and most callers read only the verdict.
+#[derive(Debug)]
+pub(super) struct GoverningPart(AtomicU8);
+
+impl GoverningPart {
+    const UNKNOWN: u8 = u8::MAX;
+    const NONE: u8 = u8::MAX - 1;
+
+    pub(super) const fn unknown() -> Self {
+        Self(AtomicU8::new(Self::UNKNOWN))
+    }
+
+    /// Creates the position of a part that is known to govern.
+    pub(super) const fn at(index: usize) -> Self {
+        Self(AtomicU8::new(index as u8))
+    }
+
+    /// Returns the position, which `find` returns at the first call.
+    #[inline]
+    pub(super) fn get_or_find(&self, find: impl FnOnce() -> Option<usize>) -> Option<usize> {
+        // Threads that ask at the same time find the same part, so no order is needed.
+        match self.0.load(Ordering::Relaxed) {
+            Self::UNKNOWN => {
+                let found = find();
+                self.0.store(found.map_or(Self::NONE, |index| index as u8), Ordering::Relaxed);
+                found
+            }
+            Self::NONE => None,
+            index => Some(index.into()),
+        }
+    }
+}
+
+impl Clone for GoverningPart {
+    fn clone(&self) -> Self {
+        Self(AtomicU8::new(self.0.load(Ordering::Relaxed)))
     }
 }

@@ -16,15 +16,16 @@
 mod governing;
 mod limit_status;
 mod linked;
+mod made_in_place;
 mod nesting;
 mod origin;
 mod outcomes;
 mod parts;
 mod policy_handle;
+mod recycled;
 mod shadow;
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use governing::GoverningLimit;
@@ -34,11 +35,12 @@ use linked::Linked;
 pub(crate) use linked::PartFlags;
 pub use origin::Origin;
 use origin::Verdict;
-pub(crate) use outcomes::{OpenWindows, Outcomes, Usages};
+pub(crate) use outcomes::{Outcomes, Usages};
+pub(crate) use parts::DecisionList;
 pub use parts::PartStatus;
 pub(crate) use policy_handle::PolicyHandle;
+use recycled::Recycled;
 
-use crate::algorithm::fixed_window::{DecidedWindows, PackedStates, PackedTime};
 use crate::model::{Cost, FailureKind, Limit, Outcome};
 use crate::policy::{Block, LimitSet, Policy};
 use crate::time::Timestamp;
@@ -72,12 +74,17 @@ pub struct Decision {
     origin: Origin,
     // Whether the charged units are a reservation, which expires unless it is settled or renewed.
     is_reserved: bool,
-    // The limiter that decided, as an opaque number; 0 outside of adapters.
-    limiter_id: usize,
-    // A keyed hash of the subject that an adapter has counted; 0 outside of adapters.
-    subject_hash: u64,
-    linked: Option<Arc<Linked<Decision>>>,
+    // The limiter that decided and a keyed hash of the subject that an adapter has counted, combined
+    // to one number; 0 outside of adapters.
+    counted: u64,
+    // With decisions on several parts, the fields above except the verdict and the origin are those
+    // of a decision without limits, and most methods describe the governing part.
+    linked: Recycled<Linked<Decision>>,
 }
+
+// Up to this size, the compiler moves a decision without a call.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Decision>() == 128);
 
 impl Decision {
     /// Creates the decision of a store that granted `granted` units of `cost` at the time `at`.
@@ -118,43 +125,6 @@ impl Decision {
         decision
     }
 
-    /// Creates a decision under a policy of fixed windows. The whole cost is charged, or nothing.
-    /// `states` contains the windows after the charge.
-    #[inline(always)]
-    pub(crate) fn from_windows(
-        policy: impl Into<PolicyHandle>,
-        cost: Cost,
-        at: PackedTime,
-        is_allowed: bool,
-        states: &PackedStates,
-    ) -> Self {
-        let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
-        // Creating the handle first lets the compiler copy the states only once, from the store to
-        // the decision.
-        let policy = policy.into();
-        let windows = DecidedWindows { states: *states, decided_at: at.relative, required };
-        let decided_at = Timestamp::from_micros(at.absolute);
-        let statuses = LimitStatuses { policy, outcomes: Outcomes::Lazy(windows), decided_at };
-        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
-    }
-
-    /// Creates a decision that charged the whole cost or nothing to windows that were all open.
-    #[inline(always)]
-    pub(crate) fn from_open_windows(
-        policy: &Policy,
-        cost: Cost,
-        at: Timestamp,
-        is_allowed: bool,
-        (before, charged_since, later): (&Usages, u32, u64),
-    ) -> Self {
-        let policy = PolicyHandle::new(policy);
-        let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
-        let required = u32::try_from(required).unwrap_or(u32::MAX);
-        let open = OpenWindows { before: *before, charged: charged_since, required, later };
-        let statuses = LimitStatuses { policy, outcomes: Outcomes::Open(open), decided_at: at };
-        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
-    }
-
     /// Creates the denial of a request that needs `required` units, which are never granted.
     pub(crate) fn never_granted(policy: &Policy, cost: Cost, required: u64) -> Self {
         let outcome = |limit: Limit| Outcome::before_use(limit, required);
@@ -183,29 +153,6 @@ impl Decision {
         decision
     }
 
-    /// Creates a decision that a store completes with [`finish`](Self::finish).
-    #[inline(always)]
-    pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
-        // Built in place, because moving `Outcomes` copies all of their bytes, even if there are
-        // none.
-        let policy = PolicyHandle::new(policy);
-        Self {
-            statuses: LimitStatuses {
-                policy,
-                outcomes: Outcomes::None,
-                decided_at: Timestamp::EPOCH,
-            },
-            cost,
-            charged: 0,
-            verdict: Verdict::Denied,
-            origin: Origin::Store,
-            is_reserved: false,
-            limiter_id: 0,
-            subject_hash: 0,
-            linked: None,
-        }
-    }
-
     #[inline(always)]
     fn empty(statuses: LimitStatuses, cost: Cost) -> Self {
         Self {
@@ -215,10 +162,16 @@ impl Decision {
             verdict: Verdict::Denied,
             origin: Origin::Store,
             is_reserved: false,
-            limiter_id: 0,
-            subject_hash: 0,
-            linked: None,
+            counted: 0,
+            linked: Recycled::NONE,
         }
+    }
+
+    /// Returns the decision whose limits, cost and charge the methods report: that on the governing
+    /// part, or else this one.
+    #[inline]
+    fn described(&self) -> &Self {
+        self.decided_parts().map_or(self, |parts| self.governing_decision(parts))
     }
 
     /// Returns the outcomes, to be filled in the order of the policy's limits.
@@ -277,8 +230,13 @@ impl Decision {
     }
 
     /// Sets the requested units, and the units that were charged.
-    pub(crate) const fn with_units(mut self, cost: Cost, charged: u64) -> Self {
+    pub(crate) const fn set_units(&mut self, cost: Cost, charged: u64) {
         (self.cost, self.charged) = (cost, charged);
+    }
+
+    /// Returns the same decision with other requested units, and other units that were charged.
+    pub(crate) const fn with_units(mut self, cost: Cost, charged: u64) -> Self {
+        self.set_units(cost, charged);
         self
     }
 
@@ -310,8 +268,8 @@ impl Decision {
 
     /// Returns the requested units.
     #[must_use]
-    pub const fn cost(&self) -> Cost {
-        self.cost
+    pub fn cost(&self) -> Cost {
+        self.described().cost
     }
 
     /// Returns the granted units: the whole cost, or part of it after `check_up_to`. They are 0 if
@@ -320,12 +278,12 @@ impl Decision {
     pub fn granted(&self) -> u64 {
         let is_counted = self.policy().is_some() || self.decided_parts().is_some();
         let is_limited = is_counted && !matches!(self.origin, Origin::Shadow);
-        if self.is_allowed() && !is_limited { self.cost.units() } else { self.charged }
+        if self.is_allowed() && !is_limited { self.cost().units() } else { self.charged() }
     }
 
     /// Returns the units that the store charged, which can be refunded.
-    pub(crate) const fn charged(&self) -> u64 {
-        self.charged
+    pub(crate) fn charged(&self) -> u64 {
+        self.described().charged
     }
 
     /// Returns how the decision was made.
@@ -334,7 +292,8 @@ impl Decision {
         self.origin
     }
 
-    /// Returns the time of the decision on the store's clock; the epoch if no store decided.
+    /// Returns the time of the decision on the store's clock; the epoch if no store decided. If
+    /// several servers decided the parts of the request, it is the latest of their times.
     #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.statuses.decided_at
@@ -342,14 +301,14 @@ impl Decision {
 
     /// Returns the policy under which the request was decided; `None` if no store decided.
     #[must_use]
-    pub const fn policy(&self) -> Option<&Policy> {
-        self.statuses.policy()
+    pub fn policy(&self) -> Option<&Policy> {
+        self.described().statuses.policy()
     }
 
     /// Returns the status of each limit, in the order of the policy.
     #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
-        self.statuses.iter()
+        self.described().statuses.iter()
     }
 
     /// Returns the limits that can deny the request: those that are not in shadow.
@@ -360,17 +319,17 @@ impl Decision {
     /// Returns the limits to which `units` cannot be refunded: those that were not charged. If
     /// `units` are only a part of the charge, limits that count requests are included.
     pub(crate) fn non_refundable(&self, units: u64) -> LimitSet {
-        let is_part = units < self.charged;
+        let is_part = units < self.charged();
         let has_any = is_part || self.policy().is_some_and(Policy::has_shadow);
         let is_kept = |limit: &LimitStatus<'_>| limit.keeps_charge(is_part);
-        if has_any { self.statuses.positions(is_kept) } else { LimitSet::EMPTY }
+        if has_any { self.described().statuses.positions(is_kept) } else { LimitSet::EMPTY }
     }
 
     /// Returns the limits that were not charged although the request was granted: limits in shadow
     /// that would have denied it.
     #[must_use]
     pub fn uncharged(&self) -> LimitSet {
-        self.statuses.positions(|limit| limit.is_uncharged())
+        self.described().statuses.positions(|limit| limit.is_uncharged())
     }
 
     /// Returns the longest wait of the limits that deny. The wait is exact if no other request uses
@@ -382,7 +341,7 @@ impl Decision {
         if let Origin::FailedClosed(_) = self.origin {
             return RetryAfter::In(Duration::from_secs(1));
         }
-        if self.linked.is_some() {
+        if self.decided_parts().is_some() {
             return self.longest_wait();
         }
         self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
@@ -397,7 +356,7 @@ impl Decision {
         if selection == GoverningLimit::ShortestActive && !is_denied && is_enforced {
             // The shortest limit is nearly always active, so the other outcomes are not computed.
             let shortest = self.policy().and_then(Policy::shortest);
-            let shortest = shortest.and_then(|index| self.statuses.get(index));
+            let shortest = shortest.and_then(|index| self.described().statuses.get(index));
             if shortest.is_some_and(|limit| limit.is_active()) {
                 return shortest;
             }

@@ -1,9 +1,27 @@
 //! Decisions of nested limiters: each contains the decision of the next outer limiter.
 
-use std::sync::Arc;
+use std::thread::LocalKey;
 
 use super::Decision;
 use super::linked::{DecidedParts, Linked};
+use super::recycled::{Recycle, Slots};
+
+thread_local! {
+    static RECYCLED: Slots<Linked<Decision>> = const { Slots::empty() };
+}
+
+impl Recycle for Linked<Decision> {
+    const SLOTS: &'static LocalKey<Slots<Self>> = &RECYCLED;
+
+    fn unset() -> Self {
+        Self::empty()
+    }
+
+    fn clear(&mut self) {
+        self.outer = None;
+        self.parts.clear();
+    }
+}
 
 impl Decision {
     /// Sets the limiter, the hash of the counted subject, and the decision of the outer limiter.
@@ -13,50 +31,45 @@ impl Decision {
         subject_hash: u64,
         outer: Option<Self>,
     ) {
-        self.limiter_id = limiter_id;
-        self.subject_hash = subject_hash;
-        if outer.is_some() || self.linked.is_some() {
-            self.link(outer);
+        self.counted = counted(limiter_id, subject_hash);
+        if let Some(outer) = outer {
+            self.linked.get_or_new().outer = Some(outer);
+        } else {
+            self.remove_outer();
         }
     }
 
     /// Removes the decision of the outer limiter.
     pub(crate) fn remove_outer(&mut self) {
-        if self.linked.is_some() {
-            self.link(None);
+        if let Some(linked) = self.linked.get_mut() {
+            linked.outer = None;
         }
     }
 
-    /// Replaces the decision of the outer limiter, and keeps the decisions on the parts.
-    fn link(&mut self, outer: Option<Self>) {
-        let linked = self.linked.take();
-        let parts = linked.and_then(|linked| match Arc::try_unwrap(linked) {
-            Ok(linked) => linked.parts,
-            Err(shared) => shared.parts.clone(),
-        });
-        if outer.is_some() || parts.is_some() {
-            self.linked = Some(Arc::new(Linked { outer, parts }));
-        }
-    }
-
-    pub(super) fn set_parts(&mut self, parts: DecidedParts<Self>) {
-        self.linked = Some(Arc::new(Linked { outer: None, parts: Some(parts) }));
-    }
-
+    /// Returns the decisions on the parts of a request that was decided as a list of parts.
+    #[inline]
     pub(super) fn decided_parts(&self) -> Option<&DecidedParts<Self>> {
-        self.linked.as_ref()?.parts.as_ref()
+        self.linked.get().map(|linked| &linked.parts).filter(|parts| !parts.all().is_empty())
     }
 
     /// Returns the decision of the outer limiter, if the request has passed through one.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
-        self.linked.as_ref()?.outer.as_ref()
+        self.linked.get()?.outer.as_ref()
     }
 
     /// Returns whether the limiter with this id decided about the subject with this hash. The
     /// decisions of outer limiters are searched too.
     pub(crate) fn was_made_by(&self, limiter_id: usize, subject_hash: u64) -> bool {
-        (self.limiter_id, self.subject_hash) == (limiter_id, subject_hash)
+        self.counted == counted(limiter_id, subject_hash)
             || self.outer().is_some_and(|outer| outer.was_made_by(limiter_id, subject_hash))
     }
+}
+
+/// Combines a limiter and the keyed hash of a subject to one number, so that a decision is small.
+///
+/// The factor is odd, so the limiters that count one subject have different numbers. For different
+/// subjects, the numbers are equal with the probability with which their hashes are equal.
+const fn counted(limiter_id: usize, subject_hash: u64) -> u64 {
+    (limiter_id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ subject_hash
 }

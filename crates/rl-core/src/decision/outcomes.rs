@@ -1,53 +1,91 @@
-use std::cell::Cell;
+use std::thread::LocalKey;
 
-use smallvec::SmallVec;
-
-use crate::algorithm::fixed_window::{CompiledWindows, DecidedWindows};
+use super::recycled::{Recycle, Recycled, Slots};
+use crate::algorithm::fixed_window::{CompiledWindows, DecidedWindows, PackedStates};
 use crate::model::{Limit, Outcome};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::time::Timestamp;
 
 /// The outcomes of a decision, in the order of the policy's limits.
+///
+/// Outcomes that are too large for a decision are in a box that the thread recycles.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcomes {
     /// No outcome yet.
     None,
-    /// Outcomes that the store has computed. Six of them fit without an allocation.
-    Computed(SmallVec<[Outcome; 6]>),
     /// The fixed windows after the decision. An outcome is computed only when it is read, because
     /// most callers read only the verdict. Computing six outcomes at once costs 200 instructions.
-    Lazy(DecidedWindows),
-    /// The usages of limits that all grant the request.
-    Granted(Usages),
-    /// The outcomes of at most six limits, some of which may deny the request.
-    Few([Outcome; FEW]),
-    /// The outcomes of more than six limits, some of which may deny the request.
-    Many(RecycledOutcomes),
+    Lazy {
+        states: PackedStates,
+        // The time of the decision in 48 bits, as [`DecidedWindows`] has it.
+        decided_at_low: u32,
+        decided_at_high: u16,
+        required: u32,
+    },
+    /// The usages of at most six limits that all grant the request.
+    Granted(FewUsages),
+    /// The outcomes of at most two limits.
+    Few { outcomes: [Outcome; FEW], count: u8 },
+    /// The outcomes of more limits.
+    Many { outcomes: Recycled<OutcomeArray>, count: u8 },
     /// Any number of fixed windows that were all open at an earlier decision, and are still open.
-    Open(OpenWindows),
+    Open(Recycled<OpenWindows>),
 }
 
-/// The number of outcomes that a decision stores in itself, without an allocation.
-const FEW: usize = 6;
+// A decision is moved several times. Up to 128 bytes, the compiler moves it without a call.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Outcomes>() == 72);
+
+/// The number of outcomes that a decision stores in itself.
+const FEW: usize = 2;
+
+/// The number of usages that a decision stores in itself.
+const FEW_USAGES: usize = 6;
+
+/// The outcomes of any policy.
+type OutcomeArray = [Outcome; Policy::MAX_LIMITS];
+
+/// The usages of up to six limits.
+pub(crate) type FewUsages = UsagesOf<FEW_USAGES>;
+
+/// The usages of any policy. A policy has at most sixteen limits.
+pub(crate) type Usages = UsagesOf<{ Policy::MAX_LIMITS }>;
+
+thread_local! {
+    static RECYCLED_OUTCOMES: Slots<OutcomeArray> = const { Slots::empty() };
+    static RECYCLED_WINDOWS: Slots<OpenWindows> = const { Slots::empty() };
+}
+
+impl Recycle for OutcomeArray {
+    const SLOTS: &'static LocalKey<Slots<Self>> = &RECYCLED_OUTCOMES;
+
+    fn unset() -> Self {
+        [UNSET; Policy::MAX_LIMITS]
+    }
+}
+
+impl Recycle for OpenWindows {
+    const SLOTS: &'static LocalKey<Slots<Self>> = &RECYCLED_WINDOWS;
+
+    fn unset() -> Self {
+        Self { before: Usages::EMPTY, charged: 0, required: 0, later: 0 }
+    }
+}
+
+/// An outcome that is still to be set.
+const UNSET: Outcome = Outcome::granted(0, 0);
 
 /// The used units of each limit, and the time until it is reset.
-///
-/// A policy has at most sixteen limits. Their usages take 160 bytes, which a decision stores in
-/// itself, without an allocation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Usages {
-    used: [u32; Policy::MAX_LIMITS],
+pub(crate) struct UsagesOf<const LIMITS: usize> {
+    used: [u32; LIMITS],
     // 48 bits of microseconds, in two parts.
-    reset_low: [u32; Policy::MAX_LIMITS],
-    reset_high: [u16; Policy::MAX_LIMITS],
+    reset_low: [u32; LIMITS],
+    reset_high: [u16; LIMITS],
 }
 
-impl Usages {
-    const EMPTY: Self = Self {
-        used: [0; Policy::MAX_LIMITS],
-        reset_low: [0; Policy::MAX_LIMITS],
-        reset_high: [0; Policy::MAX_LIMITS],
-    };
+impl<const LIMITS: usize> UsagesOf<LIMITS> {
+    const EMPTY: Self = Self { used: [0; LIMITS], reset_low: [0; LIMITS], reset_high: [0; LIMITS] };
 
     /// Sets the outcome of the limit at `index`, which grants the request. Returns the bits that do
     /// not fit, or 0.
@@ -89,56 +127,12 @@ impl OpenWindows {
     }
 }
 
-/// The outcomes of more than six limits. Each thread recycles their memory.
-///
-/// They take 384 bytes. Stored in the decision itself, they would double the cost of moving it.
-#[derive(Debug)]
-pub(crate) struct RecycledOutcomes(Option<Box<[Outcome; Policy::MAX_LIMITS]>>);
-
-thread_local! {
-    /// The outcomes that this thread dropped last.
-    static RECYCLED: Cell<Option<Box<[Outcome; Policy::MAX_LIMITS]>>> = const { Cell::new(None) };
-}
-
-impl RecycledOutcomes {
-    /// Returns outcomes that are still to be set.
-    fn new() -> Self {
-        let recycled = RECYCLED.try_with(Cell::take).ok().flatten();
-        Self(Some(
-            recycled.unwrap_or_else(|| Box::new([Outcome::granted(0, 0); Policy::MAX_LIMITS])),
-        ))
-    }
-
-    fn get(&self) -> &[Outcome] {
-        self.0.as_deref().map_or(&[], |outcomes| outcomes)
-    }
-
-    fn get_mut(&mut self) -> &mut [Outcome] {
-        self.0.as_deref_mut().map_or(&mut [], |outcomes| outcomes)
-    }
-}
-
-impl Clone for RecycledOutcomes {
-    fn clone(&self) -> Self {
-        let mut clone = Self::new();
-        clone.get_mut().copy_from_slice(self.get());
-        clone
-    }
-}
-
-impl Drop for RecycledOutcomes {
-    fn drop(&mut self) {
-        // The slot no longer exists while the thread ends.
-        let _ = RECYCLED.try_with(|slot| slot.set(self.0.take()));
-    }
-}
-
 impl Outcomes {
     /// Returns the number of outcomes under a policy of `limits` limits.
     pub(crate) fn count(&self, limits: usize) -> usize {
         match self {
             Self::None => 0,
-            Self::Computed(outcomes) => outcomes.len().min(limits),
+            Self::Few { count, .. } | Self::Many { count, .. } => limits.min((*count).into()),
             _ => limits,
         }
     }
@@ -155,15 +149,96 @@ impl Outcomes {
         decided_at: Timestamp,
     ) -> Outcome {
         match (self, windows) {
-            (Self::Computed(outcomes), _) => outcomes[index],
             (Self::Granted(usages), _) => usages.outcome(index),
-            (Self::Few(outcomes), _) => outcomes[index],
-            (Self::Many(outcomes), _) => outcomes.get()[index],
-            (Self::Open(windows), _) => windows.outcome(index, limit.max()),
-            (Self::Lazy(decided), Some(windows)) => decided.outcome(windows, index, decided_at),
-            (Self::Lazy(_), None) => unreachable!("only fixed windows have lazy outcomes"),
+            (Self::Few { outcomes, .. }, _) => outcomes[index],
+            (Self::Many { outcomes, .. }, _) => outcomes.get().map_or(UNSET, |all| all[index]),
+            (Self::Open(windows), _) => {
+                windows.get().map_or(UNSET, |windows| windows.outcome(index, limit.max()))
+            }
+            (Self::Lazy { .. }, Some(windows)) => match self.decided_windows() {
+                Some(decided) => decided.outcome(windows, index, decided_at),
+                None => UNSET,
+            },
+            (Self::Lazy { .. }, None) => unreachable!("only fixed windows have lazy outcomes"),
             (Self::None, _) => unreachable!("the index is less than the count"),
         }
+    }
+
+    /// Returns whether the numbers of [`lazy`](Self::lazy) fit.
+    #[inline(always)]
+    const fn fit_lazily(decided_at: u64, required: u64) -> bool {
+        decided_at >> 48 | required >> 32 == 0
+    }
+
+    /// Creates the outcomes of fixed windows after a decision, which are computed when they are
+    /// read. The numbers must fit.
+    #[inline(always)]
+    pub(super) const fn lazy(states: &PackedStates, decided_at: u64, required: u64) -> Self {
+        debug_assert!(Self::fit_lazily(decided_at, required));
+        Self::Lazy {
+            states: *states,
+            decided_at_low: decided_at as u32,
+            decided_at_high: (decided_at >> 32) as u16,
+            required: required as u32,
+        }
+    }
+
+    /// Replaces the outcomes as by [`lazy`](Self::lazy), in place if they are lazy already.
+    #[inline(always)]
+    pub(super) fn set_lazy(&mut self, new: &PackedStates, decided_at: u64, new_required: u64) {
+        debug_assert!(Self::fit_lazily(decided_at, new_required));
+        match self {
+            Self::Lazy { states, decided_at_low, decided_at_high, required } => {
+                *states = *new;
+                *decided_at_low = decided_at as u32;
+                *decided_at_high = (decided_at >> 32) as u16;
+                *required = new_required as u32;
+            }
+            other => *other = Self::lazy(new, decided_at, new_required),
+        }
+    }
+
+    /// Creates the outcomes of the fixed windows of `policy` after a decision at the time `at`.
+    pub(crate) fn of_windows(policy: &Policy, decided: DecidedWindows<'_>, at: Timestamp) -> Self {
+        let DecidedWindows { states, decided_at, required } = decided;
+        if Self::fit_lazily(decided_at, required) {
+            return Self::lazy(states, decided_at, required);
+        }
+        let windows = policy.compiled_windows().into_iter();
+        let lanes = windows.flat_map(|windows| {
+            (0..policy.limits().len()).map(move |lane| decided.outcome(windows, lane, at))
+        });
+        lanes.collect()
+    }
+
+    /// Creates the outcomes of windows that were all open at an earlier decision.
+    #[inline(always)]
+    pub(super) fn open(before: &Usages, charged: u32, required: u32, later: u64) -> Self {
+        let mut open: Recycled<OpenWindows> = Recycled::new();
+        *open.get_or_new() = OpenWindows { before: *before, charged, required, later };
+        Self::Open(open)
+    }
+
+    /// Returns the windows of lazy outcomes.
+    #[inline]
+    const fn decided_windows(&self) -> Option<DecidedWindows<'_>> {
+        match self {
+            Self::Lazy { states, decided_at_low, decided_at_high, required } => {
+                let decided_at = (*decided_at_high as u64) << 32 | *decided_at_low as u64;
+                Some(DecidedWindows { states, decided_at, required: *required as u64 })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the usages of `count` limits that all grant the request. Returns `None` if a number
+    /// does not fit, or if outcomes are missing.
+    pub(crate) fn usages(&self, count: usize) -> Option<Usages> {
+        let Self::Many { outcomes, .. } = self else { return None };
+        let mut usages = Usages::EMPTY;
+        let outcomes = outcomes.get()?.iter().take(count).enumerate();
+        let misfits = outcomes.fold(0, |all, (index, outcome)| all | usages.set(index, *outcome));
+        (misfits == 0).then_some(usages)
     }
 
     /// Returns the limits that deny the request, without computing whole outcomes if possible. Returns
@@ -172,10 +247,9 @@ impl Outcomes {
     pub(super) fn over(&self, limits: &[NamedLimit]) -> Option<LimitSet> {
         let outcomes = match self {
             Self::None | Self::Granted(_) => return Some(LimitSet::EMPTY),
-            Self::Lazy(_) | Self::Open(_) => return None,
-            Self::Computed(outcomes) => outcomes,
-            Self::Few(outcomes) => &outcomes[..],
-            Self::Many(outcomes) => outcomes.get(),
+            Self::Lazy { .. } | Self::Open(_) => return None,
+            Self::Few { outcomes, count } => &outcomes[..usize::from(*count)],
+            Self::Many { outcomes, count } => &outcomes.get()?[..usize::from(*count)],
         };
         let over = outcomes.iter().zip(limits).map(|(outcome, _)| outcome.is_over());
         let bits =
@@ -188,37 +262,37 @@ impl Outcomes {
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Option<Self> {
-        match self {
-            Self::Lazy(windows) => {
-                let decided_at = windows.decided_at + micros;
-                Some(Self::Lazy(DecidedWindows { decided_at, ..*windows }))
-            }
-            _ => None,
-        }
+        let DecidedWindows { states, decided_at, required } = self.decided_windows()?;
+        let decided_at = decided_at + micros;
+        Self::fit_lazily(decided_at, required).then(|| Self::lazy(states, decided_at, required))
     }
 
-    /// Replaces all outcomes with empty usages of a granted request. The store then sets the usage
-    /// of each limit.
+    /// Replaces all outcomes with empty usages of a granted request under `count` limits. The store
+    /// then sets the usage of each limit. Returns `None` if there are too many limits.
     #[inline(always)]
-    pub(crate) fn grant(&mut self) -> &mut Usages {
-        *self = Self::Granted(Usages::EMPTY);
+    pub(crate) fn grant(&mut self, count: usize) -> Option<&mut FewUsages> {
+        if count > FEW_USAGES {
+            return None;
+        }
+        *self = Self::Granted(FewUsages::EMPTY);
         match self {
-            Self::Granted(usages) => usages,
-            _ => unreachable!("they have just been put there"),
+            Self::Granted(usages) => Some(usages),
+            _ => None,
         }
     }
 
     /// Replaces all outcomes with those of `count` limits. The store then sets each of them.
     #[inline(always)]
     pub(crate) fn renew(&mut self, count: usize) -> &mut [Outcome] {
+        let stored = count as u8;
         *self = if count <= FEW {
-            Self::Few([Outcome::granted(0, 0); FEW])
+            Self::Few { outcomes: [UNSET; FEW], count: stored }
         } else {
-            Self::Many(RecycledOutcomes::new())
+            Self::Many { outcomes: Recycled::new(), count: stored }
         };
         match self {
-            Self::Few(outcomes) => &mut outcomes[..count],
-            Self::Many(outcomes) => outcomes.get_mut(),
+            Self::Few { outcomes, .. } => &mut outcomes[..count],
+            Self::Many { outcomes, .. } => &mut outcomes.get_or_new()[..count],
             _ => unreachable!("they have just been put there"),
         }
     }
@@ -226,7 +300,15 @@ impl Outcomes {
 
 impl FromIterator<Outcome> for Outcomes {
     fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
-        Self::Computed(outcomes.into_iter().collect())
+        let mut all = [UNSET; Policy::MAX_LIMITS];
+        let mut count = 0;
+        for (place, outcome) in all.iter_mut().zip(outcomes) {
+            *place = outcome;
+            count += 1;
+        }
+        let mut collected = Self::None;
+        collected.renew(count).copy_from_slice(&all[..count]);
+        collected
     }
 }
 

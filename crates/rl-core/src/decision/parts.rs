@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use smallvec::SmallVec;
-
-use super::linked::{DecidedParts, PartFlags};
+use super::limit_status::LimitStatuses;
+use super::linked::{DecidedParts, GoverningPart, Linked, PartFlags};
+use super::recycled::Recycled;
 use super::{Decision, LimitStatus, Origin, RetryAfter, Verdict};
+use crate::algorithm::fixed_window::{PackedStates, PackedTime};
 use crate::model::Cost;
 use crate::policy::{LimitSet, Policy};
 
@@ -24,7 +25,7 @@ impl<'a> PartStatus<'a> {
     /// applied.
     #[must_use]
     pub const fn policy(&self) -> Option<&'a Policy> {
-        self.decision.policy()
+        self.decision.statuses.policy()
     }
 
     /// Returns the status of each limit, in the order of the policy.
@@ -47,13 +48,24 @@ impl<'a> PartStatus<'a> {
 
     /// Returns whether the part denies the request, or would deny it if it were not in shadow.
     #[must_use]
+    #[inline]
     pub fn is_over(&self) -> bool {
-        self.retry_after() != RetryAfter::Now
+        !self.is_surely_within() && self.retry_after() != RetryAfter::Now
+    }
+
+    /// Returns whether the limits need not be read, because the decision on the part says that none of
+    /// them denies it. A limiter in shadow allows requests that its limits deny.
+    #[inline]
+    fn is_surely_within(&self) -> bool {
+        self.decision.is_allowed() && !matches!(self.decision.origin, Origin::Shadow)
     }
 
     /// Returns the longest wait of the limits of the part that deny.
     #[must_use]
     pub fn retry_after(&self) -> RetryAfter {
+        if self.is_surely_within() {
+            return RetryAfter::Now;
+        }
         let enforced = self.limits().filter(|limit| !limit.limit().is_shadow());
         enforced.map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
     }
@@ -87,40 +99,108 @@ impl<'a> PartStatus<'a> {
     }
 }
 
+/// The decisions on the parts of a request, in their order.
+///
+/// They are already where the decision on the request keeps them, so that they are not moved again.
+#[derive(Debug)]
+pub(crate) struct DecisionList(Recycled<Linked<Decision>>);
+
+impl DecisionList {
+    /// Creates an empty list.
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self(Recycled::new())
+    }
+
+    /// Adds the decision on the next part.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, decision: Decision) {
+        *self.0.get_or_new().parts.add(Decision::unset) = decision;
+    }
+
+    /// Adds the decision that charged `cost` to the fixed windows of `policy`. Otherwise as
+    /// [`Decision::from_windows`].
+    #[inline(always)]
+    pub(crate) fn push_windows(
+        &mut self,
+        policy: &Policy,
+        cost: Cost,
+        at: PackedTime,
+        states: &PackedStates,
+    ) {
+        self.0.get_or_new().parts.add(Decision::unset).set_windows(policy, cost, at, states);
+    }
+
+    /// Adds a decision in place, that a store completes with [`Decision::finish`].
+    #[inline]
+    pub(crate) fn push_pending(&mut self, policy: &Policy, cost: Cost) -> &mut Decision {
+        let decision = self.0.get_or_new().parts.add(Decision::unset);
+        decision.statuses.policy.set(policy);
+        decision.reset(cost);
+        decision
+    }
+
+    /// Removes the decision that was added last.
+    pub(crate) fn pop(&mut self) {
+        self.0.get_or_new().parts.pop();
+    }
+
+    /// Returns the decisions.
+    #[inline]
+    pub(crate) fn all(&self) -> &[Decision] {
+        self.0.get().map_or(&[], |linked| linked.parts.all())
+    }
+
+    /// Returns the decisions, to change them.
+    pub(crate) fn all_mut(&mut self) -> &mut [Decision] {
+        self.0.get_mut().map_or(&mut [], |linked| linked.parts.all_mut())
+    }
+}
+
+impl FromIterator<Decision> for DecisionList {
+    fn from_iter<I: IntoIterator<Item = Decision>>(decisions: I) -> Self {
+        let mut list = Self::new();
+        decisions.into_iter().for_each(|decision| list.push(decision));
+        list
+    }
+}
+
 impl Decision {
     /// Combines the decisions of the parts of a request, in the order of the parts.
     ///
     /// The request is denied if a part that is not in shadow denies it. In that case no part may
     /// have charged anything.
-    pub(crate) fn of_parts(flags: PartFlags, parts: impl IntoIterator<Item = Self>) -> Self {
-        let mut others: SmallVec<[Self; 2]> = parts.into_iter().collect();
-        let (mut governing, mut is_denied) = (None, false);
-        for (index, decision) in others.iter().enumerate() {
-            let (is_shadow, is_disclosed) = (flags.is_shadow(index), flags.is_disclosed(index));
-            let part = PartStatus { decision, origin: decision.origin, is_shadow, is_disclosed };
-            is_denied |= part.is_enforced() && !decision.is_allowed();
-            if part.is_enforced() && part.is_disclosed {
-                let candidate = (part.retry_after(), Reverse(part.remaining()));
-                if governing.is_none_or(|(_, best)| candidate > best) {
-                    governing = Some((index, candidate));
-                }
-            }
-        }
-        let governing = governing.map(|(index, _)| index);
-        let mut decision = match (governing, others.first()) {
-            (Some(index), _) => others.remove(index),
-            // No part may be described. The decision states only what was charged to the first one.
-            (None, Some(first)) => {
-                let (charged, at, is_allowed) = (first.charged, first.at(), !is_denied);
-                let mut hidden = Self::undecided(first.cost, first.origin);
-                hidden.finish(charged, at, is_allowed);
-                hidden
-            }
-            (None, None) => return Self::undecided(Cost::ZERO, Origin::Unlimited),
+    pub(crate) fn of_parts(flags: PartFlags, mut list: DecisionList) -> Self {
+        let parts = &mut list.0.get_or_new().parts;
+        let Some(first) = parts.all().first() else {
+            return Self::undecided(Cost::ZERO, Origin::Unlimited);
         };
-        decision.verdict = Verdict::new(!is_denied);
-        decision.set_parts(DecidedParts { others, flags, governing, is_denied });
-        decision
+        let (cost, charged, mut origin) = (first.cost, first.charged, first.origin);
+        let (mut at, mut is_denied, mut is_of_one_origin) = (first.at(), false, true);
+        let mut has_shadow = flags.has_shadow();
+        for (index, part) in parts.all().iter().enumerate() {
+            at = at.max(part.at());
+            is_denied |=
+                !part.is_allowed() && !flags.is_shadow(index) && part.origin != Origin::Shadow;
+            is_of_one_origin &= part.origin == origin;
+            has_shadow |= part.statuses.policy().is_some_and(Policy::has_shadow);
+        }
+        (parts.flags, parts.is_denied, parts.has_shadow) = (flags, is_denied, has_shadow);
+        parts.governing = GoverningPart::unknown();
+        if !is_of_one_origin {
+            let governing = parts.governing.get_or_find(|| find_governing(parts));
+            origin = governing.map_or(origin, |index| parts.all()[index].origin);
+        }
+        let verdict = Verdict::new(!is_denied);
+        let statuses = LimitStatuses { decided_at: at, ..LimitStatuses::NONE };
+        Self { charged, verdict, origin, linked: list.0, ..Self::empty(statuses, cost) }
+    }
+
+    /// Returns the decision on the governing part. If there is none, no part may be described, and
+    /// the decision states only what was charged to the first part.
+    pub(super) fn governing_decision<'a>(&'a self, parts: &'a DecidedParts<Self>) -> &'a Self {
+        let governing = parts.governing.get_or_find(|| find_governing(parts));
+        governing.map_or(self, |index| &parts.all()[index])
     }
 
     /// Returns the status of each part of the request, in the order of the parts.
@@ -131,9 +211,9 @@ impl Decision {
     #[must_use]
     pub fn parts(&self) -> impl ExactSizeIterator<Item = PartStatus<'_>> {
         let parts = self.decided_parts();
-        (0..parts.map_or(1, |parts| parts.len())).map(move |index| match parts {
+        (0..parts.map_or(1, |parts| parts.all().len())).map(move |index| match parts {
             Some(parts) => PartStatus {
-                decision: parts.get(index, self),
+                decision: &parts.all()[index],
                 origin: self.origin,
                 is_shadow: parts.flags.is_shadow(index),
                 is_disclosed: parts.flags.is_disclosed(index),
@@ -159,7 +239,8 @@ impl Decision {
     /// with the fewest units remaining. Returns `None` if no part is disclosed and enforced.
     #[must_use]
     pub fn governing_part(&self) -> Option<usize> {
-        self.decided_parts().map_or(Some(0), |parts| parts.governing)
+        self.decided_parts()
+            .map_or(Some(0), |parts| parts.governing.get_or_find(|| find_governing(parts)))
     }
 
     /// Returns the position of the part that denies the request for the longest time, whether it
@@ -193,26 +274,13 @@ impl Decision {
     pub(crate) fn reported(&self) -> Cow<'_, Self> {
         let index = self.reported_part();
         match self.decided_parts() {
-            Some(parts) if parts.governing != Some(index) && index < parts.len() => {
-                Cow::Owned(self.described_by(parts, index))
+            Some(parts) if self.governing_part() != Some(index) && index < parts.all().len() => {
+                let mut decision = self.clone();
+                decision.linked.get_or_new().parts.governing = GoverningPart::at(index);
+                Cow::Owned(decision)
             }
             _ => Cow::Borrowed(self),
         }
-    }
-
-    /// Returns the same decision, which describes the part at `index` instead of the governing one.
-    fn described_by(&self, parts: &DecidedParts<Self>, index: usize) -> Self {
-        let part = |place: usize| Self { linked: None, ..parts.get(place, self).clone() };
-        let others = (0..parts.len()).filter(|place| *place != index).map(part).collect();
-        let mut decision = Self {
-            verdict: self.verdict,
-            origin: self.origin,
-            limiter_id: self.limiter_id,
-            subject_hash: self.subject_hash,
-            ..part(index)
-        };
-        decision.set_parts(DecidedParts { others, governing: Some(index), ..*parts });
-        decision
     }
 
     /// Returns the position of the part under whose subject the decision is reported: the part that
@@ -240,14 +308,12 @@ impl Decision {
         let Some(parts) = self.decided_parts() else {
             return (index == 0).then(|| self.clone());
         };
-        (index < parts.len()).then(|| {
-            let part = parts.get(index, self);
-            let verdict = match part.verdict {
-                Verdict::Allowed if parts.is_denied => Verdict::Denied,
-                verdict => verdict,
-            };
-            Self { verdict, origin: self.origin, linked: None, ..part.clone() }
-        })
+        let part = parts.all().get(index)?;
+        let verdict = match part.verdict {
+            Verdict::Allowed if parts.is_denied => Verdict::Denied,
+            verdict => verdict,
+        };
+        Some(Self { verdict, origin: self.origin, ..part.clone() })
     }
 
     /// Returns the longest wait of the enforced parts.
@@ -255,9 +321,23 @@ impl Decision {
         let enforced = self.parts().filter(PartStatus::is_enforced);
         enforced.map(|part| part.retry_after()).max().unwrap_or(RetryAfter::Now)
     }
+}
 
-    /// Returns whether a part is in shadow, or has a limit in shadow.
-    pub(super) fn has_part_in_shadow(&self) -> bool {
-        self.parts().any(|part| part.is_shadow || part.policy().is_some_and(Policy::has_shadow))
+/// Returns the position of the disclosed and enforced part that denies for the longest time, or else
+/// of the one with the fewest units remaining.
+#[inline(never)]
+fn find_governing(parts: &DecidedParts<Decision>) -> Option<usize> {
+    let mut governing = None;
+    for (index, decision) in parts.all().iter().enumerate() {
+        let (is_shadow, is_disclosed) =
+            (parts.flags.is_shadow(index), parts.flags.is_disclosed(index));
+        let part = PartStatus { decision, origin: decision.origin, is_shadow, is_disclosed };
+        if part.is_enforced() && part.is_disclosed {
+            let candidate = (part.retry_after(), Reverse(part.remaining()));
+            if governing.is_none_or(|(_, best)| candidate > best) {
+                governing = Some((index, candidate));
+            }
+        }
     }
+    governing.map(|(index, _)| index)
 }

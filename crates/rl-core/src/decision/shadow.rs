@@ -15,8 +15,8 @@ impl Decision {
     /// Returns whether the limiter or one of the limits is in shadow.
     pub(crate) fn has_shadow(&self) -> bool {
         self.origin == Origin::Shadow
-            || self.policy().is_some_and(Policy::has_shadow)
-            || self.linked.is_some() && self.has_part_in_shadow()
+            || self.statuses.policy().is_some_and(Policy::has_shadow)
+            || self.decided_parts().is_some_and(|parts| parts.has_shadow)
     }
 
     /// Returns the limits that would have denied the request if they were not in shadow.

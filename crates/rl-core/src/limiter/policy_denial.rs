@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::charges::summed_costs;
 use super::operation::Operation;
 use super::stores::Stores;
-use crate::decision::Decision;
+use crate::decision::{Decision, DecisionList};
 use crate::model::Cost;
 use crate::store::{Namespace, Part};
 use crate::time::Clock;
@@ -72,7 +72,7 @@ fn find_reason_of_parts(
     if !parts.iter().zip(&needed).any(|(part, needed)| part.policy.may_deny_alone(*needed)) {
         return None;
     }
-    let statuses: Vec<_> = parts
+    let statuses: DecisionList = parts
         .iter()
         .zip(needed)
         .map(|(part, needed)| match find_reason(part, needed, clock) {

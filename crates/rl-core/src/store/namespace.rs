@@ -1,4 +1,5 @@
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The name under which a limiter counts. Limiters in different namespaces of one store share no
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// assert_ne!(login, Namespace::default());
 /// # Ok::<(), rl_core::store::InvalidNamespace>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Eq)]
 pub struct Namespace {
     name: Arc<str>,
     digest: [u64; 2],
@@ -52,6 +53,22 @@ impl Namespace {
     /// Returns a digest of the name, as two numbers of 56 bits.
     pub(crate) const fn digest(&self) -> [u64; 2] {
         self.digest
+    }
+}
+
+// Not derived, because a decision on several parts compares namespaces. Mostly they are clones of
+// each other, or their digests differ.
+impl PartialEq for Namespace {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.name, &other.name)
+            || self.digest == other.digest && self.name == other.name
+    }
+}
+
+impl Hash for Namespace {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
     }
 }
 

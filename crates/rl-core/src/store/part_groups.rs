@@ -1,9 +1,10 @@
 //! The parts of a request, grouped by the counters that they charge.
 
+use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
 use super::{DecideRequest, Namespace, Part};
-use crate::decision::{Decision, PartFlags};
+use crate::decision::{Decision, DecisionList, PartFlags};
 use crate::model::{Cost, FailureKind, StoreError, Subject};
 use crate::policy::Policy;
 
@@ -24,12 +25,13 @@ pub(crate) struct PartGroup<'a, K> {
 }
 
 /// The decisions on groups, in their order.
+#[cfg(feature = "redis")]
 pub(crate) type GroupDecisions = SmallVec<[Decision; 4]>;
 
 /// The parts of a request, in groups with different keys.
 #[derive(Debug)]
 pub(crate) struct PartGroups<'a, K> {
-    groups: SmallVec<[PartGroup<'a, K>; 4]>,
+    groups: ArrayVec<PartGroup<'a, K>, { Part::MAX }>,
     join: PartJoin,
 }
 
@@ -37,7 +39,7 @@ pub(crate) struct PartGroups<'a, K> {
 #[derive(Clone, Debug)]
 pub(crate) struct PartJoin {
     /// The cost of each part, and its group.
-    parts: SmallVec<[(Cost, u8); 4]>,
+    parts: ArrayVec<(Cost, u8), { Part::MAX }>,
     flags: PartFlags,
 }
 
@@ -48,42 +50,55 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     ///
     /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too
     /// many, or if parts with the same key differ in more than their cost.
+    #[cfg(feature = "redis")]
     pub(crate) fn new(
         request: &DecideRequest<'a>,
         key: impl Fn(&'a Namespace, &'a Subject) -> K,
     ) -> Result<Self, StoreError> {
+        let mut grouped = Self::empty();
+        grouped.add(request, key)?;
+        Ok(grouped)
+    }
+
+    /// Creates a value without groups.
+    #[inline]
+    pub(crate) fn empty() -> Self {
+        let join = PartJoin { parts: ArrayVec::new(), flags: PartFlags::default() };
+        Self { groups: ArrayVec::new(), join }
+    }
+
+    /// Adds the parts of `request`, as `new` does. A caller that fills a value in place need not
+    /// move it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of `new`.
+    #[inline(always)]
+    pub(crate) fn add(
+        &mut self,
+        request: &DecideRequest<'a>,
+        key: impl Fn(&'a Namespace, &'a Subject) -> K,
+    ) -> Result<(), StoreError> {
         let parts = request.parts;
         if !(1..=Part::MAX).contains(&parts.len()) {
-            return Err(unsupported(format!(
-                "a request of {} parts: expected 1 to {}",
-                parts.len(),
-                Part::MAX
-            )));
+            return Err(wrong_count(parts.len()));
         }
-        let join = PartJoin { parts: SmallVec::new(), flags: Part::flags(parts) };
-        let mut grouped = Self { groups: SmallVec::new(), join };
+        self.join.flags = Part::flags(parts);
         for (index, part) in parts.iter().enumerate() {
             let (namespace, subject) = (request.namespace_of(part), part.subject);
             let key = key(namespace, subject);
             let (Part { policy, cost, .. }, is_shadow) = (*part, part.is_shadow());
-            let known = grouped.groups.iter().position(|group| group.key == key);
-            grouped.join.parts.push((cost, known.unwrap_or(grouped.groups.len()) as u8));
-            let Some(known) = known else {
-                let group = PartGroup { key, namespace, subject, policy, cost, is_shadow };
-                grouped.groups.push(group);
-                continue;
-            };
-            let group = &mut grouped.groups[known];
-            let is_same_policy = group.policy.is_same_handle(policy) || group.policy == policy;
-            if !is_same_policy || group.is_shadow != is_shadow {
-                return Err(unsupported(format!(
-                    "part {index} counts the subject of another part in one namespace, but under \
-                     other limits: give each rule a namespace of its own"
-                )));
+            let known = self.groups.iter().position(|group| group.key == key);
+            self.join.parts.push((cost, known.unwrap_or(self.groups.len()) as u8));
+            match known {
+                Some(known) => self.groups[known].join(index, part)?,
+                None => {
+                    let group = PartGroup { key, namespace, subject, policy, cost, is_shadow };
+                    self.groups.push(group);
+                }
             }
-            group.cost = Cost::new(group.cost.units().saturating_add(cost.units()));
         }
-        Ok(grouped)
+        Ok(())
     }
 
     /// Returns the groups, in the order of their first parts.
@@ -93,8 +108,15 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 
     /// Returns the decision on the request. `decisions` contains one decision for each group, in
     /// the order of the groups.
+    #[cfg(feature = "redis")]
     pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
         self.join.decision(decisions)
+    }
+
+    /// Returns the decision on the request like `decision`.
+    #[inline]
+    pub(crate) fn decision_of_list(&self, decisions: DecisionList) -> Decision {
+        self.join.decision_of_list(decisions)
     }
 
     /// Returns the data with which the decisions of the groups are combined.
@@ -104,25 +126,55 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     }
 }
 
+impl<K> PartGroup<'_, K> {
+    /// Adds the part at `index` of a request, whose subject and namespace are those of the group.
+    #[inline(never)]
+    fn join(&mut self, index: usize, part: &Part<'_>) -> Result<(), StoreError> {
+        let is_same_policy = self.policy.is_same_handle(part.policy) || self.policy == part.policy;
+        if !is_same_policy || self.is_shadow != part.is_shadow() {
+            return Err(unsupported(format!(
+                "part {index} counts the subject of another part in one namespace, but under \
+                 other limits: give each rule a namespace of its own"
+            )));
+        }
+        self.cost = Cost::new(self.cost.units().saturating_add(part.cost.units()));
+        Ok(())
+    }
+}
+
 impl PartJoin {
     /// Returns the decision on the request. `decisions` contains one decision for each group, in
     /// the order of the groups.
     ///
     /// Parts of one group have the same status. The charge of the group is divided among them in
     /// their order, each up to its cost.
+    #[cfg(feature = "redis")]
     pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
-        if decisions.len() == self.parts.len() {
-            return Decision::of_parts(self.flags, decisions);
-        }
-        let mut charged: SmallVec<[u64; 4]> = decisions.iter().map(Decision::charged).collect();
+        self.decision_of_list(decisions.into_iter().collect())
+    }
+
+    /// Returns the decision on the request like `decision`.
+    #[inline]
+    fn decision_of_list(&self, decisions: DecisionList) -> Decision {
+        let decisions = if decisions.all().len() == self.parts.len() {
+            decisions
+        } else {
+            self.divide(decisions.all())
+        };
+        Decision::of_parts(self.flags, decisions)
+    }
+
+    /// Returns the decisions of the parts, some of which share a group.
+    #[inline(never)]
+    fn divide(&self, groups: &[Decision]) -> DecisionList {
+        let mut charged: SmallVec<[u64; 4]> = groups.iter().map(Decision::charged).collect();
         let decision = self.parts.iter().map(|(cost, group)| {
             let group = usize::from(*group);
             let share = charged[group].min(cost.units());
             charged[group] -= share;
-            decisions[group].clone().with_units(*cost, share)
+            groups[group].clone().with_units(*cost, share)
         });
-        let all: SmallVec<[Decision; 4]> = decision.collect();
-        Decision::of_parts(self.flags, all)
+        decision.collect()
     }
 }
 
@@ -147,6 +199,13 @@ pub(crate) fn available(decision: &Decision) -> u64 {
     granted.min().unwrap_or(u64::MAX)
 }
 
+#[cold]
+fn wrong_count(parts: usize) -> StoreError {
+    let max = Part::MAX;
+    unsupported(format!("a request of {parts} parts: expected 1 to {max}"))
+}
+
+#[cold]
 fn unsupported(detail: String) -> StoreError {
     StoreError::new(FailureKind::Unsupported).with_detail(detail)
 }

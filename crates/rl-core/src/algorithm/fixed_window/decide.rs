@@ -34,15 +34,15 @@ pub(crate) struct FastWindowsDecision {
 /// The windows after a decision. The outcome of each limit is computed from them when it is read,
 /// because most callers read the verdict only.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DecidedWindows {
-    pub(crate) states: PackedStates,
+pub(crate) struct DecidedWindows<'a> {
+    pub(crate) states: &'a PackedStates,
     /// The time of the decision, in the relative form of [`PackedTime`].
     pub(crate) decided_at: u64,
     /// The number of units for which the outcomes are computed.
     pub(crate) required: u64,
 }
 
-impl DecidedWindows {
+impl DecidedWindows<'_> {
     /// Computes the outcome of the limit in `lane`. `now` is the time of the decision.
     #[inline]
     pub(crate) fn outcome(
@@ -52,7 +52,7 @@ impl DecidedWindows {
         now: Timestamp,
     ) -> Outcome {
         let now = PackedTime { absolute: now.as_micros(), relative: self.decided_at };
-        let (end, used) = windows.window(&self.states, lane, now);
+        let (end, used) = windows.window(self.states, lane, now);
         let reset = end.saturating_sub(self.decided_at);
         Outcome::of_window(windows.max[lane], used, reset, self.required)
     }
@@ -60,6 +60,8 @@ impl DecidedWindows {
 
 /// Decides in few steps if the result is certain: all windows are open and have more than `cost`
 /// left, or an open window has too little. Otherwise returns `None` and changes nothing.
+///
+/// Certain decisions have a time that fits into 48 bits, and a cost that fits into 32 bits.
 ///
 /// `first_to_end` is the lane that [`first_to_end`] or [`try_open_fast`] returned after the last
 /// charge.
@@ -78,11 +80,33 @@ pub(crate) fn try_decide_fast(
         let (over, denied_until) = try_deny(windows, states, now, mode, cost)?;
         return Some(FastWindowsDecision { is_allowed: false, over, denied_until });
     }
-    if !is_open(windows, states, first_to_end, now) {
+    if !is_open(windows, states, first_to_end, now) || now.relative >> 48 != 0 {
         return None;
     }
     states.set_numbers(sum.sums);
     Some(FastWindowsDecision { is_allowed: true, over: 0, denied_until: 0 })
+}
+
+/// Returns whether the windows grant `cost`. Charges nothing. Returns `None` if the plan has to
+/// judge the request, because a number does not fit as in [`try_decide_fast`].
+pub(crate) fn try_judge(
+    windows: &CompiledWindows,
+    states: &PackedStates,
+    now: PackedTime,
+    cost: Cost,
+) -> Option<bool> {
+    let sum = windows.add(states, units_of_lane(Mode::Check, cost)?);
+    if !sum.fits() || !fits(now.relative) {
+        return None;
+    }
+    if sum.is_within_limits() {
+        return Some(true);
+    }
+    // Windows that have ended may exceed their limits too.
+    Some(sum.exceeding().all(|lane| {
+        let (_, used) = windows.window(states, lane, now);
+        cost.units() <= windows.max[lane].saturating_sub(used)
+    }))
 }
 
 /// Returns the number to add to each lane, or `None` if it is 0 or does not fit.
@@ -97,7 +121,8 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
 /// Denies a check if an open window is full. Returns the lanes of the limits that deny it, one bit
 /// for each, or no lane if the check may still be allowed.
 ///
-/// The policy must not have a limit of 0.
+/// The policy must not have a limit of 0. The numbers of a denial fit as those of [`try_decide_fast`]
+/// do.
 #[inline(always)]
 pub(crate) fn deny_full(
     windows: &CompiledWindows,
@@ -106,7 +131,7 @@ pub(crate) fn deny_full(
     mode: Mode,
     cost: Cost,
 ) -> u16 {
-    if mode == Mode::Check && cost == Cost::ONE {
+    if mode == Mode::Check && cost == Cost::ONE && now.relative >> 48 == 0 {
         let full = states.numbers().exceeding(windows.overflow_bias);
         if full.is_single()
             && let Some(lane) = full.last()
@@ -126,7 +151,8 @@ fn deny_full_slow(
     mode: Mode,
     cost: Cost,
 ) -> u16 {
-    if mode != Mode::Check || cost == Cost::ZERO {
+    let fits = cost.units() >> 32 == 0 && fits(now.relative);
+    if mode != Mode::Check || cost == Cost::ZERO || !fits {
         return 0;
     }
     let full = states.numbers().exceeding(windows.overflow_bias);
@@ -302,7 +328,7 @@ pub(crate) fn first_to_end(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Plan, PlanStep, SubjectStatesMut};
+    use crate::algorithm::{Plan, PlanStep, SubjectStates, SubjectStatesMut};
     use crate::model::Limit;
     use proptest::prelude::*;
 
@@ -345,6 +371,7 @@ mod tests {
                 let (mode, cost) = (MODES[mode], Cost::new(cost));
                 let time = PackedTime { absolute: now.as_micros(), relative: relative(now.as_micros()) };
                 let before = pack(&cells);
+                let cells_before = cells.clone();
                 let mut states = SubjectStatesMut { cells: &mut cells, logs: &mut [] };
                 let judgement = plan.judge(states.read(), now, mode, cost);
                 let granted = judgement.charged == cost.units();
@@ -387,8 +414,13 @@ mod tests {
                         prop_assert_eq!(decided.denied_until, until_before);
                     }
                 }
+                if let Some(is_granted) = try_judge(windows, &before, time, cost) {
+                    let states = SubjectStates { cells: &cells_before, logs: &[] };
+                    let expected = plan.judge(states, now, Mode::Check, cost).charged > 0;
+                    prop_assert_eq!(is_granted, expected);
+                }
                 let required = mode.required_after(cost, judgement.charged, false);
-                let left = DecidedWindows { states: after, decided_at: time.relative, required };
+                let left = DecidedWindows { states: &after, decided_at: time.relative, required };
                 for (lane, step) in plan.steps().iter().enumerate() {
                     let expected = step.outcome(states.read(), now, required);
                     prop_assert_eq!(left.outcome(windows, lane, now), expected);

@@ -84,11 +84,17 @@ impl LaneSum {
         (self.large.union() | self.biased.union()) & TOP_BITS == 0
     }
 
+    /// Returns whether every number fits into 31 bits.
+    #[inline]
+    pub(super) const fn fits(&self) -> bool {
+        self.large.union() & TOP_BITS == 0
+    }
+
     /// Returns the lanes whose sum exceeds the limit, or no lane if a number does not fit into 31
     /// bits.
     #[inline]
     pub(super) fn exceeding(&self) -> LaneSet {
-        if self.large.union() & TOP_BITS != 0 {
+        if !self.fits() {
             return LaneSet(0);
         }
         LaneSet::of_top_bits(self.biased)

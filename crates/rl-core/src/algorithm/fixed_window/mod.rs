@@ -46,7 +46,7 @@ mod lanes;
 pub(crate) use compiled::CompiledWindows;
 pub(crate) use decide::{
     DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, deny_full, first_to_end,
-    try_decide_fast, try_open_fast,
+    try_decide_fast, try_judge, try_open_fast,
 };
 pub(crate) use lanes::{LANES, PackedStates, PackedTime};
 

@@ -100,6 +100,23 @@ impl Entry {
         Ok(())
     }
 
+    /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns
+    /// `None` if the limits of the policy do not use the states of the entry.
+    pub(super) fn try_judge(
+        &self,
+        context: &ShardContext,
+        args: DecideArgs<'_>,
+    ) -> Option<(bool, Timestamp)> {
+        match self {
+            Self::Packed(packed) => {
+                let layout = context.layouts.get(packed.layout());
+                let has_states = layout.has_states_of(args.policy);
+                has_states.then(|| packed.judge(context.time_base, args))
+            }
+            Self::Unpacked(entry) => entry.try_judge(args),
+        }
+    }
+
     /// Tries to decide for an entry with more than six fixed windows by one comparison.
     ///
     /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.

@@ -16,17 +16,22 @@ pub(super) struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>
 
 impl<C> MemoryStore<C> {
     /// Locks the shards of these subjects, each once.
+    #[inline(always)]
     pub(super) fn lock_shards(
         &self,
         subjects: impl Iterator<Item = Fingerprint>,
     ) -> LockedShards<'_> {
-        let order = lock_order(subjects.map(|subject| subject.spread(SHARDS)));
-        LockedShards(order.into_iter().map(|place| (place, lock(&self.shards[place]))).collect())
+        let mut locked = SmallVec::new();
+        for place in lock_order(subjects.map(|subject| subject.spread(SHARDS))) {
+            locked.push((place, lock(&self.shards[place])));
+        }
+        LockedShards(locked)
     }
 }
 
 impl<'a> LockedShards<'a> {
     /// Returns the shard of a subject.
+    #[inline]
     pub(super) fn of(&mut self, subject: Fingerprint) -> &mut Shard {
         let place = subject.spread(SHARDS);
         let shard = self.0.iter_mut().find(|(locked, _)| *locked == place);
@@ -44,11 +49,25 @@ impl<'a> LockedShards<'a> {
 }
 
 /// Returns the order in which these shards are locked: each once, and always in ascending order.
-fn lock_order(places: impl Iterator<Item = usize>) -> SmallVec<[usize; 8]> {
-    let mut places: SmallVec<[usize; 8]> = places.collect();
-    places.sort_unstable();
-    places.dedup();
-    places
+#[inline]
+fn lock_order(places: impl Iterator<Item = usize>) -> LockOrder {
+    LockOrder(places.fold(0, |set, place| set | 1 << place))
+}
+
+/// A set of shards, one bit for each. It iterates in ascending order.
+struct LockOrder(u64);
+
+const _: () = assert!(SHARDS <= u64::BITS as usize);
+
+impl Iterator for LockOrder {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let place = self.0.trailing_zeros() as usize;
+        self.0 &= self.0.wrapping_sub(1);
+        (place < SHARDS).then_some(place)
+    }
 }
 
 /// Checks concurrent requests in every order of their steps. Loom aborts a test in which threads
@@ -73,15 +92,13 @@ mod every_order {
             let charging = REQUESTS.map(|places| {
                 let shards = Arc::clone(&shards);
                 thread::spawn(move || {
-                    let mut locked: Vec<_> = order(places)
-                        .into_iter()
-                        .map(|place| shards[place].lock().unwrap())
-                        .collect();
+                    let mut locked: Vec<_> =
+                        order(places).map(|place| shards[place].lock().unwrap()).collect();
                     locked.iter_mut().for_each(|shard| **shard += 1);
                 })
             });
             let locked: Vec<_> =
-                order(&[1, 0]).into_iter().map(|place| shards[place].lock().unwrap()).collect();
+                order(&[1, 0]).map(|place| shards[place].lock().unwrap()).collect();
             assert_eq!(*locked[0], *locked[1], "one part of a request is visible alone");
             drop(locked);
             charging.into_iter().for_each(|thread| thread.join().unwrap());

@@ -22,6 +22,8 @@
 //! The packed form saves memory: with its fingerprint and its share of the index, a subject takes
 //! less than 100 bytes.
 
+mod judge;
+
 use super::layout::{LayoutId, StateLayout};
 use super::run::{self, DecideArgs};
 use super::unpacked_entry::UnpackedEntry;
@@ -203,10 +205,10 @@ impl PackedEntry {
         let Some(first_to_end) = opened else { return false };
         self.first_to_end = first_to_end;
         self.set_last_change(at.relative);
-        let (states, decided_at) = (self.states, at.relative);
-        *decision.outcomes_mut() =
-            Outcomes::Lazy(DecidedWindows { states, decided_at, required: 0 });
-        decision.finish(args.cost.units(), Timestamp::from_micros(at.absolute), true);
+        let windows = DecidedWindows { states: &self.states, decided_at: at.relative, required: 0 };
+        let at = Timestamp::from_micros(at.absolute);
+        *decision.outcomes_mut() = Outcomes::of_windows(args.policy, windows, at);
+        decision.finish(args.cost.units(), at, true);
         true
     }
 

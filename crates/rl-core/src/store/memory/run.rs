@@ -75,15 +75,21 @@ pub(super) fn try_decide_sole_limit(
             _ => denied_until,
         });
     };
-    if decision.outcomes_mut().grant().set(0, outcome) != 0 {
-        compute_outcomes(args.policy, states.read(), at, decision);
-    }
+    decision.outcomes_mut().renew(1)[0] = outcome;
     decision.finish(units, at, true);
     Some(if outcome.used() < step.limit().capacity() {
         Timestamp::EPOCH
     } else {
         args.policy.plan().denied_until(states.read(), at, 1)
     })
+}
+
+/// Returns whether a check of `args` would be granted at `at`.
+#[inline(always)]
+pub(super) fn would_grant(args: &DecideArgs<'_>, states: SubjectStates<'_>, at: Timestamp) -> bool {
+    // A cost of 0 is always granted, and charges nothing.
+    args.cost == Cost::ZERO
+        || args.policy.plan().judge(states, at, Mode::Check, args.cost).charged > 0
 }
 
 /// Makes the charge of `judgement`, or reports why nothing is charged. Completes the decision, and
@@ -103,9 +109,10 @@ pub(super) fn conclude(
             units => plan.denied_until(states.read(), at, units),
         };
     }
-    if judgement.uncharged == 0 {
+    if judgement.uncharged == 0
+        && let Some(usages) = decision.outcomes_mut().grant(plan.steps().len())
+    {
         let mut misfits = 0;
-        let usages = decision.outcomes_mut().grant();
         plan.commit(states, judgement, |index, outcome| misfits |= usages.set(index, outcome));
         if misfits != 0 {
             compute_outcomes(args.policy, states.read(), at, decision);

@@ -6,7 +6,7 @@
 //! inventing subjects. If all inspected subjects are denied, new subjects share one entry until
 //! there is room again.
 
-mod group;
+pub(super) mod group;
 mod release;
 mod room;
 

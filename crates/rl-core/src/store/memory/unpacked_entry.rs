@@ -5,6 +5,7 @@
 //!         extra -> [ logs of the policy's limits | states that other policies left ]
 //! ```
 
+mod judge;
 mod release;
 
 use smallvec::SmallVec;
@@ -12,7 +13,7 @@ use smallvec::SmallVec;
 use super::run::{self, DecideArgs, TooManyStates};
 use super::steady_windows::{SteadyDecision, SteadyWindows};
 use crate::algorithm::{Log, PlanStep, SubjectStates, SubjectStatesMut};
-use crate::decision::{Decision, Outcomes};
+use crate::decision::Decision;
 use crate::model::{MAX_FOREIGN_STATES, StateId};
 use crate::policy::Policy;
 use crate::store::{Refund, Renewal};
@@ -187,9 +188,9 @@ impl UnpackedEntry {
         self.denied_until = self.denied_until.max(denied_until);
         if judgement.charged > 0
             && args.policy.plan().has_many_windows()
-            && let Outcomes::Granted(usages) = decision.outcomes_mut()
+            && let Some(usages) = decision.outcomes_mut().usages(args.policy.limits().len())
         {
-            let steady = SteadyWindows::new(args.policy, *usages, self.states(), at);
+            let steady = SteadyWindows::new(args.policy, usages, self.states(), at);
             match &mut self.windows {
                 Some(windows) => **windows = steady,
                 None => self.windows = Some(Box::new(steady)),

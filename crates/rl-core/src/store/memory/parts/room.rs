@@ -10,8 +10,8 @@ use super::super::SHARDS;
 use super::super::entry::Entry;
 use super::super::run::{DecideArgs, TooManyStates};
 use super::super::shard::Shard;
-use super::{Decisions, Group, GroupUnits, LockedStep, mode_of_charge};
-use crate::decision::Decision;
+use super::{Group, GroupUnits, LockedStep, mode_of_charge};
+use crate::decision::{Decision, DecisionList};
 use crate::model::{Cost, Mode};
 use crate::store::Part;
 use crate::store::fingerprint::Fingerprint;
@@ -31,7 +31,7 @@ struct RoomPlan {
     evicted: SmallVec<[Fingerprint; 8]>,
 }
 
-impl LockedStep<'_> {
+impl LockedStep<'_, '_> {
     /// Charges `units` to the groups. Some of them are new subjects in shards with little room.
     ///
     /// New subjects without room are charged first, in the entry that new subjects share, because
@@ -43,7 +43,7 @@ impl LockedStep<'_> {
         mode: Mode,
         units: &[Option<u64>],
         at: Timestamp,
-    ) -> Result<Decisions, TooManyStates> {
+    ) -> Result<DecisionList, TooManyStates> {
         let plan = self.plan_room(units, at);
         let mut units: GroupUnits = SmallVec::from_slice(units);
         let mut tried = self.try_charge_shared(mode, &units, &plan, at)?;
@@ -152,7 +152,7 @@ impl LockedStep<'_> {
     }
 
     /// Returns the decisions of a denied request. The group at `index` was denied by `denial`.
-    fn deny(&mut self, mode: Mode, index: usize, denial: &Decision, at: Timestamp) -> Decisions {
+    fn deny(&mut self, mode: Mode, index: usize, denial: &Decision, at: Timestamp) -> DecisionList {
         let all = (0..self.groups.len()).map(|i| {
             let cost = self.groups[i].cost;
             // `CheckUpTo` denies a request only if nothing is available.

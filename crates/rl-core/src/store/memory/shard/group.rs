@@ -1,32 +1,153 @@
-//! Decisions on one group of a request of several parts, with an undo.
+//! Decisions on one group of a request of several parts.
+
+use arrayvec::ArrayVec;
 
 use super::Shard;
-use crate::decision::Decision;
+use crate::decision::{Decision, DecisionList};
+use crate::policy::Policy;
+use crate::store::Part;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::memory::entry::Entry;
-use crate::store::memory::packed_entry::PackedEntry;
-use crate::store::memory::run::DecideArgs;
+use crate::store::memory::packed_entry::{FastDecision, PackedEntry};
+use crate::store::memory::run::{DecideArgs, TooManyStates};
+use crate::time::Timestamp;
+
+/// The charges of the groups of a request so far.
+#[derive(Debug)]
+pub(in crate::store::memory) struct PackedCharges {
+    pub(in crate::store::memory) decisions: DecisionList,
+    /// The entries as they were before their charges. One more may belong to a charge that failed.
+    before: ArrayVec<PackedEntry, { Part::MAX }>,
+}
+
+/// The result of charging a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store::memory) enum GroupCharge {
+    Charged,
+    /// The group denies its cost now. No counter was changed.
+    Denied,
+    /// The group must be judged before a charge. Nothing was changed.
+    Undecided,
+}
+
+impl PackedCharges {
+    #[inline(always)]
+    pub(in crate::store::memory) fn new() -> Self {
+        Self { decisions: DecisionList::new(), before: ArrayVec::new() }
+    }
+
+    /// Returns the entries as they were before their charges, in the order of the groups.
+    pub(in crate::store::memory) fn entries_before(self) -> impl Iterator<Item = PackedEntry> {
+        self.before.into_iter().take(self.decisions.all().len())
+    }
+}
 
 impl Shard {
-    /// Decides for one group of parts, as [`try_decide_fast`](Self::try_decide_fast) does. Also
-    /// returns the entry as it was before, so that [`undo`](Self::undo) can take back the charge.
-    pub(in crate::store::memory) fn try_decide_group(
+    /// Charges a group at the time `args.now`, if its subject has a packed entry with
+    /// the states of its policy. Adds the decision, and the entry as it was before, to `charges`.
+    #[inline(always)]
+    pub(in crate::store::memory) fn charge_packed(
         &mut self,
         subject: Fingerprint,
         args: DecideArgs<'_>,
-    ) -> Option<(Decision, PackedEntry)> {
-        let DecideArgs { policy, cost, .. } = args;
-        let (packed, windows, time_base) = self.packed_windows(subject, policy)?;
-        let before = packed.clone();
-        let fast = packed.try_decide_fast(windows, time_base, args)?;
-        let decision = Decision::from_windows(policy, cost, fast.at, fast.is_allowed, fast.states);
-        Some((decision, before))
+        charges: &mut PackedCharges,
+    ) -> GroupCharge {
+        let DecideArgs { policy, cost, now, .. } = args;
+        if let Some((packed, windows, time_base)) = self.packed_windows(subject, policy) {
+            charges.before.push(packed.clone());
+            if let Some(fast) = packed.try_decide_fast(windows, time_base, args) {
+                let FastDecision { at, is_allowed, states, .. } = fast;
+                if !is_allowed {
+                    return GroupCharge::Denied;
+                }
+                if at.absolute == now.as_micros() {
+                    charges.decisions.push_windows(policy, cost, at, states);
+                    return GroupCharge::Charged;
+                }
+                // All parts are decided at one time, so a change after `now` needs another time.
+                if let Some(before) = charges.before.pop() {
+                    *packed = before;
+                }
+                return GroupCharge::Undecided;
+            }
+            charges.before.pop();
+        }
+        self.charge_packed_by_plan(subject, args, charges)
+    }
+
+    #[inline(never)]
+    fn charge_packed_by_plan(
+        &mut self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+        charges: &mut PackedCharges,
+    ) -> GroupCharge {
+        let Some(entry) = self.entries.get_mut(subject) else { return GroupCharge::Undecided };
+        let Entry::Packed(packed) = entry else { return GroupCharge::Undecided };
+        let layout = self.context.layouts.get(packed.layout());
+        let is_later = packed.last_change(self.context.time_base) > args.now;
+        if is_later || !layout.has_states_of(args.policy) {
+            return GroupCharge::Undecided;
+        }
+        charges.before.push(packed.clone());
+        let decision = charges.decisions.push_pending(args.policy, args.cost);
+        let decided = entry.decide(&mut self.context, args, decision);
+        decided.expect("a packed entry has too few states to exceed their number");
+        if !decision.is_allowed() {
+            charges.decisions.pop();
+            return GroupCharge::Denied;
+        }
+        GroupCharge::Charged
     }
 
     /// Takes back a charge that has just been made. `before` is the entry before that charge.
     pub(in crate::store::memory) fn undo(&mut self, subject: Fingerprint, before: PackedEntry) {
         if let Some(entry) = self.entries.get_mut(subject) {
             *entry = Entry::Packed(before);
+        }
+    }
+
+    /// Returns whether a check of `args` would be granted, and the time of this judgement. Returns
+    /// `None` if the subject has no entry with the states of the policy.
+    pub(in crate::store::memory) fn try_judge(
+        &self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+    ) -> Option<(bool, Timestamp)> {
+        self.entries.get(subject)?.try_judge(&self.context, args)
+    }
+
+    /// Returns the status for a peek, if the subject is known and all limits are fixed windows. The
+    /// status of each limit is computed when it is read.
+    pub(in crate::store::memory) fn try_peek_windows(
+        &mut self,
+        subject: Fingerprint,
+        args: DecideArgs<'_>,
+    ) -> Option<Decision> {
+        let DecideArgs { policy, cost, .. } = args;
+        let (packed, windows, time_base) = self.packed_windows(subject, policy)?;
+        let FastDecision { at, is_allowed, states, .. } =
+            packed.try_peek_fast(windows, time_base, args)?;
+        Some(Decision::from_windows(policy, cost, at, is_allowed, states).with_units(cost, 0))
+    }
+
+    /// Returns whether a charge for `count` new subjects may lack room, one of which is `subject`.
+    /// Returns false if it has an entry already.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a charge under `policy` at `at` would exceed the number of states that one subject
+    /// may have.
+    pub(in crate::store::memory) fn may_lack_room(
+        &self,
+        subject: Fingerprint,
+        policy: &Policy,
+        at: Timestamp,
+        count: usize,
+    ) -> Result<bool, TooManyStates> {
+        match self.entries.get(subject) {
+            Some(entry) => entry.check_states(policy, at).map(|()| false),
+            None => Ok(self.vacancies() < count),
         }
     }
 }

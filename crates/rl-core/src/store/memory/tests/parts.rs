@@ -1,7 +1,7 @@
 //! Requests of several parts: all are charged, or none.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::store::{DecideRequest, Namespace, Part, Refund, RefundOf, Store};
 use crate::time::{Clock, Timestamp};
 
 fn decide<C: Clock>(store: &MemoryStore<C>, parts: &[Part<'_>], mode: Mode) -> Decision {
-    ready(store.decide(DecideRequest::new(&Namespace::default(), parts, mode)))
+    static NAMESPACE: LazyLock<Namespace> = LazyLock::new(Namespace::default);
+    ready(store.decide(DecideRequest::new(&NAMESPACE, parts, mode)))
 }
 
 fn used<C: Clock>(store: &MemoryStore<C>, part: Part<'_>) -> u64 {
@@ -181,6 +182,81 @@ proptest! {
             }
         }
     }
+}
+
+/// Limits of every kind. Some windows end and some buckets are full between the steps of a test.
+const ANY_LIMITS: [&str; 12] = [
+    "3/second",
+    "9/2seconds:clock",
+    "8/3seconds",
+    "9/5seconds",
+    "9/7seconds",
+    "9/11seconds",
+    "9/13seconds",
+    "5/second:gcra:burst=3",
+    "6/2seconds:token-bucket:refill=interval",
+    "7/second:sliding-window-counter",
+    "8/2seconds:sliding-window:precision=second",
+    "6/second:sliding-log",
+];
+
+/// Checks cases in which the refund of a charge would not restore the state: a window that the charge
+/// opens, a bucket that was full, an entry of a log, a place, and a new subject.
+#[test]
+fn a_denied_request_leaves_no_trace_in_any_state() {
+    let denied_by = ["1/week", "1/week:gcra", "1/week:sliding-log"];
+    let limits = prop_oneof![
+        4 => prop::sample::subsequence(ANY_LIMITS.to_vec(), 1..=4),
+        1 => prop::sample::subsequence(ANY_LIMITS[..7].to_vec(), 7),
+        1 => Just(vec!["2:concurrency:lease=2seconds", "9/second"]),
+    ];
+    let steps = prop::collection::vec((0..1_500_u64, 1..4_u64, 0..3_usize, any::<bool>()), 1..40);
+    proptest!(|(limits in limits, steps in steps)| {
+        let [(disturbed, its_clock), (other, other_clock)] = [store(1_000), store(1_000)];
+        let policy = Policy::new(limits.iter().map(|limit| limit.parse().unwrap())).unwrap();
+        let full = denied_by.map(|limit| Policy::new([limit.parse().unwrap()]).unwrap());
+        let (subject, denying) = (invented(0), [1, 2, 3].map(invented));
+        for (policy, one) in full.iter().zip(&denying) {
+            assert!(is_allowed(&disturbed, policy, one));
+        }
+        for (millis, cost, by, comes_first) in steps {
+            its_clock.advance(Duration::from_millis(millis));
+            other_clock.advance(Duration::from_millis(millis));
+            let part = Part::new(&subject, &policy, Cost::new(cost));
+            let mut parts = [part, Part::new(&denying[by], &full[by], Cost::ONE)];
+            if comes_first {
+                parts.reverse();
+            }
+            prop_assert!(!decide(&disturbed, &parts, Mode::Check).is_allowed());
+            let status = |store, mode| {
+                let decision = decide(store, &[part], mode);
+                let limits = decision.limits().map(|limit| {
+                    (limit.used(), limit.reset_after(), limit.retry_after())
+                });
+                (decision.is_allowed(), decision.at(), limits.collect::<Vec<_>>())
+            };
+            for mode in [Mode::Peek, Mode::Check] {
+                prop_assert_eq!(status(&disturbed, mode), status(&other, mode));
+            }
+        }
+    });
+}
+
+#[test]
+fn requests_of_known_subjects_allocate_nothing_allowed_or_denied() {
+    let (store, _) = store(1_000);
+    let policies = ["9000/hour", "9000/minute:gcra", "1/week"];
+    let policies = policies.map(|limit| Policy::new([limit.parse().unwrap()]).unwrap());
+    let subjects = [0, 1, 2].map(invented);
+    let part = |index: usize| Part::new(&subjects[index], &policies[index], Cost::ONE);
+    let allowed = [part(0), part(1)];
+    let denied = [part(0), part(1), part(2)];
+    let allocated = |parts: &[Part<'_>]| {
+        allocation_counter::measure(|| drop(decide(&store, parts, Mode::Check))).count_total
+    };
+    // The first decisions create the entries, and what the thread recycles.
+    assert_ne!(allocated(&denied) + allocated(&denied) + allocated(&allowed), 0);
+    assert_eq!((allocated(&allowed), allocated(&denied)), (0, 0));
 }
 
 /// All parts of a request are judged and charged at the same time. This time is never before the

@@ -213,8 +213,9 @@ impl FinalState {
                     let at = PackedTime { absolute: now.as_micros(), relative: decided_at };
                     Decision::from_windows(policy, cost, at, true, &states)
                 } else {
-                    let windows = DecidedWindows { states, decided_at, required };
-                    Decision::from_outcomes(policy, cost, 0, *now, Outcomes::Lazy(windows))
+                    let windows = DecidedWindows { states: &states, decided_at, required };
+                    let outcomes = Outcomes::of_windows(policy, windows, *now);
+                    Decision::from_outcomes(policy, cost, 0, *now, outcomes)
                 }
             }
             Self::States(states) => {

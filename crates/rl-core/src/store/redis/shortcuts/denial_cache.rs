@@ -47,7 +47,6 @@ pub(crate) struct DenialCache<S> {
 }
 
 /// The result of a look-up.
-#[expect(clippy::large_enum_variant, reason = "returned and matched at once; a box would allocate")]
 pub(crate) enum Lookup {
     /// A cached denial rejects the request.
     Denied(Decision),

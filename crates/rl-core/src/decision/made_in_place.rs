@@ -1,0 +1,106 @@
+//! Decisions that are created where they stay, because moving them takes time on the fast path.
+
+use super::Decision;
+use super::limit_status::LimitStatuses;
+use super::origin::{Origin, Verdict};
+use super::outcomes::{Outcomes, Usages};
+use super::policy_handle::PolicyHandle;
+use super::recycled::Recycled;
+use crate::algorithm::fixed_window::{PackedStates, PackedTime};
+use crate::model::Cost;
+use crate::policy::Policy;
+use crate::time::Timestamp;
+
+impl Decision {
+    /// Creates a decision under a policy of fixed windows. The whole cost is charged, or nothing.
+    /// `states` contains the windows after the charge. The relative time must fit into 48 bits, and
+    /// the cost of a denial into 32 bits: with a second way to create the outcomes, the compiler would
+    /// copy the decision.
+    #[inline(always)]
+    pub(crate) fn from_windows(
+        policy: impl Into<PolicyHandle>,
+        cost: Cost,
+        at: PackedTime,
+        is_allowed: bool,
+        states: &PackedStates,
+    ) -> Self {
+        let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
+        // Creating the handle first lets the compiler copy the states only once, from the store to
+        // the decision.
+        let policy = policy.into();
+        let outcomes = Outcomes::lazy(states, at.relative, required);
+        let decided_at = Timestamp::from_micros(at.absolute);
+        let statuses = LimitStatuses { policy, outcomes, decided_at };
+        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
+    }
+
+    /// Creates a decision that charged the whole cost or nothing to windows that were all open.
+    #[inline(always)]
+    pub(crate) fn from_open_windows(
+        policy: &Policy,
+        cost: Cost,
+        at: Timestamp,
+        is_allowed: bool,
+        (before, charged_since, later): (&Usages, u32, u64),
+    ) -> Self {
+        let policy = PolicyHandle::new(policy);
+        let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
+        let required = u32::try_from(required).unwrap_or(u32::MAX);
+        let outcomes = Outcomes::open(before, charged_since, required, later);
+        let statuses = LimitStatuses { policy, outcomes, decided_at: at };
+        Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
+    }
+
+    /// Creates a decision that a store completes with [`finish`](Self::finish).
+    #[inline(always)]
+    pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
+        // Built in place, because moving `Outcomes` copies all of their bytes, even if there are
+        // none.
+        let policy = PolicyHandle::new(policy);
+        Self {
+            statuses: LimitStatuses {
+                policy,
+                outcomes: Outcomes::None,
+                decided_at: Timestamp::EPOCH,
+            },
+            cost,
+            charged: 0,
+            verdict: Verdict::Denied,
+            origin: Origin::Store,
+            is_reserved: false,
+            counted: 0,
+            linked: Recycled::NONE,
+        }
+    }
+
+    /// Creates a decision that is still to be set.
+    #[cold]
+    pub(super) fn unset() -> Self {
+        Self::empty(LimitStatuses::NONE, Cost::ZERO)
+    }
+
+    /// Sets all properties in place: `cost` was charged to the fixed windows of `policy`. Otherwise
+    /// as [`from_windows`](Self::from_windows).
+    #[inline(always)]
+    pub(super) fn set_windows(
+        &mut self,
+        policy: &Policy,
+        cost: Cost,
+        at: PackedTime,
+        states: &PackedStates,
+    ) {
+        self.statuses.policy.set(policy);
+        self.statuses.outcomes.set_lazy(states, at.relative, 0);
+        self.statuses.decided_at = Timestamp::from_micros(at.absolute);
+        self.reset(cost);
+        (self.charged, self.verdict) = (cost.units(), Verdict::Allowed);
+    }
+
+    /// Sets the properties of a new decision of a store, except the limits.
+    #[inline(always)]
+    pub(super) fn reset(&mut self, cost: Cost) {
+        (self.cost, self.charged, self.counted) = (cost, 0, 0);
+        (self.verdict, self.origin, self.is_reserved) = (Verdict::Denied, Origin::Store, false);
+        self.linked = Recycled::NONE;
+    }
+}
