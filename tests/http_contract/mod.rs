@@ -109,6 +109,7 @@ contract! {
         consumers_are_whom_the_authentication_names,
         anonymous_callers_count_by_address,
         routes_count_by_their_pattern,
+        an_encoded_path_counts_under_the_route_that_it_reaches,
         routes_have_limits_of_their_own,
         consumers_count_on_each_route,
     }

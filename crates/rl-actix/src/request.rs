@@ -79,6 +79,17 @@ impl<'a> ActixRequest<'a> {
     }
 }
 
+/// Returns the pattern of the resource that the request reaches.
+fn pattern_of(request: &ServiceRequest) -> Option<String> {
+    let path = request.match_info();
+    if path.unprocessed().is_empty() {
+        return request.match_pattern();
+    }
+    // actix-web has not chosen the resource yet. It will compare the decoded path, so that
+    // `/%75sers` reaches `/users`, but `match_pattern` compares the path as it was sent.
+    request.resource_map().match_pattern(path.as_str())
+}
+
 impl RequestInfo for ActixRequest<'_> {
     fn method(&self) -> &str {
         self.request.method().as_str()
@@ -93,7 +104,7 @@ impl RequestInfo for ActixRequest<'_> {
     }
 
     fn route(&self) -> Option<&str> {
-        self.route.get_or_init(|| self.request.match_pattern()).as_deref()
+        self.route.get_or_init(|| pattern_of(self.request)).as_deref()
     }
 
     fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
