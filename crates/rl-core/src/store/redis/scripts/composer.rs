@@ -376,7 +376,7 @@ mod tests {
         let script = fast_path(&[window, gcra]);
         for line in [
             "local cost, times, least, size, period_1, max_1, period_2, max_2, burst_2 = struct.unpack('>I7I2I2I2I7I7I7I7I7', plan, 6)",
-            "local head, last, left_1, used_1, micros_2, fraction_2, since_2 = struct.unpack(format, stored)",
+            "head, last, left_1, used_1, micros_2, fraction_2, since_2 = struct.unpack(format, stored)",
             "available = max_1 - used_1",
             "if available < cost * allowed then allowed = (available - available % cost) / cost end",
             "if available < 1 * allowed then allowed = (available - available % 1) / 1 end",
