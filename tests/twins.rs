@@ -75,8 +75,8 @@ fn limit(algorithms: Vec<&'static str>) -> impl Strategy<Value = Limit> {
     let max = prop_oneof![8 => 0..8_u64, 1 => Just(rl_core::MAX_UNITS), 1 => 0..=rl_core::MAX_UNITS, 1 => 0..100_000_u64];
     let capacity = prop_oneof![4 => 1..12_u64, 1 => 1..100_000_u64, 1 => any::<u64>()];
     let precision = 1..60_u64;
-    // A log has room for eight entries at first, and grows. Within a few seconds, entries are added
-    // and expire.
+    // A log has room for eight entries at first, so only the larger of these limits let it grow.
+    // With a period of a few seconds, entries expire during a timeline.
     let logged = prop_oneof![1 => 0..9_u64, 2 => 9..48_u64];
     let seconds = prop::option::of(1_000..9_000_u64);
     let log = (logged, seconds);
@@ -316,7 +316,8 @@ fn steps() -> usize {
 fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Vec<Step>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
-    // Most timelines are in the eight years that the memory store can pack; some begin earlier.
+    // The times of most timelines fit into packed entries of the memory store, which reach from a
+    // year before its creation to almost eight years after it. Some timelines begin earlier.
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     let twins = Twins {
         memory: MemoryStore::builder().clock(clock.clone()).build(),

@@ -10,7 +10,7 @@ use crate::catalogue::SeriesKind;
 use crate::registry::Metrics;
 use crate::sample::{Sample, SampleValue};
 
-/// Exports all series with those of a service.
+/// Exports all series together with the other metrics in a service's registry.
 ///
 /// # Examples
 ///

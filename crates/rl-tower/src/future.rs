@@ -35,7 +35,7 @@ pin_project! {
 /// A request that waits for its decision.
 struct Pending<S, ReqBody> {
     counted: CountedRequest,
-    // The instance that was ready when the request arrived.
+    // The instance of the inner service that was ready when the request arrived.
     inner: S,
     request: Request<ReqBody>,
     limiter: HttpLimiter,

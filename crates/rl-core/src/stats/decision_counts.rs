@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 /// 50 ns.
 pub(crate) const TIMED: u64 = 64;
 
-/// The time in µs after which the next decision is recorded by its subject and its utilization.
+/// The time in µs after which the subject and the utilization of the next decision are recorded.
 const RECORD_INTERVAL: u64 = 1_000;
 
 /// The number of limits of one table of [`DenialCounts`].
@@ -35,7 +35,7 @@ pub(crate) struct DecisionCounts {
     pub(crate) denied: OutcomeCounts,
     /// The units that checks charged.
     pub(crate) granted: ThreadCount,
-    /// The denials by the policy of all subjects, once there is a denial.
+    /// The denials by the policy that all subjects share. They are allocated at the first denial.
     denied_by: OnceLock<Box<DenialCounts>>,
 }
 
@@ -45,11 +45,12 @@ const _: () = assert!(size_of::<DecisionCounts>() == 64);
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeCounts {
     pub(crate) count: ThreadCount,
-    /// The time on the store's clock at which a decision was last recorded by its subject.
+    /// The time on the store's clock at which the subject of a decision was last recorded.
     pub(crate) recorded_at: ThreadCount,
 }
 
-/// The denials by each set of limits. A table has a count for each set of six limits of a policy.
+/// The denials by each set of limits. A table belongs to six limits of a policy, and has a count
+/// for each subset of them.
 #[derive(Debug)]
 struct DenialCounts([[ThreadCount; 1 << LIMITS_OF_TABLE]; TABLES]);
 
@@ -96,8 +97,8 @@ impl DecisionCounts {
     }
 
     /// Counts a request that was charged `units` at the time `at`. Must be called on the thread of
-    /// these counts. Returns false, and counts nothing, if the decision is to be recorded by its
-    /// subject.
+    /// these counts. Returns false, and counts nothing, if the subject of the decision is to be
+    /// recorded too.
     #[inline(always)]
     pub(crate) fn try_add_allowed(&self, units: u64, at: Timestamp) -> bool {
         if self.allowed.is_record_due(at) {
@@ -108,10 +109,10 @@ impl DecisionCounts {
         true
     }
 
-    /// Counts a request that the limits in `over`, which belong to the policy of all subjects,
-    /// denied at the time `at`. Must be called on the thread of these counts. Returns false, and
-    /// counts nothing, if the decision is to be recorded by its subject, or if the subjects have
-    /// several policies.
+    /// Counts a request that the limits in `over` denied at the time `at`. They belong to the
+    /// policy that all subjects share. Must be called on the thread of these counts. Returns false,
+    /// and counts nothing, if the subject of the decision is to be recorded too, or if the subjects
+    /// have several policies.
     #[inline(always)]
     pub(crate) fn try_add_denied(&self, over: LimitSet, at: Timestamp) -> bool {
         let Some(denied_by) = self.denied_by.get() else { return false };
@@ -123,20 +124,20 @@ impl DecisionCounts {
         true
     }
 
-    /// Counts a denial by the limits in `over`, which belong to the policy of all subjects.
+    /// Counts a denial by the limits in `over`. They belong to the policy that all subjects share.
     #[inline]
     pub(crate) fn add_over(&self, over: LimitSet, writer: Writer) {
         self.denied_by.get_or_init(Box::default).add(over, writer);
     }
 
-    /// Returns the denials by the limit at `index` of the policy of all subjects.
+    /// Returns the denials by the limit at `index` of the policy that all subjects share.
     pub(crate) fn denied_by(&self, index: usize) -> u64 {
         self.denied_by.get().map_or(0, |denied_by| denied_by.of_limit(index))
     }
 }
 
 impl OutcomeCounts {
-    /// Returns whether a decision at `at` is to be recorded by its subject, because the last record
+    /// Returns whether the subject of a decision at `at` is to be recorded, because the last record
     /// is a millisecond old.
     #[inline(always)]
     pub(crate) fn is_record_due(&self, at: Timestamp) -> bool {

@@ -5,13 +5,15 @@ use super::store_stats::StoreStats;
 use super::top::TopSubject;
 use crate::model::{FailureKind, Limit};
 
-/// The name under which limits and rules beyond the bound of a limiter are counted together.
+/// The common name of all limits and rules that a limiter does not count by their own names,
+/// because it has too many.
 pub const OTHER_NAME: &str = "(other)";
 
 /// The counts of one limiter since it was built, and its state now.
 ///
-/// The numbers are read one by one while requests are decided, so they may differ by the decisions of
-/// that moment. Each of them never decreases, except those that are described as a state.
+/// The numbers are read one after the other while requests are decided, so they may not include the
+/// same decisions. Counts never decrease. `in_flight`, `waiting`, `permits_held` and
+/// `is_breaker_closed` describe the present.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LimiterStats {
@@ -36,25 +38,25 @@ pub struct LimiterStats {
     /// in 64 of those that a store in memory made. With an observer, or with a log line for each
     /// decision, those in memory are not timed. The fallback is not included.
     pub decision_seconds: Histogram,
-    /// The times of calls to a store for which the limiter had to wait, in seconds. Calls that
-    /// timed out count with the time for which it has waited.
+    /// The times, in seconds, of store calls for which the limiter had to wait. A call that timed
+    /// out counts with the time until the timeout.
     pub store_seconds: Histogram,
     /// The time for which requests waited in a queue, in seconds.
     pub wait_seconds: Histogram,
     /// The times for which permits were held, in seconds. Each thread times one new permit in a
     /// millisecond, and at least one in 64.
     pub permit_seconds: Histogram,
-    /// State: the decisions that wait for the store.
+    /// The decisions that are waiting for the store.
     pub in_flight: u64,
-    /// State: the requests that wait in a queue.
+    /// The requests that are waiting in a queue.
     pub waiting: u64,
-    /// State: the permits that are not settled.
+    /// The permits that are not settled yet.
     pub permits_held: u64,
     /// The failures of the store and of the fallback by kind.
     pub store_failures: Vec<FailureCount>,
     /// The failures of the source of policies by kind.
     pub source_failures: Vec<FailureCount>,
-    /// State: whether the circuit breaker is closed, so that the store is called.
+    /// Whether the circuit breaker is closed, so that the store is called.
     pub is_breaker_closed: bool,
     /// The counts of the store. Limiters on one store report the same counts.
     pub store: StoreStats,
@@ -121,7 +123,7 @@ pub struct UnitCounts {
     pub granted: u64,
     /// The units that were charged for work that was done already, also beyond the limits.
     pub charged_after: u64,
-    /// The units that were to be refunded. Some may no longer have counted.
+    /// The units of all refunds. Some of them may no longer have counted.
     pub refunded: u64,
 }
 

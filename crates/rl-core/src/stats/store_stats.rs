@@ -19,10 +19,10 @@ pub enum StoreStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// The number of the store in this process. If several limiters share the store, it shows that
-    /// their counts are the same.
+    /// The number of the store in this process. If two limiters report the same number, they share
+    /// the store and these counts.
     pub id: u64,
-    /// State: the subjects that the store holds. Includes expired subjects that are not dropped yet.
+    /// The subjects that are in the store, including expired subjects that are not dropped yet.
     pub subjects: u64,
     /// The largest number of subjects.
     pub capacity: u64,
@@ -40,8 +40,8 @@ impl MemoryStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// The number of the store in this process. If several limiters share the store, it shows that
-    /// their counts are the same.
+    /// The number of the store in this process. If two limiters report the same number, they share
+    /// the store and these counts.
     pub id: u64,
     /// The script calls that decide.
     pub calls: u64,
@@ -96,7 +96,7 @@ impl Default for RedisCounts {
 
 #[cfg(feature = "redis")]
 impl RedisCounts {
-    /// Adds to one of the counts.
+    /// Adds `number` to one of the counts.
     pub(crate) fn add(count: &AtomicU64, number: u64) {
         count.fetch_add(number, Ordering::Relaxed);
     }

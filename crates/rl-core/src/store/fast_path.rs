@@ -7,7 +7,7 @@ use crate::policy::LimitSet;
 use crate::stats::DecisionCounts;
 use crate::time::Timestamp;
 
-/// The limiter, as a store sees it that decides on the fast path
+/// The limiter of a request that a store decides on the fast path
 /// ([`Store::try_decide`](super::Store::try_decide)).
 ///
 /// The store counts each decision with the limiter before it returns the decision. The limiter does
@@ -39,8 +39,8 @@ impl<'a> FastPath<'a> {
         Self { limiter, counts }
     }
 
-    /// Runs the other steps of the limiter, which call [`Store::decide`](super::Store::decide). They
-    /// count the decision themselves.
+    /// Decides without the fast path: runs the steps of the limiter, which call
+    /// [`Store::decide`](super::Store::decide) and count the decision.
     pub fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision> {
         self.limiter.decide_by_steps(request)
     }

@@ -219,7 +219,7 @@ impl LaneSums {
         self.0[1] += u128::from(number) * u128::from(key[1]);
     }
 
-    /// Adds a text, with one key for at most seven bytes. Two texts of the same length differ in at
+    /// Adds a text, with one key for every seven bytes. Two texts of the same length differ in at
     /// least one of the added numbers.
     #[inline]
     fn add_text(&mut self, text: &[u8], keys: &[Key]) {
@@ -251,7 +251,8 @@ impl LaneSums {
 
 /// Returns a number below 2^56 that contains every byte of a text of one to seven bytes.
 ///
-/// A byte may occur twice in the number, so that three cases suffice without a loop.
+/// A byte may occur twice in the number. For this reason three cases suffice, and no loop is
+/// needed.
 #[inline]
 fn short_text(text: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {

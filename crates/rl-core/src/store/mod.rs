@@ -146,8 +146,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the registry of the limiters that count in this store.
     ///
-    /// A limiter registers itself there, to find others that share its counters under other limits.
-    /// The default returns `None`: the limiters of such a store are not compared.
+    /// A limiter registers itself there. The registry finds limiters that share counters but have
+    /// different limits. The default returns `None`: the limiters of such a store are not compared.
     fn registry(&self) -> Option<&LimiterRegistry> {
         None
     }

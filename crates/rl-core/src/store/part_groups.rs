@@ -113,7 +113,7 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         self.join.decision(decisions)
     }
 
-    /// Returns the decision on the request like `decision`.
+    /// Returns the same decision as `decision`, from a `DecisionList`.
     #[inline]
     pub(crate) fn decision_of_list(&self, decisions: DecisionList) -> Decision {
         self.join.decision_of_list(decisions)
@@ -127,7 +127,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 }
 
 impl<K> PartGroup<'_, K> {
-    /// Adds the part at `index` of a request, whose subject and namespace are those of the group.
+    /// Adds the part at `index` of a request. The part has the subject and the namespace of the
+    /// group.
     #[inline(never)]
     fn join(&mut self, index: usize, part: &Part<'_>) -> Result<(), StoreError> {
         let is_same_policy = self.policy.is_same_handle(part.policy) || self.policy == part.policy;
@@ -153,7 +154,7 @@ impl PartJoin {
         self.decision_of_list(decisions.into_iter().collect())
     }
 
-    /// Returns the decision on the request like `decision`.
+    /// Returns the same decision as `decision`, from a `DecisionList`.
     #[inline]
     fn decision_of_list(&self, decisions: DecisionList) -> Decision {
         let decisions = if decisions.all().len() == self.parts.len() {

@@ -78,7 +78,8 @@ impl<'a> Settlement<'a> {
 
     /// Returns whether further units count under `limit`, which is at `place`.
     ///
-    /// A limit that counts requests has already counted this one.
+    /// They do not count under a limit that counts requests, because it has already counted the
+    /// request.
     fn is_charged(&self, place: usize, limit: Limit) -> bool {
         !limit.holds_permits() && !limit.counts_requests() && !self.uncharged.contains(place)
     }

@@ -70,7 +70,8 @@ impl Counter {
         // The counter is read after the clock, so that other threads may lag behind the system
         // clock but never lead.
         let count = self.count();
-        // If this thread was descheduled in between, other threads would lag too far behind.
+        // If this thread was descheduled between the two reads of the counter, the result is not
+        // stored: with it, other threads would lag too far behind.
         if count.wrapping_sub(before) <= MAX_READ_TIME {
             self.offset.store(now.wrapping_sub(count), Ordering::Relaxed);
             // Release: a thread that loads this value also sees its offset, or a later one.

@@ -37,7 +37,7 @@ mod tests {
     fn it_shows_the_time_of_the_system() {
         let system =
             || Timestamp::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap());
-        // The loop is long enough for the system clock to be read, and for the counter.
+        // The loop is so long that some rounds read the system clock, and others the counter.
         for _ in 0..10_000 {
             let (before, now, after) = (system(), SystemClock.now(), system());
             // A step of the system clock during the test is expected to be shorter than these 50

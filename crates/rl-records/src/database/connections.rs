@@ -137,7 +137,7 @@ impl Connections {
     /// Takes a working connection from the pool, or connects.
     pub(super) async fn take(self: &Arc<Self>) -> Result<Lease, DatabaseError> {
         let permit = within(WAIT, async { Ok(self.free.clone().acquire_owned().await) }).await?;
-        // `close` has closed the semaphore.
+        // This fails only after `close` has closed the semaphore.
         let permit = permit.map_err(|_| DatabaseError::new(FailureKind::Unavailable))?;
         let mut lease = Lease { pool: self.clone(), pooled: None, _permit: permit };
         loop {

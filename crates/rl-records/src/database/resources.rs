@@ -74,7 +74,8 @@ impl<'a> Resources<'a> {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<ResourceLimit>, DatabaseError> {
-        // No stored name contains a control character, so the replacement matches none.
+        // PostgreSQL rejects NUL in text, and `apps` has one name on each line. No stored name
+        // contains a control character, so the name after the replacement matches none.
         let app = app.replace(['\0', '\n'], "\u{1}");
         let mut sql = Sql::new("SELECT * FROM rl_resource_limits WHERE");
         // `apps` contains one name on each line. If removing the line of `app` changes the text,

@@ -152,7 +152,7 @@ impl RecordSource {
                 let consumers = &self.inner.caches.consumers;
                 self.cached(consumers, id, move |timeline| timeline.policy(clock.now()))
             }
-            // Records contain the ids of their consumers, but of this id only a digest is known.
+            // Records are found by the id of their consumer, but only a digest of this id is known.
             // The consumer may have records, so the defaults may be wrong.
             None if !owner.is_of_long_text() => {
                 let error = StoreError::new(FailureKind::Unsupported);

@@ -11,9 +11,9 @@ pub struct RecordSourceStats {
     pub waited: u64,
     /// Requests whose limits were not known and could not be looked up.
     pub failed: u64,
-    /// State: the consumers whose limits are cached.
+    /// The consumers whose limits are in the cache.
     pub consumers: u64,
-    /// State: the time since the change log was last read; `None` before the first time.
+    /// The time since the change log was last read; `None` before the first time.
     pub lag: Option<Duration>,
 }
 

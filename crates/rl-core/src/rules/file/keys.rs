@@ -115,7 +115,7 @@ impl KeyText {
     }
 }
 
-/// Returns an extractor that counts the subjects of all extractors as one.
+/// Returns an extractor that combines the subjects of all `keys` into one subject.
 fn together(keys: Vec<Arc<dyn KeyExtractor>>) -> Arc<dyn KeyExtractor> {
     let mut keys = keys.into_iter();
     let first = keys.next().unwrap_or_else(|| Arc::new(crate::key::Constant));

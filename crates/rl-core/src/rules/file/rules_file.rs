@@ -93,7 +93,7 @@ impl RulesFileBuilder {
 
     /// Registers a source of limits that rules name in `limits`, such as `limits: records` for the
     /// records of a database. The name begins with `a-z`, and consists of `a-z`, `0-9`, `-` and
-    /// `_`. The source is kept when the file changes, and with it its cache.
+    /// `_`. A change of the file keeps the source and its cache.
     pub fn source(mut self, name: &str, source: impl PolicySource) -> Self {
         self.additions.sources.push((name.to_owned(), Arc::new(source)));
         self
@@ -190,17 +190,18 @@ impl RulesFile {
         Self::builder(path).watch()
     }
 
-    /// Returns the `store` of the file when it was read first: the URL to which the service
+    /// Returns the value of `store` when the file was first read: the URL to which the service
     /// connects.
     ///
-    /// The URL contains the password, if there is one. A later change of the URL applies after a
-    /// restart.
+    /// The URL contains the password, if there is one. If the URL changes later, the service uses
+    /// the new one after a restart.
     #[must_use]
     pub fn store(&self) -> Option<&str> {
         self.0.store.as_ref().map(|Secret(url)| &**url)
     }
 
-    /// Returns the result of the last readings.
+    /// Returns how often the file was applied and refused, the last error, and the version that
+    /// applies.
     #[must_use]
     pub fn status(&self) -> RulesFileStatus {
         self.0.status.borrow().clone()

@@ -70,7 +70,7 @@ impl<T: FromText> JsonSchema for Text<T> {
     }
 }
 
-/// A text with `${VARIABLE}`s.
+/// A text in which each `${VARIABLE}` is replaced by its value.
 impl FromText for String {
     const EXPECTED: &'static str = "a text";
 

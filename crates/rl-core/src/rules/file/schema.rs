@@ -86,7 +86,8 @@ pub(super) struct RawRule {
 impl TryFrom<RawRule> for RuleText {
     type Error = InvalidPolicy;
 
-    /// Checks the limits together, so that the error has the place of the rule.
+    /// Checks the limits while the rule is read, so that the error states the line and column of
+    /// the rule.
     fn try_from(raw: RawRule) -> Result<Self, InvalidPolicy> {
         raw.limits.check()?;
         raw.tiers.0.iter().try_for_each(|(_, limits)| limits.check())?;

@@ -1,8 +1,8 @@
-//! The result of the last readings of a rule file.
+//! The results of reading a rule file so far.
 
 use super::error::RulesFileError;
 
-/// The result of the last readings of a [`RulesFile`](super::RulesFile).
+/// The results of reading a [`RulesFile`](super::RulesFile) so far.
 #[derive(Clone, Debug, Default)]
 pub struct RulesFileStatus {
     pub(super) applied: u64,

@@ -24,8 +24,8 @@ pub(super) fn count_decision(
     }
 }
 
-/// Returns the decision that a shortcut has made, and counts it. It is counted before it is created,
-/// because the compiler copies a decision that is inspected.
+/// Counts the result of a shortcut, then creates the decision. This order matters: if the decision
+/// were created first and then inspected to count it, the compiler would copy it.
 #[inline(always)]
 pub(super) fn count_fast(
     request: &DecideRequest<'_>,
@@ -47,7 +47,7 @@ pub(super) fn count_fast(
     count_whole(request, Decision::from_windows(policy, cost, at, is_allowed, states), limiter)
 }
 
-/// Returns a decision, and counts it as a whole.
+/// Passes the whole decision to the limiter, which counts it. Returns the decision.
 #[inline(never)]
 pub(super) fn count_whole(
     request: &DecideRequest<'_>,
@@ -58,7 +58,8 @@ pub(super) fn count_whole(
     MaybeReady::ready(decision)
 }
 
-/// Counts nothing, and has no other steps.
+/// Stands for the limiter in `Store::decide`, whose caller counts the decision. It counts nothing,
+/// and has no steps.
 pub(super) struct NotCounting;
 
 impl FastPathLimiter for NotCounting {

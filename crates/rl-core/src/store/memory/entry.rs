@@ -30,7 +30,7 @@ pub(super) struct ShardContext {
 }
 
 impl Entry {
-    /// Decides for a subject without an entry. Returns its entry if something is charged.
+    /// Decides for a subject without an entry. Returns a new entry if something is charged.
     ///
     /// # Errors
     ///

@@ -123,7 +123,7 @@ impl LayoutId {
 #[derive(Debug, Default)]
 pub(super) struct LayoutRegistry(Vec<StateLayout>);
 
-/// The id of a registered layout that has the states of the policy that was looked up.
+/// The id of a registered layout with the same states as the policy that was looked up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayoutMatch {
     pub(super) id: LayoutId,

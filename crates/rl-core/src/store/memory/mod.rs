@@ -62,9 +62,10 @@ const SHARDS: usize = 64;
 ///   the policy. A decision on a known subject allocates nothing.
 /// * **Bounded**: the store holds at most [`capacity`](MemoryStoreBuilder::capacity) subjects, by
 ///   default one million. Each new subject drops expired ones, so no background thread is needed.
-///   When the store is full, a new subject evicts the one among a few that has used the smallest
-///   fraction of its limits. A denied subject is never evicted. If all inspected subjects are
-///   denied, new subjects share one counter until there is room again.
+///   When the store is full, a new subject evicts another one. A few subjects are inspected, and
+///   the one that has used the smallest fraction of its limits is evicted. A denied subject is
+///   never evicted. If all inspected subjects are denied, new subjects share one counter until
+///   there is room again.
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
 ///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two).
 ///   Other policies take some 200 bytes more, and more than six fixed windows some 400. A sliding
@@ -207,8 +208,8 @@ fn decide_many_windows(
 
 /// Decides a request that the fast paths do not cover.
 ///
-/// Runs the other steps of the limiter and changes nothing if a charge would exceed the number of
-/// states that one subject may have.
+/// If a charge would exceed the number of states that one subject may have, changes nothing, and
+/// lets the limiter decide by its other steps.
 #[inline(always)]
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,

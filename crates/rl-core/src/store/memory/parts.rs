@@ -7,15 +7,14 @@
 //!
 //! There is no deadlock: all operations lock shards in one order (`locked_shards.rs`).
 //!
+//! If all subjects are known and have packed entries, they are charged without a judgement, in one
+//! pass. If one of them is denied, the entries of the others are restored from copies before the
+//! shards are unlocked. A copy takes 72 bytes, and restores also what a refund would not: a window
+//! that the charge has opened, and the time of the last change.
+//!
 //! All other parts are judged first, which changes nothing. If the judgement grants the units, the
-//! charge grants them too, because the shards are still locked and the time is the same.
-//!
-//! Known subjects whose entries are packed are charged without a judgement, in one pass. If one of
-//! them is denied, the entries of the others are restored from copies before the shards are
-//! unlocked. A copy takes 72 bytes, and restores also what a refund would not: a window that the
-//! charge has opened, and the time of the last change.
-//!
-//! There is one exception: new subjects in shards with little room (`parts/room.rs`).
+//! charge grants them too, because the shards are still locked and the time is the same. Only a new
+//! subject in a shard with little room may still be denied by the charge (`parts/room.rs`).
 
 mod room;
 
@@ -60,7 +59,8 @@ impl<C: Clock> MemoryStore<C> {
         decisions.map(|decisions| parts.decision_of_list(decisions)).map_err(|_| too_many_states())
     }
 
-    /// Decides a request of several parts. Runs the other steps and changes nothing if it cannot.
+    /// Decides a request of several parts. If the store cannot decide it, changes nothing, and lets
+    /// the limiter decide by its other steps.
     #[inline(never)]
     pub(super) fn try_decide_parts(
         &self,
@@ -154,7 +154,7 @@ impl LockedStep<'_, '_> {
         PackedAttempt::Charged(charges.decisions)
     }
 
-    /// Takes back the charges of the first groups.
+    /// Takes back `charges`, which are those of the first groups of the request.
     #[inline(never)]
     fn undo(&mut self, charges: PackedCharges) {
         for (group, before) in self.groups.iter().zip(charges.entries_before()) {

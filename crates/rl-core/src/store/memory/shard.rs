@@ -77,7 +77,7 @@ enum Vacancy {
 struct Claims<'a> {
     /// The subjects whose entries are neither dropped nor evicted.
     subjects: &'a [Fingerprint],
-    /// The number of free places that are taken already.
+    /// The number of free places that the request has already claimed for its new subjects.
     free: usize,
 }
 
@@ -141,7 +141,8 @@ impl Shard {
         self.entries.get(subject).map_or(Ok(()), |entry| entry.check_states(policy, at))
     }
 
-    /// Refunds units to the states in the entry of `holder`.
+    /// Refunds units to the states in the entry of `holder`: the subject, or the fingerprint of the
+    /// shared entry.
     #[inline]
     pub(super) fn refund(&mut self, holder: Fingerprint, refund: &Refund<'_>, now: Timestamp) {
         self.amend(holder, refund.policy, now, |index, step, states, now| {
@@ -342,7 +343,7 @@ impl Shard {
     ///
     /// Inspects the next few entries, and drops expired ones. In a full shard, chooses the
     /// inspected entry with the smallest used fraction. Stops early at an entry whose fraction is
-    /// small and no larger than that of the new subject. Leaves out the room that `claims` names.
+    /// small and no larger than that of the new subject. Does not use the room in `claims`.
     fn find_room(&mut self, now: Timestamp, newcomer: u8, claims: Claims<'_>) -> Option<Vacancy> {
         let capacity = self.capacity.saturating_sub(claims.free);
         let now = self.context.time_base.moment(now);
@@ -388,7 +389,8 @@ impl Shard {
         None
     }
 
-    /// Records the eviction at `position`, if the subject was last changed at `now`.
+    /// Counts the eviction of the entry at `position`, and records its time if the subject was last
+    /// changed at `now`.
     fn note_eviction(&mut self, position: usize, now: Timestamp) {
         self.evicted += 1;
         let Some((_, evicted)) = self.entries.at(position) else { return };

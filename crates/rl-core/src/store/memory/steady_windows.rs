@@ -23,7 +23,7 @@ pub(super) struct SteadyWindows {
     charged: u32,
     /// The units that the fullest window has left.
     left: u64,
-    /// The cost that was denied last, and the windows that denied it, once nothing is left.
+    /// The last denied cost, and the windows that denied it. Only set once nothing is left.
     denied: Option<(Cost, LimitSet)>,
 }
 

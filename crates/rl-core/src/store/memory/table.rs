@@ -173,8 +173,8 @@ impl Index {
         Self { slots: vec![0; homes + MAX_DISTANCE + 1].into(), homes }
     }
 
-    /// Returns whether `len` records are more than four fifths of the homes. Beyond that, searches
-    /// get long.
+    /// Returns whether `len` records would fill more than four fifths of the homes. Searches in a
+    /// fuller index get long.
     const fn is_full(&self, len: usize) -> bool {
         len > self.homes / 5 * 4
     }
@@ -190,7 +190,8 @@ impl Index {
         (home as usize, ONE_FURTHER | tag << POSITION_BITS)
     }
 
-    /// Returns the position of `subject`. `subject_at` returns the subject of a position.
+    /// Returns the position of `subject`. `subject_at` returns the subject of the record at a
+    /// position.
     #[inline(always)]
     fn find(
         &self,

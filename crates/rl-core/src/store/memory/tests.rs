@@ -194,7 +194,8 @@ fn the_smallest_store_holds_one_subject_in_each_shard() {
     assert_eq!(store.len(), 64);
 }
 
-/// A clock that panics on request: under the lock, where the store reads it.
+/// A clock that panics when a test demands it. The store reads the clock under a lock, so it panics
+/// there.
 #[derive(Debug, Default)]
 struct PanickingClock {
     panics: AtomicBool,

@@ -34,10 +34,10 @@ pub(super) struct UnpackedEntry {
     windows: Option<Box<SteadyWindows>>,
 }
 
-/// The µs for which an entry with an empty log is kept, so that the next permit needs no new one.
+/// The µs for which an entry with an empty log is kept, so that the next permit needs no new entry.
 const EMPTY_IS_KEPT: u64 = 1_000_000;
 
-/// The states beside the cells of the policy.
+/// The states that are not cells of the policy.
 #[derive(Clone, Debug, Default)]
 struct ExtraStates {
     logs: SmallVec<[Log; 1]>,
@@ -223,7 +223,7 @@ impl UnpackedEntry {
         }
     }
 
-    /// Checks that a charge leaves no more states of other policies than an entry holds.
+    /// Checks that a charge would not leave more states of other policies than an entry may hold.
     pub(super) fn check_states(&self, policy: &Policy, at: Timestamp) -> Result<(), TooManyStates> {
         if self.foreign().is_empty() && self.has_states_of(policy) {
             return Ok(());

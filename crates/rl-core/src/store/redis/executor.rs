@@ -43,8 +43,9 @@ pub(crate) trait Execute: Layer {
         call: &DecideCall<'_>,
     ) -> impl Future<Output = Result<Vec<Option<ScriptReply>>, StoreError>> + Send;
 
-    /// Refunds units of several subjects, under one policy, in one script call. Returns the places
-    /// of the refunds that were not made. The caller sends each of them in a call of its own.
+    /// Refunds units of several subjects, under one policy, in one script call. Returns the indices
+    /// in `refunds` of those that were not made. The caller sends each of them in a call of its
+    /// own.
     fn refund(
         &self,
         refunds: &[Refund<'_>],
@@ -72,7 +73,7 @@ struct ExecutorShared {
     /// The kind of store and its server, for the log.
     label: String,
     counts: Arc<RedisCounts>,
-    /// Samples the log lines about such counters.
+    /// Samples the log lines about counters without expiry.
     healing: Transition,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
@@ -140,8 +141,8 @@ impl ScriptExecutor {
         }
     }
 
-    /// Runs the call that decides these requests one after the other. The policies are those of the
-    /// parts of each request.
+    /// Runs the call that decides these requests one after the other. The parts of every request
+    /// have these policies, in this order.
     pub(crate) async fn execute_batch(
         &self,
         policies: &[Policy],

@@ -172,8 +172,9 @@ impl RedisStore {
     /// ahead of the service.
     ///
     /// Policies whose limits are of the same kinds share scripts. A store runs the scripts of the
-    /// first 64 combinations of kinds that it decides. Others, and all operations but checks and
-    /// refunds, need only the scripts that are listed without a policy.
+    /// first 64 combinations of kinds that it decides. Other combinations, and all operations
+    /// except checks and refunds, need only the scripts that this function returns without any
+    /// policy.
     pub fn scripts<'a>(
         layout: Layout,
         policies: impl IntoIterator<Item = &'a Policy>,
@@ -198,7 +199,7 @@ impl RedisStore {
     ///
     /// Requests whose policies are of the same kinds share scripts. A store runs these scripts for
     /// the first 64 lists of kinds that it decides. Other requests need only the scripts that
-    /// [`scripts`](Self::scripts) lists without a policy.
+    /// [`scripts`](Self::scripts) returns without any policy.
     ///
     /// ```
     /// use rl_core::{Limit, Policy, RedisStore};

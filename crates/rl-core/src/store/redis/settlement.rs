@@ -41,7 +41,8 @@ impl RedisStore {
     }
 }
 
-/// Returns the refund that is the whole settlement, if there is one.
+/// Returns the refund of a settlement that consists of one refund and no further charge; otherwise
+/// `None`.
 fn sole_refund<'a>(settlement: &Settlement<'a>) -> Option<Refund<'a>> {
     let (release, refund) = (settlement.release(), settlement.refund());
     match (release.is_empty(), refund.is_empty()) {

@@ -30,7 +30,7 @@ impl TestLayer {
         Self { decide: Arc::new(decide), decisions: Arc::default() }
     }
 
-    /// Returns the number of requests that it has decided.
+    /// Returns the number of requests that this layer has decided.
     pub(crate) fn decisions(&self) -> usize {
         self.decisions.load(Ordering::Relaxed)
     }

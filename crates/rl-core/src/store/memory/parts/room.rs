@@ -123,8 +123,9 @@ impl LockedStep<'_, '_> {
         Ok(Ok(charged))
     }
 
-    /// Returns the largest units, at most `units`, that the shared entries grant. Returns the
-    /// denial of a single unit if they grant nothing. `denial` is the denial of `units`.
+    /// Returns for each group the largest number of units, at most `units`, that the shared entries
+    /// grant. Returns the denial of a single unit if they grant nothing. `denial` is the denial of
+    /// `units`.
     fn reduce_to_shared(
         &mut self,
         units: &[Option<u64>],

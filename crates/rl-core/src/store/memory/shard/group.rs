@@ -16,7 +16,8 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 pub(in crate::store::memory) struct PackedCharges {
     pub(in crate::store::memory) decisions: DecisionList,
-    /// The entries as they were before their charges. One more may belong to a charge that failed.
+    /// The entries as they were before their charges. After a charge that failed, there may be one
+    /// more entry than decisions.
     before: ArrayVec<PackedEntry, { Part::MAX }>,
 }
 
@@ -131,8 +132,8 @@ impl Shard {
         Some(Decision::from_windows(policy, cost, at, is_allowed, states).with_units(cost, 0))
     }
 
-    /// Returns whether a charge for `count` new subjects may lack room, one of which is `subject`.
-    /// Returns false if it has an entry already.
+    /// Returns whether the shard may lack room for `count` new subjects, one of which is `subject`.
+    /// Returns false if `subject` has an entry already.
     ///
     /// # Errors
     ///

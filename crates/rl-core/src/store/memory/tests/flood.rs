@@ -4,7 +4,7 @@ use super::*;
 use crate::policy::LimitSet;
 use crate::store::Renewal;
 
-/// One limit of each algorithm and of each option, of six units each.
+/// Limits of six units: one for each algorithm and for each option of it.
 const LIMITS: [&str; 10] = [
     "6/hour",
     "6/hour:clock",

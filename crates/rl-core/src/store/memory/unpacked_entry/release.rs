@@ -5,8 +5,8 @@ use crate::store::Refund;
 use crate::time::Timestamp;
 
 impl UnpackedEntry {
-    /// Releases permits under a policy of one concurrency limit, if it has a free unit afterwards.
-    /// Otherwise returns `false` and changes nothing.
+    /// Releases permits under a policy of one concurrency limit, if that limit has a free unit
+    /// afterwards. Otherwise returns `false` and changes nothing.
     pub(in crate::store::memory) fn try_release(&mut self, release: &Refund<'_>) -> bool {
         let Refund { policy, charged, units, .. } = *release;
         let Some(extra) = &mut self.extra else { return false };

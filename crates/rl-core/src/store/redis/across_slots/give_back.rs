@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The maximum number of tasks that repeat refunds.
 const MAX_RETRIES: usize = 4_096;
 
-/// The problem counts as solved after this time in which every charge could be given back.
+/// If every charge can be given back for this time, the problem counts as solved.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 
 /// A charge of one group that is to be given back.

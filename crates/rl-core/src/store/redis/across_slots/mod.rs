@@ -205,7 +205,7 @@ impl<C: SlotCalls> Request<C> {
         })
     }
 
-    /// Returns the largest number of units that all groups decided so far can be charged.
+    /// Returns the largest number of units that every group decided so far can be charged.
     fn common_units(&self, decided: &Decided) -> u64 {
         let enforced = self.groups.iter().zip(decided).filter(|(group, _)| !group.is_shadow);
         let charged = enforced.filter_map(|(group, decision)| {

@@ -39,8 +39,8 @@ pub(crate) struct ConnectionSettings {
 pub(crate) struct Connector {
     settings: Arc<ConnectionSettings>,
     generation: Generation,
-    /// The last generation whose server's eviction policy was checked, plus one. 0 if none was
-    /// checked.
+    /// The number of the last generation in which the server's eviction policy was checked, plus
+    /// one; 0 before the first check.
     inspected: Arc<AtomicU64>,
 }
 

@@ -30,7 +30,8 @@ const UNDECIDED: u8 = 2;
 pub(crate) struct PartsReplies {
     bytes: Vec<u8>,
     parts: Vec<EncodedPart>,
-    /// The bytes of each request; `None` if it was not decided.
+    /// The position of the reply to each request in `bytes`; `None` for a request that was not
+    /// decided.
     ranges: Vec<Option<Range<usize>>>,
 }
 
@@ -103,12 +104,13 @@ impl PartsReplies {
         Ok((Self { bytes, parts, ranges }, healed))
     }
 
-    /// Returns the bytes of each request in the reply; `None` for a request that was not decided.
+    /// Returns the position of the reply to each request; `None` for a request that was not
+    /// decided.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Option<Range<usize>>> {
         self.ranges.iter().cloned()
     }
 
-    /// Returns the decision on each group of the request whose reply has these bytes.
+    /// Returns the decision on each group of a request. `bytes` is the position of the reply to it.
     pub(crate) fn decisions(
         &self,
         bytes: Range<usize>,

@@ -39,7 +39,7 @@ struct Reader<'a> {
     calls: u16,
 }
 
-/// Describes the part of a reply for which the reply is rejected. `None` means that its length is
+/// The reason why a reply is rejected: the part that is not valid, or `None` if the length is
 /// wrong.
 type Refusal = Option<&'static str>;
 

@@ -223,7 +223,7 @@ pub(super) fn parts_fast_path(shapes: &[ScriptShape]) -> String {
     if shapes.is_empty() { String::new() } else { with_parts(PARTS_FAST_PATH, shapes) }
 }
 
-/// Returns the code of checks of several requests with parts of these shapes.
+/// Returns the Lua code that checks several requests with parts of these shapes.
 pub(super) fn parts_batch(shapes: &[ScriptShape]) -> String {
     with_parts(&PARTS_BATCH.replace("PARTS", &shapes.len().to_string()), shapes)
 }
@@ -300,11 +300,10 @@ fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usi
     }
 }
 
-/// Writes out the lists of a line. Between `<<` and `>>` are names that each limit has, or one of
-/// the words `cells` and `constants`. These words stand for the names that its algorithm lists, and
-/// `zeros` for a 0 for each cell.
-/// After `I7`, the list becomes the same number of integer formats. After `..`, it becomes one text
-/// with commas.
+/// Writes out the lists of a line. A list stands between `<<` and `>>`, and is written once for each
+/// limit. It consists of names, or is `cells` or `constants`: the names that the limit's algorithm
+/// lists. For `zeros`, a 0 is written for each cell. After `I7`, a list becomes the same number of
+/// integer formats. After `..`, it becomes one text with commas.
 fn with_lists(line: &str, limits: &[LimitKind], first: usize) -> String {
     let mut parts = line.split("<<");
     let mut written = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,5 @@
--- Refunds units in the readable layout, to windows that were open when the units were charged.
+-- Refunds units in the readable layout. A window gets units back only if it was already open when
+-- they were charged.
 --
 -- KEYS, ARGV[1]  see lib/readable_counters.lua
 -- ARGV[2]        packed, big-endian: the time of the charge in µs, and the units of each limit

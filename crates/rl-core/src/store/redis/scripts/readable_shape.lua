@@ -14,7 +14,8 @@ do
   local found, fits, is_ours = redis.pcall('MGET', unpack(KEYS)), true, true
   --@ each
   -- MGET returns nothing for a missing key or a key of another type, and an error if the user lacks
-  -- the permission. In each case, GET finds the counter or the reason.
+  -- the permission. In all these cases, GET returns the counter, nothing for a missing key, or the
+  -- error.
   local text_i, used_i, ttl_i = found[INDEX] or redis.call('GET', KEYS[INDEX]), 0, 0
   if not text_i then
     text_i = '0'

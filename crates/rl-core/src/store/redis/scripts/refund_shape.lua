@@ -11,8 +11,8 @@
 -- ARGV[4]  for several subjects: for each of them the time of the charge, and the units of each
 --          limit (7 bytes each)
 --
--- Returns  for several subjects, the places of those that were not decided (a byte each, from 0).
---          Their states are unchanged, and the client sends each of them again in a call of its own
+-- Returns  for several subjects, the indices in KEYS (a byte each, from 0) of those to which nothing
+--          was refunded. The client sends each of these refunds again in a call of its own
 do
   local <<constants>> = struct.unpack('><<I7 constants>>', plan, 7 * LIMITS + 9)
   local floor, ceil, min, max_of = math.floor, math.ceil, math.min, math.max

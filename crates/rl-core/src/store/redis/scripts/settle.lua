@@ -7,8 +7,8 @@
 --
 -- Returns   nothing
 --
--- `read_charge` reads and checks one subject. All subjects are read before one is written, because
--- a script is not rolled back.
+-- `read_charge` reads and checks one subject. All subjects are read before the first one is
+-- written, because a script is not rolled back.
 local counts, charges, first = ARGV[1], {}, 1
 for p = 1, #counts do
   local last_key = first + string.byte(counts, p) - 1

@@ -16,8 +16,8 @@
 --   --@ logs LINE        is a line that only shapes with logs have. Likewise --@ buckets, for
 --                        sliding windows
 --
--- Every subject has the same number of calls of one cost. The first calls that fit are allowed. If
--- fewer than the least number fit, none is allowed.
+-- Every subject has `times` calls of one cost. As many of them as fit are allowed. If fewer than
+-- `least` fit, none is allowed.
 --
 -- KEYS     see decide.lua. If the mode in the plan is 4, the states of several subjects
 -- ARGV     shape, plan and format (see decide.lua)
@@ -29,8 +29,8 @@
 --                     was not decided. Its state is unchanged, and the client sends it again in a
 --                     call of its own
 --            the state as it would be stored
---            7 bytes  for each log, the time at which the units that a denied call lacks will be
---                     available; 0 as in decide.lua
+--            7 bytes  for each log, the time at which enough units for a denied call will be
+--                     available; 0 if they are available now, or never will be
 do
   local cost, times, least, size, <<constants>> = struct.unpack('>I7I2I2I2<<I7 constants>>', plan, 6)
   local subjects, bucket_size = #KEYS, string.byte(shape, 2)
@@ -41,7 +41,8 @@ do
   if subjects > 1 then all, replies = redis.pcall('MGET', unpack(KEYS)), {} end
   for n = 1, subjects do
     -- MGET returns nothing for a missing key or a key of another type, and an error if the user
-    -- lacks the permission. In each case, GET finds the state or the reason.
+    -- lacks the permission. In all these cases, GET returns the state, nothing for a missing key,
+    -- or the error.
     local stored = all and all[n] or redis.pcall('GET', KEYS[n])
     --@ buckets stored = stored or shape .. string.rep('\0', size - #shape)
     local calls, healed, value, waits = 65535, 0, '', ''
@@ -109,7 +110,7 @@ do
           lifetime = (lifetime - lifetime % 1000) / 1000 + linger
           if calls > 0 then
             -- `string.format` takes less time than the server's conversion of a number to text.
-            -- Subjects often have the same lifetime.
+            -- Subjects often have the same lifetime, so its text is reused.
             if lifetime ~= last_lifetime then
               last_lifetime, lifetime_text = lifetime, string.format('%d', lifetime)
             end

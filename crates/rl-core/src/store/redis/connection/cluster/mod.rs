@@ -202,8 +202,8 @@ impl Cluster {
     /// Starts a task that refreshes the map until every server in it can be reached. Does nothing
     /// if such a task is already running.
     ///
-    /// A circuit breaker may stop the requests that would otherwise notice that the cluster has
-    /// recovered, so a task of its own has to check.
+    /// Requests cannot do this: while the circuit breaker is open, there are none, and the recovery
+    /// of the cluster would not be noticed.
     fn start_refresh(&self) {
         if self.0.is_refreshing.swap(true, Ordering::AcqRel) {
             return;
@@ -328,8 +328,8 @@ impl Cluster {
     }
 }
 
-/// Starts a refresh of the map of slots when dropped, unless cancelled, because the slot of a
-/// command that was not served may have a new owner.
+/// Starts a refresh of the slot map when it is dropped, unless `cancel` is called. If a command is
+/// not served, its slot may have a new owner.
 struct RefreshOnDrop<'a>(&'a Cluster);
 
 impl RefreshOnDrop<'_> {

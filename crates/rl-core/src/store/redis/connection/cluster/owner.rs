@@ -46,8 +46,9 @@ impl Cluster {
 
     /// Waits until the map names an owner of the slot other than `current`.
     ///
-    /// Refreshes the map if `current` has no connection for a while. It may have failed before any
-    /// command did, and the wait for a connection may be longer than the promotion of its replica.
+    /// Refreshes the map if `current` has no connection for a while. That server may have failed
+    /// before any command noticed it, and its replica may be promoted while this command still
+    /// waits for a connection.
     async fn next_owner(&self, slot: u16, current: &Address) -> Address {
         loop {
             let refreshed = self.0.refreshed.notified();

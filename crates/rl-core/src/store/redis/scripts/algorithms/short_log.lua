@@ -22,8 +22,8 @@ local function drop_expired(tail, expired, total, count, oldest, newest, left, s
   end
 end
 
--- Returns the time of the entry whose expiry frees `units` units, or nothing if it is not among
--- these entries.
+-- Adds up the units of the entries, oldest first, until the sum is at least `units`. Returns the
+-- time of the last of these entries, or nothing if all entries together have fewer units.
 local function leaves_with(tail, left, units)
   for at = left * 14 + 1, #tail, 14 do
     local time, held = struct.unpack('>I7I7', tail, at)

@@ -37,8 +37,8 @@ local ENTRY_FORMAT, ITEM_FORMAT = 'I7I7', 'I7I7I2I4'
 
 local function log_entry(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
 
--- Returns the first time, the units, the number of entries and the name of a sealed block. Blocks
--- are numbered from 0.
+-- Returns an item of the list: the time, the units, the number of entries and the name of a sealed
+-- block. Items are numbered from 0.
 local function log_item(log, index) return struct.unpack('>I7I7I2I4', log.list, index * ITEM + 1) end
 
 -- Returns the sum of the units of the entries from `first` to the one before `last`.

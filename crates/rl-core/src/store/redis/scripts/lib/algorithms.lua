@@ -14,7 +14,7 @@
 --   advance     brings the cells from the time `last` to `now`
 --   available   returns the units that may be charged now; it may be negative
 --   charge      charges units
---   refund      refunds units that were charged at the time
+--   refund      refunds units that were charged at the given time
 --   lasts       returns the time in µs after which the state equals an unused one
 local floor, ceil, min, max_of = math.floor, math.ceil, math.min, math.max
 local algorithms, cell_counts = {}, {}

@@ -4,8 +4,8 @@
 -- ARGV[2]   plan: what the script has to do
 -- ARGV[3]   format: how struct reads and writes a state of this shape. The shape is its first value
 --
--- Times and periods are in µs. Lua numbers are doubles, which hold integers exactly up to 2^53. The
--- quotient of two such integers rounds down correctly.
+-- Times and periods are in µs. Lua numbers are doubles, which hold integers exactly up to 2^53.
+-- `floor(a / b)` of two such integers is exact.
 --
 -- Sets      found: the value under the key, if shape.lua has read it
 local found

@@ -1,5 +1,6 @@
--- The windows of the readable layout in tests: they end by the time that the caller passes. Keys
--- live longer than in production, because real time passes while the time of a test stands still.
+-- The windows of the readable layout in tests. Whether a window has ended depends on the time that
+-- the caller passes. Keys live longer than in production, because real time passes while the time
+-- of a test stands still.
 --
 -- ARGV[last]  now, in µs since the epoch
 local TWO_HUNDRED_YEARS = 6311433600000

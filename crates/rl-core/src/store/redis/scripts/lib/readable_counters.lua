@@ -9,7 +9,8 @@
 --            ttl: the time until its window ends, in ms; 0 if no window is open
 --            unbounded: whether it had no expiry, or one beyond its period
 --
--- All counters are read and checked before one is written, because a script is not rolled back.
+-- All counters are read and checked before the first one is written, because a script is not rolled
+-- back.
 --
 -- They are also read before the time. Redis 7.0 lets time pass while a script runs, so the reply
 -- may state the end of a window a little late. A client that waits until then finds that the window

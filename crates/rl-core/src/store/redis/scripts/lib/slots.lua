@@ -44,7 +44,8 @@
 --          now: the time of the decision, never before the last change
 local NAMED = { 1000000, 60000000, 3600000000, 86400000000, 604800000000, 2592000000000 }
 local KINDS = { [2] = 4, [3] = 5, [4] = 6, [5] = 6, [6] = 7 }
--- The formats of integers. The server takes long to convert a number to text.
+-- The formats of integers of 1 to 7 bytes. They are listed here, because the server takes long to
+-- convert a number to text.
 local INTEGERS = { 'I1', 'I2', 'I3', 'I4', 'I5', 'I6', 'I7' }
 
 -- Reads the code, and the tags if there are any. Returns the slots and the position after the tags.
@@ -126,11 +127,10 @@ local function resized(older, old_size, size)
   return (string.gsub(older, wanted, string.rep('\0', max_of(0, size - old_size)) .. '%1'))
 end
 
--- Reads the time, the cells and the newest entries of slots from a stored value. Its shape is
--- `head`. Returns the time, or nothing if the value is damaged. A time or count of more than
--- 2^53 - 1 is damage, because these scripts never store one, and struct.pack would truncate it.
--- Times from the year 2112 on are rejected too, so that the end of a window never exceeds the
--- largest time.
+-- Reads the time from a stored value with the shape `head`, and fills the slots in `read`. Returns
+-- the time, or nothing if the value is damaged. A time or count of more than 2^53 - 1 is damage,
+-- because these scripts never store one, and struct.pack would truncate it. Times from the year
+-- 2112 on are rejected too, so that the end of a window never exceeds the largest time.
 local function read_cells(bytes, head, read, width)
   local cells = format
   if head ~= shape then cells = '>c' .. #head .. 'I7' .. format_of(read, width) end
@@ -180,8 +180,8 @@ local function read_constants(at)
 end
 
 local is_ours, width = true, stored and string.byte(stored, 2)
--- The larger width suffices for all older buckets, because charges of this call only count in the
--- newest one.
+-- Take the larger of two widths: of the policy's shape and of the stored state. It suffices for all
+-- older buckets, because charges of this call count only in the newest bucket.
 bucket_size = string.byte(shape, 2)
 if width and width <= 7 then bucket_size = max_of(bucket_size, width) end
 for _, slot in ipairs(slots) do clear(slot) end
@@ -286,8 +286,9 @@ end
 
 -- Stores the states, and the states of other policies (`foreign`) that still count.
 local function save()
-  -- If there are foreign states, the buckets keep their width. To reduce it, all of these buckets
-  -- would be read, and the fast path cannot read the value in any case.
+  -- If there are foreign states, the buckets keep their width. A smaller width would gain nothing,
+  -- because the fast path cannot read a value with foreign states anyway. To compute it, all
+  -- buckets would have to be read.
   local all, code, least = slots, string.sub(shape, 3), nil
   if #foreign > 0 then
     all, code, least = {}, '', bucket_size

@@ -218,7 +218,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         }
         let refill = LeaseRefill { policy: policy.clone(), cost, stamp };
         let this = self.clone();
-        // Boxed, because a task is moved more than once before it starts.
+        // Boxed, so that only a pointer is moved while the task is spawned.
         let decided = Box::pin(async move { this.refill(&mut guard, &refill).await });
         runtime.spawn(decided).await.unwrap_or_else(|_| Err(runtime_has_ended()))
     }

@@ -87,8 +87,8 @@ impl LeaseSlot {
     /// `is_exhausted` means that the server granted fewer units than requested, so it has no more.
     pub(super) fn add(&mut self, mut new: ActiveLease, cost: Cost, is_exhausted: bool) -> Added {
         let mut expired = None;
-        // If the older lease has not expired, the new lease belongs to the same windows, so their
-        // units can be added up.
+        // If the older lease has not expired, both leases belong to the same windows, so the new
+        // units are added to its unspent ones.
         match self.open(&new.policy, new.received_at) {
             Some(old) => {
                 new.since = old.since;
