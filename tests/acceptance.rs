@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The criteria for features that are not built yet.
+/// The features for which a row of the table may say `waits for:`, because they are not built yet.
 const LATER: [&str; 4] =
     ["algorithms", "failure handling", "performance", "records and management"];
 

@@ -1,6 +1,6 @@
-//! The minimum load that a local Redis must handle. The bounds are those of earlier systems. The
-//! results of `rl-bench` are at least ten times better. Where a busy machine could affect a result,
-//! there are several attempts, and one of them must succeed.
+//! The minimum load that a local Redis must handle. The results of `rl-bench` are at least ten
+//! times better. Where a busy machine could affect a result, there are several attempts, and one of
+//! them must succeed.
 
 use std::time::Duration;
 

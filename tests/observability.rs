@@ -208,7 +208,7 @@ async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
     promtool(&["check", "metrics"], &service.metrics.render()).unwrap();
 }
 
-/// The alerts of an outage. The others do not depend on a store.
+/// The alerts of an outage. The other alerts do not depend on a store.
 const OUTAGE: [&str; 4] = [
     "RateLimitFailingOpen",
     "RateLimitRejectingUndecided",
@@ -216,15 +216,16 @@ const OUTAGE: [&str; 4] = [
     "RateLimitStoreSlow",
 ];
 
-/// Returns the alerts of `ops/prometheus`, by which a real Prometheus reports an outage at once. The
-/// tests of rules cover the waits and the windows of minutes.
+/// Returns the alerts of `ops/prometheus` without their waits, and with windows of two seconds. So
+/// a real Prometheus reports an outage immediately. The tests of rules cover the original waits and
+/// windows.
 fn prompt_alerts() -> String {
     let rules = std::fs::read_to_string(ops().join("prometheus/alerts.yml")).unwrap();
     rules.replace("for: 1m", "for: 0s").replace("for: 5m", "for: 0s").replace("[5m]", "[2s]")
 }
 
-/// Sends requests until the firing alerts of an outage include `expected`, or are none if `expected`
-/// is empty. Returns them.
+/// Sends requests until all `expected` alerts fire. If `expected` is empty, sends requests until no
+/// alert of an outage fires. Returns the firing alerts of an outage.
 async fn alerts_of_outage(
     prometheus: &Prometheus,
     service: &Service,
@@ -287,7 +288,8 @@ async fn the_alerts_of_an_outage_fire_and_resolve_while_redis_is_killed_or_froze
     assert_eq!(calm().await, [""; 0], "after the server continued");
 }
 
-/// Each alert fires in the tests of rules, and resolves or does not fire in another case.
+/// In the tests of rules, each alert fires in one case, and resolves or does not fire in another
+/// one.
 #[test]
 fn the_tests_of_rules_cover_each_alert() {
     let read = |name: &str| std::fs::read_to_string(ops().join("prometheus").join(name)).unwrap();

@@ -50,7 +50,8 @@ async fn gcra_decides_as_redis_cell_does() {
     }
 }
 
-/// The sliding log began as a list of calls. The timeline is the test of that list.
+/// The sliding log replaces an earlier limiter that kept a list of calls. The timeline is the test
+/// of that limiter.
 #[tokio::test]
 async fn a_log_decides_as_the_list_of_calls_does() {
     for (id, store, verdict) in verdicts("sliding-log.json").await {

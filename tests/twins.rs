@@ -521,15 +521,16 @@ fn calls_of_one_batch_are_decided_one_after_the_other() {
 /// A step with two stores: one with a denial cache, and one without.
 #[derive(Clone, Debug)]
 enum Moment {
-    /// Makes a request. The field says which store receives it, with its subject, policy and cost.
+    /// Makes a request through the store with the denial cache if `remembers` is true, else through
+    /// the other store.
     Ask {
         remembers: bool,
         subject: usize,
         policy: usize,
         cost: u64,
     },
-    /// Refunds units through the store with the cache. A refund through the other store takes
-    /// effect later.
+    /// Refunds units through the store with the denial cache. After a refund through the other
+    /// store, a cached denial could still apply for a while.
     Refund(usize, u64),
     Reset(usize),
 }

@@ -193,7 +193,7 @@ fn tree<'a>(code: &'a str, prefix: &str, paths: &mut Vec<String>) -> &'a str {
                 return rest.get(1..).unwrap_or_default();
             }
             let after = tree(rest, prefix, paths);
-            // Text after a path, such as `as` with another name, is skipped.
+            // A path may be followed by text such as `as Name`. This text is skipped.
             let skip = after.find([',', '}']).unwrap_or(after.len());
             rest = &after[skip..];
         }
@@ -221,7 +221,7 @@ pub(super) fn section(manifest: &str, name: &str) -> BTreeMap<String, String> {
         .take_while(|line| !line.starts_with('['))
         .filter_map(|line| line.split_once('='))
         .map(|(key, value)| {
-            // The key `redis.workspace = true` belongs to `redis`.
+            // `redis.workspace = true` is a setting of the dependency `redis`.
             let key = key.trim().split('.').next().unwrap_or_default();
             (key.to_owned(), value.trim().to_owned())
         })

@@ -93,7 +93,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.until_text("#u-hour-used", |text| text == "11 of 20").await;
     browser.until_text("#changes ~ table", |text| text.contains("Calls per hour: 10 → 20")).await;
 
-    // The screenshots below also show a planned record, an ended one, and a tier.
+    // Adds a planned record, an ended one and a tier, so that the screenshots show them too.
     let now = SystemClock.now();
     let numbers = CallLimits::from_numbers([5, 60, 1_000, 5_000, -1, 100_000]).unwrap();
     let span = |from: u64, to: u64| {
@@ -156,7 +156,8 @@ async fn a_viewer_sees_everything_and_edits_nothing() {
     assert_eq!(browser.count("main form[method=post], main .button, main a.danger").await, 0);
     assert_eq!(browser.count(".timeline .dates a").await, 0);
 
-    // The visitor forges a form on a page of the console, with the token of the session.
+    // Forges a form that deletes the record. It is a copy of `form.who`, a form of the page, so it
+    // contains the form token of the session.
     let forged = format!(
         "const form = document.querySelector('form.who').cloneNode(true);
          form.action = '/console/record/delete';

@@ -113,8 +113,8 @@ async fn every_edit_of_a_viewer_is_refused() {
         assert_eq!(page.status, 403, "{what}");
     }
     let page = viewer.get("/console/consumer?id=abc").await.body;
-    // The page of the history names the paths of refused requests. So the test looks for links and
-    // forms instead of paths.
+    // The page contains the history, which names the paths of refused requests. So the test looks
+    // for links and forms instead of paths.
     for control in [
         "=\"/console/record/new",
         "=\"/console/record/edit",
@@ -182,8 +182,8 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
 async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
-    // The block belongs to another consumer, because a second block for a blocked consumer has no
-    // effect.
+    // The block is for another consumer. If `abc` were already blocked, changing its record into a
+    // second block would have no effect, and would need no right.
     let consumer_id = "def".to_owned();
     let blocks = RecordContent { consumer_id, blocks: true, ..record.content.clone() };
     let block = house.records.create(blocks, "otto").await.unwrap();
@@ -226,8 +226,8 @@ async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     assert_eq!(after, Some(block), "nothing of it was changed");
 }
 
-/// For a form on another site, a browser sends no cookie. The forms of this test contain the cookie
-/// nevertheless, and even a valid form token.
+/// A browser sends no cookie with a form of another site. The requests of this test contain the
+/// cookie nevertheless, and even a valid form token.
 #[tokio::test]
 async fn a_form_from_elsewhere_is_refused() {
     let house = House::new().await;

@@ -56,7 +56,8 @@ async fn the_page_adds_up_the_decisions_of_an_hour_and_drops_older_ones() {
     assert!(page.contains("when this process was started"), "{page}");
     assert!(row(&page, "consumer").contains("|abc|"), "{page}");
 
-    // Views in between keep the session alive, as those of a person do.
+    // An hour passes. The requests in between keep the session alive, which ends after 30 minutes
+    // without a request.
     for _ in 0..6 {
         clock.advance(Duration::from_secs(10 * 60));
         visitor.get(PAGE).await;

@@ -113,7 +113,8 @@ async fn a_client_that_disconnects_pays_for_the_tokens_that_it_received() {
         eventually(async || gateway.used("sk-alice").await.streams == 0).await;
         eventually(async || gateway.used("sk-alice").await.tokens < 302).await;
         let Used { requests, tokens, .. } = gateway.used("sk-alice").await;
-        // The prompt and the first token were used. The whole answer has 40 tokens.
+        // At least the prompt and the first token were used, but not all 40 tokens of the whole
+        // answer.
         assert!((3..42).contains(&tokens), "{tokens}");
         gateway.settled("sk-alice", requests, tokens).await;
     }
@@ -145,7 +146,8 @@ async fn a_denied_request_is_charged_under_no_rule() {
         let of_bob = Used { requests: 0, streams: 0, tokens: 0, organisation: 804 };
         assert_eq!(gateway.used("sk-bob").await, of_bob);
 
-        // Carol belongs to another organisation. Her request can never be granted.
+        // Carol belongs to another organisation. Her request costs more than a limit, so waiting
+        // would not help.
         let denied = gateway.ask("sk-carol", 5_000, false).send().await.unwrap();
         assert_eq!((denied.status().as_u16(), denied.headers().get("retry-after")), (429, None));
         drop((first, second));

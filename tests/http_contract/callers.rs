@@ -161,8 +161,8 @@ pub(super) async fn invented_keys_count_by_address<T: Target>() {
         .unwrap();
     let key = ApiKey::header("x-api-key", secret()).unwrap();
     let key = key.known(move |key| *key == known).or(ClientAddress::default());
-    // The subjects are pairs of a key and a route. The key is the owner of the pair, and determines
-    // the policy.
+    // Each subject is a pair of a key and a route. The policy is that of the key, the first subject
+    // of the pair, which `owner` returns.
     let site = T::serve(vec![HttpLimiter::new(limiter).key(key.and(Route))]);
     let mut passed = 0;
     for n in 0..20 {
@@ -257,7 +257,7 @@ pub(super) async fn an_encoded_path_counts_under_the_route_that_it_reaches<T: Ta
     let encoded = standing(site.get("/%75sers/1")).await;
     let next = standing(site.get("/users/2")).await;
     match &*encoded {
-        // axum does not decode a path before it compares it.
+        // axum compares a path with its routes without decoding the path.
         "404 3-2-60" => assert_eq!(next, "200 3-2-60"),
         _ => assert_eq!((&*encoded, &*next), ("200 3-2-60", "200 3-1-60")),
     }

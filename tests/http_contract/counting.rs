@@ -99,7 +99,8 @@ pub(super) async fn a_body_passes_through_unchanged<T: Target>() {
     assert_eq!((answer.standing().as_str(), answer.body == body), ("200 2-1-60", true));
     let answer = site.post("/echo").body("").fetch().await;
     assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("200 2-0-60", ""));
-    // The server may close the connection, because the handler has not read the body.
+    // A denied request does not reach the handler, so its body is not read. The server may then
+    // close the connection.
     let answer = site.post("/echo").body(body).fetch().await;
     assert_eq!((answer.status, site.handled()), (429, 2));
 }

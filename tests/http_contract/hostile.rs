@@ -28,7 +28,8 @@ fn together<T: Target>(limit: &str) -> (Site, RateLimiter) {
     (T::serve(vec![HttpLimiter::new(limiter.clone()).key(Constant)]), limiter)
 }
 
-/// Returns a request with this additional line, after which the connection closes.
+/// Returns a request with this additional header line. The server closes the connection after it
+/// has responded.
 fn with_line(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", line, b"\r\n\r\n"].concat()
 }
@@ -129,8 +130,7 @@ pub(super) async fn pipelined_requests_are_charged_one_by_one<T: Target>() {
 }
 
 /// Each request contains two lengths. Servers differ in which one they use, and therefore in where
-/// the request ends for them. In all cases, no request is served without being counted, and none is
-/// counted twice.
+/// the request ends for them. In all cases, each request that is served is counted exactly once.
 pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>() {
     let inner = "GET /users/7 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let lengths = [

@@ -377,7 +377,8 @@ pub(super) async fn a_rule_gets_its_limits_from_a_source<T: Target>() {
     let checked = limiter.check_rule("consumers", &Subject::consumer("alice"), 2).await;
     assert!(checked.is_allowed());
 
-    // Bob has one permit. It is free after each request, although his limits come from a look-up.
+    // Bob may have one request in progress, and his limits come from a look-up. His permit is free
+    // after each request.
     for _ in 0..2 {
         assert_eq!(as_consumer(&site, "/", "bob").await.status, 200);
         let bob = Subject::consumer("bob");

@@ -91,8 +91,8 @@ async fn a_closed_store_decides_without_leases() {
     store.close().await.unwrap();
 }
 
-/// Requests still arrive while the store is being closed. None of them may leave leased units that
-/// are not returned.
+/// Requests still arrive while the store is being closed. All units that they lease must be
+/// returned.
 #[tokio::test]
 async fn a_store_that_is_closed_under_load_holds_nothing() {
     let (server, clock) = (RedisServer::start(), clock());
@@ -267,8 +267,8 @@ async fn a_clock_that_jumps_allows_one_more_lease_and_only_within_its_lifetime()
     let of_the_lease = admitted().await;
     assert!((1..=20).contains(&of_the_lease), "{of_the_lease} of a lease of 20");
 
-    // The same with another subject. This time the lease has ended before the last request, so the
-    // node grants none of its units any more.
+    // Repeats this with another subject. This time the lease has ended before the last request, so
+    // the first node grants none of its leased units.
     let subject = &Subject::consumer("bob");
     for _ in 0..40 {
         decide(&store, subject, &policy, 1).await;

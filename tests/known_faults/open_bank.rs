@@ -50,7 +50,7 @@ impl Fixture {
     }
 }
 
-/// OT48: a limiter that is switched off.
+/// A limiter that is switched off allows each request, and counts nothing.
 #[tokio::test]
 async fn a_self_service_limiter_that_is_off_counts_nothing() {
     let bank = signup(Mode::Off, [0, 0, 0, 0]);
@@ -58,7 +58,7 @@ async fn a_self_service_limiter_that_is_off_counts_nothing() {
     assert!(bank.store.is_empty());
 }
 
-/// OT49: a limiter in shadow mode.
+/// A limiter in shadow mode allows requests over the limit, and returns a warning.
 #[tokio::test]
 async fn a_request_over_a_limit_in_shadow_passes_with_a_warning() {
     let bank = signup(Mode::Shadow, [1, OFF, OFF, OFF]);
@@ -90,7 +90,7 @@ async fn a_request_over_an_enforced_limit_is_rejected_until_the_window_ends() {
     bank.allowed("192.0.2.7").await;
 }
 
-/// OT51: separate counts for each address.
+/// Each address has its own counters.
 #[tokio::test]
 async fn each_address_has_its_own_count() {
     let bank = signup(Mode::Enforce, [1, OFF, OFF, OFF]);
@@ -99,7 +99,7 @@ async fn each_address_has_its_own_count() {
     bank.blocked("192.0.2.7").await;
 }
 
-/// OT52: -1 disables a window, and 0 blocks.
+/// A limit of -1 disables a window, and a limit of 0 blocks.
 #[tokio::test]
 async fn minus_one_switches_a_window_off_and_zero_blocks() {
     let bank = signup(Mode::Enforce, [OFF; 4]);
@@ -113,7 +113,7 @@ async fn minus_one_switches_a_window_off_and_zero_blocks() {
     assert_eq!(bank.limiter.rejection(&window), message);
 }
 
-/// OT53: a request that is rejected by the window of its address does not use up the global window.
+/// A request that is rejected by the window of its address does not use up the global window.
 #[tokio::test]
 async fn the_global_window_holds_over_many_addresses_and_cannot_be_drained_by_one() {
     let bank = signup(Mode::Enforce, [1, OFF, OFF, 3]);
@@ -124,12 +124,12 @@ async fn the_global_window_holds_over_many_addresses_and_cannot_be_drained_by_on
     bank.allowed("192.0.2.3").await;
     let window = bank.blocked("192.0.2.4").await;
     assert_eq!((window.limit, window.period), (3, Period::HOUR));
-    // A request that the global window rejects is not charged to its address either.
+    // A request that the global window rejects is not charged to the window of its address either.
     bank.clock.advance(Duration::from_secs(3_600));
     bank.allowed("192.0.2.4").await;
 }
 
-/// OT54: requests without a known address.
+/// A request without a known address is counted only by the global window.
 #[tokio::test]
 async fn without_a_known_address_the_global_window_alone_counts() {
     let bank = signup(Mode::Enforce, [1, 1, 1, 3]);
@@ -143,7 +143,7 @@ async fn without_a_known_address_the_global_window_alone_counts() {
     );
 }
 
-/// OT55: the precedence of settings.
+/// A setting of the scope precedes a setting of all scopes, which precedes the default.
 #[test]
 fn a_limit_comes_from_the_scope_then_from_all_scopes_then_from_the_defaults() {
     let resolve = |scope: &str, settings: &[(&str, &str)]| {
@@ -164,7 +164,7 @@ fn a_limit_comes_from_the_scope_then_from_all_scopes_then_from_the_defaults() {
     assert_eq!(error, "RL_SELF_SERVICE_PER_HOUR \"many\": expected -1 to 1000000000");
 }
 
-/// OT56: the window that the headers describe.
+/// The headers describe the window with the fewest requests left.
 #[tokio::test]
 async fn headers_describe_the_window_with_the_fewest_left_then_the_soonest_reset() {
     let bank = signup(Mode::Enforce, [3, 2, 2, 5]);

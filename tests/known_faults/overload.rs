@@ -72,7 +72,8 @@ impl SlowStore {
                     let (namespace, subject, policy) = (&namespace, &subject, &policy);
                     let parts = [Part::new(subject, policy, cost)];
                     let request = DecideRequest::new(namespace, &parts, mode);
-                    // A server also decides requests that have timed out.
+                    // Decides the request even if its caller has stopped waiting, as a real server
+                    // does.
                     let _ = reply.send(server.memory.decide(request).await.unwrap());
                 }
             }
@@ -321,7 +322,8 @@ async fn a_cached_denial_holds_during_an_overload_until_its_wait_ends() {
     clock.advance(Duration::from_secs(1));
     assert_eq!(limiter.check(&reset, 1).await.origin(), Origin::Store);
 
-    // The server is frozen, and the only slot for a decision in flight is occupied by a call to it.
+    // The server is frozen. The limiter allows one decision in flight, and Bob's request is that
+    // one.
     server.signal("STOP");
     let waits = tokio::spawn(limiter.check(&Subject::user("bob"), 1));
     while limiter.in_flight() == 0 {

@@ -236,7 +236,7 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
     let of_rate = |counted_for: f64, fitting: f64| {
         fitting / counted_for * USED / (USED + (RESERVED - USED) * SETTLED_AFTER / counted_for)
     };
-    // A request reserves this number of units, so a smaller rest of the limit stays unused.
+    // A request reserves `RESERVED` units, so a smaller rest of the limit stays unused.
     let fitting = max - RESERVED;
     let rate = match limit.algorithm() {
         Algorithm::TokenBucket { refill: Refill::Greedy, .. } | Algorithm::Gcra { .. } => {
@@ -286,7 +286,7 @@ async fn a_metered_load_never_gets_more_than_its_limit_in_any_span() {
                 let before = tested.used().await;
                 let returned = number(units + 1);
                 tested.refund(&decision, returned).await;
-                // The refund may have lowered the used units by less than `returned`.
+                // The refund may have reduced the used units by less than `returned`.
                 let given = before - tested.used().await;
                 assert!(given <= returned, "{limit}");
                 refunded += given;

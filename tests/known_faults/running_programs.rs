@@ -26,7 +26,7 @@ const PROGRAMS: [(&str, &str); 9] = [
     (env!("CARGO_BIN_EXE_example-llm-gateway"), "/health"),
     (env!("CARGO_BIN_EXE_example-observability"), "/metrics"),
 ];
-/// The rules of `axum-rules`.
+/// The path of the file of rules for the example `axum-rules`.
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/axum-rules/limits.yaml");
 const SHARED_REDIS: &str = env!("CARGO_BIN_EXE_example-shared-redis");
 const ADMIN_SERVER: &str = env!("CARGO_BIN_EXE_admin-server");
@@ -158,7 +158,8 @@ async fn send_requests(address: String, path: &'static str, load: Arc<Load>) {
     }
 }
 
-/// Stops a program while clients send requests, and while some heads are incomplete.
+/// Stops a program while clients send requests, and while other connections have sent only half a
+/// request head.
 async fn stop_under_load(program: &mut Program, path: &'static str, signal: &str) {
     let address = program.address.clone();
     let mut halves = Vec::new();
@@ -268,8 +269,8 @@ async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
     for program in &programs {
         for count in 0..200 {
             let mut stream = TcpStream::connect(&program.address).await.unwrap();
-            // In turn, a connection sends half a head, nothing, or the beginning of an HTTP/2
-            // preface.
+            // The connections send, in turn, half a request head, nothing, and the beginning of an
+            // HTTP/2 preface.
             let sent: &[u8] =
                 [&b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: "[..], b"", b"PRI * HT"][count % 3];
             stream.write_all(sent).await.unwrap();
@@ -326,8 +327,8 @@ async fn an_empty_setting_is_unset_and_a_log_file_has_no_colours() {
     }
 }
 
-/// A package cannot include files outside its folder. So rl-admin has a copy of the module, which
-/// must not differ.
+/// A package cannot include files outside its folder. So rl-admin has a copy of `serve.rs`, which
+/// must be equal to the original.
 #[test]
 fn the_admin_server_has_the_serve_module_of_the_examples() {
     let read = |file: &str| {

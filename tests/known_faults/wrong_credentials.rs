@@ -187,7 +187,7 @@ async fn concurrent_guesses_gain_nothing_over_sequential_ones() {
         parts.extensions.insert(ConnectInfo(peer));
         parts
     };
-    // All guesses wait for the database, and the correct one is the last.
+    // All guesses wait for the source of tokens. The correct guess is the last one.
     let guesses = (0..200).map(|guess| if guess == 199 { "right" } else { "wrong" });
     let guesses = guesses.map(|token| {
         let (admin, parts) = (admin.clone(), request(token));

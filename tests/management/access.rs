@@ -71,7 +71,7 @@ fn body_of(method: &str) -> Option<serde_json::Value> {
     ["POST", "PUT"].contains(&method).then(|| record([1, -1, -1, -1, -1, -1]))
 }
 
-/// OT1, OT10, OT13, OT22, OT23: requests without credentials and with unknown ones.
+/// Requests without credentials or with unknown credentials are rejected.
 #[tokio::test]
 async fn unknown_credentials_get_401_on_every_route() {
     in_both_worlds(async |bank: Bank| {
@@ -101,8 +101,7 @@ async fn unknown_credentials_get_401_on_every_route() {
     .await;
 }
 
-/// OT2, OT11, OT14, OT22, OT24, OT27, OT29: without the role, the response names the role, even if
-/// the request has other errors.
+/// Without the required role, the response names the role, even if the request has other errors.
 #[tokio::test]
 async fn each_operation_needs_its_role_and_no_other() {
     in_both_worlds(async |bank: Bank| {
@@ -128,7 +127,7 @@ async fn each_operation_needs_its_role_and_no_other() {
     .await;
 }
 
-/// O11: a record with the id of another consumer is not found, whatever the operation.
+/// Under the path of a consumer, a record of another consumer is not found, whatever the operation.
 #[tokio::test]
 async fn a_record_of_another_consumer_is_not_found() {
     in_both_worlds(async |bank: Bank| {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{ACTIVE, Bank, RATE_LIMITS, active_numbers, dated, in_both_worlds, message, record};
 
-/// OT25 and OT26: a record is created, returned with its limits as text, and deleted.
+/// A record is created, returned with its limits as text, and deleted.
 #[tokio::test]
 async fn a_record_is_created_and_echoed_and_deleted() {
     in_both_worlds(async |bank: Bank| {
@@ -54,7 +54,7 @@ async fn numbers_and_both_spellings_are_read() {
     .await;
 }
 
-/// OT28: a record that begins or ends within an hour is active in that hour, and in no other.
+/// The limits of an hour include each record that is active at any time within the hour.
 #[tokio::test]
 async fn a_record_is_active_in_every_hour_that_it_touches() {
     in_both_worlds(async |bank: Bank| {
@@ -75,7 +75,7 @@ async fn a_record_is_active_in_every_hour_that_it_touches() {
     .await;
 }
 
-/// OT30: two records overlap. Their sum is checked for a time a day from now.
+/// Two records overlap. Their sum is checked for a time a day from now.
 #[tokio::test]
 async fn records_that_overlap_add_up() {
     in_both_worlds(async |bank: Bank| {
@@ -93,7 +93,7 @@ async fn records_that_overlap_add_up() {
     .await;
 }
 
-/// OT31: without a record, no record is listed, and nothing is limited.
+/// Without a record, no record is listed, and nothing is limited.
 #[tokio::test]
 async fn without_a_record_nothing_is_limited() {
     in_both_worlds(async |bank: Bank| {
@@ -105,7 +105,7 @@ async fn without_a_record_nothing_is_limited() {
     .await;
 }
 
-/// OT32: if the only limit is 0, the consumer is blocked, and the denial names the consumer.
+/// If the only limit is 0, the consumer is blocked, and the denial names the consumer.
 #[tokio::test]
 async fn a_record_of_zero_blocks_until_it_is_deleted() {
     in_both_worlds(async |bank: Bank| {
@@ -126,7 +126,7 @@ async fn a_record_of_zero_blocks_until_it_is_deleted() {
     .await;
 }
 
-/// OT33: a limit of 0 adds nothing to a positive one. When it is the only limit again, it blocks.
+/// A limit of 0 adds nothing to a positive one. When it is the only limit again, it blocks.
 #[tokio::test]
 async fn zero_beside_others_adds_nothing() {
     in_both_worlds(async |bank: Bank| {
@@ -141,7 +141,7 @@ async fn zero_beside_others_adds_nothing() {
     .await;
 }
 
-/// OT35: a record without limits is listed, but limits nothing.
+/// A record without limits is listed, but limits nothing.
 #[tokio::test]
 async fn a_record_of_minus_one_limits_nothing() {
     in_both_worlds(async |bank: Bank| {

@@ -9,7 +9,7 @@ use super::{
     written_numbers,
 };
 
-/// OT3, OT12, OT15: limits are set with one role, and read with another.
+/// Limits are set with one role, and read with another.
 #[tokio::test]
 async fn call_limits_are_set_and_read() {
     in_both_worlds(async |bank: Bank| {
@@ -45,7 +45,8 @@ async fn call_limits_are_set_and_read() {
     .await;
 }
 
-/// OT4 to OT9: one call in exactly one of the six periods. O24: a denial never reports 0 seconds.
+/// A limit of one call applies in one of the six periods. A denial never reports a wait of 0
+/// seconds.
 #[tokio::test]
 async fn a_limit_of_one_in_any_period_allows_one_call() {
     in_both_worlds(async |bank: Bank| {
@@ -75,7 +76,8 @@ async fn a_limit_of_one_in_any_period_allows_one_call() {
     .await;
 }
 
-/// OT16 to OT21: a limit for an endpoint and a version. After it is removed, it has no effect.
+/// The record names an endpoint and a version. When its limits are removed, calls are unlimited
+/// again.
 #[tokio::test]
 async fn a_limit_for_an_endpoint_holds_until_it_is_removed() {
     in_both_worlds(async |bank: Bank| {
@@ -99,8 +101,7 @@ async fn a_limit_for_an_endpoint_holds_until_it_is_removed() {
     .await;
 }
 
-/// OT34 and OT47: calls of all paths count under one limit, and each request is one unit, however
-/// deep its path.
+/// Calls of all paths count under one limit. Each request is one unit, however deep its path is.
 #[tokio::test]
 async fn calls_of_every_path_count_together_and_once() {
     in_both_worlds(async |bank: Bank| {
@@ -121,7 +122,7 @@ async fn calls_of_every_path_count_together_and_once() {
     .await;
 }
 
-/// OT36 to OT45: nothing is limited, the headers report that, and calls are still counted.
+/// Nothing is limited. The headers report that, and calls are still counted.
 #[tokio::test]
 async fn unlimited_requests_are_counted() {
     in_both_worlds(async |bank: Bank| {
@@ -130,7 +131,7 @@ async fn unlimited_requests_are_counted() {
             assert_eq!(bank.call_at(path).await.standing(), "200 -1--1--1");
             assert_eq!(bank.counted().await, [calls; 6]);
         }
-        // A limit that is set later includes the calls that were counted before.
+        // A limit also counts the calls that were made before it was set.
         bank.add([-1, 4, -1, -1, -1, -1]).await;
         assert_eq!(bank.call().await.standing(), "200 4-0-60");
         assert_eq!(bank.call().await.status, 429);
@@ -138,7 +139,7 @@ async fn unlimited_requests_are_counted() {
     .await;
 }
 
-/// OT46: the headers describe the shortest period that has a limit.
+/// The headers describe the shortest period that has a limit.
 #[tokio::test]
 async fn headers_are_those_of_the_shortest_limit() {
     in_both_worlds(async |bank: Bank| {

@@ -221,8 +221,8 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     assert_eq!((&free["allowed"], &free["limits"]), (&json!(true), &json!([])), "{free}");
 }
 
-/// The server and the services use the same names and counters for a subject, and log it with the
-/// same digits.
+/// The server and the services use the same names and counters for a subject, and write the same
+/// hash of it into their logs.
 #[tokio::test]
 async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_services() {
     let settings = [

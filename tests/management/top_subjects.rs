@@ -15,7 +15,7 @@ async fn top_subjects_are_listed_by_denials_and_by_units() {
         assert_eq!(bank.get(TOP).await, json!({ "by": "denied", "subjects": [] }));
         bank.add([-1, -1, -1, 2, -1, -1]).await;
         for expected in [200, 200, 429, 429, 429] {
-            // Of decisions in quick succession, only one in a millisecond is recorded.
+            // The clock advances, because only one decision in each millisecond is recorded.
             bank.clock.advance(Duration::from_millis(2));
             assert_eq!(bank.call().await.status, expected);
         }

@@ -42,7 +42,7 @@ impl Delivery {
     }
 }
 
-/// A receiver that answers with statuses in their order, and then with 200.
+/// A receiver that answers with the given statuses, one after the other, and then with 200.
 struct Receiver {
     site: Site,
     deliveries: Arc<Mutex<Vec<Delivery>>>,
@@ -93,7 +93,7 @@ fn webhooks(url: &str) -> WebhooksBuilder {
     Webhooks::builder(SECRET).url(url).backoff(Duration::from_millis(10))
 }
 
-/// Returns the signature that the command of the documentation computes.
+/// Computes a signature with the `openssl` command that the documentation recommends to receivers.
 fn sign_with_openssl(timestamp: &str, body: &str) -> String {
     let mut child = Command::new("openssl")
         .args(["dgst", "-sha256", "-hmac", SECRET])
@@ -198,7 +198,8 @@ async fn failed_deliveries_are_repeated_with_one_id_and_refused_ones_are_not() {
     for _ in 0..10 {
         limiter.check(&Subject::global(), 1).await;
     }
-    // 80 % takes three attempts. 90 % and 100 % are refused, the latter by a redirect.
+    // The event at 80 % is delivered at the third attempt. The receiver refuses the events at 90 %
+    // and 100 %, the last one with a redirect. Refused events are not sent again.
     let deliveries = receiver.wait(5).await;
     let ids: Vec<_> = deliveries.iter().map(|delivery| delivery.header("rl-webhook-id")).collect();
     assert!(
@@ -225,10 +226,10 @@ async fn a_dead_receiver_neither_slows_decisions_nor_fills_memory() {
             until(async || receiver.all().len() > number).await;
         }
     };
-    // The time limit is far below that of the dead receiver.
+    // `PATIENCE` is far below 600 s, the time limit of a delivery to the dead receiver.
     tokio::time::timeout(PATIENCE, decide).await.unwrap();
     assert_eq!(receiver.all().len(), 20, "the other receiver gets each event");
-    // One event is being sent, and three wait.
+    // Of 20 events for the dead receiver, one is being sent, and three wait in its queue.
     assert_eq!(webhooks.stats().dropped, 16);
 }
 

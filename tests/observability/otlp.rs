@@ -153,7 +153,8 @@ async fn a_collector_receives_the_counts_of_the_metrics_page() {
     let (mut exported, mut page) =
         (values_of_request(&request), values_of_text(&service.metrics.render()));
     for values in [&mut exported, &mut page] {
-        // The time since the last reading of the change log passes between the two.
+        // This value is the time since the change log was last read. It differs, because some time
+        // passes between the export and the rendering of the page.
         values.retain(|(name, _), _| name != "rl_records_lag_seconds");
     }
     assert!(page.len() > 300, "{}", page.len());

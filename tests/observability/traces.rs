@@ -120,7 +120,7 @@ async fn decisions_in_the_log_have_the_request_id_and_the_trace_of_their_request
         ] {
             assert!(decided.contains(part), "{part}: {decided}");
         }
-        // A decision in memory waits for no store.
+        // A decision in memory does not wait for a store, so it has no span `rl.store`.
         assert!(lines.iter().all(|line| !line.contains("rl.store")), "{lines:#?}");
         assert!(lines.iter().all(|line| !line.contains("192.0.2.77")), "{lines:#?}");
     }

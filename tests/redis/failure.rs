@@ -20,8 +20,8 @@ use tracing::Level;
 
 /// Returns the longest acceptable time of a decision.
 ///
-/// With a manual clock the bound is exactly 100 ms. In real time, the bound allows for delays on a
-/// machine that is busy with other tests.
+/// The deadline of a decision is 100 ms. The additional time is for delays on a machine that is
+/// busy with other tests.
 fn in_time() -> Duration {
     if is_soak() { Duration::from_millis(100 + 150) } else { Duration::from_secs(5) }
 }

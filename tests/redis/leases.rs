@@ -54,8 +54,8 @@ fn node(server: &RedisServer, clock: &Arc<ManualClock>, lease: u32) -> RedisStor
     store.response_timeout(patience).manual_clock(clock.clone()).lease(lease).local_denial(true)
 }
 
-/// The units that were allowed in each window. The key of a window is the index of its limit and
-/// its end.
+/// The units that were allowed in each window. A window is identified by the index of its limit and
+/// by its end.
 #[derive(Default)]
 struct Audit(BTreeMap<(usize, u64), u64>);
 
@@ -146,7 +146,7 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
     let clock = Arc::new(ManualClock::default());
     let connect = |store: RedisStoreBuilder| runtime.block_on(store.connect()).unwrap();
     let observer = connect(RedisStore::builder(&server.url()).manual_clock(clock.clone()));
-    // With small leases, a fault that confuses the units of different requests shows soonest.
+    // If units of one request were given to another one, small leases would show it soonest.
     let fleets = [1, 2, 4].map(|lease| {
         [connect(node(&server, &clock, lease)), connect(node(&server, &clock, lease))]
     });

@@ -24,7 +24,7 @@ async fn patient(store: RedisStoreBuilder) -> RedisStore {
 }
 
 /// Makes twenty concurrent requests for each of many subjects. Asserts that the store allows
-/// exactly five of them.
+/// exactly five requests of each subject.
 async fn assert_exactly_five_of_twenty_pass(store: RedisStore) {
     let limiter = RateLimiter::builder()
         .limit(Limit::per_hour(5))

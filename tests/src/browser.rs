@@ -189,7 +189,8 @@ impl Browser {
         let entries = self.client.issue_cmd(Log).await.expect("an answer");
         let entries = entries.as_array().cloned().unwrap_or_default();
         let is_grave = |entry: &&Value| {
-            // Tests expect responses with error statuses, so these are no complaints.
+            // Tests cause responses with error statuses. The browser logs them under `network`, so
+            // these entries are ignored.
             entry["source"] != "network"
                 && (entry["level"] == "SEVERE" || entry["level"] == "WARNING")
         };

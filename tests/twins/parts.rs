@@ -97,8 +97,8 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     ];
     let cost = || prop_oneof![8 => 0..4_u64, 1 => 0..30_u64];
     let parts = prop::collection::vec((0..4_usize, 0..SUBJECTS, cost()), 1..=5);
-    // Most settlements, refunds and renewals are of one of the latest requests, because their units
-    // still count.
+    // Most settlements, refunds and renewals refer to one of the latest requests, because the units
+    // of older ones may no longer count.
     let back = || prop_oneof![4 => 0..4_usize, 1 => 4..20_usize];
     let costs = prop::collection::vec(cost(), 5);
     let operation = prop_oneof![

@@ -9,7 +9,7 @@ use crate::sample::{Sample, SampleValue};
 /// The media type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes samples that are sorted by their series.
+/// Writes samples as text for Prometheus. Samples of one series must follow each other.
 pub(crate) fn render(samples: &[Sample]) -> String {
     let mut text = String::with_capacity(samples.len() * 96);
     let mut last = "";
@@ -38,7 +38,7 @@ fn render_histogram(text: &mut String, sample: &Sample, histogram: &Histogram) {
     line(text, sample, "_count", None, histogram.count());
 }
 
-/// Returns a bound as the value of the label `le`.
+/// Writes the upper bound of a histogram bucket as the value of the label `le`.
 pub(crate) fn bound_text(bound: f64) -> String {
     if bound.is_infinite() { "+Inf".to_owned() } else { bound.to_string() }
 }

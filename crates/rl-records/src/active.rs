@@ -225,8 +225,8 @@ impl ActiveLimits {
 
     /// Returns the first instant at which none of these records blocks the consumer.
     ///
-    /// Returns `None` if no record blocks, or if the block has no end: a `to_date` in the year
-    /// 9999.
+    /// Returns `None` if no record blocks, or if the block has no end. A block whose `to_date` is
+    /// in the year 9999 has no end.
     #[must_use]
     pub fn block_end(&self) -> Option<Timestamp> {
         let blocking = self.contributions.iter().filter(|record| record.blocks);
@@ -234,7 +234,7 @@ impl ActiveLimits {
         last.filter(|end| *end < NO_END)
     }
 
-    /// Returns the policy of these limits, or `None` without any limit.
+    /// Returns the policy of these limits, or `None` if there is no limit.
     #[must_use]
     pub fn policy(&self) -> Option<Policy> {
         let policy = self.limits.policy();

@@ -36,11 +36,13 @@ pub(crate) struct Span<'a> {
     pub(crate) is_after: bool,
 }
 
-/// Returns the effect of a change of records on their consumer from `now` on.
+/// Returns the effect of a change of records on their consumer, from `now` on.
 ///
-/// Blocks and limits of 0 are compared separately. A limit of 0 during a block still counts as
-/// blocking, because it blocks once the block is deleted. Each block is compared without other
-/// blocks, so a block during another one requires the same rights.
+/// Blocks and limits of 0 are compared separately. A limit of 0 during a block counts as blocking,
+/// because it still blocks after the block is deleted.
+///
+/// Each changed block is compared without the blocks that do not change. So another block during
+/// the same time makes no difference to the required rights.
 ///
 /// `fallback` is true if the consumer is blocked while no record is active.
 pub(crate) fn effect(

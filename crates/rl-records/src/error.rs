@@ -96,7 +96,7 @@ impl DatabaseError {
         self.kind
     }
 
-    /// Returns a short text without the cause, which may be shown to clients.
+    /// Returns a short text that may be shown to clients. It does not contain the cause.
     #[must_use]
     pub const fn summary(&self) -> &'static str {
         match self.kind {
@@ -154,9 +154,10 @@ pub enum ChangeError<T> {
         /// The ids of the first ten records that match.
         ids: Vec<RecordId>,
     },
-    /// The change would block a consumer or an application, which its author may not do.
+    /// The change would block a consumer or an application, and its author has no right to block.
     MayNotBlock,
-    /// The change would unblock a consumer or an application, which its author may not do.
+    /// The change would unblock a consumer or an application, and its author has no right to
+    /// unblock.
     MayNotUnblock,
     /// The database failed. If it failed during the commit, the change may have been made.
     Database(DatabaseError),

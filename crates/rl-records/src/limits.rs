@@ -26,7 +26,7 @@ impl CallPeriod {
     pub const ALL: [Self; 6] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month];
 
-    /// Returns the name of the field, such as `per_minute_call_limit`.
+    /// Returns the name of the field for this period, such as `per_minute_call_limit`.
     #[must_use]
     pub const fn field(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl CallPeriod {
 /// The limit of a record for one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallLimit {
-    /// The record sets no limit, which is written as −1.
+    /// No limit in this period, which is written as −1.
     Unlimited,
     /// At most this number of calls. [`ZeroMeans`] sets the meaning of 0.
     AtMost(u64),

@@ -131,7 +131,7 @@ impl Revised for Record {
     }
 }
 
-/// Uses the names of the columns as field names.
+/// In JSON, the fields have the names of the columns.
 impl HistoryValue for RecordContent {
     fn to_json(&self) -> Value {
         let Self {

@@ -69,7 +69,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     let limiter = limiter.build()?;
     let layer = RateLimitLayer::new(limiter.clone())
-        // The estimate, for the rules without a cost of their own: `tokens` and `organisation`.
+        // Rules without a cost of their own charge this estimate. These are `tokens` and
+        // `organisation`.
         .cost(|request| request.extension::<Completion>().map_or(Cost::ONE, Completion::estimate))
         .metered()
         .denial_body(DenialBody::text())

@@ -23,7 +23,7 @@ pub(crate) enum Piece {
     },
 }
 
-/// Answers a request with at most `max_tokens`, one at a time.
+/// Streams an answer of at most `max_tokens` tokens, one token at a time.
 #[expect(clippy::disallowed_methods, reason = "the model computes in real time")]
 pub(crate) fn answer(
     prompt_tokens: u64,

@@ -69,7 +69,7 @@ pub(crate) async fn run(
     Ok(result?)
 }
 
-/// Sends requests as one client. Some clients send more than the limit allows.
+/// Sends requests as one client. The first two clients send more requests than the limit allows.
 async fn send(service: SocketAddr, client: u32) {
     let requests = reqwest::Client::new();
     let mut pauses = interval(Duration::from_millis(if client < 2 { 40 } else { 250 }));

@@ -168,7 +168,8 @@ impl SelfService {
             };
             windows.extend(decision.limits().map(|limit| Window::new(&limit, &decision)));
             if self.mode == Mode::Enforce && !decision.is_allowed() {
-                // A request that the global windows reject does not count under its address either.
+                // A request that the global window rejects must not count under the client's
+                // address either.
                 for (limiter, subject, decision) in charged {
                     let limiter: &RateLimiter = limiter;
                     if let Err(error) = limiter.refund(subject, &decision, 1).await {

@@ -111,7 +111,7 @@ async fn assert_corruption_allows_no_additional_requests(layout: Layout, policie
         }
         let keys: Vec<String> = operator.query("KEYS *").await;
         let key = &keys[number(keys.len() as u64) as usize];
-        // The older entries of a log are blocks in the fields of a hash.
+        // A log keeps its older entries in blocks. Each block is in a field of a hash.
         let fields: Vec<String> = match &*operator.query::<String>(&format!("TYPE {key}")).await {
             "hash" => operator.query(&format!("HKEYS {key}")).await,
             _ => Vec::new(),

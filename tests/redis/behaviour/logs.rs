@@ -167,7 +167,8 @@ async fn every_key_of_a_log_has_an_expiry_after_every_step() {
         }
         assert_eq!(logs.operator.keys_without_expiry().await, [""; 0], "step {step}");
     }
-    // The few entries of the permits are in the packed state.
+    // The three keys are the packed state and the sealed blocks of the two sliding logs. The limit
+    // of permits has so few entries that they are in the packed state.
     assert_eq!(logs.keys().await.len(), 3);
 }
 
@@ -181,7 +182,7 @@ async fn a_log_is_never_longer_than_its_limit() {
             logs.decide(Mode::Charge, 1).await;
             logs.check().await;
         }
-        // A check was allowed while units were available. All charges were made.
+        // Checks were allowed while units were left. Every charge was made, even beyond the limit.
         assert_eq!(logs.used().await, [300 + max / 2]);
         assert_eq!(logs.entries().await, max, "{limit}");
         assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
@@ -195,7 +196,8 @@ async fn the_entries_of_a_short_log_are_in_the_packed_state() {
     assert_eq!((logs.keys().await.len(), logs.entries().await), (1, 32));
     logs.check_times(1).await;
     assert_eq!((logs.keys().await.len(), logs.entries().await), (2, 33));
-    // All entries have expired. The server deletes the sealed blocks when their time ends.
+    // All entries expire, so the state contains only the entry of the next check. The server
+    // deletes the sealed blocks later, when their key expires.
     logs.clock.advance(Duration::from_secs(3_600));
     logs.check_times(1).await;
     let state = logs.keys().await.remove(0);
@@ -286,7 +288,7 @@ async fn deleted_blocks_of_a_log_no_longer_count() {
     logs.check_times(100).await;
     let ring = logs.ring().await;
     logs.operator.query::<()>(&format!("DEL {ring}")).await;
-    // Three times 32 entries were sealed.
+    // Of the 100 entries, 96 were in the deleted key, in three sealed blocks of 32.
     assert_eq!(logs.used().await, [4, 100]);
     logs.check_times(40).await;
     assert_eq!(logs.used().await, [44, 140]);
@@ -315,7 +317,7 @@ async fn requests_on_a_damaged_log_are_rejected_and_leave_it_unchanged() {
         charged = logs.check().await.at();
     }
     let keys = logs.keys().await;
-    // The entries of the last log are at the end.
+    // The state ends with the entries of the last log.
     let state: Vec<u8> = logs.operator.send(redis::cmd("GET").arg(&keys[0])).await;
     let (head, sound) = state.split_at(state.len() - CHECKS * ENTRY as usize);
     let cases = [
@@ -335,7 +337,7 @@ async fn requests_on_a_damaged_log_are_rejected_and_leave_it_unchanged() {
     }
 }
 
-/// Requests that read the sealed blocks are rejected.
+/// Requests that read damaged sealed blocks are rejected.
 #[tokio::test]
 async fn requests_on_damaged_blocks_are_rejected() {
     let mut logs = Logs::under(&["40/hour:sliding-log"]).await;
@@ -419,7 +421,8 @@ async fn a_reset_leaves_no_entry_behind() {
     assert!(!left.iter().any(|key| key.ends_with(":3600000")), "{left:?}");
     assert!(logs.decide(Mode::Check, 2).await.is_allowed());
     assert_eq!(logs.used().await, [2, 42, 42]);
-    // A reset in the microsecond of a charge would leave an empty state for a moment.
+    // A charge and a reset in the same microsecond would leave an empty state for a moment, so time
+    // passes between them.
     logs.clock.advance(Duration::from_millis(1));
     logs.reset(None).await;
     assert_eq!(logs.keys().await, [""; 0]);

@@ -155,7 +155,7 @@ async fn the_trace_holds_on_the_servers_clock_and_is_visible_in_the_keys() {
     }
     let left = ends(&first).micros_since(operator.now().await).div_ceil(1_000_000);
     let ttl: u64 = operator.query(&format!("TTL {key}")).await;
-    // Redis rounds to the nearest second, and some time may have passed since its clock was read.
+    // `TTL` rounds to the nearest second, and some time may have passed since the clock was read.
     assert!((left - 1..=left).contains(&ttl), "{ttl} of {left}");
     assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "3");
 

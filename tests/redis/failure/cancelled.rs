@@ -16,8 +16,8 @@ const CLIENTS: usize = 10_000;
 const AT_ONCE: usize = 200;
 const PLACES: u64 = 20;
 
-/// A request can end in several ways. In each of them it must release all its resources: its
-/// permit, its slot for decisions in flight, and its ticket in the wait queue.
+/// A request can end in several ways. In each of them it must release its permit and its ticket in
+/// the wait queue, and must no longer count as a decision in flight.
 #[tokio::test]
 async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
     let server = server();

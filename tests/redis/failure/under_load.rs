@@ -86,8 +86,8 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
     report.assert_in_time();
     report.assert_recovered(back);
     let is_disturbed = report.is_disturbed();
-    // If this machine stalled, a late call is no sign of an outage. Its request is rejected with
-    // 503.
+    // If this machine stalled, the limiter takes a late reply for an overload instead of an outage,
+    // and rejects its request with 503.
     let is_expected = |status| [200, 429].contains(&status) || is_disturbed && status == 503;
     assert_eq!(report.count(|answer| !is_expected(answer.status)), 0);
     assert!(open > 0);

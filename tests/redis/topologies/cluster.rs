@@ -245,8 +245,8 @@ async fn slot_of_group(cluster: &RedisCluster, number: usize) -> u16 {
     panic!("no primary has the key of subject {number}");
 }
 
-/// If the subjects of a batch are on two servers, the batch is divided. No request waits until the
-/// whole group has moved.
+/// If the subjects of a batch are on two servers, the batch is divided. No request waits until its
+/// whole slot group has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
     const OTHERS: usize = 300;
@@ -353,8 +353,8 @@ async fn a_primary_of_a_cluster_that_hangs_under_load_is_replaced_within_a_secon
     assert_fail_over("primary of a cluster frozen", |store| store, freeze).await;
 }
 
-/// A request waits for a connection to a primary that has died, and may wait for longer than the
-/// promotion of the replica takes. It is decided by the replica once that is promoted.
+/// A primary has died, and a request waits for a connection to it. The request may wait for longer
+/// than the promotion of the replica takes. Once the replica is promoted, it decides the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_waits_for_a_dead_primary_is_decided_once_its_replica_is_promoted() {
     let mut cluster = start().await;
@@ -383,7 +383,8 @@ async fn a_request_that_waits_for_a_dead_primary_is_decided_once_its_replica_is_
         }
     };
     promotion(&cluster).await;
-    // The wait for a connection is three times as long.
+    // A request may wait for a connection for up to `PATIENCE`. After the promotion, a third of
+    // that time must be enough.
     for request in [waiting, tokio::spawn(decide())] {
         let decided = tokio::time::timeout(PATIENCE / 3, request).await;
         let decision = decided.expect("the request follows the promotion").unwrap().unwrap();

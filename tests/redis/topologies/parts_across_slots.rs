@@ -434,8 +434,8 @@ fn the_charges_of_a_process_that_dies_between_two_calls_expire() {
         let service = runtime();
         let serving = limiter(service.block_on(patient(store(&cluster))), PATIENCE);
 
-        // The primary with the counter of the fleet does not reply. So the requests wait after
-        // their other part, the key, is charged.
+        // The primary with the counter of the fleet does not reply. So each request charges its
+        // first part, the key, and then waits.
         cluster.servers[0].signal("STOP");
         for _ in 0..REQUESTS {
             let (serving, rules) = (serving.clone(), Arc::clone(&rules));

@@ -138,7 +138,7 @@ impl Limiters {
 }
 
 trait ChargedUnits {
-    /// Returns the units that were charged to all parts.
+    /// Returns the sum of the units that were charged to the parts.
     fn charged_units(&self) -> u64;
 }
 

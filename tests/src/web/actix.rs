@@ -47,7 +47,7 @@ impl Target for Actix {
     }
 }
 
-/// Starts a server with two workers, for each of which `factory` creates an app.
+/// Starts a server with two workers. `factory` creates an app for each worker.
 #[must_use]
 pub fn serve<F, T, B>(factory: F) -> Site
 where

@@ -9,7 +9,7 @@ use super::kind::Kind;
 use super::lookup_limiter::LookupLimiter;
 use crate::active::Aggregation;
 
-/// The channel on PostgreSQL and on Redis on which changes are announced.
+/// The name of the channel for announcements of changes, on PostgreSQL and on Redis.
 pub(crate) const CHANNEL: &str = "rl_records";
 
 /// A cache that is notified of changes.

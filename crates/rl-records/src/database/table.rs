@@ -35,8 +35,8 @@ pub(super) trait Object: Sized {
     /// Returns the value of the key.
     fn key(&self) -> String;
 
-    /// Returns the owner of the limits that a change of this object affects: the consumer, or the
-    /// object itself by its name.
+    /// Returns the id of the consumer that a change of this object affects. For an object with a
+    /// name, returns the name.
     fn owner(&self) -> &str;
 
     /// Returns the content.
@@ -143,7 +143,7 @@ fn history_row<'a, T: Object>(
     HistoryRow { change, kind: T::KIND, owner: object.owner(), item: key, by }
 }
 
-/// The content of an object whose key is its name: of a tier, or of the limit of a resource.
+/// The content of an object whose key is its name: a tier, or the limit of a resource.
 pub(super) trait NamedContent: HistoryValue + Clone {
     const KIND: Kind;
     const TABLE: &'static str;
@@ -152,7 +152,7 @@ pub(super) trait NamedContent: HistoryValue + Clone {
 
     fn name(&self) -> &str;
 
-    /// Returns the values of the columns of the content.
+    /// Returns the values of the content's columns.
     fn values(&self) -> Vec<Bound>;
 
     /// Reads the content from its row.

@@ -132,8 +132,8 @@ impl<'a> Tiers<'a> {
     /// # Errors
     ///
     /// Returns an error if `subject` is neither a consumer nor a key, or if no tier has this name.
-    /// Returns [`ChangeError::Conflict`] if the membership is not as expected, and
-    /// [`ChangeError::NotFound`] if one was expected or is to be removed, but there is none.
+    /// Returns [`ChangeError::Conflict`] if the membership is not as expected. If there is no
+    /// membership, and one was expected or should be removed, returns [`ChangeError::NotFound`].
     ///
     /// Returns an error if the change blocks or unblocks the subject and the author lacks that
     /// right, or if the database fails.

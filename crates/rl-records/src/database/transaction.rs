@@ -15,7 +15,7 @@ use super::statement::Statement;
 use crate::active::Aggregation;
 use crate::error::DatabaseError;
 
-/// The longest time that a change waits for the caches of this process.
+/// The longest time that a change waits until the caches of this process contain the new values.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The time limit for beginning a change, and for committing it.

@@ -193,8 +193,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
         Ok(lookup)
     }
 
-    /// Stores the result of a read. Returns `None` if the key changed during the read, which must
-    /// then be repeated.
+    /// Stores the result of a read. Returns `None` if the key changed during the read. The read
+    /// must then be repeated.
     fn finish(
         &self,
         key: &Arc<str>,
@@ -297,7 +297,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         self.invalidate_if(|_| true);
     }
 
-    /// Marks the values that satisfy `is_concerned` as stale, and all values that are being looked
+    /// Marks as stale the values that satisfy `is_concerned`, and all values that are being looked
     /// up.
     pub(super) fn invalidate_if(&self, is_concerned: impl Fn(&V) -> bool) {
         let mut state = self.state();

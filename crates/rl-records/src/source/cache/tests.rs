@@ -40,7 +40,7 @@ impl Load<u64> for Database {
     }
 }
 
-/// The number of concurrent look-ups.
+/// The maximum number of concurrent look-ups.
 const MAX_RUNNING: u64 = 4;
 
 fn cache(capacity: usize) -> (Arc<Cache<u64>>, Database) {
