@@ -1,4 +1,5 @@
-//! Reads the hops of `X-Forwarded-For` and `Forwarded`, nearest first.
+//! Reads the hops of `X-Forwarded-For` and `Forwarded`, beginning with the one nearest to this
+//! service.
 //!
 //! Each proxy appends its peer. The nearest hop is therefore at the right end of the last line.
 
@@ -9,7 +10,8 @@ use super::address;
 /// The maximum number of bytes of a header that are read.
 pub(super) const MAX_LEN: usize = 8 * 1_024;
 
-/// Iterates over the entries of a header, nearest first. It reads at most [`MAX_LEN`] bytes.
+/// Iterates over the entries of a header from right to left: the entry of the nearest proxy comes
+/// first. It reads at most [`MAX_LEN`] bytes.
 ///
 /// A client can add entries only on the left, so this bound never hides the entry of a proxy.
 pub(super) struct Entries<'a> {

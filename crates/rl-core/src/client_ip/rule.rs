@@ -238,7 +238,7 @@ impl Default for ClientIp {
 pub enum IpSource {
     /// The peer of the connection, which is not a trusted proxy.
     Peer,
-    /// The header. The client is the nearest hop that is not a trusted proxy.
+    /// The header. The client is the first hop from the right that is not a trusted proxy.
     Header,
     /// A trusted proxy, because the header is missing, cannot be read, or names only proxies. If
     /// this is frequent, a proxy is misconfigured.

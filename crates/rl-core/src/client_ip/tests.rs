@@ -261,7 +261,8 @@ proptest! {
         prop_assert_eq!((client.address(), client.source()), (from, IpSource::Peer));
     }
 
-    /// The client sends any lines; the proxies append its address and those of each other.
+    /// The client sends arbitrary lines. Each proxy then appends the address of its peer: of the
+    /// client, or of the previous proxy.
     #[test]
     fn fields_that_the_client_sends_do_not_change_its_address(
         written in prop::collection::vec(any_line(), 0..4),

@@ -52,7 +52,7 @@ pub(super) enum Stored {
 }
 
 impl Suite {
-    /// Creates a suite for an empty store that decides by `time`.
+    /// Creates a suite for an empty store. `time` is the time by which the store decides.
     #[must_use]
     pub fn new(store: impl Store, time: impl Time) -> Self {
         Self {

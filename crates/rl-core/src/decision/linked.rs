@@ -49,8 +49,8 @@ impl PartFlags {
 
 /// The decisions on the parts of a request.
 pub(super) struct DecidedParts<D> {
-    /// The decisions in the order of the parts. Those from `len` on belong to an earlier request, and
-    /// the next one overwrites them in place.
+    /// The decisions in the order of the parts. Those from `len` on belong to an earlier request,
+    /// and are overwritten in place when parts are added.
     slots: ArrayVec<D, MAX_PARTS>,
     /// The number of parts; 0 for a request of one subject.
     len: usize,
@@ -85,8 +85,8 @@ impl<D> DecidedParts<D> {
         &mut self.slots[..self.len]
     }
 
-    /// Adds a part. Returns its decision, which the caller has to set: it may be that of an earlier
-    /// request, or the one that `unset` creates.
+    /// Adds a part. Returns its decision, which the caller has to overwrite: it still contains the
+    /// values of an earlier request, or of `unset`.
     #[inline(always)]
     pub(super) fn add(&mut self, unset: impl FnOnce() -> D) -> &mut D {
         if self.len >= self.slots.len() {
@@ -130,8 +130,8 @@ impl<D: Clone> Clone for DecidedParts<D> {
     }
 }
 
-/// The position of the governing part, if there is one. It is found when it is first asked for,
-/// because that takes the status of every limit, and most callers read only the verdict.
+/// The position of the governing part, if there is one. It is computed when it is first read,
+/// because the computation takes the status of every limit, and most callers read only the verdict.
 #[derive(Debug)]
 pub(super) struct GoverningPart(AtomicU8);
 
@@ -148,7 +148,7 @@ impl GoverningPart {
         Self(AtomicU8::new(index as u8))
     }
 
-    /// Returns the position, which `find` returns at the first call.
+    /// Returns the position. The first call computes it with `find`.
     #[inline]
     pub(super) fn get_or_find(&self, find: impl FnOnce() -> Option<usize>) -> Option<usize> {
         // Threads that ask at the same time find the same part, so no order is needed.

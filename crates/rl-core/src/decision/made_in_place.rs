@@ -1,4 +1,4 @@
-//! Decisions that are created where they stay, because moving them takes time on the fast path.
+//! Creates decisions in the place where they stay, because moving them takes time on the fast path.
 
 use super::Decision;
 use super::limit_status::LimitStatuses;
@@ -14,8 +14,8 @@ use crate::time::Timestamp;
 impl Decision {
     /// Creates a decision under a policy of fixed windows. The whole cost is charged, or nothing.
     /// `states` contains the windows after the charge. The relative time must fit into 48 bits, and
-    /// the cost of a denial into 32 bits: with a second way to create the outcomes, the compiler would
-    /// copy the decision.
+    /// the cost of a denial into 32 bits. Larger numbers would need a second form of the outcomes,
+    /// and with two forms the compiler would copy the decision.
     #[inline(always)]
     pub(crate) fn from_windows(
         policy: impl Into<PolicyHandle>,
@@ -73,14 +73,14 @@ impl Decision {
         }
     }
 
-    /// Creates a decision that is still to be set.
+    /// Creates a decision without content, which the caller overwrites.
     #[cold]
     pub(super) fn unset() -> Self {
         Self::empty(LimitStatuses::NONE, Cost::ZERO)
     }
 
-    /// Sets all properties in place: `cost` was charged to the fixed windows of `policy`. Otherwise
-    /// as [`from_windows`](Self::from_windows).
+    /// Overwrites the decision in place with one that charged `cost` to the fixed windows of
+    /// `policy`. The numbers must fit as for [`from_windows`](Self::from_windows).
     #[inline(always)]
     pub(super) fn set_windows(
         &mut self,

@@ -167,8 +167,8 @@ impl Decision {
         }
     }
 
-    /// Returns the decision whose limits, cost and charge the methods report: that on the governing
-    /// part, or else this one.
+    /// Returns the decision that the public methods describe: the one on the governing part, or
+    /// this one if there is no such part.
     #[inline]
     fn described(&self) -> &Self {
         self.decided_parts().map_or(self, |parts| self.governing_decision(parts))
@@ -248,7 +248,7 @@ impl Decision {
 
     /// Returns whether limits deny the request, but it is forwarded to get a reduced response
     /// ([`OverLimit::Degrade`](crate::OverLimit::Degrade)). The limits may belong to this limiter
-    /// or to one around it.
+    /// or to an outer one.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.verdict == Verdict::Degraded || self.outer().is_some_and(Self::is_degraded)
@@ -261,7 +261,8 @@ impl Decision {
         !matches!(self.verdict, Verdict::Denied)
     }
 
-    /// Returns whether the charged units are refunded if they are neither settled nor renewed.
+    /// Returns whether the charge is a reservation, which is refunded unless it is settled or
+    /// renewed in time.
     pub(crate) const fn is_reserved(&self) -> bool {
         self.is_reserved
     }

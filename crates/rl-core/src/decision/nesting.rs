@@ -66,10 +66,10 @@ impl Decision {
     }
 }
 
-/// Combines a limiter and the keyed hash of a subject to one number, so that a decision is small.
+/// Combines a limiter and the keyed hash of a subject into one number, which keeps decisions small.
 ///
-/// The factor is odd, so the limiters that count one subject have different numbers. For different
-/// subjects, the numbers are equal with the probability with which their hashes are equal.
+/// The factor is odd, so two limiters have different numbers for one subject. Under one limiter,
+/// two subjects have the same number only if their hashes are the same.
 const fn counted(limiter_id: usize, subject_hash: u64) -> u64 {
     (limiter_id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ subject_hash
 }

@@ -47,10 +47,11 @@ impl Origin {
         }
     }
 
-    /// The number of origins, whatever the kind of failure.
+    /// The number of origins. The kinds of failure are not distinguished.
     pub(crate) const COUNT: usize = 10;
 
-    /// Returns all origins, each at its [index](Self::index). Those that name a failure have any kind.
+    /// Returns all origins, each at its [index](Self::index). The kind of failure in an origin is
+    /// arbitrary.
     pub(crate) const fn all() -> [Self; Self::COUNT] {
         let kind = FailureKind::Unavailable;
         [
@@ -67,7 +68,8 @@ impl Origin {
         ]
     }
 
-    /// Returns the position of the origin among all, whatever the kind of failure.
+    /// Returns the position of the origin in [`all`](Self::all). It does not depend on the kind of
+    /// failure.
     pub(crate) const fn index(self) -> usize {
         match self {
             Self::Store => 0,
@@ -111,7 +113,7 @@ impl Origin {
     }
 }
 
-/// The result of a decision, by its origin.
+/// The result of a decision: whether the request is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Allowed,

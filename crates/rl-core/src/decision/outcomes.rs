@@ -72,7 +72,7 @@ impl Recycle for OpenWindows {
     }
 }
 
-/// An outcome that is still to be set.
+/// A placeholder for an outcome that is set later.
 const UNSET: Outcome = Outcome::granted(0, 0);
 
 /// The used units of each limit, and the time until it is reset.
@@ -164,14 +164,15 @@ impl Outcomes {
         }
     }
 
-    /// Returns whether the numbers of [`lazy`](Self::lazy) fit.
+    /// Returns whether the arguments fit into the fields of [`lazy`](Self::lazy) outcomes: 48 and
+    /// 32 bits.
     #[inline(always)]
     const fn fit_lazily(decided_at: u64, required: u64) -> bool {
         decided_at >> 48 | required >> 32 == 0
     }
 
-    /// Creates the outcomes of fixed windows after a decision, which are computed when they are
-    /// read. The numbers must fit.
+    /// Creates lazy outcomes: the fixed windows after a decision, from which an outcome is computed
+    /// when it is read. The numbers must fit (see `fit_lazily`).
     #[inline(always)]
     pub(super) const fn lazy(states: &PackedStates, decided_at: u64, required: u64) -> Self {
         debug_assert!(Self::fit_lazily(decided_at, required));
@@ -183,7 +184,8 @@ impl Outcomes {
         }
     }
 
-    /// Replaces the outcomes as by [`lazy`](Self::lazy), in place if they are lazy already.
+    /// Replaces the outcomes with those of [`lazy`](Self::lazy). Overwrites only the fields if the
+    /// outcomes are lazy already.
     #[inline(always)]
     pub(super) fn set_lazy(&mut self, new: &PackedStates, decided_at: u64, new_required: u64) {
         debug_assert!(Self::fit_lazily(decided_at, new_required));
@@ -232,7 +234,7 @@ impl Outcomes {
     }
 
     /// Returns the usages of `count` limits that all grant the request. Returns `None` if a number
-    /// does not fit, or if outcomes are missing.
+    /// does not fit, or if the outcomes have another form than `Many`.
     pub(crate) fn usages(&self, count: usize) -> Option<Usages> {
         let Self::Many { outcomes, .. } = self else { return None };
         let mut usages = Usages::EMPTY;
@@ -241,8 +243,8 @@ impl Outcomes {
         (misfits == 0).then_some(usages)
     }
 
-    /// Returns the limits that deny the request, without computing whole outcomes if possible. Returns
-    /// `None` if the outcomes are computed only when they are read.
+    /// Returns the limits that deny the request, if the outcomes are stored. Returns `None` if they
+    /// are computed only when they are read.
     #[inline]
     pub(super) fn over(&self, limits: &[NamedLimit]) -> Option<LimitSet> {
         let outcomes = match self {
@@ -258,7 +260,7 @@ impl Outcomes {
     }
 
     /// Returns the outcomes as they will be after `micros` microseconds without further use.
-    /// Returns `None` if they are not stored in a form that depends on the time.
+    /// Returns `None` unless they are lazy, and the later time fits.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Option<Self> {

@@ -101,7 +101,8 @@ impl<'a> PartStatus<'a> {
 
 /// The decisions on the parts of a request, in their order.
 ///
-/// They are already where the decision on the request keeps them, so that they are not moved again.
+/// They are created in the box that the decision on the request takes over, so that they are never
+/// moved.
 #[derive(Debug)]
 pub(crate) struct DecisionList(Recycled<Linked<Decision>>);
 
@@ -118,8 +119,8 @@ impl DecisionList {
         *self.0.get_or_new().parts.add(Decision::unset) = decision;
     }
 
-    /// Adds the decision that charged `cost` to the fixed windows of `policy`. Otherwise as
-    /// [`Decision::from_windows`].
+    /// Adds the decision that charged `cost` to the fixed windows of `policy`. The numbers must fit
+    /// as for [`Decision::from_windows`].
     #[inline(always)]
     pub(crate) fn push_windows(
         &mut self,
@@ -131,7 +132,7 @@ impl DecisionList {
         self.0.get_or_new().parts.add(Decision::unset).set_windows(policy, cost, at, states);
     }
 
-    /// Adds a decision in place, that a store completes with [`Decision::finish`].
+    /// Adds a pending decision, which the store completes with [`Decision::finish`].
     #[inline]
     pub(crate) fn push_pending(&mut self, policy: &Policy, cost: Cost) -> &mut Decision {
         let decision = self.0.get_or_new().parts.add(Decision::unset);
@@ -205,9 +206,8 @@ impl Decision {
 
     /// Returns the status of each part of the request, in the order of the parts.
     ///
-    /// A request that is counted under one subject has one part, and so has a decision that no
-    /// store made. With several parts, the other methods describe the
-    /// [governing part](Self::governing_part).
+    /// There is one part if the request is counted under one subject, or if no store decided. With
+    /// several parts, the other methods describe the [governing part](Self::governing_part).
     #[must_use]
     pub fn parts(&self) -> impl ExactSizeIterator<Item = PartStatus<'_>> {
         let parts = self.decided_parts();

@@ -44,7 +44,8 @@ impl<T> Slots<T> {
 impl<T: Recycle> Recycled<T> {
     pub(super) const NONE: Self = Self(None);
 
-    /// Creates a value, which the caller has to set: it may be that of an earlier box.
+    /// Takes a recycled box, or creates one. The caller has to overwrite the value, which may be an
+    /// earlier one.
     #[inline]
     pub(super) fn new() -> Self {
         // The slots no longer exist while the thread ends.

@@ -1,4 +1,4 @@
-//! The charges of a request: one for each subject that it counts.
+//! The charges of a request: one for each subject under which it is counted.
 //!
 //! Parts with the same namespace and subject share their counters, and are charged together. A
 //! limit that counts requests counts them as one request. They are therefore refunded, renewed and
@@ -29,8 +29,8 @@ pub(super) struct ChargedPart {
 }
 
 impl<'a> Charge<'a> {
-    /// Returns the charges of `decision` about a request of `parts`. `own` is the namespace of
-    /// parts that name none.
+    /// Returns the charges that `decision` has made to `parts`. `own` is the namespace of parts
+    /// without one.
     ///
     /// Leaves out the parts that the decision does not contain, because no store has decided.
     pub(super) fn of_parts(

@@ -93,7 +93,7 @@ impl FailurePolicy {
     /// Decides a request with the result of the fallback, after `failure` of the store.
     ///
     /// The fallback cannot decide if it fails, or if this instance's share of a limit of `parts` is
-    /// too small. `own` is the namespace of parts that name none.
+    /// too small. `own` is the namespace of parts without one.
     pub(super) fn after_fallback(
         self,
         result: Result<Decision, StoreError>,

@@ -229,8 +229,8 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_millis(100);
 
-    /// A store that answers this number of calls in each deadline, in order, including calls that
-    /// have timed out.
+    /// A store that answers `each_deadline` calls within the time of one deadline. It answers all
+    /// calls in order, even those that have timed out.
     struct Remote {
         in_flight: Arc<InFlight>,
         each_deadline: usize,

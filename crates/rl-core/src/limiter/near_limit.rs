@@ -28,9 +28,9 @@ pub(super) struct Crossing {
 
 /// Remembers the crossings that were reported, until the windows of their limits end.
 ///
-/// The limits of a decision show each crossing by themselves: the units before the charge are below
-/// a threshold, and those after it are not. The memory is needed for units that are refunded and
-/// charged again, and for limits without windows.
+/// A decision alone shows a crossing: the units before the charge are below a threshold, and those
+/// after it are not. Earlier crossings are remembered for two cases: units that are refunded and
+/// charged again, and limits without windows.
 #[derive(Debug, Default)]
 pub(super) struct NearLimits {
     reported: Mutex<Reported>,
@@ -39,7 +39,7 @@ pub(super) struct NearLimits {
 
 #[derive(Debug, Default)]
 struct Reported {
-    /// The hash of a subject, a limit and a threshold, and the end of the window.
+    /// The key is a hash of a subject, a limit and a threshold; the value is the end of the window.
     until: HashMap<u64, Timestamp>,
     /// The second in which the last crossing was found.
     second: u64,

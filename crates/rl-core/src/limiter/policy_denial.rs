@@ -10,8 +10,8 @@ use crate::model::Cost;
 use crate::store::{Namespace, Part};
 use crate::time::Clock;
 
-/// Returns the denial of a request if the policy of one part suffices to deny it. `stores` contain
-/// the namespace of parts that name none.
+/// Returns the denial of a request if the policy of one part suffices to deny it. A part without a
+/// namespace is in the namespace of `stores`.
 ///
 /// Returns `None` for a request of too many parts, which is a configuration failure.
 pub(super) fn deny(

@@ -56,7 +56,7 @@ impl RateLimiter {
         })
     }
 
-    /// Counts a request that its decision does not count.
+    /// Counts a request that no decision counts, or a denied request that is forwarded.
     pub(crate) fn count_uncounted(&self, kind: UncountedKind) {
         self.pipeline.tally.uncounted(kind);
     }

@@ -36,7 +36,7 @@ pub(super) struct ReplyProgress {
     answered_by_refusal: AtomicU64,
 }
 
-/// Only one of this number of replies reads the clock, to save time on the path of every reply.
+/// The clock is read only for one in `TIMED` replies, because reading it takes time.
 const TIMED: u64 = 8;
 
 /// The time for which a server may be busy with calls that have timed out. Their replies are

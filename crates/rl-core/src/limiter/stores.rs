@@ -113,7 +113,8 @@ impl Stores {
         }
     }
 
-    /// Refunds units of `decision` that were charged at `charged`, or whose lease began then.
+    /// Refunds units of `decision`. `charged` is the time at which they were charged, or at which
+    /// their lease began.
     pub(super) fn refund<'a>(
         &self,
         decision: &Decision,

@@ -44,8 +44,7 @@ pub(super) struct WaitingRequest {
 enum Counted {
     Subject(Subject, Cost, Wait),
     Parts(OwnedParts, Wait),
-    /// The parts that rules make of a request, and the setting of rules that have none of their
-    /// own.
+    /// The parts that rules make of a request, and the setting for rules without one.
     Rules(Arc<RequestParts>, OverLimit),
 }
 

@@ -110,8 +110,8 @@ impl Mode {
 /// The name of a limit's units in messages to clients.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unit {
-    // The first `len` bytes are the name, the others are zero. An array keeps `Limit` `Copy` and
-    // `const`.
+    // The first `len` bytes are the name, the others are zero. An array, unlike a `String`, lets a
+    // `Limit` be copied and be a constant.
     text: [u8; Unit::LONGEST],
     len: u8,
 }
@@ -135,7 +135,7 @@ impl Unit {
 
     /// Returns the name.
     pub(super) fn as_str(&self) -> &str {
-        // `new` accepts only ASCII.
+        // The default is never used, because `new` accepts only ASCII.
         std::str::from_utf8(&self.text[..usize::from(self.len)]).unwrap_or("units")
     }
 }

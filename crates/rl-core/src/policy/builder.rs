@@ -73,8 +73,8 @@ impl PolicyBuilder {
             if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
                 return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
             }
-            // The states are compared before the names, because unnamed limits that share a state
-            // also share a name.
+            // Compare the states before the names: unnamed limits that share a state also share a
+            // name, and the state is the reason for the error.
             for earlier in &limits[..i] {
                 if earlier.state == *state {
                     let (first, second) = (earlier.limit, *limit);

@@ -324,7 +324,7 @@ impl Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     until: Option<Timestamp>,
-    // The limits of the policy with a max of 0, which a denial reports.
+    // The limits of the policy, each with its max replaced by 0. A denial reports them.
     limits: Policy,
 }
 

@@ -393,7 +393,7 @@ mod tests {
         assert!(may(&all.clone().host("*.a.b.org"), &all.clone().host("*.b.org")));
         assert!(!may(&all.clone().address("10.0.0.0/8"), &all.clone().address("192.0.2.1")));
         assert!(may(&all.clone().address("10.0.0.0/8"), &all.clone().address("10.1.0.0/16")));
-        // A request may have two lines of one header.
+        // A request may have two header lines of the same name.
         assert!(may(&all.clone().header_value("x", "a"), &all.header_value("x", "b")));
     }
 }

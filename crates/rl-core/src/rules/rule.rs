@@ -190,8 +190,9 @@ impl Rule {
     /// Sets the function that reads the final cost of a request under this rule from its response.
     ///
     /// Until the response arrives, the request is charged the [cost](Self::cost) of the rule as an
-    /// estimate, which `None` keeps. [`Permit::set_cost`](crate::Permit::set_cost) and the setting
-    /// of a layer leave the rule unchanged.
+    /// estimate. If the function returns `None`, this charge stays.
+    /// [`Permit::set_cost`](crate::Permit::set_cost) and the setting of a layer leave the rule
+    /// unchanged.
     ///
     /// ```
     /// use rl_core::rules::Rule;

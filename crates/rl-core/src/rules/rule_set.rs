@@ -157,7 +157,7 @@ impl RuleSet {
 pub(crate) struct RequestParts {
     set: Arc<RuleSet>,
     parts: ArrayVec<RulePart, { Part::MAX }>,
-    // The results of look-ups, one for each part; empty if no part needs a look-up.
+    // The policies that sources have found, one for each part; empty if no part needs a look-up.
     found: Box<[OnceLock<Option<Policy>>]>,
 }
 

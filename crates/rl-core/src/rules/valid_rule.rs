@@ -170,7 +170,8 @@ impl ValidRule {
         self.cost.is_some() || self.response_cost.is_some()
     }
 
-    /// Returns the policies that the rule itself sets: one for each tier.
+    /// Returns the policies that the rule itself sets: one for each tier, and one for clients
+    /// without a tier. Limits from a source are left out.
     pub(super) fn own_policies(&self) -> Vec<Policy> {
         let tiers = self.tiers.iter().map(|(_, limits)| limits);
         let limits = std::iter::once(&self.limits).chain(tiers);

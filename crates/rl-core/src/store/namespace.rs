@@ -56,8 +56,8 @@ impl Namespace {
     }
 }
 
-// Not derived, because a decision on several parts compares namespaces. Mostly they are clones of
-// each other, or their digests differ.
+// Not derived, because a decision on several parts compares namespaces often. The texts are
+// compared last: equal namespaces are mostly clones, and different ones have different digests.
 impl PartialEq for Namespace {
     #[inline]
     fn eq(&self, other: &Self) -> bool {

@@ -83,8 +83,8 @@ impl Registered {
         let earlier = self.counted.len();
         let mut conflict = None;
         for (namespace, policies) in namespaces {
-            // The limiter does not conflict with itself, so only entries that were there before are
-            // compared.
+            // Compare only with the entries of other limiters, which were there before this loop. A
+            // limiter does not conflict with itself.
             let is_conflict = self.counted[..earlier].iter().any(|other| {
                 is_compared(other)
                     && other.namespace == *namespace

@@ -87,8 +87,9 @@ pub(crate) fn try_decide_fast(
     Some(FastWindowsDecision { is_allowed: true, over: 0, denied_until: 0 })
 }
 
-/// Returns whether the windows grant `cost`. Charges nothing. Returns `None` if the plan has to
-/// judge the request, because a number does not fit as in [`try_decide_fast`].
+/// Returns whether the windows grant `cost`. Charges nothing. Returns `None` if the cost is 0, or
+/// if the cost, a sum or the time is too large for the packed form. The plan then has to judge the
+/// request.
 pub(crate) fn try_judge(
     windows: &CompiledWindows,
     states: &PackedStates,
@@ -109,7 +110,7 @@ pub(crate) fn try_judge(
     }))
 }
 
-/// Returns the number to add to each lane, or `None` if it is 0 or does not fit.
+/// Returns the number to add to each lane, or `None` if it is 0 or does not fit into 31 bits.
 #[inline(always)]
 fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
     let units = if mode == Mode::Peek { 0 } else { cost.units() };
@@ -121,8 +122,8 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
 /// Denies a check if an open window is full. Returns the lanes of the limits that deny it, one bit
 /// for each, or no lane if the check may still be allowed.
 ///
-/// The policy must not have a limit of 0. The numbers of a denial fit as those of [`try_decide_fast`]
-/// do.
+/// The policy must not have a limit of 0. If a limit denies the check, the time fits into 48 bits
+/// and the cost into 32 bits.
 #[inline(always)]
 pub(crate) fn deny_full(
     windows: &CompiledWindows,
@@ -227,8 +228,8 @@ const fn is_open(
     is_surely_open(windows, lane, since, now) || is_aligned_and_open(windows, lane, since, now)
 }
 
-/// Returns whether the window in `lane` is open in any case: less time than its minimum length has
-/// passed since `since`, when it was first charged.
+/// Returns whether the window in `lane` is certainly open: less time has passed since its first
+/// charge, at `since`, than such a window lasts at least.
 #[inline(always)]
 const fn is_surely_open(
     windows: &CompiledWindows,

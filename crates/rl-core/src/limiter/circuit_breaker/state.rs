@@ -129,9 +129,9 @@ impl Fields {
     }
 }
 
-/// Returns the wait before a probe in milliseconds, after the first wait was doubled `doubled`
-/// times. The wait is a random time between half and all of the result. Otherwise all instances of
-/// a service would probe at the same time.
+/// Returns a wait before a probe, in milliseconds. The first wait, doubled `doubled` times, is the
+/// longest result. `random` selects a time between half of that and all of it, because otherwise
+/// all instances of a service would probe at the same time.
 pub(super) fn wait(doubled: u64, random: u64) -> u64 {
     let whole = LONGEST_WAIT.min(FIRST_WAIT << doubled.min(Fields::MAX_DOUBLED));
     whole / 2 + random % (whole / 2 + 1)

@@ -190,8 +190,8 @@ fn refusals_do_not_open_it_and_are_logged_once() {
     assert!(refuse(0));
     assert!((1..100).all(|now| !refuse(now)));
     assert!(admit(&circuit, 100).is_ok(), "the store is still called");
-    // A failure soon after the store refused a call belongs to the same outage, and is not reported
-    // again.
+    // A failure less than `RECOVERY_PERIOD` after the last refusal belongs to the same outage, and
+    // is not reported again.
     assert!(!circuit.failed(circuit.snapshot(), DOWN, 101, 0));
     assert!(!circuit.succeeded(circuit.snapshot(), || 98 + RECOVERY_PERIOD));
     assert!(

@@ -20,8 +20,8 @@ use crate::time::Timestamp;
 /// The charge of a request until it is settled. All clones of a permit share it.
 pub(super) struct PermitInner {
     pub(super) pipeline: Arc<Pipeline>,
-    /// The namespace of the counters, if it is not the limiter's own.
-    /// Boxed, because most limiters count in one namespace.
+    /// The namespace of the counters, if it is not the limiter's own. It is boxed to keep permits
+    /// small, because most limiters count in one namespace.
     pub(super) namespace: Option<Box<Namespace>>,
     pub(super) subject: Subject,
     pub(super) decision: Decision,

@@ -57,9 +57,9 @@ pub struct Permit {
     inner: Arc<PermitInner>,
     // Whether `set_cost` and `add_cost` change the cost.
     is_metered: bool,
-    // The permit of the limiter around this one.
+    // The permit of the outer limiter, if limiters are nested.
     outer: Option<Arc<Permit>>,
-    // `None` unless the request is a list of parts. It contains `inner` too.
+    // The permits of all parts, `inner` among them, if the request is a list of parts.
     all: Option<Arc<AllParts>>,
     // The rules under which the request is counted, if the limiter has rules.
     rules: Option<Arc<RequestParts>>,
@@ -169,8 +169,8 @@ impl Permit {
         }
     }
 
-    /// Sets the final cost of the request, under this limiter and every metered one around it. It
-    /// is the cost of every part.
+    /// Sets the final cost of the request, and of each of its parts, under this limiter and every
+    /// outer limiter that is metered.
     ///
     /// A [rule](crate::rules) with a cost of its own keeps that cost.
     /// [`set_rule_cost`](Self::set_rule_cost) changes it.
@@ -179,14 +179,16 @@ impl Permit {
         self.change_cost(&|_| cost);
     }
 
-    /// Adds units to the cost of the request, under this limiter and every metered one around it,
-    /// and to that of every part. A [rule](crate::rules) with a cost of its own keeps that cost.
+    /// Adds units to the cost of the request, and of each of its parts, under this limiter and
+    /// every outer limiter that is metered. A [rule](crate::rules) with a cost of its own keeps
+    /// that cost.
     pub fn add_cost(&self, units: u64) {
         self.change_cost(&|cost| Cost::new(cost.units().saturating_add(units)));
     }
 
-    /// Sets the final cost of the request under the [rule](crate::rules) called `rule`, of this
-    /// limiter and every metered one around it. Ignores a rule that does not count the request.
+    /// Sets the final cost of the request under the [rule](crate::rules) called `rule`, in this
+    /// limiter and every outer limiter that is metered. Ignores a rule that does not count the
+    /// request.
     ///
     /// A rule that counts requests and a rule that counts tokens thus get different final costs.
     pub fn set_rule_cost(&self, rule: &str, cost: impl Into<Cost>) {
@@ -237,7 +239,7 @@ impl Permit {
         }
     }
 
-    /// Returns the charges: one for each subject that the request counts.
+    /// Returns the charges: one for each subject under which the request is counted.
     fn permits(&self) -> &[Arc<PermitInner>] {
         self.all.as_ref().map_or(std::slice::from_ref(&self.inner), |all| &all.permits)
     }
@@ -280,13 +282,12 @@ impl Permit {
         Self { is_metered, ..self }
     }
 
-    /// Sets the permit of the limiter around this one.
+    /// Sets the permit of the outer limiter.
     pub(crate) fn inside(self, outer: Option<Self>) -> Self {
         Self { outer: outer.map(Arc::new), ..self }
     }
 
-    /// Settles the permit now, for all clones, and also the permits of the limiters around this
-    /// one.
+    /// Settles the permit now, for all clones, and also the permits of outer limiters.
     ///
     /// Otherwise a permit is settled when its last clone is dropped. In memory this takes no time;
     /// on a server it happens in a task of the tokio runtime in which the clone is dropped.
@@ -296,7 +297,7 @@ impl Permit {
     /// Resolves to an error if a store failed. The settlement may have been carried out
     /// nevertheless.
     pub fn settle(self) -> StoreFuture<()> {
-        // A task of its own completes the settlement even if the caller stops waiting for it.
+        // The settlement runs in a task, so that it is completed even if the caller stops waiting.
         let settled = match &self.all {
             None => self.inner.settle(),
             Some(all) => settle_all(&all.permits),

@@ -140,7 +140,7 @@ async fn slots_are_occupied_while_a_permit_renews_their_leases() {
     let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let limiter = two_at_once(store);
     let held = limiter.acquire(&alice(), 1).await;
-    // This lease has no permit, so it is not renewed.
+    // This request has no permit, so its lease is not renewed.
     limiter.check(&alice(), 1).await;
     assert_eq!(both(&limiter).await, [2, 2]);
     let a_while = Duration::from_secs(35);
@@ -395,8 +395,8 @@ async fn a_renewal_whose_reply_is_lost_does_not_lose_the_place() {
         after(Duration::from_secs(1)).await;
         let [places, hour] = both(&limiter).await;
         assert!((1..=2).contains(&places), "{places} places after {seconds} s");
-        // The renewal whose reply was lost left a lease that no permit renews. By now that lease
-        // has expired.
+        // After the lost reply, the permit takes a second lease. The first one is not renewed, and
+        // has expired after 15 seconds.
         assert!(seconds < 15 || places == 1, "{places} places after {seconds} s");
         assert_eq!(hour, 1);
     }
@@ -408,7 +408,7 @@ async fn a_renewal_whose_reply_is_lost_does_not_lose_the_place() {
 async fn a_place_that_is_settled_while_it_is_renewed_is_free() {
     let limiter = two_at_once(LosesAnswers::new(0, Duration::from_secs(1)));
     let held = limiter.acquire(&alice(), 1).await;
-    // The renewal has been executed, and its reply is on the way.
+    // After this time the store has executed the renewal, but its reply has not arrived.
     after(Duration::from_millis(3_900)).await;
     held.settle().await.unwrap();
     after(Duration::from_secs(1)).await;

@@ -14,7 +14,8 @@ pub(super) fn settle_all(permits: &[Arc<PermitInner>]) -> StoreFuture<()> {
     let open: SmallVec<[(&Arc<PermitInner>, Account); 2]> = open.collect();
     let is_reserved =
         |(_, account): &(_, Account)| !matches!(account.reservation, ReservationState::None);
-    // Each reservation is settled by a call of its own, which returns whether it has expired.
+    // If a charge is a reservation, the charges are settled one by one: each reply says whether the
+    // reservation has expired.
     if open.iter().any(is_reserved) {
         let settled = open.into_iter().map(|(permit, account)| permit.settle_once(account));
         return settled.fold(done(), both);

@@ -50,7 +50,7 @@ impl Tally {
     pub(in crate::limiter) fn stats(&self, state: LimiterState<'_>) -> LimiterStats {
         let sum =
             |count: fn(&TallyShard) -> &ThreadCount| self.shards.sum(|shard| count(shard).get());
-        // Ends are read before beginnings, so that the difference is never negative.
+        // `ended` is read before `begun`, so that the difference is never negative.
         let ended = sum(|shard| &shard.permits_ended);
         let begun = sum(|shard| &shard.permits_begun);
         let times = self.shards.iter().map(|shard| &shard.decision_times);

@@ -122,7 +122,7 @@ async fn a_share_of_less_than_one_unit_is_denied_as_undecided() {
         assert_eq!(denied.origin(), Origin::FailedClosed(DOWN), "{limit}");
         assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(1)));
     }
-    // A cost that the whole limit never grants is denied for ever.
+    // A cost above the limit itself, not only above the share, is denied for ever.
     for (limit, cost) in [(Limit::per_hour(0), 1), (Limit::per_hour(3), 4)] {
         let denied = limiter(limit).check(&alice(), cost).await;
         assert_eq!(denied.origin(), Origin::Policy, "{limit}");
@@ -144,7 +144,7 @@ async fn a_request_is_allowed_if_configured_when_the_fallback_cannot_decide() {
     let passed = limiter.check(&alice(), 1).await;
     let origin = Origin::FailedOpen(FailureKind::TimedOut);
     assert_eq!((passed.is_allowed(), passed.origin()), (true, origin));
-    // Denials by the policy alone still hold.
+    // The policy alone still denies a cost above its limit.
     assert!(!limiter.check(&alice(), 9).await.is_allowed());
 }
 

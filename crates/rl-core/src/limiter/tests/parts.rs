@@ -292,8 +292,8 @@ async fn a_policy_denies_the_summed_cost_of_parts_while_the_store_is_down() {
     }
 }
 
-/// Fault: the share of a limit was compared with the cost of one part, and a limit that counts
-/// requests with the units of the request.
+/// Fault: the share of a limit was compared with the cost of one part, not with the sum. For a
+/// limit that counts requests, it was compared with units.
 #[tokio::test]
 async fn a_fallback_cannot_decide_a_summed_cost_above_its_share() {
     let store = Arc::new(Faulty::default());

@@ -81,8 +81,8 @@ async fn a_cost_above_every_capacity_is_denied_without_the_store() {
         assert_denied_alone(&never, RetryAfter::Never);
         assert_denied_alone(&limiter.peek(&alice(), u64::MAX).await, RetryAfter::Never);
         assert_eq!(store.asked(), 0, "{limits:?}");
-        // The store decides a cost that the limit could grant. It also decides a request for part
-        // of a larger cost.
+        // The store decides a cost that the limit could grant. It also decides `check_up_to` with a
+        // larger cost, because it may grant a part of that cost.
         for decision in
             [limiter.check(&alice(), most).await, limiter.check_up_to(&alice(), most + 1).await]
         {

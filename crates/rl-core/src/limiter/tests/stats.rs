@@ -16,7 +16,8 @@ struct Seen {
     denied: u64,
     granted: u64,
     charged_after: u64,
-    /// The denials of each limit, and of each rule under an empty name of the limit.
+    /// The denials by rule and limit. The entry of a rule with an empty limit name counts all
+    /// denials by the rule.
     over: BTreeMap<(String, String), u64>,
     within: BTreeMap<String, u64>,
 }
@@ -126,7 +127,7 @@ fn the_counts_of_eight_threads_equal_what_their_callers_saw() {
     assert_eq!(seen.allowed + seen.denied, 160_000, "all but peeks and charges");
     let both = seen.allowed.min(seen.denied);
     assert!(both > 1_000 && seen.over.len() >= 4, "the decisions are mixed: {seen:?}");
-    // Decisions that are made step by step, as those of `check_with_policy`, are not timed.
+    // Decisions that are made step by step, such as those of `check_with_policy`, are not timed.
     assert!(stats.decision_seconds.count() <= 200_000 / 64);
 }
 

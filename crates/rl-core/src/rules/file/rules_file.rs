@@ -145,8 +145,8 @@ impl RulesFileBuilder {
         let weak = Arc::downgrade(&file);
         let watcher = Watcher::start(&file.path, move |reload| {
             let Some(file) = weak.upgrade() else { return false };
-            // Links are followed before the file is read, so that a change after the reading is
-            // noticed.
+            // Watch the targets of symbolic links before the file is read, so that every later
+            // change is noticed.
             file.follow_links();
             file.reload_and_log(reload);
             true
@@ -291,7 +291,8 @@ impl File {
         let applied = self.apply(reload);
         let version = self.status.borrow().version.clone();
         if let Some(event) = event_of(&self.path, &applied, &version, begun.elapsed()) {
-            // An observer may call this file, so it is called without the lock.
+            // An observer may call methods of this file, so the lock is released before it is
+            // called.
             let observers: Vec<_> =
                 self.state().limiters.iter().filter_map(|one| one.on_reading.clone()).collect();
             observers.iter().for_each(|observer| observer(event));

@@ -35,7 +35,8 @@ pub(super) fn count_fast(
 ) -> MaybeReady<Decision> {
     let FastDecision { at, is_allowed, over, states } = decided;
     let time = Timestamp::from_micros(at.absolute);
-    // With three handles, the compiler would not inline their creation.
+    // Create the handle once. If each of the three calls below created it, the compiler would not
+    // inline that.
     let policy = PolicyHandle::from(policy);
     if is_allowed {
         if limiter.try_count_allowed(cost.units(), time) {

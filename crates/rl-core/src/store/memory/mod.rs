@@ -169,7 +169,8 @@ fn decide_otherwise(
     now: Timestamp,
     limiter: &FastPath<'_>,
 ) -> MaybeReady<Decision> {
-    // The caller keeps its arguments in registers, so they are not passed by reference.
+    // Build the arguments again. If the caller passed a reference to its own, it could not keep
+    // them in registers.
     let args = DecideArgs::new(&request.parts[0], request.mode, now);
     if args.policy.plan().has_many_windows() {
         decide_many_windows(shard, subject, request, args, limiter)
@@ -296,8 +297,8 @@ impl<C: Clock> Store for MemoryStore<C> {
             return MaybeReady::ready(Ok(()));
         }
         let now = self.clock.now();
-        // The time of the charge identifies a permit, so the entry that holds it is found, even if
-        // it is the one that new subjects share.
+        // Find the entry with the permit by the time of the charge. It may be the entry that new
+        // subjects share.
         let holder = match refund.of {
             RefundOf::Permits => shard.permit_holder(subject, &refund, now),
             RefundOf::All | RefundOf::Rates => subject,

@@ -100,8 +100,8 @@ pub(super) struct FastDecision<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct PackedEntry {
     states: PackedStates,
-    // The relative time of the last change, 0 before the first. It has two fields, so that it takes
-    // six bytes.
+    // The relative time of the last change, 0 before the first. As two fields it takes six bytes; a
+    // `u64` would take eight.
     last_change_high: u16,
     last_change_low: u32,
     denied_until_ticks: u32,
@@ -110,7 +110,7 @@ pub(super) struct PackedEntry {
     layout: LayoutId,
 }
 
-// With its fingerprint, a record takes 88 bytes.
+// A record in the table consists of this entry and a fingerprint of 16 bytes: 88 bytes.
 const _: () = assert!(size_of::<PackedEntry>() == 72);
 
 impl PackedEntry {
@@ -163,8 +163,8 @@ impl PackedEntry {
     ) -> Option<FastDecision<'_>> {
         let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
-        // While a recorded denial applies, one full window suffices to deny, and its end is not
-        // needed.
+        // While a recorded denial applies, one full window denies the request, and the end of that
+        // window need not be computed.
         let denied = if at.relative < self.denied_until() {
             fixed_window::deny_full(windows, &self.states, at, mode, cost)
         } else {

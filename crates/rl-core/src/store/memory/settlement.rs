@@ -61,8 +61,8 @@ impl KeyedSettlement<'_> {
         let shard = shards.of(*key);
         let (release, refund) = (settlement.release(), settlement.refund());
         if !release.is_empty() {
-            // The time of the charge identifies a permit, so the entry that holds it is found, even
-            // if it is the one that new subjects share.
+            // Find the entry with the permit by the time of the charge. It may be the entry that
+            // new subjects share.
             shard.refund(shard.permit_holder(*key, &release, now), &release, now);
         }
         if !refund.is_empty() {

@@ -41,7 +41,7 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     response_timeout: Duration,
     coalesce: bool,
-    // `None` means true, except in a test that sets the time.
+    // `None` means true, or false if a test sets the clock.
     local_denial: Option<bool>,
     lease: LeaseSettings,
     #[cfg(feature = "conformance")]

@@ -304,7 +304,8 @@ impl Layer for ScriptExecutor {
                 costs: CallCosts::Same { cost: Cost::ONE, calls: units, least },
                 reservations: Reservations::Ignore,
             };
-            // A lease outlives the request that caused it, so the wait needs a bound of its own.
+            // This call may outlive the request that caused it, so the deadline of that request
+            // does not bound the wait.
             let reply = timeout(this.shared.response_timeout, this.execute_one(&call)).await;
             let reply = reply.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))?;
             RedisCounts::add(&this.shared.counts.leased_units, reply.allowed_calls().into());

@@ -104,8 +104,8 @@ fn an_abandoned_probe_is_replaced_by_exactly_one() {
             Box::new(is_probe),
         ];
         let probes = each(&circuit, acts).into_iter().filter(|probe| *probe).count();
-        // Both requests may come before the probe is abandoned, and are refused. Then the next
-        // request is the probe.
+        // If both requests come before the probe is abandoned, both are refused. The request below
+        // is then the probe.
         assert_eq!(probes + usize::from(is_probe(&circuit)), 1);
     });
 }

@@ -65,7 +65,8 @@ impl Shard {
                     charges.decisions.push_windows(policy, cost, at, states);
                     return GroupCharge::Charged;
                 }
-                // All parts are decided at one time, so a change after `now` needs another time.
+                // The entry was last changed after `now`, so its decision has a later time. All
+                // parts must have the same time, so this charge is undone.
                 if let Some(before) = charges.before.pop() {
                     *packed = before;
                 }

@@ -251,7 +251,8 @@ impl PartsBatcher {
 async fn send(mut in_flight: InFlightParts, batch: WaitingList) {
     let batcher = in_flight.batcher.clone();
     let replies = batcher.reply(&batch, &mut in_flight).await;
-    // If another task is waking callers, those callers enqueue their next requests first.
+    // If another task is waking callers, yield, so that they enqueue their next requests before the
+    // next flush.
     let is_first = !std::mem::replace(&mut batcher.lock().is_delivering, true);
     if !is_first {
         yield_now().await;

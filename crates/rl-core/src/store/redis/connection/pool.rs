@@ -80,9 +80,8 @@ impl Pool {
         let mut connection = pin!(pool.get());
         let mut refusal = pin!(manager.backoff.refusal());
         let result = poll_fn(|cx| {
-            // bb8 spawns the tasks that connect in the current runtime. If that were the runtime of
-            // a worker, the tasks would end with the worker, and the pool would wait for them
-            // forever.
+            // bb8 spawns its connecting tasks on the current runtime. On the runtime of a worker
+            // thread, they would end with that thread, and the pool would wait for them forever.
             let _runtime = manager.runtime.enter();
             match connection.as_mut().poll(cx) {
                 Poll::Ready(connection) => Poll::Ready(Ok(connection)),

@@ -131,7 +131,7 @@ pub(crate) fn reservation(reservation: &Reservation<'_>, encoding: &PolicyEncodi
     push_u56(&mut member, reservation.charged.as_micros());
     push_u56(&mut member, reservation.units);
     member.extend_from_slice(&uncharged.bits().to_be_bytes());
-    // The code and the tags of the policy, without the version and the width.
+    // The shape without its first two bytes, which are the version and the width.
     member.extend_from_slice(&encoding.shape[2..]);
     member
 }

@@ -128,7 +128,7 @@ impl RequestEncoder {
             [KeyedSubjectRef { namespace, subject, .. }] => {
                 self.keys(namespace, subject, policy, encoding)?
             }
-            // Several subjects are decided by their states alone.
+            // For several subjects, the script reads only the key of the state of each.
             several => several.iter().map(|of| self.state_key(of.namespace, of.subject)).collect(),
         };
         let script = || {

@@ -150,8 +150,8 @@ impl Cluster {
     /// Sends a command to the server that holds its keys, and returns the reply of its script.
     /// Returns `None` if only some of the keys have been migrated; nothing was executed then.
     pub(crate) async fn try_send(&self, command: &Command) -> Result<Option<Vec<u8>>, StoreError> {
-        // The guard refreshes the map even if this future is dropped at the deadline of the
-        // decision.
+        // The guard refreshes the map of slots even if this future is dropped at the deadline of
+        // the decision.
         let refresh = RefreshOnDrop(self);
         let result = self.send_to_owner(command).await;
         // A corrupt state belongs to one subject, and gives no reason to refresh the map.
