@@ -67,7 +67,7 @@ impl Metrics {
         self
     }
 
-    /// Adds the consumers of a list.
+    /// Adds the counts of a list of consumers.
     pub fn consumers(mut self, consumers: &Arc<ConsumerCounts>) -> Self {
         self.consumers.push(Arc::clone(consumers));
         self

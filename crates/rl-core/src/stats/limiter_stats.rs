@@ -121,7 +121,7 @@ pub struct UncountedRequests {
 pub struct UnitCounts {
     /// The units that checks charged. For a request of several parts, the units of each part count.
     pub granted: u64,
-    /// The units that were charged for work that was done already, also beyond the limits.
+    /// The units that were charged for work that was already done, even beyond the limits.
     pub charged_after: u64,
     /// The units of all refunds. Some of them may no longer have counted.
     pub refunded: u64,

@@ -160,7 +160,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
 
     /// Settles the charges of several subjects in one step: releases permits, refunds units, and
-    /// charges further units. The subjects are different.
+    /// charges further units. Each subject occurs once.
     ///
     /// The default settles them one after the other, by [`refund`](Self::refund) and
     /// [`decide`](Self::decide). It suits a store that decides requests of one part only.

@@ -37,9 +37,9 @@ impl LimiterRegistry {
     /// Registers a limiter until the returned token is dropped. `namespaces` are those in which it
     /// counts, each with the policies of its subjects: a rule has one policy for each tier.
     ///
-    /// Also returns the namespace for which a warning is due, if there is one: another limiter in
-    /// it shares a counter but has other limits, and no warning has been logged yet. Limiters with
-    /// equal policies never conflict, because each worker of a server may build the same one.
+    /// Also returns a namespace in which another limiter shares a counter but has other limits. The
+    /// caller logs a warning about it. A registry returns such a namespace only once. Limiters with
+    /// equal policies never conflict, because each worker of a server may build the same limiter.
     pub(crate) fn register<'a>(
         &self,
         namespaces: impl IntoIterator<Item = (&'a Namespace, Vec<Policy>)>,
@@ -50,8 +50,8 @@ impl LimiterRegistry {
         (limiter, conflict)
     }
 
-    /// Replaces the policies of a registered limiter whose rules have changed. Returns the
-    /// namespace for which a warning is due, as [`register`](Self::register) does.
+    /// Replaces the policies of a registered limiter whose rules have changed. Returns a namespace
+    /// with a conflict, as [`register`](Self::register) does.
     ///
     /// Other limiters whose rules may change are not compared. They may have the same file, and
     /// read it at another moment.

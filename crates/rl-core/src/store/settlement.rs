@@ -28,10 +28,10 @@ pub struct Settlement<'a> {
     /// The units to charge to limits that count units, even beyond these limits. Concurrency limits
     /// are not charged.
     pub added: u64,
-    /// The limits that do not change: limits that were not charged.
+    /// The limits that were not charged. The settlement does not change them.
     pub uncharged: LimitSet,
-    /// The limits to which nothing is refunded: the limits that do not change, and limits that keep
-    /// their charge.
+    /// The limits to which nothing is refunded: those in `uncharged`, and limits that keep their
+    /// charge.
     pub kept: LimitSet,
 }
 

@@ -77,13 +77,13 @@ pub(super) fn parse(
     Ok(content)
 }
 
-/// A name in a rule that the service has not registered.
+/// A name that a rule uses, but that the service has not registered.
 struct Unknown {
     value: String,
     reason: String,
 }
 
-/// Returns the rules of a file. The error contains the name of a rule.
+/// Returns the rules of a file. An error comes with the name of its rule.
 fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, Unknown)> {
     let proxies = file.proxies.0.iter().map(|Proxy(text)| &**text);
     // This cannot fail, because each entry was checked when the file was read.

@@ -35,7 +35,7 @@ use crate::store::Namespace;
 ///   symbolic link that changes, as in a volume of Kubernetes. The directory is watched, and the
 ///   content is compared. Every 30 seconds the content is compared in any case, for file systems
 ///   that report no changes.
-/// * On SIGHUP, if the tokio runtime in which [`watch`](Self::watch) was called runs. Secrets in
+/// * On SIGHUP, if [`watch`](Self::watch) was called in a tokio runtime that still runs. Secrets in
 ///   files of their own (`file:PATH`) are read again too.
 /// * On [`reload`](Self::reload).
 ///

@@ -109,7 +109,7 @@ impl LimitTexts {
     }
 }
 
-/// Returns limits, some of which have names, as a policy.
+/// Returns a policy with these limits. Some of them may have names.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Locks the shards of several subjects, always in the same order.
 //!
-//! There is no deadlock: a thread waits only for shards that come after those that it has locked.
-//! Operations on one subject lock a single shard.
+//! There is no deadlock: when a thread waits for a shard, it has locked only shards before that
+//! one. Operations on one subject lock a single shard.
 
 use std::sync::MutexGuard;
 

@@ -308,7 +308,7 @@ impl PackedEntry {
         plan.used_fraction(states, self.last_change(base))
     }
 
-    /// Converts the entry, whose states are those of `policy`, to its unpacked form.
+    /// Converts the entry to its unpacked form. Its states are those of `policy`.
     pub(super) fn unpack(&self, policy: &Policy, base: TimeBase) -> UnpackedEntry {
         let cells = self.cells(policy.plan().cells(), base);
         let cells = &cells[..policy.plan().cells()];

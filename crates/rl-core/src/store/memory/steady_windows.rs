@@ -43,7 +43,7 @@ pub(super) struct SteadyDecision<'a> {
 }
 
 impl SteadyWindows {
-    /// Creates the windows of `policy` after a charge of all of them at `at`.
+    /// Creates the windows of `policy`, all of which have just been charged at `at`.
     pub(super) fn new(
         policy: &Policy,
         before: Usages,

@@ -115,7 +115,8 @@ fn eviction_prefers_the_least_used_of_the_inspected_subjects() {
     assert!(remaining.count() >= 60);
 }
 
-/// A new subject that uses most of its limit must not evict the first subject that has used less.
+/// A new subject that uses most of its limit must inspect several entries. It must not evict the
+/// first one, although that has used less than the new subject.
 #[test]
 fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     let (store, _) = store(64 * 8);

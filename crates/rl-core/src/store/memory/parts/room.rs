@@ -27,7 +27,7 @@ type DeniedGroup = (usize, Decision);
 struct RoomPlan {
     /// Whether each group is a new subject without room, which is counted in a shared entry.
     is_shared: [bool; Part::MAX],
-    /// The subjects to evict for the others.
+    /// The subjects to evict, so that the other new subjects have room.
     evicted: SmallVec<[Fingerprint; 8]>,
 }
 

@@ -94,8 +94,8 @@ fn permits_survive_a_flood_and_are_released_one_by_one() {
     }
 }
 
-/// Checks permits of the shared entry after the subject has got an entry of its own, which does not
-/// contain them.
+/// Checks a permit that is in the shared entry. Its subject has got an entry of its own since,
+/// which does not contain this permit.
 #[test]
 fn permits_in_the_shared_entry_are_renewed_and_released_there() {
     let (store, clock) = store(64 * 2);

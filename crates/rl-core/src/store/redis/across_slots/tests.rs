@@ -69,8 +69,8 @@ impl TestSlots {
         }
     }
 
-    /// Runs `execute` after a random delay. At random, fails without running it, or fails after it
-    /// as if the reply were lost.
+    /// Runs `execute` after a random delay. At random, the call fails before `execute` runs, or
+    /// after it, as if the reply were lost.
     async fn call<T>(
         &self,
         execute: impl Future<Output = Result<T, StoreError>>,

@@ -134,8 +134,8 @@ impl<E: Execute> Batcher<E> {
         self.shared.limits
     }
 
-    /// Adds a call to the queue. If nothing is in flight that it could wait for, the caller sends
-    /// it alone.
+    /// Adds a call to the queue. If there is no call in flight to wait for, the caller sends it
+    /// alone.
     fn enqueue(
         &self,
         subject: KeyedSubjectRef<'_>,

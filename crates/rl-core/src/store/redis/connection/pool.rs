@@ -4,8 +4,8 @@
 //! requests share a connection.
 //!
 //! The manager of `bb8-redis` sends `PING` at every check-out, and never reports a connection as
-//! broken. The manager here sends nothing at check-out. If a connection fails, all connections of
-//! its [generation](super::liveness::Generation) leave the pool.
+//! broken. The manager in this file sends nothing at check-out. If a connection fails, all
+//! connections of its [generation](super::liveness::Generation) leave the pool.
 
 use std::fmt;
 use std::future::poll_fn;

@@ -26,8 +26,8 @@ use super::server::{Address, Login, Server};
 use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
 
-/// The interval at which the sentinels are polled. They are also asked again at this interval while
-/// a connection to the server that they have named is being opened.
+/// The interval at which the sentinels are polled. They are also asked at this interval while a
+/// connection is being opened, because they may name another server by then.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The time to wait for the other sentinels after the first reply. Another one may know of a newer

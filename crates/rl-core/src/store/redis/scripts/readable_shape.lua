@@ -2,8 +2,8 @@
 -- (see shape.lua). It leaves counters with a wrong expiry, and values that are not counts, to
 -- readable.lua.
 --
---   --@ time   reads the time, after the writes. A time that is read before them may precede the
---              start of the window that the charge opens, and then the charge cannot be refunded
+--   --@ time   reads the time, after the writes. If it were read before, it could precede the start
+--              of a window that the charge opens. Such a charge could not be refunded
 --
 -- KEYS, ARGV  see lib/readable_counters.lua and lib/readable_limits.lua
 --

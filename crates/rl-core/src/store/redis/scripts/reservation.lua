@@ -5,8 +5,9 @@
 -- ARGV[5]     its lifetime from now on, in µs (7 bytes); 0 ends it
 -- ARGV[6]     the time at which it expires according to its holder, in µs (7 bytes)
 --
--- Returns     if there is no such reservation, a byte: 1 if it has expired, 0 if it cannot have
---             expired; for a renewal, the time at which the reservation expires (7 bytes);
+-- Returns     if there is no such reservation, a byte: 1 if it has expired, or 0 if it was lost
+--             before it could expire
+--             otherwise, for a renewal, the time at which the reservation expires (7 bytes)
 --             otherwise the reply of amend.lua
 local reserved_for = struct.unpack('>I7', ARGV[5])
 local is_there

@@ -254,9 +254,9 @@ local function log_leave(bytes, from, units)
   return nil, units
 end
 
--- Finds the oldest entries that have `units` units together. Returns the time of the newest of
--- them: when it expires, the units are free. If blocks are damaged, returns the time of the newest
--- entry.
+-- Adds up the units of the entries, oldest first, until the sum is at least `units`. Returns the
+-- time of the last of these entries. When that entry expires, `units` units are free again. If
+-- blocks are damaged, returns the time of the newest entry of the log.
 local function log_leaves_with(slot, log, units)
   local sealed, time = slot[6], nil
   if sealed == 0 then return log_leave(slot.tail, slot[5], units) or slot[4] end

@@ -36,7 +36,7 @@ if total_i > 0 then
     if total_i < MAX_UNITS then
       total_i = total_i - units_of_buckets(before, first - 1, newest_i, current_i, older_i, bucket_size)
     else
-      -- The total had been cut off at its maximum, so it is computed again.
+      -- The total was cut off at its maximum, so nothing can be subtracted. Compute it again.
       total_i = units_of_buckets(first, newest_i, newest_i, current_i, older_i, bucket_size)
     end
   end
@@ -78,7 +78,7 @@ if when >= since_i and number <= newest_i and place <= #older_i then
   end
   local first = math.floor((now - period_i) / precision_i)
   if total_i == MAX_UNITS then
-    -- The total had been cut off at its maximum, so it is computed again.
+    -- The total was cut off at its maximum, so nothing can be subtracted. Compute it again.
     total_i = units_of_buckets(first, newest_i, newest_i, current_i, older_i, bucket_size)
   elseif number >= first then
     total_i = total_i - given
