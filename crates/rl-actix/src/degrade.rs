@@ -11,7 +11,7 @@ use rl_core::Decision;
 
 /// Sends [degraded](Decision::is_degraded) requests to another handler.
 ///
-/// Wrap the service to protect in this middleware, inside a limiter that degrades requests.
+/// Wrap the service in this middleware, and both in a limiter that degrades requests.
 ///
 /// ```
 /// use actix_web::{App, web};
@@ -35,8 +35,8 @@ where
     H::Output: Responder,
     A: FromRequest,
 {
-    /// Creates a middleware that sends degraded requests to `handler`, which may be any handler of
-    /// a route.
+    /// Creates a middleware that sends degraded requests to `handler`. Any handler that a route
+    /// accepts can be used.
     pub const fn new(handler: H) -> Self {
         Self { handler, arguments: PhantomData }
     }

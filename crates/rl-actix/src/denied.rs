@@ -11,8 +11,8 @@ use crate::response::{self, ActixResponse};
 ///
 /// It is a [`Responder`], and a [`ResponseError`] for `?`. Outer middlewares find the decision in
 /// the extensions of the response. The [crate](crate#decisions-in-handlers) has an example.
-/// [`RateLimit::denied`](crate::RateLimit::denied) creates one with the form and the headers of a
-/// middleware.
+/// [`RateLimit::denied`](crate::RateLimit::denied) creates a denial with the form and the headers
+/// of that middleware.
 #[derive(Clone)]
 pub struct Denied(adapter::Denied);
 

@@ -30,7 +30,8 @@ impl RateLimit {
     /// Creates a middleware that counts by the address of the peer.
     ///
     /// It exempts nothing, sends the headers of
-    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank) and rejects in JSON.
+    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank) and sends denials in
+    /// JSON.
     #[must_use]
     pub fn new(limiter: RateLimiter) -> Self {
         Self::from(HttpLimiter::new(limiter))
@@ -166,7 +167,7 @@ impl RateLimit {
         self.set(|limiter| limiter.response_cost(cost))
     }
 
-    /// Refunds requests for whose responses `predicate` returns true. Replaces
+    /// Refunds a request if `predicate` returns true for its response. Replaces
     /// [`response_cost`](Self::response_cost).
     ///
     /// ```

@@ -9,8 +9,8 @@ use actix_web::dev::{Extensions, ServiceRequest};
 use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 use rl_core::{Subject, adapter};
 
-/// Reads the extensions of a request in closures over `&dyn RequestInfo`, such as settings of a
-/// [`RateLimit`](crate::RateLimit).
+/// Reads the extensions of a request in closures that take a `&dyn RequestInfo`, such as settings
+/// of a [`RateLimit`](crate::RateLimit).
 ///
 /// # Examples
 ///
@@ -63,7 +63,7 @@ where
     }
 }
 
-/// The view of a request for the limiter.
+/// The view of a request that the limiter reads.
 pub(crate) struct ActixRequest<'a> {
     request: &'a ServiceRequest,
     // Borrowed for as long as this view lives, so that the view can return references into the
@@ -132,7 +132,7 @@ impl RequestInfo for ActixRequest<'_> {
     }
 }
 
-/// The view of the extensions of a request or response for the limiter.
+/// The view of the extensions of a request or response that the limiter reads and changes.
 pub(crate) struct ActixExtensions<'a>(pub(crate) RefMut<'a, Extensions>);
 
 impl adapter::Extensions for ActixExtensions<'_> {

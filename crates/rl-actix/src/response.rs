@@ -87,11 +87,11 @@ pub(crate) fn status_of(denial: &Denial) -> StatusCode {
     StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// The names of the fields of a limiter. A look-up in this table is cheaper than validating a name.
+/// The names of all rate limit headers. A look-up in this table is cheaper than validating a name.
 static NAMES: LazyLock<[HeaderName; FieldName::ALL.len()]> =
     LazyLock::new(|| FieldName::ALL.map(HeaderName::from_static));
 
-/// The view of a response for the limiter.
+/// The view of a response that the limiter reads and changes.
 pub(crate) struct ActixResponse<'a, B>(pub(crate) &'a mut HttpResponse<B>);
 
 impl<B> ResponseInfo for ActixResponse<'_, B> {

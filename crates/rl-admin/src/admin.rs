@@ -18,7 +18,7 @@ use crate::refusal_sampler::RefusalSampler;
 use crate::routes;
 use crate::webhook::Webhooks;
 
-/// The management of rate limits: the objects that it manages, and the actors that may use it.
+/// The management API: the records and counters that it manages, and the actors that may use it.
 ///
 /// Clones are cheap, and share all state.
 ///
@@ -45,7 +45,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Returns a builder for the management of these records, and of the counters of `limiter`.
+    /// Returns a builder for an API that manages `records` and the counters of `limiter`.
     ///
     /// Pass the limiter of the service, or a limiter with the same policies, store and namespace.
     pub fn builder(records: Records, limiter: RateLimiter) -> AdminBuilder {
@@ -121,7 +121,8 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets the place of the counters that the API reports. Defaults to [`Backend::Memory`].
+    /// Sets where the limiter stores its counters, which the API only reports. Defaults to
+    /// [`Backend::Memory`].
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
@@ -196,7 +197,7 @@ impl AdminBuilder {
         self
     }
 
-    /// Builds the management.
+    /// Builds the management API.
     #[must_use]
     pub fn build(self) -> Admin {
         let outages = OutageLog::new(self.records.clone(), self.limiter.clone(), self.webhooks);

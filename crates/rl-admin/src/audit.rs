@@ -82,7 +82,7 @@ pub(crate) async fn reset(
     }
 }
 
-/// Logs that an actor tried to edit the limit of a resource that lists other applications.
+/// Logs that an actor tried to edit a limit for applications that it does not own.
 pub(crate) fn not_owned(actor: &Actor) {
     let actor = actor.name();
     tracing::warn!(target: "rl_admin::audit", actor, "request refused: applications of others");

@@ -1,4 +1,4 @@
-/// The place where the limiter stores its counters, which the API reports.
+/// The place where the limiter stores its counters. The API reports this place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {

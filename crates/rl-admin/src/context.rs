@@ -57,11 +57,12 @@ impl Context {
         }
         let attempts = &self.attempts;
         let client = attempts.client(request);
-        // This check comes first, so that a locked address causes no look-up of credentials.
+        // This check comes first, so that no credentials are looked up for an address that has used
+        // up its attempts.
         attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
         match self.identify(request).await {
             Authorized::As(actor) => {
-                // Concurrent requests with wrong credentials may have locked the address in the
+                // Concurrent requests with wrong credentials may have used up the attempts in the
                 // meantime.
                 attempts.check(client.as_ref()).await.map_err(ApiError::too_many_attempts)?;
                 Ok(actor)
@@ -81,8 +82,8 @@ impl Context {
         for authorize in &self.authorize {
             match (authorize.authorize(request).await, &result) {
                 (Authorized::As(actor), _) => return Authorized::As(actor),
-                // Wrong credentials are counted even if another check is unavailable. Otherwise an
-                // outage would permit any number of guesses.
+                // Wrong credentials are counted even if another authorizer is unavailable.
+                // Otherwise the number of guesses would be unlimited during an outage.
                 (_, Authorized::Wrong) | (Authorized::Unknown, _) => {}
                 (other, _) => result = other,
             }

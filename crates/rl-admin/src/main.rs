@@ -66,7 +66,7 @@ fn warn_about(settings: &Settings, address: SocketAddr) {
     }
 }
 
-/// Builds the management from the settings.
+/// Builds the management API from the settings.
 async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     let options = RecordsOptions::new(&settings.database)
         .defaults(settings.defaults)
@@ -115,7 +115,8 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     Ok(admin.build())
 }
 
-/// Returns the policies for subjects that are not consumers, as far as they are configured here.
+/// Returns the policies for subjects that are not consumers. Only the limit of anonymous addresses
+/// is configurable.
 fn others(anonymous: CallLimit) -> ByRealm {
     let policies = Preset::OpenBank.policies();
     match anonymous {

@@ -60,7 +60,7 @@ impl OutageLog {
         tokio::spawn(probe(Arc::downgrade(self), *dependency));
     }
 
-    /// Sends the beginning or the end of an outage.
+    /// Sends the webhook event for the beginning or the end of an outage.
     fn send(&self, dependency: &Dependency, is_failing: bool, detail: Value) {
         let event = match (dependency, is_failing) {
             (Dependency::Database, true) => "database_failing",

@@ -44,8 +44,8 @@ pub(crate) const ALGORITHMS: &[Algorithm] = &[
     held("concurrency", "20:concurrency"),
 ];
 
-/// The pictures that show the decisions on the same requests: the name of each picture, and the
-/// limit that decides. The name is also the heading in `ALGORITHMS.md`.
+/// The pictures of decisions. All of them show the same requests. Each entry has the name of a
+/// picture, which is also a heading in `ALGORITHMS.md`, and the limit that decides.
 pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("fixed-window", "10/minute"),
     ("sliding-log", "10/minute:sliding-log"),
@@ -55,7 +55,7 @@ pub(crate) const PICTURES: &[(&str, &str)] = &[
     ("gcra", "10/minute:gcra:burst=3"),
 ];
 
-/// The name and the limit of the picture that shows requests of some duration.
+/// The name and the limit of the picture in which requests take some time.
 pub(crate) const CONCURRENCY: (&str, &str) = ("concurrency", "4:concurrency");
 
 /// Returns the limit with another `max`. If the text contains no burst or capacity, these equal

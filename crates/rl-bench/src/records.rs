@@ -21,7 +21,7 @@ const CONSUMERS: u32 = 100_000;
 /// The number of consumers that are looked up, once each.
 const LOOK_UPS: usize = 10_000;
 
-/// The number of times that a page of each kind of list is read.
+/// The number of samples of each query.
 const PAGES: usize = 200;
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {

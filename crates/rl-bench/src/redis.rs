@@ -85,7 +85,7 @@ pub(crate) fn scripts() -> Result<(), Box<dyn Error>> {
     scripts::run()
 }
 
-/// Runs the node that [`nodes`] has started in this process.
+/// Does the work of one node. [`nodes`] has started this process for it.
 pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
     node::run(words)
 }

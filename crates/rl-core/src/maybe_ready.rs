@@ -56,7 +56,7 @@ pub(crate) fn both<E: Send + 'static>(
     }
 }
 
-/// Returns the result of an operation that changes nothing.
+/// Creates a future that is ready with `Ok(())`, for an operation that has nothing to do.
 pub(crate) const fn done<E>() -> MaybeReady<Result<(), E>> {
     MaybeReady::ready(Ok(()))
 }

@@ -75,11 +75,11 @@ impl<'de> Deserialize<'de> for Anchor {
     }
 }
 
-/// Writes the verdict, how it came about, and every limit. Fields that end in `_us` are
+/// Writes the verdict, its origin, and the status of every limit. Fields that end in `_us` are
 /// microseconds.
 ///
 /// The limits are those of the governing part. If the request has several parts, `parts` lists all
-/// of them, disclosed or not.
+/// of them, even those that clients must not see.
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let limits: Vec<_> = self.limits().collect();

@@ -63,8 +63,8 @@ impl FailedAttempts {
         self
     }
 
-    /// Sets whether a peer on the loopback interface is never limited, unless it is a trusted
-    /// proxy. Defaults to `false`.
+    /// Sets whether peers on the loopback interface are exempt, except trusted proxies. Defaults to
+    /// `false`.
     pub fn exempt_loopback(mut self, is_exempt: bool) -> Self {
         self.exempts_loopback = is_exempt;
         self

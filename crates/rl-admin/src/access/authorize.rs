@@ -37,5 +37,5 @@ impl<A: Authorize + ?Sized> Authorize for Arc<A> {
     }
 }
 
-// The trait is used as an object, because the configuration chooses the implementation.
+// Ensures that the trait can be used as an object: the configuration chooses the implementation.
 fn _object_safe(_: &dyn Authorize) {}

@@ -1,4 +1,4 @@
-//! The limits of a consumer at a time, and the contribution of each record.
+//! The limits of a consumer at a selected time, and what each record contributes to them.
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;

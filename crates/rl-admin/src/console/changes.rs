@@ -100,7 +100,8 @@ fn about(site: &Site, event: &AuditEvent) -> Markup {
             html! { (realm) " " span.id { (id) } }
         }
         AuditEvent::Tier { name, .. } => html! { "tier " span.id { (name) } },
-        // The request names no consumer, or the event was added in a later version than this page.
+        // A refused request that names no consumer, or a kind of event that is newer than this
+        // page.
         _ => html! { "–" },
     }
 }

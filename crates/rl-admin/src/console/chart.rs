@@ -17,8 +17,7 @@ use super::text;
 /// The time between two labels, in microseconds.
 const TICK: u64 = 15 * 60 * 1_000_000;
 
-/// The height of the coordinates of the curves. Their width is the length of the chart in
-/// milliseconds.
+/// The height of the SVG view box. Its width is the time that the chart shows, in milliseconds.
 const HEIGHT: f64 = 1_000.0;
 
 /// The time that a chart shows.
@@ -26,7 +25,7 @@ const HEIGHT: f64 = 1_000.0;
 pub(super) struct TimeAxis {
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// The time from which numbers exist, in or before the chart.
+    /// The time from which numbers exist. It may be before `start`.
     pub(super) begun: Timestamp,
 }
 
@@ -106,7 +105,8 @@ pub(super) fn round_up(value: f64) -> f64 {
     }
     let power = 10_f64.powf(value.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
-    // The product may be a little less than a value that is exactly one of these numbers.
+    // Tolerate rounding errors: for a `value` that is itself such a number, the product may be a
+    // little too small.
     let fits = |factor: &f64| factor * power >= value * (1.0 - 1e-9);
     factors.into_iter().find(fits).unwrap_or(10.0) * power
 }

@@ -43,8 +43,8 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Passes on requests of visitors who may read, and forms of this console. Renders a page for a
-/// failure.
+/// Runs before every page: the visitor must have the roles for reading, and a form must come from
+/// this console. Renders a page for a failure.
 pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let visitor = visitor(&site, &request);
     let mut response = match check(&site, request, visitor.as_ref()).await {

@@ -1,4 +1,4 @@
-//! The page with the decisions, the denials and the store of the last hour.
+//! The page about the last hour: the decisions, the denials, and the state of the store.
 
 use std::sync::Arc;
 

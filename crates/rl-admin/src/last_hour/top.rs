@@ -43,11 +43,11 @@ impl Ranking {
 #[derive(Clone, Debug)]
 pub(crate) struct TopEntry {
     pub(crate) subject: Subject,
-    /// The estimate since the limiter was built.
+    /// The estimated number of denials or units since the limiter was built.
     pub(crate) count: u64,
     /// The number by which `count` may be too high.
     pub(crate) error: u64,
-    /// The estimate of the last hour.
+    /// The estimated number of denials or units in the last hour.
     pub(crate) last_hour: u64,
 }
 
@@ -82,7 +82,7 @@ impl TopHistory {
         if self.0.back().is_none_or(|last| now.micros_since(last.at) >= STEP) {
             self.0.push_back(TopCounts::new(now, stats));
         }
-        // Of the lists that are at least an hour old, the newest one is kept.
+        // Removes all lists that are at least an hour old, except the newest of them.
         while self.0.get(1).is_some_and(|second| now.micros_since(second.at) >= HOUR) {
             self.0.pop_front();
         }
@@ -90,8 +90,8 @@ impl TopHistory {
 
     /// Returns the top subjects, with their counts of the last hour.
     ///
-    /// If the list of an hour ago does not contain a subject, its count less the `error` is
-    /// returned as that of the last hour, although a part of it may be older.
+    /// If the list of an hour ago does not contain a subject, the whole count less the `error` is
+    /// returned for the last hour, although a part of it may be older.
     pub(super) fn entries(
         &self,
         ranking: Ranking,

@@ -7,7 +7,8 @@ use crate::error::ApiError;
 pub(crate) fn from_serde(path: &str, message: &str) -> ApiError {
     let quoted = |kind: &str| {
         let rest = message.strip_prefix(kind)?.strip_prefix(" field `")?;
-        // The name of an unknown field may be any text, even one that contains this separator.
+        // The client chooses the name of an unknown field, so the name may contain the separator
+        // too. The last separator is the one that serde has written.
         let (name, rest) = rest.rsplit_once("`, expected").unwrap_or((rest, ""));
         let name = if rest.is_empty() { name.split('`').next().unwrap_or_default() } else { name };
         Some(name.chars().take(80).collect::<String>())

@@ -61,7 +61,8 @@ pub(crate) fn subject(context: &Context, realm: Realm, id: &str) -> Result<Subje
     }
 }
 
-/// Returns the subject of an address in any notation, or of a network of the counted length.
+/// Returns the subject of an address in any notation. Accepts a network too, if it is as large as
+/// the networks that the limiter counts.
 fn address(context: &Context, text: &str) -> Result<Subject, ApiError> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),

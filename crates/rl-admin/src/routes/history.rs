@@ -26,7 +26,7 @@ async fn page(
     Ok(Json(Changes { changes, next }))
 }
 
-/// Returns the cursor of the next page. A page that is not full has no next page.
+/// Returns the cursor of the next page. Only a full page has a next page.
 fn next(limit: u32, numbers: impl ExactSizeIterator<Item = i64>) -> Option<i64> {
     let is_full = numbers.len() == limit as usize;
     numbers.last().filter(|_| is_full)

@@ -50,7 +50,7 @@ pub(super) async fn of_application(
     Ok(page(found, limit.0))
 }
 
-/// Responds with a page. A page that is not full has no next page.
+/// Responds with a page. Only a full page has a next page.
 fn page(found: Vec<ResourceLimit>, limit: u32) -> Json<Resources> {
     let next = found.last().filter(|_| found.len() == limit as usize);
     let next = next.map(|last| last.content.name.clone());

@@ -108,8 +108,8 @@ pub(super) struct ChangeRequest<'a> {
 }
 
 impl<'a> ChangeRequest<'a> {
-    /// Returns the state that the change expects. Without a precondition it is any state, or no
-    /// object if changes require a precondition.
+    /// Returns the state that the change expects. Without a precondition, the object may have any
+    /// state. If changes require a precondition, the object must not exist.
     pub(super) fn expected(&self) -> Expected {
         self.if_match.expected(self.context.requires_if_match)
     }

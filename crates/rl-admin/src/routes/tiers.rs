@@ -40,7 +40,7 @@ pub(super) async fn list(
     QueryParams(Names { limit, after }): QueryParams<Names>,
 ) -> Result<Json<Tiers>, ApiError> {
     let found = context.records.tiers().list(after.as_deref(), limit.0).await?;
-    // A page that is not full has no next page.
+    // Only a full page has a next page.
     let next = found.last().filter(|_| found.len() == limit.0 as usize);
     let next = next.map(|last| last.content.name.clone());
     Ok(Json(Tiers { tiers: found.iter().map(Tier::of).collect(), next }))

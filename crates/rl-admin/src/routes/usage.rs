@@ -79,7 +79,8 @@ pub(super) async fn reset_limit(
     SubjectParams(subject): SubjectParams,
     PathParam(LimitName(limit)): PathParam<LimitName>,
 ) -> Result<StatusCode, ApiError> {
-    // A path may call a period `minute` or `per_minute`, as in the call counters.
+    // A path may name the limit of a period `minute` or `per_minute`. The paths of call counters
+    // accept both forms too.
     let short = period_of(limit.as_str()).map(|period| period.period().to_string());
     let names = std::iter::once(limit.as_str()).chain(short.as_deref());
     for name in names {

@@ -67,8 +67,8 @@ impl WebhooksBuilder {
         self
     }
 
-    /// Sets the number of denials within a time that is a burst. Defaults to 1 000 within a minute.
-    /// The time is rounded up to seconds, and is an hour at most.
+    /// Sets what is a burst: at least `denials` denials in the time `within`. Defaults to 1 000
+    /// denials in a minute. The time is rounded up to seconds, and is an hour at most.
     pub fn denial_burst(mut self, denials: u64, within: Duration) -> Self {
         let seconds = within.as_secs() + u64::from(within.subsec_nanos() > 0);
         let seconds = usize::try_from(seconds.clamp(1, 3_600)).unwrap_or(3_600);
@@ -78,7 +78,7 @@ impl WebhooksBuilder {
 
     /// Sets whether `near_limit` is sent. Defaults to `false`.
     ///
-    /// The limiter must then observe each decision, which takes some hundred nanoseconds of each
+    /// The limiter must then observe each decision. This adds some hundred nanoseconds to a
     /// decision in memory.
     pub const fn near_limit(mut self, is_sent: bool) -> Self {
         self.is_near_limit_sent = is_sent;

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-/// The number of denials that begins a burst, and the time in which they occur.
+/// A burst begins when `denials` denials have occurred in the last `seconds` seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BurstThreshold {
     pub(super) denials: u64,
@@ -21,10 +21,11 @@ impl BurstDetector {
         Self { threshold, readings: VecDeque::new(), is_burst: false }
     }
 
-    /// Adds a reading. Returns whether a burst begins or ends, and the number of its denials.
+    /// Adds a reading. If a burst begins, returns `true` and the number of recent denials. If it
+    /// ends, returns `false` and this number.
     ///
-    /// A burst ends below half the threshold. With one threshold for both, a rate close to it would
-    /// cause an event each second.
+    /// A burst ends below half the threshold. If it ended at the threshold at which it begins, a
+    /// rate close to the threshold would cause an event each second.
     pub(super) fn read(&mut self, denied: u64) -> Option<(bool, u64)> {
         self.readings.push_back(denied);
         if self.readings.len() > self.threshold.seconds + 1 {

@@ -1,4 +1,4 @@
-//! Delivers the events of one receiver, one after the other.
+//! Delivers events to one receiver, one after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,7 +113,8 @@ impl Deliverer {
         Ok(())
     }
 
-    /// Returns the pause after an attempt: between a half and the whole of a time that doubles.
+    /// Returns the pause after an attempt: a random time between half and all of a time that
+    /// doubles with each attempt.
     fn pause(&self, attempt: u32) -> Duration {
         let doubled = self.delivering.backoff.saturating_mul(1 << (attempt - 1).min(16));
         doubled.min(LONGEST_PAUSE).mul_f64(fastrand::f64().mul_add(0.5, 0.5))

@@ -45,10 +45,10 @@
 //!
 //! # Events
 //!
-//! The names and values are those of [`EventKind`](rl_core::observe::EventKind), except those that
-//! occur for each call: of `would_deny`, only the first of a window is sent. `near_limit` must be
-//! [switched on](WebhooksBuilder::near_limit). [`Webhooks::watch`] adds `denial_burst_began` and
-//! `denial_burst_ended`.
+//! The names and values are those of [`EventKind`](rl_core::observe::EventKind). Events that occur
+//! for each call are not sent. Of the `would_deny` events in a window, only the first is sent.
+//! `near_limit` must be [switched on](WebhooksBuilder::near_limit). [`Webhooks::watch`] adds
+//! `denial_burst_began` and `denial_burst_ended`.
 //!
 //! # Example
 //!

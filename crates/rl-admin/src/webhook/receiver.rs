@@ -25,7 +25,7 @@ impl Receiver {
         };
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
         let authority = authority.ok_or(EXPECTED)?;
-        // A port that is not a number, or that is too large, is not replaced by the usual one.
+        // The default port applies only if the URL has no port. An invalid port is an error.
         let has_port = authority.as_str().len() > authority.host().len();
         let port = match authority.port_u16() {
             Some(port) if port > 0 => port,

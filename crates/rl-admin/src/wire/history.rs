@@ -103,7 +103,7 @@ struct MemberState {
 #[derive(Debug, Serialize, ToSchema)]
 struct ResetState {
     /// The name of the limit; `null` if all were reset.
-    // The schema requires this field, so that no other state matches the schema.
+    // The schema requires this field. Otherwise every other state would match this schema too.
     #[schema(required = true)]
     limit: Option<String>,
 }
@@ -151,7 +151,7 @@ impl HistoryEntry {
                 let after = Some(HistoryState::Request(RequestState { method, path, count }));
                 (About::Request, EventKind::Refused, role, subject, None, after)
             }
-            // An event that was added in a later version than this API.
+            // A kind of event that is newer than this API.
             _ => (About::Request, EventKind::Updated, String::new(), None, None, None),
         };
         Self { number, at: Date(at), by, about, kind, item, subject, before, after }

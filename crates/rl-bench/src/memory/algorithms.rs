@@ -31,7 +31,7 @@ const PEERS: [(&str, Peer); 10] = [
     ("concurrency", Peer::Leases),
 ];
 
-/// The number by which a goal compares our time with that of the other limiter.
+/// The form in which a goal compares our time with the time of another limiter.
 #[derive(Clone, Copy, Debug)]
 enum Reading {
     /// The factor by which our limiter is faster.

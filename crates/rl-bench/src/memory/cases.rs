@@ -54,7 +54,7 @@ pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Err
     }
     let title = "by the number of limits: ns for each decision, one subject";
     let mut table = Table::new(title, ["limits", "ns"]);
-    // The first round only warms up the caches.
+    // The first round, which has two blocks, only warms up the caches.
     let nanos: Vec<f64> = all.iter().map(|(_, nanos)| median(&nanos[2..])).collect();
     for (count, nanos) in COUNTS.into_iter().zip(&nanos) {
         table.row([count.to_string(), format!("{nanos:.0}")]);

@@ -51,7 +51,7 @@ pub(super) fn measure(report: &mut Report) -> Result<(), Box<dyn Error>> {
 }
 
 /// Measures the limiters on this number of subjects. Returns the median nanoseconds of a decision
-/// for each limiter, or `None` if the limiter is not measured with it.
+/// for each limiter, or `None` if the limiter is not measured at this size.
 fn of(keys: &Keys, subjects: usize) -> Result<[Option<f64>; 5], Box<dyn Error>> {
     let again = || -> Result<Box<dyn Limiter>, Box<dyn Error>> {
         Ok(Box::new(Ours::six(ENDLESS, subjects)?))

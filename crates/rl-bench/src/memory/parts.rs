@@ -63,9 +63,8 @@ impl Limiter for Parts {
     }
 }
 
-/// Makes two comparisons. The first is between requests of three parts, one of which has six
-/// limits, and requests of one part with six limits. The second is between a list of one part and a
-/// plain subject.
+/// Compares requests of three parts, one of them with six limits, with requests of one part with
+/// six limits. Then compares requests of one part with requests of a plain subject.
 pub(super) fn measure(keys: &Keys, goals: &mut Vec<Goal>) -> Result<(), Box<dyn Error>> {
     let (three, one, plain) = (Parts::new(false)?, Parts::new(true)?, endless(100 * FEW)?);
     let visits: Vec<u32> = (0..).take(FEW).cycle().take(WARM_BLOCK).collect();

@@ -188,8 +188,8 @@ async fn exactness(servers: &[Server]) -> Result<(u64, u64), Box<dyn Error>> {
     let fleet: u64 = allowed.values().sum();
     let above_keys: u64 = allowed.values().map(|allowed| allowed.saturating_sub(KEY)).sum();
     let above = above_keys + fleet.saturating_sub(FLEET);
-    // A denied request is charged for a moment. The last of these charges are returned after the
-    // last response.
+    // A denied request is charged at first, and refunded later. The last refunds may arrive after
+    // the last response.
     let mut stayed = u64::MAX;
     let mut ticks = interval(Duration::from_millis(20));
     for _ in 0..50 {

@@ -207,7 +207,8 @@ pub(super) async fn speed(
                 beyond.to_string().into(),
             ]);
             let value = command.unwrap_or(f64::NAN);
-            // The bar of a script comes after that of our store for the same algorithm.
+            // A script has its own name: its bar comes after the bar of our store, which names the
+            // algorithm.
             let name = race.candidates[place].name.to_owned();
             bars.push(Bar { name, value, is_ours: side == ServerSide::Ours });
         }

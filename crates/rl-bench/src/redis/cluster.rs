@@ -40,7 +40,7 @@ const GROUPS: [(&str, Option<u32>); 4] = [
 /// The indices of deployments in the list that `measure` builds.
 const ONE: usize = 0;
 const ALONE: usize = 1;
-/// The index of the deployment in the goal.
+/// The index of the deployment that the goal measures.
 const GROUPED: usize = 4;
 /// A server may use this share of its core. Above it, replies have to wait.
 const BUSY: f64 = 0.7;

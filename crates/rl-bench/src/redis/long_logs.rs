@@ -98,7 +98,7 @@ impl Logs {
                 logs.charged.push((*subject, decision.at()));
             }
         }
-        // The server does not know the script of refunds before the first one.
+        // The first refund also loads the script of refunds, so it is made before the measurement.
         let (subject, charged) = logs.charged[0];
         logs.refund(subject, charged, kind).await?;
         logs.charged[0].1 = logs.decide(subject, Mode::Check).await?.at();

@@ -1,4 +1,4 @@
-//! Decides requests in spans that have the ids of the requests.
+//! Decides requests inside spans that log their request ids.
 
 use super::admission::RequestContext;
 use super::http_limiter::HttpLimiter;
@@ -8,7 +8,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::observe::{RequestIds, RequestSpan};
 
 impl HttpLimiter {
-    /// Decides a request in a span that has the ids of the request.
+    /// Decides a request inside a span that logs its request ids.
     #[cold]
     #[inline(never)]
     pub(super) fn decide_in_span(

@@ -151,8 +151,8 @@ impl CountedRequest {
         let headers = &settings.headers;
         let inner = response.extensions().remove::<Decision>();
         match inner {
-            // The inner decision is at least as strict, so its header lines stay. Of this decision,
-            // only list fields are added.
+            // The inner decision is at least as strict, so its header lines stay. This decision
+            // only adds its list fields.
             Some(inner) if !decision.is_stricter_than(&inner) => {
                 headers.write(decision, &mut |line| {
                     if line.is_list {

@@ -273,7 +273,8 @@ fn grpc_requests_are_found_by_their_content_type() {
         assert_eq!(context.protocol(), expected, "{}", content_type.escape_ascii());
     }
     for request in [request(), request().header("content-type", b"application/grpc")] {
-        // All gRPC calls are POST requests, so a GET request is none, whatever its content type.
+        // All gRPC calls are POST requests, so a GET request is not one, even with the content type
+        // of gRPC.
         assert_eq!(decide(&http(), &request).1.protocol(), Protocol::Http);
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn decide(
     decision.map(move |decision| degrade(&limiter, &parts, decision, default))
 }
 
-/// Degrades a denied request if the rules that deny it are set so.
+/// Degrades a denied request if the rules that deny it are set to degrade it.
 fn degrade(
     limiter: &RateLimiter,
     parts: &RequestParts,

@@ -110,8 +110,8 @@ impl SlidingLog {
         let time = now.as_micros();
         let (newest, count) = (log.newest(), log.len() as u64);
         if units > 0 {
-            // A limit of 0 gets an entry too, because units that were already used may be charged
-            // to it.
+            // An empty log gets an entry even if `max` is 0, because finished work is charged to it
+            // too.
             if newest.is_none() || (newest < Some(time) && count < self.max) {
                 log.push(time, units);
             } else {
@@ -260,7 +260,7 @@ mod tests {
             limit.charge(&mut refunded, at(time), 1);
         }
         let mut released = refunded.clone();
-        // The entry of 12:00:00 has expired by the time of its release.
+        // The entry of 0 s expires at 60 s, before its release at 65 s.
         for (now, charged) in [(30, 10), (65, 0)] {
             limit.refund(&mut refunded, at(now), at(charged), 1);
             assert!(limit.try_release(&mut released, at(charged), 1));

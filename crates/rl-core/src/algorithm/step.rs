@@ -83,7 +83,7 @@ pub(crate) struct PlanStep {
     end: usize,
 }
 
-/// Calls a method of the algorithm of a step on its cells or its log.
+/// Calls `$method` of a step's algorithm on the cells or the log of the step.
 macro_rules! counting {
     (@ $step:expr, $cells:expr, $log:expr, $method:ident($($argument:expr),*)) => {
         match &$step.counter {

@@ -37,7 +37,8 @@ impl<'a> Iterator for Entries<'a> {
             Some(rest) => rest,
             None => self.lines.next_back()?,
         };
-        // An entry must fit into the budget, so a comma further to the left need not be found.
+        // An entry longer than the budget ends the iteration, so only the end of the line is
+        // searched for a comma.
         let unread = line.len().saturating_sub(self.budget + 1);
         let comma = last_comma(&line[unread..], self.is_quoted).map(|comma| unread + comma);
         let entry = &line[comma.map_or(0, |comma| comma + 1)..];

@@ -27,8 +27,8 @@ fn well_known(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match bits >> 32 {
         MAPPED | TRANSLATED | NAT64 => Some(Ipv4Addr::from_bits(bits as u32)),
         _ => LOCAL_NAT64.contains(bits).then(|| {
-            // A site chooses a longer prefix within this one (RFC 8215), nearly always of 96 bits.
-            // If it uses all 48 bits as its prefix, the last 40 bits of an address are zero.
+            // A site chooses a longer prefix within `LOCAL_NAT64` (RFC 8215), nearly always of 96
+            // bits. If it uses `LOCAL_NAT64` itself, the last 40 bits of an address are zero.
             let is_whole = bits << 88 == 0;
             let prefix = if is_whole { LOCAL_NAT64 } else { Nat64 { bits: 96, ..LOCAL_NAT64 } };
             prefix.embedded(bits)

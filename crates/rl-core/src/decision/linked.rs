@@ -151,7 +151,7 @@ impl GoverningPart {
     /// Returns the position. The first call computes it with `find`.
     #[inline]
     pub(super) fn get_or_find(&self, find: impl FnOnce() -> Option<usize>) -> Option<usize> {
-        // Threads that ask at the same time find the same part, so no order is needed.
+        // Concurrent calls find the same part, so relaxed ordering is enough.
         match self.0.load(Ordering::Relaxed) {
             Self::UNKNOWN => {
                 let found = find();

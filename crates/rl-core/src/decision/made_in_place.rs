@@ -54,8 +54,8 @@ impl Decision {
     /// Creates a decision that a store completes with [`finish`](Self::finish).
     #[inline(always)]
     pub(crate) fn pending(policy: &Policy, cost: Cost) -> Self {
-        // Built in place, because moving `Outcomes` copies all of their bytes, even if there are
-        // none.
+        // Built in place, because moving `Outcomes` copies all of its bytes, even those of
+        // `Outcomes::None`.
         let policy = PolicyHandle::new(policy);
         Self {
             statuses: LimitStatuses {

@@ -74,11 +74,11 @@ pub struct Decision {
     origin: Origin,
     // Whether the charged units are a reservation, which expires unless it is settled or renewed.
     is_reserved: bool,
-    // The limiter that decided and a keyed hash of the subject that an adapter has counted, combined
-    // to one number; 0 outside of adapters.
+    // A number that identifies the limiter and the subject of a request that an adapter has
+    // counted; 0 for other requests.
     counted: u64,
-    // With decisions on several parts, the fields above except the verdict and the origin are those
-    // of a decision without limits, and most methods describe the governing part.
+    // The decisions on the parts, if there are several. Then most methods describe the governing
+    // part, and only `verdict` and `origin` of the fields above have a meaning.
     linked: Recycled<Linked<Decision>>,
 }
 

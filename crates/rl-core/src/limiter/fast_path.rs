@@ -48,7 +48,8 @@ impl Pipeline {
 
 impl FastPathLimiter for Arc<Pipeline> {
     fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision> {
-        // A limiter that makes reservations has no fast path.
+        // This operation makes no reservation, because a limiter that makes reservations has no
+        // fast path.
         self.decide_with_policies(request.parts, self.operation(request.mode))
     }
 

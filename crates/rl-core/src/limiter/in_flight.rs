@@ -324,7 +324,7 @@ mod tests {
         let late: Vec<_> = (0..1_000).filter_map(|_| in_flight.enter()).collect();
         advance(DEADLINE * 3 / 4).await;
         (0..100).for_each(|_| in_flight.enter().unwrap().answered());
-        // The calls time out late, because this process got no time.
+        // The calls time out late, because the operating system has suspended this process.
         advance(DEADLINE).await;
         assert!(late.into_iter().all(|slot| slot.timed_out(DEADLINE)));
         assert_eq!(in_flight.bound(), 4_096);

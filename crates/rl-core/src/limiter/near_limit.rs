@@ -62,8 +62,8 @@ impl NearLimits {
         now: Timestamp,
     ) -> Option<Crossing> {
         let charged = limit.limit().units(charged);
-        // The units may have crossed a threshold when another instance leased them. With 0, this
-        // charge counts as the one that has crossed it.
+        // Leased units crossed a threshold when they were leased, perhaps by another instance. With
+        // 0, the first charge after that reports it.
         let before = match origin {
             Origin::Leased => 0,
             _ => limit.used().saturating_sub(charged),

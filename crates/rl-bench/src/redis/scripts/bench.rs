@@ -67,8 +67,6 @@ impl Bench {
             redis::cmd("CONFIG").arg("SET").arg(&setting).exec_async(&mut operator).await?;
         }
         for script in RedisStore::scripts(layout, []) {
-            // With a manual clock, the texts of the scripts differ, so the server has not compiled
-            // them yet. Loading compiles them before the first call.
             redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).exec_async(&mut operator).await?;
         }
         Ok(Self {

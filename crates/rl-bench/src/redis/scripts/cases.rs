@@ -51,8 +51,9 @@ async fn one_log(table: &mut Table, entries: usize) -> Done {
     sample_decisions(&mut bench, table).await
 }
 
-/// Measures a policy of two logs of 100 000 units each; its weight does not admit a third. The logs
-/// are first full. Then half of the entries of the longer log have expired, and then nearly all.
+/// Measures a policy of two logs of 100 000 units each. A third log would exceed the maximum weight
+/// of a policy. At first the logs are full. Then half of the entries of the longer log have
+/// expired, and then nearly all.
 async fn two_logs(table: &mut Table) -> Done {
     let limits = ["100000/hour:sliding-log", "100000/2h:sliding-log"];
     let mut bench = Bench::new("two logs of 100 000", policy(limits)?).await?;
@@ -64,8 +65,8 @@ async fn two_logs(table: &mut Table) -> Done {
     leave(&mut bench, table, 49_000_000 + HOUR / 2, "nearly all leaves").await
 }
 
-/// Measures a policy with the maximum number of logs. Each log has the most units that the maximum
-/// weight of a policy then allows.
+/// Measures a policy with the maximum number of logs. Each log has as many units as the maximum
+/// weight of a policy allows.
 async fn many_logs(table: &mut Table) -> Done {
     let limits =
         (2..=8_u64).rev().flat_map(|logs| (1_u64..=120).rev().map(move |max| (logs, max * 100)));
@@ -143,8 +144,9 @@ async fn windows(table: &mut Table) -> Done {
     Ok(())
 }
 
-/// Measures requests for a subject whose key also contains the states of limits of other policies:
-/// windows of 200 buckets in the first case, and 16 token buckets in the second one.
+/// Measures requests for a subject that other policies have charged too, so that its key also
+/// contains the states of their limits. These are windows of 200 buckets at first, and then 16
+/// token buckets.
 async fn others(table: &mut Table) -> Done {
     let mut bench = Bench::new(BESIDE_OTHERS, windows_of(1)?).await?;
     charge_others(&bench).await?;
@@ -210,7 +212,7 @@ async fn batches(table: &mut Table) -> Done {
                 for call in 0..128 {
                     let (store, policy) = (bench.store.clone(), bench.policy.clone());
                     let (subject, cost) = (call % subjects, 1 + (call % costs) as u64);
-                    // The cost makes every second sample a denial.
+                    // Every second sample has so high a cost that it is denied.
                     let cost = if n % 2 == 0 { cost } else { cost + 999_990 };
                     calls.spawn(async move {
                         decide(&store, &policy, subject, Mode::Check, cost).await
@@ -285,8 +287,8 @@ async fn reserve(bench: &Bench, subject: &Subject, lifetime: Option<Duration>) -
     Ok(())
 }
 
-/// Measures costs that fit and costs that do not, a charge beyond the limits, and a request that is
-/// granted a part of its cost. Then measures resets on copies of the keys.
+/// Measures requests that are granted, requests that are denied, a charge beyond the limits, and a
+/// request that is granted only a part of its cost. Then measures resets on copies of the keys.
 async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     let used = bench.decide(0, Mode::Peek, 0).await;
     let fits = used.limits().map(|limit| limit.remaining()).min().unwrap_or_default();

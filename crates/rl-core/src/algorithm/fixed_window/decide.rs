@@ -103,7 +103,7 @@ pub(crate) fn try_judge(
     if sum.is_within_limits() {
         return Some(true);
     }
-    // Windows that have ended may exceed their limits too.
+    // A window that has ended may exceed its limit too, but its units no longer count.
     Some(sum.exceeding().all(|lane| {
         let (_, used) = windows.window(states, lane, now);
         cost.units() <= windows.max[lane].saturating_sub(used)
@@ -185,7 +185,8 @@ fn try_deny(
     let units = cost.units();
     let mut over = 0;
     let mut available = units;
-    // The latest end of the windows that deny one unit, and of those that deny the whole cost.
+    // `until_one` is the latest end of the windows that deny one unit, and `until_all` that of the
+    // windows that deny the whole cost.
     let mut until_one = 0;
     let mut until_all = 0;
     for lane in windows.add(states, units as u32).exceeding() {
