@@ -78,8 +78,8 @@ struct Account {
     is_settled: bool,
 }
 
-/// A model of a store with one permit. While the permit is held, it contains the time at which the
-/// lease began or was last renewed.
+/// A model of a store with one permit: the time at which its lease began or was last renewed, or
+/// `None` while the permit is free.
 type Place = Mutex<Option<u64>>;
 
 fn free(place: &Place, leased: u64) {

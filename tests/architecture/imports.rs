@@ -19,8 +19,8 @@ pub(super) struct Parsed {
     place: Segments,
     /// The items that the file defines.
     defined: BTreeSet<String>,
-    /// The names that the file imports, with the paths that they refer to. The children of the file
-    /// can use them too.
+    /// The names that the file imports, with the paths that they refer to. The child modules of the
+    /// file can use these names too.
     imported: Vec<(String, Segments)>,
     /// The paths that the file uses.
     used: Vec<Segments>,
@@ -60,8 +60,8 @@ impl Crate {
         arrows.collect()
     }
 
-    /// Returns the groups of files that use each other, directly or indirectly. Each group is a
-    /// list of arrows.
+    /// Returns the groups of files that use each other, directly or indirectly. A group is
+    /// described by the uses in it, such as `a.rs -> b.rs`.
     pub(super) fn circles(&self) -> Vec<Vec<String>> {
         let arrows = self.arrows();
         let reached: BTreeMap<&str, BTreeSet<&str>> =

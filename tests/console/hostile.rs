@@ -176,7 +176,7 @@ async fn refusals_of_the_console_are_in_the_history_with_the_consumer_and_the_pa
     );
 }
 
-/// The form of a record can also block or unblock a consumer: by its box for blocks, or by the
+/// The form of a record can also block or unblock a consumer: by its checkbox for blocks, or by the
 /// dates of a blocking record.
 #[tokio::test]
 async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {

@@ -95,7 +95,7 @@ async fn the_page_requires_a_session_and_the_roles_of_every_page() {
     assert_eq!(page.status(), 403);
 }
 
-/// A real outage of Redis is on the page, which is legible in light, dark and narrow form, without
+/// The page shows a real outage of Redis. It fits into wide and narrow windows, and needs no
 /// scripts.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_is_drawn_on_the_page_in_a_browser() {

@@ -69,7 +69,8 @@ impl Gateway {
         }
     }
 
-    /// Waits until an account has used these tokens and has no stream.
+    /// Waits until an account has used these numbers of requests and tokens, and has no open
+    /// stream.
     async fn settled(&self, key: &str, requests: u64, tokens: u64) {
         let expected = Used { requests, streams: 0, tokens, organisation: tokens };
         eventually(async || self.used(key).await == expected).await;

@@ -250,7 +250,7 @@ pub(super) async fn routes_count_by_their_pattern<T: Target>() {
     assert_eq!(standing(site.get("/else/where")).await, "429 3-0-60, retry 60");
 }
 
-/// Fault: in actix-web, a request whose pattern had an encoded letter reached the route, but was
+/// Fault: in actix-web, a request with an encoded letter in its path reached its route, but was
 /// counted with the requests that match no route.
 pub(super) async fn an_encoded_path_counts_under_the_route_that_it_reaches<T: Target>() {
     let site = site::<T>(Route);

@@ -1,4 +1,5 @@
-//! T6 and T7: bodies of every type, which the middleware does not read.
+//! Faults T6 and T7 of `README.md`: bodies of every type must work, and the middleware must not
+//! read them.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,4 +1,5 @@
-//! T8: gRPC, with a real server and a real client.
+//! Fault T8 of `README.md`: denials that gRPC clients cannot read. The tests use a real server and
+//! a real client.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

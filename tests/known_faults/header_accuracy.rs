@@ -1,4 +1,4 @@
-//! T14 to T17: headers that contradict the decision.
+//! Faults T14 to T17 of `README.md`: headers that contradict the decision.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

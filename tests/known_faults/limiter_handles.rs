@@ -1,4 +1,5 @@
-//! T11 and T12: shared state, and the effect of dropping one of its handles.
+//! Faults T11 and T12 of `README.md`: state that is not shared, and state that is lost when a
+//! handle is dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! T13: connections without an address.
+//! Fault T13 of `README.md`: connections without an address.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! T9 and T10: limiters in limiters, and requests that browsers send on their own.
+//! Faults T9 and T10 of `README.md`: limiters in limiters, and requests that browsers send on their
+//! own.
 
 use reqwest::Method;
 use rl_core::adapter::HttpLimiter;

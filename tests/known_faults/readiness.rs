@@ -1,4 +1,4 @@
-//! T1 to T5: the contract of tower's `Service`.
+//! Faults T1 to T5 of `README.md`: violations of the contract of tower's `Service`.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -50,8 +50,8 @@ async fn t01_the_service_that_is_ready_is_called() {
     }
 }
 
-/// The clones of a `Buffer` or a `ConcurrencyLimit` have not reserved a slot or a permit. A
-/// middleware that calls a clone instead of the ready service breaks them.
+/// Only the instance that was ready has the slot of a `Buffer` or the permit of a
+/// `ConcurrencyLimit`. So a middleware must call that instance, not a clone.
 #[tokio::test]
 async fn t01_buffers_and_concurrency_limits_stand_inside() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());

@@ -1,4 +1,5 @@
-//! T31: connections to Redis that break, hang, or carry only one request at a time.
+//! Fault T31 of `README.md`: connections to Redis that break, hang, or carry only one request at a
+//! time.
 
 use std::io;
 use std::pin::pin;

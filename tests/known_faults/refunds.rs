@@ -189,8 +189,8 @@ async fn used_by_a_metered_load(tested: &Tested, steps: u64) -> u64 {
     used
 }
 
-/// Fault: the load reached only 220 of 1 000 units per second, because a refund discarded units
-/// that had accrued meanwhile.
+/// Fault: a metered load reached only 220 of 1 000 units per second, because a refund discarded
+/// units that had accrued meanwhile.
 #[tokio::test]
 async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     let server = RedisServer::start();

@@ -89,8 +89,8 @@ async fn a_tier_of_zero_needs_the_roles_of_a_block() {
     .await;
 }
 
-/// Fault: a limit of a resource with 0 tokens blocked its applications without the role for
-/// blocking.
+/// Fault: a resource limit of 0 tokens blocked the applications of the resource, but required no
+/// role for blocking.
 #[tokio::test]
 async fn a_resource_limit_of_zero_needs_the_roles_of_a_block() {
     in_both_worlds(async |bank: Bank| {

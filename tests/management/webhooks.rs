@@ -1,4 +1,5 @@
-//! Webhooks of limiters and of the server rl-admin: what receivers get, and what dead ones cost.
+//! Webhooks of limiters and of the server rl-admin: the deliveries, and the effects of a receiver
+//! that never answers.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -298,8 +299,8 @@ impl Drop for TlsReceiver {
     }
 }
 
-/// The server delivers over TLS to a receiver with a certificate of the system's authority, and its
-/// log contains neither the secret nor the path of the receiver.
+/// The server delivers over TLS, to a receiver whose certificate the system trusts. The log of the
+/// server contains neither the secret nor the path of a receiver.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_delivers_changes_of_limits_over_tls() {
     let folder = tempfile::tempdir().unwrap();

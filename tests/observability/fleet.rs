@@ -54,7 +54,8 @@ async fn run(url: String, closed: String) -> Worker {
     }
 }
 
-/// Adds up the series of all processes that `is_compared` accepts, without those that are 0.
+/// Adds up the numbers of all processes, for each series that `is_compared` accepts. Leaves out
+/// numbers that are 0.
 fn sum(
     workers: &[Worker],
     counts: impl Fn(&Worker) -> &Counts,

@@ -99,7 +99,7 @@ async fn redis_announces_changes() {
     follow(&one, &patient(&other).poll_every(NEVER).start()).await;
 }
 
-/// A poll reads a limited number of changes. The other instance has missed more than that.
+/// A poll reads a limited number of changes. The other instance has missed more changes than that.
 #[tokio::test]
 async fn an_instance_that_is_far_behind_looks_up_everything_again() {
     let redis = RedisServer::start();

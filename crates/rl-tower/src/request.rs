@@ -37,7 +37,8 @@ pub trait RequestExt: RequestInfo {
 
 impl<R: RequestInfo + ?Sized> RequestExt for R {}
 
-/// Counts by the value of type `T` that an outer layer left in the extensions of the request.
+/// Returns an extractor that counts by a value of type `T`, which an outer layer has put into the
+/// extensions of the request.
 ///
 /// `read` returns a [`Subject`] for the value, or another type that implements [`IntoSubject`]. A
 /// request without such a value has no key.
@@ -62,7 +63,7 @@ where
     }
 }
 
-/// The view of a request for the limiter.
+/// The limiter's view of a request.
 pub(crate) struct HttpRequest<'a, B>(pub(crate) &'a Request<B>);
 
 impl<B> RequestInfo for HttpRequest<'_, B> {
@@ -122,7 +123,7 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
     }
 }
 
-/// The view of the extensions of a request or response for the limiter.
+/// The limiter's view of the extensions of a request or a response.
 pub(crate) struct HttpExtensions<'a>(pub(crate) &'a mut http::Extensions);
 
 impl Extensions for HttpExtensions<'_> {

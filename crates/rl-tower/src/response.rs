@@ -114,7 +114,7 @@ pub(crate) fn with_body<B>(
 static NAMES: LazyLock<[HeaderName; FieldName::ALL.len()]> =
     LazyLock::new(|| FieldName::ALL.map(HeaderName::from_static));
 
-/// The view of a response for the limiter.
+/// The limiter's view of a response.
 pub(crate) struct HttpResponse<'a, B>(pub(crate) &'a mut Response<B>);
 
 impl<B> ResponseInfo for HttpResponse<'_, B> {

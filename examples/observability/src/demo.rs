@@ -1,4 +1,5 @@
-//! The service, a load, and a Prometheus server on free ports, with a folder that is removed.
+//! A demonstration: the service, a load on it, and a Prometheus server. All ports are free ones,
+//! and the folder of Prometheus is removed at the end.
 
 use std::error::Error;
 use std::fs;
@@ -25,7 +26,7 @@ const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ops/prometheus")
 /// The time within which Prometheus must have started.
 const START: Duration = Duration::from_secs(30);
 
-/// Numbers that the demonstration prints, each with its expression.
+/// The numbers that the demonstration prints: their names, and their Prometheus expressions.
 const SHOWN: [(&str, &str); 5] = [
     ("allowed per second", "sum(rate(rl_decisions_total{outcome=\"allowed\"}[10s]))"),
     ("denied per second", "sum(rate(rl_decisions_total{outcome=\"denied\"}[10s]))"),

@@ -1,4 +1,5 @@
-//! A cluster: each command reaches the server of its subject, also after the slot has moved.
+//! A cluster: each command reaches the server of its subject, even after the slot of the subject
+//! has moved.
 
 use std::time::Duration;
 

@@ -222,7 +222,8 @@ pub(super) async fn delete(
     Ok(())
 }
 
-/// Checks that the sum of the limits can be stored, for all records that overlap with this one.
+/// Adds up the limits of this record and of all records that overlap with it. Checks that the sums
+/// can be stored.
 async fn check_sum(
     transaction: &mut Transaction,
     record: &Record,

@@ -60,7 +60,7 @@ pub(super) async fn set(
     Ok(after)
 }
 
-/// Checks that the new tier exists. If the move blocks or unblocks the subject, also checks that
+/// Checks that the new tier exists. If the change blocks or unblocks the subject, also checks that
 /// the author has that right.
 async fn check_effect(
     transaction: &mut Transaction,

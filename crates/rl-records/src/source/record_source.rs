@@ -295,7 +295,7 @@ impl RecordSourceBuilder {
     }
 
     /// Looks up the tiers of API keys ([`Realm::Key`]). Keys without a tier get the policies of
-    /// [`others`](Self::others). Without this setting, all keys do.
+    /// [`others`](Self::others). Without this setting, all keys get those policies.
     ///
     /// Every unknown key causes a look-up. So put the limiter behind the authentication; otherwise
     /// clients that invent keys keep the database busy.
