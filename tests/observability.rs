@@ -160,7 +160,7 @@ async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
                 service.send(number).await;
                 tokio::task::yield_now().await;
                 if number % 50 == 0 {
-                    // Leaves the processor to Redis and Prometheus.
+                    // Pause, so that Redis and Prometheus get the processor.
                     interval(Duration::from_millis(20)).tick().await;
                 }
             }
@@ -169,7 +169,7 @@ async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
     let mut tasks = JoinSet::new();
     tasks.spawn(load);
 
-    // A rate needs two scrapes, and the recording rules one evaluation more.
+    // A rate needs two scrapes, and the recording rules need one more evaluation after them.
     let mut looks = interval(Duration::from_millis(100));
     let mut empty = expressions_of_dashboard();
     assert!(empty.len() >= 12, "{empty:#?}");

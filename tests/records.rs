@@ -36,7 +36,7 @@ const HOUR: u64 = 3_600_000_000;
 /// An empty database for one test, which is deleted at the end of the test.
 pub(crate) struct Database {
     pub(crate) url: String,
-    // Whether all connections use the same data.
+    // Whether all connections use the same data. In memory, each connection has data of its own.
     is_shared: bool,
     _folder: Option<TempDir>,
     _server: Option<Arc<PostgresServer>>,

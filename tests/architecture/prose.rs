@@ -58,7 +58,8 @@ pub(super) fn ruled_out(file: &str) -> Vec<String> {
     let passages = if is_code { comments_and_messages(&text) } else { paragraphs(&text) };
     let mut found = Vec::new();
     for passage in passages {
-        // The name of a user of the operating system is allowed.
+        // A passage of this word alone is the name of a user of the operating system, and is
+        // allowed.
         if passage.trim() == concat!("no", "body") {
             continue;
         }

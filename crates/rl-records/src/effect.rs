@@ -190,7 +190,7 @@ mod tests {
             (vec![],                  None,                     Some(record(5, 10, 20)),  true,  unblocks),
             (vec![],                  Some(record(5, 10, 20)),  None,                     true,  blocks),
             (vec![],                  None,                     Some(record(0, 10, 20)),  true,  nothing),
-            // During a block, a change of a limit of 0 has an effect too.
+            // Even during a block, raising a limit of 0 counts as unblocking.
             (vec![block(10, 20)],     Some(record(0, 10, 20)),  Some(record(5, 10, 20)),  false, unblocks),
         ];
         for (others, before, after, fallback, expected) in table {

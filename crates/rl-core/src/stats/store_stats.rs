@@ -26,7 +26,7 @@ pub struct MemoryStats {
     pub subjects: u64,
     /// The largest number of subjects.
     pub capacity: u64,
-    /// The subjects that were evicted for others because the store was full.
+    /// The subjects that were evicted because the store was full and other subjects needed room.
     pub evicted: u64,
 }
 

@@ -7,7 +7,7 @@ pub(crate) enum Kind {
     // A consumer, or a key, was put into a tier or removed from its tier.
     Consumer,
     Key,
-    // A reset of the counters of a consumer, or of another subject. It changes no limit.
+    // The counters of a consumer, or of another subject, were reset. No limit was changed.
     Reset,
     SubjectReset,
     // A request that was refused because its actor lacks a role.

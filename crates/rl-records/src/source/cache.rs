@@ -52,7 +52,7 @@ pub(super) struct Cache<V> {
     limiter: Arc<LookupLimiter>,
     capacity: usize,
     fresh_micros: u64,
-    // Look-ups run on the runtime of the source, because the runtime of a caller may end before a
+    // Look-ups run on the runtime of the source, because the runtime of a caller may end before its
     // look-up.
     runtime: Handle,
 }

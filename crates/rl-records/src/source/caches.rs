@@ -85,7 +85,7 @@ impl Listener for Caches {
                 self.consumers.invalidate_if(|timeline| timeline.tier() == Some(owner));
                 self.keys.iter().for_each(|keys| keys.invalidate_if(|tier| is_in(tier, owner)));
             }
-            // Entries of these kinds change no limit.
+            // Changes of these kinds affect no limit.
             Kind::Reset | Kind::SubjectReset | Kind::Refusal => {}
         }
     }

@@ -241,9 +241,9 @@ async fn the_capacity_is_kept_and_idle_entries_are_evicted() {
         assert!(cache.len() <= 100);
     }
     assert_eq!(cache.len(), 100);
-    // Eviction draws a random sample, and removes the entry that was used longest ago. "busy" has
-    // just been used, so it is removed only if the sample contains no other entry. That is too
-    // unlikely to matter.
+    // Eviction draws a random sample of the entries, and removes the one that was used longest ago.
+    // "busy" has just been used, so it is removed only if the sample contains no other entry. That
+    // is too unlikely to matter.
     assert_eq!((database.reads(), lost), (1_001, 0));
 }
 

@@ -37,7 +37,7 @@ const UNUSED: u64 = SHARE;
 /// The positions of the slots that are called at once.
 type Stage = SmallVec<[usize; 4]>;
 
-/// The scarcity of subjects, as this process has last seen it.
+/// The shares of limits that remained when this process last saw the counters of subjects.
 pub(super) struct LastSeen {
     /// For each subject that was seen, 48 bits of its key and the share that remained. Another
     /// subject with the same index overwrites the entry.

@@ -32,7 +32,7 @@ pub(crate) struct ScriptReply {
 
 #[derive(Clone, Debug)]
 pub(crate) enum ReplyBody {
-    /// The first `allowed` calls are allowed. `last` contains the states after the last of them.
+    /// The first `allowed` calls are allowed. `last` contains the states after the last call.
     Counted { allowed: u16, last: FinalState },
     /// The result of each call, up to the last one whose result differs from that of the call
     /// before. There is at least one.

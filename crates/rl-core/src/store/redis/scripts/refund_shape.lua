@@ -62,7 +62,8 @@ do
           --@ logs value = value .. tails
           redis.call('SET', KEYS[n], value, 'PX', string.format('%d', lifetime))
         else
-          -- The state equals an unused one. Unlike DEL, this needs no further permission.
+          -- The state equals an unused one, so delete it. Unlike DEL, an expiry of 0 needs no
+          -- further permission.
           redis.call('PEXPIRE', KEYS[n], 0)
         end
         is_done = true

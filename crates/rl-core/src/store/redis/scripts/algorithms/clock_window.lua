@@ -35,7 +35,7 @@ local function month_end(time)
 end
 
 --@ valid
--- Reject a window that ends too late. A month is at most a day longer than its period.
+-- Reject a window that ends too late. A month is at most a day longer than its period of 30 days.
 if left_i > period_i + 86400000000 or since_i > last then is_ours = false end
 
 --@ advance

@@ -219,7 +219,7 @@ local function log_lower_block(slot, log, index, bytes, units, is_shorter)
   end
   local low, count = index, 1
   -- Neighbours are checked only when the number of entries is a multiple of 16, to save time. A
-  -- merge may be delayed, because a later refund can do it.
+  -- later refund makes a merge that is skipped now.
   local is_due = is_shorter and #bytes % (16 * ENTRY) == 0
   for _, other in ipairs(is_due and { index + 1, index - 1 } or {}) do
     if other >= 0 and other < slot[6] and (other > 0 or slot[5] == 0) then
@@ -367,7 +367,8 @@ local sliding_log = {
       slot.tail, slot[5] = string.sub(slot.tail, slot[5] * ENTRY + 1), 0
     end
     slot[1], slot[4] = slot[1] + units, now
-    -- A limit of 0 gets an entry too, because units that were already used may be charged to it.
+    -- A limit of 0 gets an entry too, because units for work that is already done are charged even
+    -- beyond a limit.
     if count == 0 or (newest < now and count < slot.max) then
       slot[2] = count + 1
       local entry = struct.pack('>I7I7', now, units)

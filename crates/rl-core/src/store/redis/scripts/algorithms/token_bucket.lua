@@ -46,8 +46,8 @@ end
 if max_i > 0 then
   local age = max_of(0, now - since_i)
   local periods = (age - age % period_i) / period_i
-  -- Refund nothing if the bucket was full after the charge, because none of the charged tokens is
-  -- missing then.
+  -- If the bucket has been full since the charge, refund nothing: the charged tokens have been
+  -- refilled.
   if periods * max_i < used_i and when >= since_i - ended_i * period_i then
     since_i, used_i = since_i + periods * period_i, used_i - periods * max_i
     ended_i = ended_i + periods

@@ -43,8 +43,8 @@ local function charge_limits(granted, calls, required)
   return uncharged
 end
 
--- Stores the states if a call was granted. Gives an expiry to keys that are not written and have
--- lost it. Returns the number of these keys.
+-- Stores the states if a call was granted. Gives a new expiry to keys that are not written and have
+-- lost theirs. Returns the number of these keys.
 local function save_or_heal(any_granted)
   local healed = 0
   if any_granted then

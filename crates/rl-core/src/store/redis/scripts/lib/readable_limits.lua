@@ -18,7 +18,7 @@ local mode, shadow, requests, cost = plan[1], plan[2], plan[3], plan[4]
 local function has(set, place) return math.floor(set / 2 ^ (place - 1)) % 2 == 1 end
 local available_of, healed, uncharged = {}, 0, 0
 
--- Returns the units that all enforced limits grant.
+-- Returns how many units every enforced limit can grant.
 local function available_units()
   local available = MAX_UNITS + 1
   for i = 1, count do
