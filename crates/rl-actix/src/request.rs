@@ -38,7 +38,8 @@ pub trait RequestExt: RequestInfo {
 
 impl<R: RequestInfo + ?Sized> RequestExt for R {}
 
-/// Counts by the value of type `T` that an outer middleware left in the extensions of the request.
+/// Returns an extractor that counts by a value of type `T`, which an outer middleware has left in
+/// the extensions of the request.
 ///
 /// `read` returns a [`Subject`] for the value, or another type that implements [`IntoSubject`]. A
 /// request without such a value has no key.

@@ -1,4 +1,4 @@
-//! Pictures for the documents that show the decisions of each algorithm on the same requests.
+//! Pictures for the documents. They show the decisions of each algorithm on the same requests.
 
 mod bars;
 mod edge;

@@ -17,7 +17,7 @@ impl Actor {
     /// Creates an actor.
     ///
     /// The name is stored with every change, and must have 1 to 250 bytes without control
-    /// characters. With another name, every change is refused.
+    /// characters. With any other name, every change is refused.
     #[must_use]
     pub fn new(name: &str, roles: Roles) -> Self {
         Self { name: name.into(), roles, applications: None }

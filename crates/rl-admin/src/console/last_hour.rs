@@ -64,7 +64,7 @@ pub(super) async fn show(
     page(&site, Some(&visitor), "Last hour", Tab::LastHour, main)
 }
 
-/// Returns the steps of a rate in units per second.
+/// Returns a rate per second for each sample: `number` of the sample, divided by its length.
 fn rates(samples: &[Sample], number: impl Fn(&Sample) -> u64) -> Vec<Step> {
     let rate = |sample: &Sample| {
         (sample.seconds() > 0.0).then(|| number(sample) as f64 / sample.seconds())

@@ -166,7 +166,7 @@ fn form_page(
     page.respond(&content, &html! {})
 }
 
-/// Renders the form of a record that was deleted in the meantime, which can be saved as a new
+/// Renders the form of a record that was deleted in the meantime. The form can be saved as a new
 /// record.
 fn deleted_meanwhile(site: &Site, visitor: &Visitor, form: &Fields) -> Response {
     let notice = html! {

@@ -1,4 +1,4 @@
-//! The pages for tiers, and the part of a consumer's page about its tier.
+//! The pages for tiers, and the section of a consumer's page that shows its tier.
 
 use std::sync::Arc;
 
@@ -256,7 +256,7 @@ fn revision(form: &Fields) -> i64 {
     form.get("revision").parse().unwrap_or_default()
 }
 
-/// Returns the periods in which two tiers differ, with both limits.
+/// Returns the periods whose saved limit differs from the typed one, each with both limits.
 fn differences(saved: &TierContent, typed: &TierContent) -> Vec<(String, String, String)> {
     let limit = |tier: &TierContent, period| text::limit(tier.limits.get(period));
     let all = CallPeriod::ALL.into_iter().map(|period| {

@@ -180,7 +180,7 @@ pub(super) async fn fragment(State(site): State<Arc<Site>>, request: Request) ->
     bars(&site, query.raw("id")).await
 }
 
-/// Renders the form that resets the counters, which requires a second click.
+/// Renders the form that resets the counters. The first click only opens it.
 pub(super) fn reset_form(site: &Site, visitor: &Visitor, consumer: &str) -> Markup {
     html! {
         @if visitor.actor.has(Role::CanResetCallCounters) {

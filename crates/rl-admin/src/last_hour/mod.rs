@@ -1,8 +1,8 @@
 //! The counts of the limiter over the last hour, for pages of the console.
 //!
-//! A task reads [`RateLimiter::stats`] every ten seconds, and a ring keeps the differences. Memory is
-//! bounded: at most 400 samples with 32 limits each, and one list of top subjects for each minute.
-//! Nothing is stored, so the hour begins again with the process.
+//! A task reads [`RateLimiter::stats`] every ten seconds, and a ring keeps the differences. Memory
+//! is bounded: at most 400 samples with 32 limits each, and one list of top subjects for each
+//! minute. Nothing is written to disk, so the samples are lost when the process ends.
 
 mod report;
 mod ring;
@@ -36,8 +36,8 @@ pub(crate) struct LastHour {
 impl LastHour {
     /// Starts to sample the counts of `limiter`.
     ///
-    /// Outside a tokio runtime no task takes samples, so each sample reaches from one view of a page
-    /// to the next.
+    /// Outside a tokio runtime, no task takes samples. A sample is then taken only when a page is
+    /// viewed.
     pub(crate) fn start(limiter: RateLimiter, clock: Arc<dyn Clock>) -> Arc<Self> {
         let ring = Mutex::new(Ring::new(clock.now(), limiter.stats()));
         let last_hour = Arc::new(Self { limiter, clock, ring });

@@ -45,12 +45,13 @@ impl HourReport {
         self.samples.iter().map(number).sum()
     }
 
-    /// Returns a quantile of the timed decisions or calls in the hour, in seconds.
+    /// Returns a quantile of the times in the hour, in seconds. These are the times of store calls,
+    /// or of decisions if the store is in memory.
     pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         quantile(&self.bounds, &self.times(), q)
     }
 
-    /// Returns the number of timed decisions or calls in the hour.
+    /// Returns how many store calls, or decisions in memory, were timed in the hour.
     pub(crate) fn timed(&self) -> u64 {
         self.times().iter().sum()
     }
@@ -77,8 +78,8 @@ impl HourReport {
         denials
     }
 
-    /// Groups the samples by spans of this length, which end at multiples of it. Returns the start
-    /// and the samples of each span.
+    /// Groups the samples into spans of `micros`, which end at multiples of `micros`. Returns the
+    /// start and the samples of each span.
     pub(crate) fn by_span(&self, micros: u64) -> Vec<(Timestamp, Vec<&Sample>)> {
         let mut spans = BTreeMap::<u64, Vec<&Sample>>::new();
         for sample in &self.samples {

@@ -30,7 +30,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Creates an empty ring. The counts until now belong to no sample.
+    /// Creates an empty ring. The first sample begins at `now`, when the counts are `stats`.
     pub(crate) fn new(now: Timestamp, stats: LimiterStats) -> Self {
         let mut paths = LimitPaths::default();
         let current = Sample::between((now, &stats), (now, &stats), &mut paths);

@@ -45,8 +45,7 @@ pub(crate) struct LimitDenials {
     pub(crate) shadow_over: u64,
 }
 
-/// Returns the histogram of the times of store calls. For a store in memory, returns that of
-/// decisions.
+/// Returns the histogram of the times of store calls, or of decisions if the store is in memory.
 pub(crate) const fn times(stats: &LimiterStats) -> &Histogram {
     match stats.store {
         StoreStats::Memory(_) => &stats.decision_seconds,

@@ -3,7 +3,7 @@ use crate::error::ApiError;
 /// Converts an error of serde into an error that names the field and the expected value in plain
 /// words.
 ///
-/// The result omits the value from the client, which the messages of serde quote.
+/// The messages of serde quote the value that the client sent. The result omits this value.
 pub(crate) fn from_serde(path: &str, message: &str) -> ApiError {
     let quoted = |kind: &str| {
         let rest = message.strip_prefix(kind)?.strip_prefix(" field `")?;

@@ -27,7 +27,7 @@ pub(super) struct Info {
     is_active: bool,
 }
 
-/// Reports whether limits are enforced, and the place of their counters
+/// Reports whether limits are enforced, and where their counters are stored
 #[utoipa::path(get, path = "/management/rate-limiting", tag = "state",
     responses((status = OK, body = Info), ErrorResponses))]
 pub(super) async fn info(State(context): State<Arc<Context>>) -> Json<Info> {

@@ -140,9 +140,9 @@ pub(super) async fn update(
 
 /// Replaces the limit of a resource. If `content` is `None`, deletes the limit.
 ///
-/// If the actor owns only some applications, the change applies only to the revision whose owner
-/// was checked. If another change came in between, and the request has no precondition, the check
-/// is repeated.
+/// If the actor owns only some applications, the change applies only to the revision whose
+/// applications were checked. If another change came in between, and the request names no revision,
+/// the check is repeated.
 async fn apply(
     change: &ChangeRequest<'_>,
     name: &Name,

@@ -40,7 +40,7 @@ impl WebhooksBuilder {
         }
     }
 
-    /// Adds a receiver. Each has a queue and a task of its own.
+    /// Adds a receiver. Each receiver has its own queue and its own task.
     pub fn url(mut self, url: &str) -> Self {
         self.urls.push(url.to_owned());
         self
@@ -60,8 +60,8 @@ impl WebhooksBuilder {
         self
     }
 
-    /// Sets the pause after the first failed attempt. It doubles after each further one, up to a
-    /// minute, and a random part of up to a half is subtracted. Defaults to one second.
+    /// Sets the pause after the first failed attempt. The pause doubles after each further failure,
+    /// up to a minute. Up to half of each pause is subtracted at random. Defaults to one second.
     pub fn backoff(mut self, first: Duration) -> Self {
         self.backoff = first;
         self

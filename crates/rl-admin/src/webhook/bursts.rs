@@ -11,7 +11,7 @@ pub(super) struct BurstThreshold {
 #[derive(Debug)]
 pub(super) struct BurstDetector {
     threshold: BurstThreshold,
-    /// The number of all denials at each reading, the earliest first.
+    /// The total number of denials at each reading, the earliest first.
     readings: VecDeque<u64>,
     is_burst: bool,
 }

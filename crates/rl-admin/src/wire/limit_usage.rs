@@ -109,8 +109,8 @@ pub(crate) fn is_limited(decision: &Decision) -> bool {
 pub(crate) enum PoliciesOf {
     /// The service itself.
     Service,
-    /// A separate program for management. The decisions of the service are the same if it has the
-    /// same records and settings.
+    /// This server, which is separate from the service. The service decides in the same way if it
+    /// has the same records and settings.
     ThisServer,
 }
 

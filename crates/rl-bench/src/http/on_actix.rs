@@ -129,7 +129,7 @@ pub(super) fn limitation(max: u32, url: &str) -> Result<Running, Box<dyn Error>>
     serve!(|app| app.wrap(actix_limitation::RateLimiter::default()).app_data(limiter.clone()))
 }
 
-/// Starts a server in a thread, which owns its actix system.
+/// Starts a server in a new thread, which runs an actix system for it.
 fn start(
     serve: impl FnOnce(TcpListener) -> std::io::Result<Server> + Send + 'static,
 ) -> Result<Running, Box<dyn Error>> {

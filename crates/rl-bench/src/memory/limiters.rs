@@ -189,7 +189,8 @@ impl Governors {
         Self(vec![DefaultKeyedRateLimiter::keyed(quota(max, Period::MONTH))])
     }
 
-    /// Creates one limiter for each of six periods. That of the shortest period is called first.
+    /// Creates one limiter for each of six periods. The limiter of the shortest period is called
+    /// first.
     pub(super) fn six(max: [u32; 6]) -> Self {
         let limits = max.into_iter().zip(Period::NAMED);
         let limiter = |(max, period)| DefaultKeyedRateLimiter::keyed(quota(max, period));

@@ -75,8 +75,8 @@ pub(super) fn beside_short(
     Ok(())
 }
 
-/// A log that is written by hand: sorted times with their units. It shows the minimum time that the
-/// search for the entry of a refund takes.
+/// The simplest log that can refund: sorted times with their units. Its refunds show how long the
+/// search for an entry takes at least.
 struct ByHand {
     times: Vec<u64>,
     units: Vec<u64>,

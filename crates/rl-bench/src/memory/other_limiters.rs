@@ -95,7 +95,7 @@ impl Peer {
     }
 }
 
-/// One limiter for each key. They are in a map of shards, each of which has a lock.
+/// One limiter for each key, in a map whose shards have a lock each.
 struct PerKey<L, N, A> {
     limiters: DashMap<String, L>,
     new: N,

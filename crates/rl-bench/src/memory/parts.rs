@@ -1,4 +1,4 @@
-//! Requests of several parts in this process: a key, its address and the fleet.
+//! Requests of several parts in this process: a key, its address, and the fleet of all keys.
 
 use std::error::Error;
 use std::hint::black_box;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::in_flight::{END, InFlight};
 use super::svg::{LEFT, LEVELS, RIGHT, head, steps};
 
-/// The y position below the denied requests, and the height of one of them, in px.
+/// The y position of the lowest denied request, and the distance between two in a column, in px.
 const DENIED: f64 = 151.0;
 const PITCH: f64 = 10.0;
 /// The width of a column of denied requests, in ms.

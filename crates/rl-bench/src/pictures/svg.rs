@@ -8,13 +8,13 @@ use super::timeline::{END, Request, Timeline};
 /// The left and the right end of the timeline, in px.
 pub(super) const LEFT: f64 = 48.0;
 pub(super) const RIGHT: f64 = 700.0;
-/// The y position below the requests, and the height of one of them, in px.
+/// The y position of the lowest request, and the distance between two in a column, in px.
 const REQUESTS: f64 = 174.0;
 const PITCH: f64 = 12.0;
 /// The width of a column of requests, in ms.
 const COLUMN: u64 = 3_000;
-/// The y position below the area that shows the usage, the height of this area in px, and the units
-/// at its top.
+/// The lower edge and the height of the area that shows the usage, in px, and the units at its
+/// upper edge.
 pub(super) const LEVELS: f64 = 310.0;
 const HEIGHT: f64 = 110.0;
 const TOP: f64 = 20.0;

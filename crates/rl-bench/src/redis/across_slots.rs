@@ -1,4 +1,4 @@
-//! Requests of a key and the fleet, whose counters are in different slots of a cluster.
+//! Requests of a key and the fleet of all keys. Their counters are in different slots of a cluster.
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! Requests of several parts: a key, its address and the fleet.
+//! Requests of several parts: a key, its address, and the fleet of all keys.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -3,7 +3,7 @@ use rl_core::{Cost, Decision, Policy, RedisStore, Subject};
 
 use super::fixtures::{SUBJECTS, subjects};
 
-/// Our store, and requests of a key, its address and the fleet.
+/// Our store, and requests of a key, its address, and the fleet of all keys.
 pub(super) struct PartsCall {
     store: RedisStore,
     namespaces: [Namespace; 3],

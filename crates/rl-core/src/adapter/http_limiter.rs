@@ -189,7 +189,8 @@ impl HttpLimiter {
         Admission::Counted(context)
     }
 
-    /// Decides a request that is counted. The decision of a remote store is not ready yet.
+    /// Decides a request that is counted. If the store is remote, the returned decision is not
+    /// ready yet.
     pub fn decide(&self, request: &dyn RequestInfo, context: &RequestContext) -> CountedRequest {
         let decision = if observe::may_decisions_be_logged() {
             self.decide_in_span(request, context)
@@ -211,7 +212,7 @@ impl HttpLimiter {
         }
     }
 
-    /// Examines a request that is exempt, or whose limiter has rules.
+    /// Examines a request if it is exempt, or if the limiter has rules. Otherwise returns `None`.
     #[inline(never)]
     fn admit_special(
         &self,

@@ -37,7 +37,7 @@ pub trait ResponseHead: ResponseInfo {
 type CostOfResponse = dyn Fn(&dyn ResponseInfo) -> Option<Cost> + Send + Sync;
 type IsRefunded = dyn Fn(&dyn ResponseInfo) -> bool + Send + Sync;
 
-/// How the final cost of a request follows from its response.
+/// How a response determines the final cost of its request.
 #[derive(Clone)]
 pub(super) enum FinalCost {
     /// The function returns the cost, or `None` if the estimate stays.
