@@ -161,8 +161,8 @@ pub(super) async fn invented_keys_count_by_address<T: Target>() {
         .unwrap();
     let key = ApiKey::header("x-api-key", secret()).unwrap();
     let key = key.known(move |key| *key == known).or(ClientAddress::default());
-    // Each subject is a pair of a key and a route. The policy is that of the key, the first subject
-    // of the pair, which `owner` returns.
+    // Each subject is a pair of a key and a route. The owner of the pair is the key, so the key
+    // determines the policy.
     let site = T::serve(vec![HttpLimiter::new(limiter).key(key.and(Route))]);
     let mut passed = 0;
     for n in 0..20 {

@@ -45,8 +45,8 @@ pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
         let key = Header::new("x-key", Realm::Consumer).unwrap();
         let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"])).key(key);
         let site = T::serve(vec![http.headers(headers).denial_body(body)]);
-        // In this order: an allowed request, a denied one, a denied gRPC call, and a request
-        // without a key.
+        // The requests are, in this order: an allowed one, a denied one, a denied gRPC call, and
+        // one without a key.
         for (key, kind, status) in [
             ("x-key", "text/x", 200),
             ("x-key", "text/x", 429),

@@ -111,7 +111,8 @@ async fn t03_a_denial_gives_back_what_readiness_holds() {
     assert!(store.deny());
     let denied = answer.as_mut().await.unwrap();
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
-    // The response, its future and the middleware still exist, so none of them holds the permit.
+    // The response, its future and the middleware still exist. None of them may hold the permit any
+    // more.
     assert!(is_ready(&mut other));
     assert_eq!(calls(), 0);
 }

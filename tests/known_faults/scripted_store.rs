@@ -1,4 +1,4 @@
-//! A store whose decisions the test makes.
+//! A store for tests that make each of its decisions themselves.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -111,7 +111,8 @@ async fn a_resource_limit_of_zero_needs_the_roles_of_a_block() {
         assert_eq!(updated.status, 200, "{}", updated.body);
         assert_eq!(bank.manage("PUT", path, limit(&["shop"], 0, 1)).await.status, 200);
 
-        // Listing another application blocks it, and removing an application unblocks it.
+        // While the limit is 0, listing another application blocks it, and removing an application
+        // unblocks it.
         refused(&bank.as_who(&updater, "PUT", path, limit(&["shop", "app"], 0, 1)).await, block);
         refused(&bank.as_who(&updater, "PUT", path, limit(&[], 0, 1)).await, unblock);
         refused(&bank.as_who(&updater, "PUT", path, limit(&["shop"], 3, 1)).await, unblock);

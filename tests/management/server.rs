@@ -18,7 +18,7 @@ use super::{ALICE, PATIENCE, RATE_LIMITS, parse, record, until};
 /// A running program, which is stopped when it is dropped.
 struct Process {
     child: Child,
-    // The log output until now.
+    // The log output of the process so far.
     log: Arc<Mutex<String>>,
 }
 

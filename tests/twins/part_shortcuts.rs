@@ -223,8 +223,8 @@ fn leased_units_of_a_part_are_spent_once_and_only_by_allowed_requests() {
                     for (place, limit) in usage(rule, *subject).limits().enumerate() {
                         let end = limit.reset_after().as_micros();
                         let end = clock.now().plus_micros(u64::try_from(end).unwrap()).as_micros();
-                        // Only the units of a fixed window can be added up by the end of their
-                        // window.
+                        // A fixed window is identified by its end, so its units can be added up.
+                        // Other algorithms have no such end.
                         if matches!(limit.limit().algorithm(), Algorithm::FixedWindow { .. }) {
                             let units = admitted.0.entry((rule, *subject, place, end)).or_default();
                             *units += cost;

@@ -87,7 +87,7 @@ fn stop(listener: TcpListener) -> io::Result<impl Future<Output = ()>> {
         IS_STOPPING.store(true, Ordering::Relaxed);
         // This stops the accept thread, which logs an error about it.
         let _ = SockRef::from(&listener).shutdown(Shutdown::Read);
-        // No event shows that every client has seen the announcement.
+        // No event shows that every client has seen the announcement, so the process waits.
         sleep(Duration::from_secs(2)).await;
     })
 }

@@ -113,7 +113,8 @@ impl Prometheus {
         let folder = std::env::temp_dir().join(format!("rl-observability-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
         fs::write(folder.join("prometheus.yml"), configuration(service))?;
-        // The port is free again when the listener is dropped, and no other program knows it.
+        // The listener finds a free port, and is dropped immediately. So Prometheus can use the
+        // port.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()?;
         let started = Command::new("prometheus")
             .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))

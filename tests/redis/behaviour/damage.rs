@@ -88,7 +88,7 @@ async fn assert_denied_and_untouched(
 ) {
     let corrupt = FailureKind::Corrupt;
     let before: Vec<u8> = operator.send(redis::cmd("DUMP").arg(key)).await;
-    // The refund below would have no effect in any case if the window of this charge had ended.
+    // The refund below needs a charge whose window is still open.
     let charged = check(limiter, &Subject::consumer(what)).await;
     for decision in [
         limiter.check(&alice(), 1).await,

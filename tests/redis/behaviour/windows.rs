@@ -208,8 +208,8 @@ async fn concurrent_first_calls_open_one_window() {
             expiries.insert(expiry);
         }
         match layout {
-            // Every charge rewrites the key with a new expiry. So the expiries may differ, but the
-            // ends of the window may not.
+            // In the packed layout, every charge rewrites the key with a new expiry. So the
+            // expiries may differ, but the ends of the window may not.
             Layout::Packed => assert_eq!(ends_seen.len(), 1, "{ends_seen:?}"),
             _ => assert_eq!(expiries.len(), 1, "{expiries:?}"),
         }

@@ -102,7 +102,7 @@ impl Limiters {
                 let decision = self.redis.check(&subject, 2).await;
                 add(seen, &self.redis, &decision, &[]);
                 let refunded = decision.charged_units().min(1);
-                // A refund counts even if the reply is late.
+                // The refund counts even if its reply is late, so an error is ignored.
                 let _ = self.redis.refund(&subject, &decision, 1).await;
                 count(seen, units("refunded", "redis"), refunded);
             }

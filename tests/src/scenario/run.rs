@@ -124,7 +124,7 @@ impl Run<'_> {
                 let [part] = &*step.parts else { return Ok(()) };
                 let subject = Subject::consumer(&part.subject);
                 self.amend(part, &subject, other).await?;
-                // A step without a decision, such as a refund, is checked by the usage after it.
+                // A step without a decision, such as a refund, is checked by a peek after it.
                 let usage = StepPart { cost: 0, ..part.clone() };
                 self.decide(&[usage], Mode::Peek).await?
             }
