@@ -34,9 +34,9 @@ pub struct LimiterStats {
     pub rules: Vec<RuleStats>,
     /// The limits that the limiter has, or that have denied a request.
     pub limits: Vec<LimitStats>,
-    /// The times of decisions in seconds. Every decision that waited for a store is timed, and one
-    /// in 64 of those that a store in memory made. With an observer, or with a log line for each
-    /// decision, those in memory are not timed. The fallback is not included.
+    /// The times of decisions in seconds. Every decision that waited for a store is timed. If the
+    /// store is in memory, one decision in 64 is timed, or none if there is an observer or a log
+    /// line for each decision. The fallback is not included.
     pub decision_seconds: Histogram,
     /// The times, in seconds, of store calls for which the limiter had to wait. A call that timed
     /// out counts with the time until the timeout.

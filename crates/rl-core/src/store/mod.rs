@@ -225,7 +225,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Settles in a store that has no operation for it: by up to two refunds and a charge.
+/// Settles the charge of one subject by up to two refunds and a charge, for a store that has no
+/// operation for settlements.
 fn settle_in_steps<S: Store + ?Sized>(store: &S, settlement: &Settlement<'_>) -> StoreFuture<()> {
     let refunds = [settlement.release(), settlement.refund()];
     let refunds = refunds.into_iter().filter(|refund| !refund.is_empty());

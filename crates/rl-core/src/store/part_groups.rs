@@ -67,8 +67,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         Self { groups: ArrayVec::new(), join }
     }
 
-    /// Adds the parts of `request`, as `new` does. A caller that fills a value in place need not
-    /// move it.
+    /// Adds the parts of `request`, as `new` does. A caller can fill a value in place, so that the
+    /// value need not be moved.
     ///
     /// # Errors
     ///

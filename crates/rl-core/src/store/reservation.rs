@@ -5,7 +5,8 @@ use crate::model::Subject;
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
-/// Identifies charged units that are refunded if the process that made the request dies.
+/// Identifies charged units. They are refunded if the process that made the request dies before it
+/// settles them.
 ///
 /// A decision with [`Reservations::Reserve`](super::Reservations::Reserve) creates a reservation.
 /// The time of its charge identifies it among the reservations of the subject.

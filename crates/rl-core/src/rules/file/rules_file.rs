@@ -25,9 +25,9 @@ use crate::store::Namespace;
 /// A file of rules that is read again when it changes.
 ///
 /// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. After a change, every
-/// limiter that was built with it decides under the new rules. A rule keeps the counters of the
-/// limits that stay. Clones are handles of the same file. It is watched until the last handle and
-/// the last limiter are dropped.
+/// limiter that was built with it decides under the new rules. A limit that a change leaves in its
+/// rule keeps its counters. Clones are handles of the same file. It is watched until the last
+/// handle and the last limiter are dropped.
 ///
 /// # When the file is read
 ///

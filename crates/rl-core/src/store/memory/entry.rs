@@ -173,7 +173,7 @@ impl Entry {
     }
 
     /// Changes the states of the policy's limits. Calls `change` with the index of each limit that
-    /// has a state; limits that equal unused ones are skipped.
+    /// is in use, and skips unused limits.
     pub(super) fn amend(
         &mut self,
         context: &ShardContext,

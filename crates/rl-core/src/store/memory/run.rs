@@ -162,8 +162,8 @@ fn compute_outcomes(
     *decision.outcomes_mut() = outcomes.collect();
 }
 
-/// Changes the states of the policy's limits. Calls `change` with the index of each limit that has
-/// a state; limits that equal unused ones are skipped.
+/// Changes the states of the policy's limits. Calls `change` with the index of each limit that is
+/// in use, and skips unused limits.
 pub(super) fn amend(
     policy: &Policy,
     states: &mut SubjectStatesMut<'_>,

@@ -246,7 +246,7 @@ impl Shard {
     }
 
     /// Changes the states of a subject's limits. Calls `change` with the index of each limit that
-    /// has a state.
+    /// is in use.
     pub(super) fn amend(
         &mut self,
         subject: Fingerprint,
@@ -314,8 +314,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns the arguments of a decision on a new subject, which may have been evicted in the
-    /// same microsecond.
+    /// Returns `args` for a decision on a new subject, with a later time if the subject may have
+    /// been evicted in the same microsecond.
     fn after_eviction<'a>(&self, mut args: DecideArgs<'a>) -> DecideArgs<'a> {
         if args.now == self.last_eviction.at {
             args.now = args.now.max(self.last_eviction.earliest_decision);

@@ -116,7 +116,7 @@ fn eviction_prefers_the_least_used_of_the_inspected_subjects() {
 }
 
 /// A new subject that uses most of its limit must inspect several entries. It must not evict the
-/// first one, although that has used less than the new subject.
+/// first subject only because that has used less than the new one.
 #[test]
 fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     let (store, _) = store(64 * 8);

@@ -174,7 +174,7 @@ impl LockedStep<'_, '_> {
         }
     }
 
-    /// Charges `units` to the group at `index`, by the given operation of its shard.
+    /// Charges `units` to the group at `index` with `decide`, an operation of its shard.
     fn charge_in(
         &mut self,
         index: usize,

@@ -28,7 +28,8 @@ pub(super) struct Address {
 
 #[cfg(feature = "redis-cluster")]
 impl Address {
-    /// Parses `host:port`, where an IPv6 host has no brackets. A missing host means `default_host`.
+    /// Parses `host:port`. An IPv6 host may stand without brackets. A missing host means
+    /// `default_host`.
     pub(super) fn parse(text: &str, default_host: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');

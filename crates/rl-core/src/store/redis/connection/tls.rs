@@ -220,7 +220,7 @@ impl TlsClient {
     }
 }
 
-/// Records whether the server requested a client certificate that is not configured.
+/// Records whether the server requested a client certificate although none is configured.
 #[derive(Debug)]
 struct ObservedResolver {
     inner: Arc<dyn ResolvesClientCert>,

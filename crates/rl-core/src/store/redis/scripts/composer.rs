@@ -253,7 +253,7 @@ fn with_parts(template: &str, shapes: &[ScriptShape]) -> String {
     script
 }
 
-/// Writes a template out for these limits. The number of the first of them is `first`.
+/// Writes a template out for these limits. `first` is the number of the first limit.
 fn written_out(template: &str, limits: &[LimitKind], first: usize) -> String {
     let logs = limits.iter().filter(|limit| limit.kind.is_log()).count();
     let has_buckets = limits.iter().any(|limit| limit.kind == Kind::SlidingWindow);

@@ -43,7 +43,7 @@ use super::encoding::kind::{LimitKind, ScriptShape, script_name};
 /// The version of the scripts. It increases with every change of their behaviour.
 const VERSION: u32 = 9;
 
-/// The default of the largest number of shapes whose scripts a store runs.
+/// The default for the maximum number of shapes with scripts of their own.
 pub(super) const MAX_SHAPES: usize = 64;
 
 /// The purpose of a script that is composed for a shape.

@@ -53,7 +53,7 @@ pub(crate) type ComposeScript = fn(&PartShapes) -> &'static Script;
 static OF_SHAPES: Composed = LazyLock::new(Mutex::default);
 static BATCHES: Composed = LazyLock::new(Mutex::default);
 
-/// Returns the script that decides requests with parts of all shapes.
+/// Returns the script that decides requests with parts of any shapes.
 pub(crate) fn of_any_parts(layout: Layout) -> &'static Script {
     match layout {
         Layout::Packed => &ANY_PARTS,
@@ -96,7 +96,7 @@ fn batch(shapes: &[ScriptShape]) -> Script {
 }
 
 /// The scripts that a store uses for parts with certain shapes. Their number is bounded, because a
-/// server keeps every script. Requests with other shapes are decided by the script for all shapes.
+/// server keeps every script. Requests with other shapes are decided by the script for any shapes.
 #[derive(Debug)]
 pub(crate) struct PartScripts {
     most: usize,

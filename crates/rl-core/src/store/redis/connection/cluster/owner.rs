@@ -19,8 +19,8 @@ use super::{Cluster, SHORTEST_REFRESH_DELAY, unavailable};
 use crate::model::StoreError;
 
 impl Cluster {
-    /// Returns a connection to the owner of a slot. If another server becomes the owner while this
-    /// waits, replaces `address` and waits for a connection to that server.
+    /// Returns a connection to the owner of a slot. If another server becomes the owner in the
+    /// meantime, replaces `address` and waits for a connection to that server.
     pub(super) async fn connect_to_owner(
         &self,
         slot: u16,
