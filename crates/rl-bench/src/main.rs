@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         ["pictures"] => pictures::run(),
         ["charts", file] => charts::draw_from(file),
         ["charts"] => return refuse("charts needs the name of a file that --json has written"),
-        // A process that the benchmark `redis` has started.
+        // The benchmark `redis` starts processes with these arguments.
         ["node", ref words @ ..] => redis::node(words),
         [name @ ("memory" | "http" | "redis" | "all"), ref words @ ..] => match options(words) {
             Ok(options) => measure(name, &options),

@@ -64,7 +64,8 @@ impl Console {
             .route(&path("/icon.svg"), get(assets::icon))
             .route(&path("/{*rest}"), any(async || Failure::no_page()))
             .method_not_allowed_fallback(async || Failure::no_page())
-            // The layer applies to these routes only, because the application has other routes.
+            // `route_layer` keeps the guard off the application's own routes, which are merged with
+            // these.
             .route_layer(from_fn_with_state(self.site.clone(), guard::guard))
             .with_state(self.site.clone())
     }

@@ -76,7 +76,7 @@ impl Bar {
     fn length(self) -> u64 {
         let Some(Counted { max: Some(max), used, .. }) = self.counted else { return 0 };
         let thousandths = u128::from(used.min(max)) * 1_000 / u128::from(max.max(1));
-        // Even one call of a million must be visible.
+        // A bar must be visible even after one call of a million.
         u64::try_from(thousandths).unwrap_or(1_000).max(u64::from(used > 0) * 4)
     }
 

@@ -64,7 +64,7 @@ impl Payload {
             }),
             EventKind::RulesRefused { path, error, duration, .. } => json!({
                 "path": path.display().to_string(),
-                // The error contains no secret, as the core documents.
+                // The error contains no secret: the documentation of rl-core promises it.
                 "error": error.to_string(),
                 "seconds": duration.as_secs_f64(),
             }),

@@ -155,7 +155,8 @@ async fn ask(
             Ok(decision) => admitted[place] += decision.granted(),
             Err(_) => failed += 1,
         }
-        // Cached denials are decided without waiting, so other tasks would not get a chance to run.
+        // Cached denials are decided without waiting. Without a yield, the other tasks would not
+        // run.
         tokio::task::yield_now().await;
     }
     (admitted, failed)

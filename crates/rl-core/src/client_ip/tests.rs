@@ -57,15 +57,16 @@ fn client_address_vectors() {
         (16, &for_forwarded,  "10.0.0.1",         &[b"For=\"[2001:db8::1]:4711\""],           "2001:db8::/64"),
         (17, &for_forwarded,  "10.0.0.1",         &[b"for=unknown"],                          "10.0.0.1"),
         (17, &for_forwarded,  "10.0.0.1",         &[b"for=_x"],                               "10.0.0.1"),
-        // This vector also has an `X-Real-IP`. Adapters pass on only the header that is configured.
+        // The test vector also has an `X-Real-IP`. It is left out here, because adapters pass on
+        // only the configured header.
         (18, &for_xff,        "10.0.0.1",         &[b"198.51.100.7"],                         "198.51.100.7"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7", b"198.51.100.7"],        "10.0.0.1"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7, 6.6.6.6"],                "10.0.0.1"),
         (19, &for_cloudflare, "10.0.0.1",         &[b"198.51.100.7"],                         "198.51.100.7"),
         (19, &for_cloudflare, "203.0.113.9",      &[b"198.51.100.7"],                         "203.0.113.9"),
         (20, &for_xff,        "fe80::1%eth0",     &[],                                        "fe80::/64"),
-        // The specification expects the proxy here, but then a client could choose to be counted as
-        // the proxy.
+        // The specification expects the address of the proxy here. But then a client could choose
+        // to be counted as the proxy.
         (21, &for_xff,        "10.0.0.1",         &[thousand],                                "198.51.100.7"),
         (22, &for_xff,        "10.0.0.1",         &[b"198.51.100.\xff"],                      "10.0.0.1"),
         (22, &for_xff,        "10.0.0.1",         &[b"198.51.100.7, \xc3\x28"],               "10.0.0.1"),

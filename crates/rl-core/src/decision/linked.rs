@@ -108,8 +108,8 @@ impl<D> DecidedParts<D> {
     }
 }
 
-// Not derived, because equal decisions must look equal: decisions of earlier requests are left out,
-// and so is whether the governing part has been found.
+// Not derived, because equal decisions must look equal. The output omits the decisions of earlier
+// requests, and whether the governing part has been found.
 impl<D: fmt::Debug> fmt::Debug for DecidedParts<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { flags, is_denied, has_shadow, .. } = self;

@@ -17,7 +17,7 @@ pub(crate) enum Outcomes {
     /// most callers read only the verdict. Computing six outcomes at once costs 200 instructions.
     Lazy {
         states: PackedStates,
-        // The time of the decision in 48 bits, as [`DecidedWindows`] has it.
+        // The time of the decision in 48 bits, as in [`DecidedWindows`].
         decided_at_low: u32,
         decided_at_high: u16,
         required: u32,

@@ -72,7 +72,7 @@ impl Drop for PolicyHandle {
     #[inline]
     fn drop(&mut self) {
         if self.0.is_some() {
-            // The slot no longer exists while the thread ends.
+            // While a thread ends, its slot no longer exists.
             if let Ok(Some(before)) = RECYCLED.try_with(|slot| slot.replace(self.0.take())) {
                 keep_for_clone(before);
             }

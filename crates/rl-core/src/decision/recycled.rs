@@ -48,7 +48,7 @@ impl<T: Recycle> Recycled<T> {
     /// earlier one.
     #[inline]
     pub(super) fn new() -> Self {
-        // The slots no longer exist while the thread ends.
+        // While a thread ends, its slots no longer exist.
         let recycled = T::SLOTS.try_with(Slots::take).ok().flatten();
         Self(Some(recycled.unwrap_or_else(|| Box::new(T::unset()))))
     }

@@ -194,7 +194,7 @@ fn named_quota(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     if is_concurrency_limit(limit) {
         value.push(";qu=\"concurrent-requests\"");
     } else if limit.limit().unit() != "requests" {
-        // Units consist of characters that need no escape.
+        // The name of a unit contains no character that needs an escape.
         value.push(";qu=\"");
         value.push(limit.limit().unit());
         value.push("\"");

@@ -22,7 +22,7 @@ const MAX_SUBJECTS: usize = 64;
 /// has recovered.
 #[derive(Debug, Default)]
 pub(super) struct DamagedSubjects {
-    // The number of subjects, so that a decision costs one load while none is damaged.
+    // The number of damaged subjects. While it is 0, a decision only loads this number.
     count: AtomicUsize,
     state: Mutex<DamagedState>,
 }

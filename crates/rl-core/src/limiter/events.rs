@@ -139,7 +139,7 @@ impl Events {
         decision: &Decision,
         begun: Option<Instant>,
     ) {
-        // The subject and the limits are those of the same part.
+        // The event must name the subject of the part whose limits it reports.
         let (counters, reported) = (counters_of(decision.reported_part()), decision.reported());
         let store = self.names.of_origin(decision.origin());
         let location = store.with_rule(self.names.rule(counters.namespace));

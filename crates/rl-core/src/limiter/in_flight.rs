@@ -134,7 +134,7 @@ impl InFlight {
         let Ok(mut window) = self.window.try_lock() else { return };
         if bound < window.then {
             // The bound rises again when the store has finished the calls that timed out. A reply
-            // to a call that was sent after `from` shows this early.
+            // to a call that was sent after `from` shows earlier that the store has finished them.
             if now >= window.shows_from || self.replies.newest_is_after(window.from) {
                 self.bound.store(window.then, Ordering::Relaxed);
                 window.shows_from = now;
@@ -165,9 +165,9 @@ impl InFlight {
         if replies == 0 || sent.at < window.shows_from {
             return;
         }
-        // A pause in this process delays all replies for a while. So the replies of the whole
-        // window are used too, and `borne`, the later bound, is at least half of the decisions that
-        // wait.
+        // After a pause of this process, few replies have arrived, although the store is fast. So
+        // the replies of the whole window are used too, and `borne`, the later bound, is at least
+        // half of the decisions that wait.
         let over_window = self.borne(answered.wrapping_sub(window.answered), now - window.from);
         let borne = self.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
         if borne < waiting && borne < self.bound() {
@@ -288,7 +288,7 @@ mod tests {
         let mut remote = Remote::new(4_096, 1_000);
         for each_deadline in [1_000, 200, 3_000, 1_000] {
             remote.each_deadline = each_deadline;
-            // The store first works off the calls that timed out.
+            // The store first has to finish the calls that timed out.
             remote.flood(20_000, 3_000).await;
             remote.flood(20_000, 1_000).await;
             let (bound, share) = (remote.in_flight.bound(), remote.in_time * 10 / each_deadline);

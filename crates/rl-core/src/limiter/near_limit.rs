@@ -113,7 +113,7 @@ impl Reported {
 fn crossed(max: u64, before: u64, after: u64) -> Option<u8> {
     let reaches =
         |used: u64, percent: u8| u128::from(used) * 100 >= u128::from(max) * u128::from(percent);
-    // A limit of 0 has no fractions.
+    // A limit of 0 would reach every threshold.
     let is_new = |percent: &u8| reaches(after, *percent) && !reaches(before, *percent);
     THRESHOLDS.into_iter().find(is_new).filter(|_| max > 0)
 }

@@ -31,7 +31,7 @@ pub(super) fn deny(
         };
     }
     // Parts with the same counters need the sum of their costs. That is at most the sum of all
-    // costs, so a policy that grants the latter denies nothing here.
+    // costs, so a policy that grants the sum of all costs denies nothing here.
     let total = parts.iter().map(|part| part.cost.units()).fold(0, u64::saturating_add);
     let needed = operation.needed(Cost::new(total));
     let may_deny = parts.iter().any(|part| part.policy.may_deny_alone(needed));

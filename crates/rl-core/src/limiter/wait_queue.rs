@@ -17,8 +17,8 @@ pub(super) struct WaitQueues {
     namespace: Namespace,
     queues: Mutex<Queues>,
     // The number of requests that wait, so that a release takes no lock if there are none. A
-    // request that was denied by a concurrency limit is checked again after it has entered, so it
-    // misses no release.
+    // request that was denied by a concurrency limit is checked again after it has entered the
+    // queue, so it misses no release.
     waiting: AtomicUsize,
 }
 
