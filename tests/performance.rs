@@ -20,12 +20,13 @@ static PROGRAM: LazyLock<String> = LazyLock::new(|| {
     path.expect("a program is built")
 });
 
-/// Returns the instructions of the program for one repetition of `what`.
+/// Returns the number of instructions that the program takes for one repetition of `what`.
 fn instructions(what: &str) -> u64 {
     instructions_under(what, &[])
 }
 
-/// Returns the instructions of the program for one repetition of `what` under `limits`.
+/// Returns the number of instructions that the program takes for one repetition of `what` under
+/// `limits`.
 fn instructions_under(what: &str, limits: &[String]) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

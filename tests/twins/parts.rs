@@ -156,7 +156,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Adds the charges of a request. Parts with the same counters have one charge.
+    /// Adds the charges of a request. Parts with the same counters share one charge.
     fn remember(&mut self, parts: &[RandomPart], decision: &Decision) {
         let mut charges: Vec<PartCharge> = Vec::new();
         for ((rule, subject, _), part) in parts.iter().zip(decision.parts()) {

@@ -124,8 +124,8 @@ impl Load {
         self.sent.wait_for(|sent| *sent >= end).await.unwrap();
     }
 
-    /// Waits until the limit of an hour is used up for each subject, because only then a lost count
-    /// allows a request too many. Then stops the load, and returns the outcomes in the order of
+    /// Waits until each subject has used up its limit per hour. Only then does a lost count show as
+    /// a request above the limit. Then stops the load, and returns the outcomes in the order of
     /// sending.
     pub(super) async fn stop(mut self) -> Outcome {
         let are_exhausted = self.exhausted.wait_for(|found| found.len() == subjects());
