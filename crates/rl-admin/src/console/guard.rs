@@ -165,8 +165,8 @@ fn summary(request: &Request) -> RequestSummary {
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     RequestSummary {
         method: request.method().to_string(),
-        // The query is included, because it names the object. In the API, the path names the
-        // object.
+        // The query is included, because it names the consumer, record or tier. In the API, the
+        // path names it.
         path: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
         route: route.unwrap_or_default(),
         subject: consumer_of(&Fields::parse(uri.query().unwrap_or_default().as_bytes())),

@@ -36,7 +36,7 @@ impl<const MAX: u32> Default for PageSize<MAX> {
     }
 }
 
-/// Parses a number, which must have its canonical form.
+/// Parses a number in canonical form, without leading zeros or a plus sign.
 fn number<'de, D: Deserializer<'de>>(
     deserializer: D,
     max: u64,

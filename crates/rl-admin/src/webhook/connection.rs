@@ -87,8 +87,8 @@ async fn exchange(
 ) -> io::Result<StatusCode> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(other)?;
     let mut response = pin!(sender.send_request(request));
-    // The connection is driven only until the head of the response has arrived, and then closed. If it
-    // ends first, the response is ready or fails.
+    // The connection is driven only until the head of the response has arrived, and then closed. If
+    // the connection ends first, the response is ready or fails.
     let response = tokio::select! {
         biased;
         response = &mut response => response,

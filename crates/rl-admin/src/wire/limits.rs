@@ -19,7 +19,7 @@ impl Calls {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // Only the canonical text of a number is accepted.
+        // Only the canonical text of a number is accepted, without leading zeros or a plus sign.
         let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
         number.and_then(Self::of)
     }

@@ -203,8 +203,8 @@ pub(super) fn speed(
                 .copied()
                 .collect();
             let mut sides = sides(row, report.goals_only.then_some(&of_row[..]));
-            // Creating a million entries takes long, so denials are not measured with a million
-            // subjects.
+            // Denials need entries of their own. It takes long to create a million of them, so
+            // denials are not measured with a million subjects.
             sides.retain(|side| visited != Visited::Million || side.is_allowed());
             if sides.len() > 1 {
                 let race = Race::run(&rows, keys, visited, &sides)?;

@@ -128,7 +128,7 @@ mod tests {
     fn every_request_is_a_bar_or_a_circle() {
         let in_flight = InFlight::of("4:concurrency").unwrap();
         let picture = draw("4:concurrency", &in_flight);
-        // The legend contains one more bar of each class.
+        // The legend contains one more shape of each class.
         let drawn = ["class=\"pass\"", "class=\"deny\""].map(|of| picture.matches(of).count() - 1);
         assert_eq!(drawn.iter().sum::<usize>(), in_flight.requests.len());
         assert_eq!(picture.matches("class=\"lease\"").count() - 1, 1);

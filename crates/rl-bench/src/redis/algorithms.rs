@@ -207,8 +207,8 @@ pub(super) async fn speed(
                 beyond.to_string().into(),
             ]);
             let value = command.unwrap_or(f64::NAN);
-            // A script has its own name: its bar comes after the bar of our store, which names the
-            // algorithm.
+            // Our bar has the name of the algorithm. The bar of a script comes next, with the name
+            // of the script.
             let name = race.candidates[place].name.to_owned();
             bars.push(Bar { name, value, is_ours: side == ServerSide::Ours });
         }

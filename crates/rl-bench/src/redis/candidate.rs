@@ -278,7 +278,7 @@ impl StoreCall {
         let (mode, cost) = (Mode::Check, Cost::ONE);
         let parts = [Part::new(subject, policy, cost)];
         let request = DecideRequest::new(namespace, &parts, mode);
-        // A result that is ready is used where it is. Awaiting it would move it four times.
+        // A result that is ready is used in place. Awaiting it would move it four times.
         let mut answer = store.decide(request);
         if let MaybeReady::Boxed(later) = &mut answer {
             answer = MaybeReady::ready(later.await);

@@ -78,7 +78,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>>
     );
     let mut of_a_core = vec![f64::NAN; settings.len()];
     let mut capacity = Estimate::of(&[f64::NAN]);
-    // The goal is about the load with the most requests in flight.
+    // The goal concerns only the load with the most requests in flight.
     let loads = if report.goals_only { &LOADS[LOADS.len() - 1..] } else { &LOADS[..] };
     for load in loads.iter().copied() {
         let samples = rounds(&mut settings, load).await?;

@@ -15,7 +15,7 @@ use crate::goals::{Goal, Unit};
 use crate::report::Report;
 use crate::table::Table;
 
-/// The number of requests that uses up most limits.
+/// A number of requests that uses up most limits.
 const FULL: usize = 10_000;
 
 /// Measures the server's bytes for each subject, including the table of expiries.
@@ -37,7 +37,8 @@ pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Er
     ];
     let mut table = Table::new("memory of six limits", ["", "bytes for each subject"]);
     let mut bytes = Vec::new();
-    // During the first requests, the server allocates memory for its own purposes.
+    // The first requests make the server allocate memory for its own purposes, so they are not
+    // measured.
     count_allowed(&Arc::new(of(FIXED, 5).await?), load).await;
     for (name, candidate) in candidates {
         let before = monitor.memory().await?;

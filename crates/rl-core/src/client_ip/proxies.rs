@@ -82,7 +82,7 @@ fn parse(entry: &str) -> Result<IpNet, Why> {
         return Ok(IpNet::from(canonical(address)));
     }
     let network: IpNet = entry.parse().map_err(|_| Why::NoNetwork)?;
-    // Peers and hops are compared in their canonical form, so networks must be too.
+    // Peers and hops are compared in their canonical form, so networks need that form too.
     let mapped_prefix = network.prefix_len().checked_sub(96);
     let compared = match (network.addr().to_canonical(), mapped_prefix) {
         (IpAddr::V4(address), Some(prefix)) if network.addr().is_ipv6() => {
