@@ -22,8 +22,8 @@ pub(crate) struct LogKind {
     operations: [&'static str; OPERATIONS],
 }
 
-/// The number of measured operations. In this order: entries of a full log are refunded, requests
-/// fill the log again, further requests are denied, and the state is read.
+/// The number of measured operations. Their order is: refund entries of a full log, fill the log
+/// again, deny further requests, and read the state.
 pub(crate) const OPERATIONS: usize = 4;
 
 pub(crate) const KINDS: [LogKind; 2] = [

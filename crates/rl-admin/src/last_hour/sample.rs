@@ -22,7 +22,7 @@ pub(crate) struct Sample {
     pub(crate) failed_open: u64,
     pub(crate) failed_closed: u64,
     pub(crate) store_failures: u64,
-    /// Whether the circuit breaker was open at the beginning or at the end.
+    /// Whether the circuit breaker was open at the beginning or at the end of the sample.
     pub(crate) is_breaker_open: bool,
     /// The counts of the buckets of [`times`].
     pub(crate) times: Vec<u64>,
@@ -53,7 +53,8 @@ pub(crate) const fn times(stats: &LimiterStats) -> &Histogram {
     }
 }
 
-/// The names of limits, each stored once for all samples. The core bounds their number.
+/// The names of limits, each stored once for all samples. Limiters count only a bounded number of
+/// names.
 #[derive(Debug, Default)]
 pub(crate) struct LimitPaths(HashSet<Arc<LimitPath>>);
 

@@ -99,7 +99,8 @@ impl Deliverer {
         }
     }
 
-    /// Delivers a message, with several attempts. Returns the cause of the last failure.
+    /// Delivers a message, with several attempts. If all of them fail, returns the cause of the
+    /// last failure.
     #[expect(clippy::disallowed_methods, reason = "the pause between two attempts")]
     async fn deliver(&self, message: &Message) -> Result<(), String> {
         for attempt in 1.. {

@@ -102,7 +102,7 @@ fn chart([ours, _, one, fast, six]: [Vec<(f64, f64)>; 5]) -> Chart {
     }
 }
 
-/// Returns the available memory in bytes, or the maximum if the system does not report it.
+/// Returns the available memory in bytes, or `u64::MAX` if the system does not report it.
 fn available() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
