@@ -261,7 +261,8 @@ async fn the_number_of_concurrent_look_ups_is_bounded_however_many_names_are_inv
         tokio::task::yield_now().await;
     }
     assert_eq!(database.reads(), MAX_RUNNING, "it hangs");
-    // Look-ups of known values have a queue of their own, so they are not affected.
+    // Look-ups of known values have a queue of their own, so hanging look-ups of unknown ones do
+    // not delay them.
     database.permit(100_000);
     for found in found {
         let _ = wait(found).await;

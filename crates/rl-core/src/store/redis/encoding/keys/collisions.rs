@@ -48,7 +48,7 @@ fn any_namespace() -> impl Strategy<Value = Namespace> {
     prop_oneof![3 => Just(Namespace::default()), 2 => named]
 }
 
-/// Generates a limit with entries.
+/// Generates a log, which is a limit with entries.
 fn any_log() -> impl Strategy<Value = Limit> {
     let period = prop_oneof![Just(10_000), Just(60_000), 1..100_u64, Just(3_153_600_000_000)];
     (period, any::<bool>(), any::<bool>()).prop_map(|(millis, is_concurrency, counts_requests)| {

@@ -13,13 +13,13 @@
 -- `available` below).
 local function gcra_available(ahead, fraction, period, max, burst)
   local floor = math.floor
-  -- Returns whether this number of units takes at least the time until the arrival time.
+  -- Returns whether the time that `units` units take reaches the arrival time.
   local function covers(units)
     local fractions = units * (period % max)
     local whole, rest = units * floor(period / max) + floor(fractions / max), fractions % max
     return whole > ahead or (whole == ahead and rest >= fraction)
   end
-  -- Find the smallest number of units that covers this time. It is near the quotient, which may be
+  -- Find the smallest number of units that reaches it. It is near the quotient, which may be
   -- rounded.
   local used = floor(ahead / period * max)
   if used > burst + 2 then return 0 end

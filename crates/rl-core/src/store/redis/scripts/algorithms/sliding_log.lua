@@ -114,8 +114,8 @@ local function log_lifetime(slot)
   return max_of(1, ceil((slot[4] + slot.period - clock) / 1000)) + linger
 end
 
--- Writes the list if it has changed, and a block if given. Deletes the blocks that were merged or
--- emptied, and at most 16 of the expired blocks.
+-- Writes the list if it has changed, and a block if one is passed. Deletes the blocks that were
+-- merged or emptied, and at most 16 of the expired blocks.
 local function log_write(slot, log, ...)
   if slot[6] == 0 then
     if log.is_changed or #log.left > 0 then redis.call('PEXPIRE', KEYS[slot.extra], 0) end

@@ -37,7 +37,7 @@ if max_i > 0 then
   end
   used_i = used_i + units
   if used_i > MAX_UNITS then used_i = MAX_UNITS end
-  -- The last period counts as a whole, even if it adds fewer than max missing tokens.
+  -- The last period counts as a whole, even if fewer than max tokens are missing when it begins.
   full_i = since_i + (used_i + -used_i % max_i) / max_i * period_i
   if full_i > MAX_UNITS then full_i = MAX_UNITS end
 end
