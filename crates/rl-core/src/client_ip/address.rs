@@ -47,7 +47,8 @@ fn is_port(port: &str) -> bool {
     }
 }
 
-/// Returns the first address of the network of `address` with a prefix of `prefix` bits.
+/// Returns the first address of the network that contains `address` and has a prefix of `prefix`
+/// bits.
 pub(super) const fn network(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
     let host_bits = 128_u32.saturating_sub(prefix as u32);
     let mask = match u128::MAX.checked_shl(host_bits) {

@@ -24,7 +24,7 @@ pub struct ClientIp {
 enum Trust {
     /// The proxies in a list.
     Proxies(TrustedProxies),
-    /// This number of proxies, with any addresses.
+    /// A number of proxies, whatever their addresses.
     Hops(u8),
 }
 

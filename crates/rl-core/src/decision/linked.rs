@@ -143,7 +143,7 @@ impl GoverningPart {
         Self(AtomicU8::new(Self::UNKNOWN))
     }
 
-    /// Creates the position of a part that is known to govern.
+    /// Creates the position of a governing part that is already known: `index`.
     pub(super) const fn at(index: usize) -> Self {
         Self(AtomicU8::new(index as u8))
     }

@@ -234,7 +234,7 @@ impl Decision {
         (self.cost, self.charged) = (cost, charged);
     }
 
-    /// Returns the same decision with other requested units, and other units that were charged.
+    /// Returns the same decision with these numbers of requested and of charged units.
     pub(crate) const fn with_units(mut self, cost: Cost, charged: u64) -> Self {
         self.set_units(cost, charged);
         self

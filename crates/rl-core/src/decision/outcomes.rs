@@ -42,13 +42,13 @@ const FEW: usize = 2;
 /// The number of usages that a decision stores in itself.
 const FEW_USAGES: usize = 6;
 
-/// The outcomes of any policy.
+/// The outcomes of up to sixteen limits, the most that a policy can have.
 type OutcomeArray = [Outcome; Policy::MAX_LIMITS];
 
 /// The usages of up to six limits.
 pub(crate) type FewUsages = UsagesOf<FEW_USAGES>;
 
-/// The usages of any policy. A policy has at most sixteen limits.
+/// The usages of up to sixteen limits, the most that a policy can have.
 pub(crate) type Usages = UsagesOf<{ Policy::MAX_LIMITS }>;
 
 thread_local! {

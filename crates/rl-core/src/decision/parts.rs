@@ -21,7 +21,7 @@ pub struct PartStatus<'a> {
 }
 
 impl<'a> PartStatus<'a> {
-    /// Returns the policy of the part; `None` if no store decided, or if none of its limits
+    /// Returns the policy of the part; `None` if no store decided, or if none of the part's limits
     /// applied.
     #[must_use]
     pub const fn policy(&self) -> Option<&'a Policy> {
@@ -53,8 +53,9 @@ impl<'a> PartStatus<'a> {
         !self.is_surely_within() && self.retry_after() != RetryAfter::Now
     }
 
-    /// Returns whether the limits need not be read, because the decision on the part says that none of
-    /// them denies it. A limiter in shadow allows requests that its limits deny.
+    /// Returns whether the decision on the part proves that no limit denies it, so that the limits
+    /// need not be read. Under a limiter in shadow it proves nothing, because all requests are
+    /// allowed.
     #[inline]
     fn is_surely_within(&self) -> bool {
         self.decision.is_allowed() && !matches!(self.decision.origin, Origin::Shadow)

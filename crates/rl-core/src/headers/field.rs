@@ -134,7 +134,8 @@ impl<'a> FieldInput<'a> {
 
     /// Returns whether the time of the reset is known.
     ///
-    /// It is unknown if no counter was read, and for a limit of 0, unless a block has an end.
+    /// It is unknown if no counter was read, and for a limit of 0. But if a block has an end, this
+    /// end is the reset.
     fn knows_reset(&self) -> bool {
         let is_counted = self.decision.origin() != Origin::Policy && self.governing.max() > 0;
         self.decision.is_allowed() || is_counted || !self.governing.reset_after().is_zero()

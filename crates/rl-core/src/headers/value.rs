@@ -7,8 +7,8 @@ use arrayvec::ArrayString;
 
 use super::digits::digits_of;
 
-/// The capacity of a value. The longest value is a list of 16 limits whose names have 64
-/// characters; each takes about 104 bytes.
+/// The capacity of a value in bytes. The longest value is a list of 16 limits with names of 64
+/// characters. Each limit takes about 104 bytes.
 const CAPACITY: usize = 2_048;
 
 /// The value of a header line: visible ASCII and spaces.

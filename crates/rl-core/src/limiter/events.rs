@@ -35,8 +35,8 @@ pub(super) struct Events {
     in_flight: Arc<InFlight>,
     names: EventNames,
     shadow_log: ShadowLog,
-    /// The outage of the store. It begins and ends with the circuit breaker, and counts the
-    /// requests that stayed undecided.
+    /// The outage of the store. The circuit breaker finds out when it begins and ends. It counts
+    /// the requests that stayed undecided.
     outage: Transition,
     /// The condition that the circuit breaker is open.
     open_breaker: Transition,

@@ -22,7 +22,8 @@ const MAX_PER_SECOND: u64 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Crossing {
     pub(super) percent: u8,
-    /// The crossings since the last report that were not reported, because they were too frequent.
+    /// The number of crossings since the last report that were left out, because they were too
+    /// frequent.
     pub(super) suppressed: u64,
 }
 

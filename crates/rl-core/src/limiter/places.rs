@@ -60,7 +60,8 @@ impl<F: FnOnce(&Decision)> Drop for Granted<F> {
     }
 }
 
-/// Returns the limits of a policy that are charged for finished work; `None` if there are none.
+/// Returns a policy with the limits that are charged for finished work: all except concurrency
+/// limits. Returns `None` if there are none.
 pub(super) fn without_permits(policy: &Policy) -> Option<Policy> {
     policy.only(|_, limit| !limit.holds_permits())
 }

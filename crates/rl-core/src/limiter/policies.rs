@@ -51,7 +51,7 @@ impl Policies {
         Self::Source { source: Arc::new(source), replies: ReplyProgress::default() }
     }
 
-    /// Returns the policy of all subjects, if they have the same.
+    /// Returns the policy of all subjects, if there is only one.
     pub(super) const fn of_all(&self) -> Option<&Policy> {
         match self {
             Self::One(policy) => Some(policy),

@@ -12,7 +12,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::stores::Pending;
 
-/// The number of renewals in the time of one lease, so that one of them may fail.
+/// The number of renewals in the time of one lease. There are several, so that the lease survives
+/// if one of them fails.
 const RENEWALS: u32 = 3;
 
 /// The number of ticks between two renewals. A permit is renewed for the first time after one to

@@ -12,8 +12,9 @@ use crate::model::{Cost, FailureKind, Subject};
 use crate::store::{DecideRequest, Part};
 
 impl Pipeline {
-    /// Decides a request while the store is overloaded: with local state if possible, else by the
-    /// failure policy. One client can cause an overload, so an overload must not lift the limits.
+    /// Decides a request while the store is overloaded. A denial that this process has cached, or
+    /// units that it has leased, still decide the request; otherwise the failure policy does. One
+    /// client can cause an overload, so an overload must not lift the limits.
     #[inline(never)]
     pub(super) fn decide_overloaded(
         self: &Arc<Self>,

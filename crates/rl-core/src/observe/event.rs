@@ -114,7 +114,8 @@ pub enum EventKind<'a> {
         subject: &'a Subject,
         /// The limit.
         limit: LimitStatus<'a>,
-        /// Whether this is the first such request in the window of the limit, of any subject.
+        /// Whether this is the first such request in the window of the limit, whichever subject
+        /// sent it.
         is_first: bool,
     },
     /// A call to the store or to the fallback has failed.
@@ -124,7 +125,8 @@ pub enum EventKind<'a> {
     StoreCallFailed {
         /// The error.
         error: &'a StoreError,
-        /// The time for which the request waited; `None` for calls after a request.
+        /// The time for which the request waited; `None` for calls that are made after a request
+        /// has ended.
         duration: Option<Duration>,
     },
     /// An outage of the store begins with this error.

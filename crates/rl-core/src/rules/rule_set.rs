@@ -100,8 +100,8 @@ impl RuleSet {
         self.rules.iter().map(|rule| (&rule.namespace, rule.own_policies()))
     }
 
-    /// Returns the part of `subject` under the rule called `name`. Returns `None` if there is no
-    /// such rule, or if a source has to find its limits.
+    /// Returns the part with which the rule called `name` counts `subject`. Returns `None` if there
+    /// is no such rule, or if a source has to find its limits.
     pub(crate) fn part_of_rule<'a>(
         &'a self,
         name: &str,
@@ -113,8 +113,8 @@ impl RuleSet {
         Some(rule.part(subject, policy, cost))
     }
 
-    /// Returns a request of `subject` under the rule called `name`; `None` if there is no such
-    /// rule.
+    /// Returns the parts of a request of `subject` that only the rule called `name` counts; `None`
+    /// if there is no such rule.
     pub(crate) fn parts_of_rule(
         self: &Arc<Self>,
         name: &str,
@@ -127,12 +127,12 @@ impl RuleSet {
         Some(RequestParts::new(self, ArrayVec::from_iter([part])))
     }
 
-    /// Returns the position of the tier of a subject in the rule.
+    /// Returns the position of a subject's tier among the tiers of the rule.
     fn tier_of(&self, rule: &ValidRule, subject: &Subject) -> Option<usize> {
         self.tier_by.as_ref().and_then(|tier_by| rule.position(&tier_by(subject)?))
     }
 
-    /// Returns the position of the tier of a request in the rule.
+    /// Returns the position of a request's tier among the tiers of the rule.
     fn tier(
         &self,
         rule: &ValidRule,

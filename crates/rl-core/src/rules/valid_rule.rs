@@ -57,7 +57,7 @@ impl From<AmbiguousKey> for Uncounted {
 }
 
 impl ValidRule {
-    /// Checks a rule, whose counters belong to `namespace`.
+    /// Checks a rule of a limiter that counts in `namespace`.
     ///
     /// # Errors
     ///

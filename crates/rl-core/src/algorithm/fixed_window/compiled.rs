@@ -4,11 +4,11 @@ use crate::algorithm::divisor::Divisor;
 use crate::model::{Algorithm, Limit};
 
 /// The limits of a policy of fixed windows, compiled to one array for each property. A *lane* is an
-/// index of these arrays: one limit.
+/// index into these arrays, and stands for one limit.
 ///
 /// Only enforced limits that count units are compiled. A window that begins with its first charge,
-/// at `since`, is open while `now < since + duration`. For an aligned window, `since` is the first
-/// charge too, and the end of the window is computed from it.
+/// at `since`, is open while `now < since + duration`. For an aligned window, `since` is the time
+/// of the first charge too, and the end of the window is computed from `since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompiledWindows {
     pub(super) count: usize,

@@ -16,8 +16,8 @@ use super::lanes::{LANES, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
 
-/// Stands in place of a lane when it is not known which window ends first, because one of them is
-/// not open.
+/// The value instead of a lane while a window is not open. It is then not known which window ends
+/// first.
 pub(crate) const NO_LANE: u8 = u8::MAX;
 
 /// The decision of [`try_decide_fast`]: the whole cost was granted, or none of it.
@@ -61,7 +61,7 @@ impl DecidedWindows<'_> {
 /// Decides in few steps if the result is certain: all windows are open and have more than `cost`
 /// left, or an open window has too little. Otherwise returns `None` and changes nothing.
 ///
-/// Certain decisions have a time that fits into 48 bits, and a cost that fits into 32 bits.
+/// The result is certain only if the time fits into 48 bits, and the cost into 32 bits.
 ///
 /// `first_to_end` is the lane that [`first_to_end`] or [`try_open_fast`] returned after the last
 /// charge.
@@ -229,8 +229,8 @@ const fn is_open(
     is_surely_open(windows, lane, since, now) || is_aligned_and_open(windows, lane, since, now)
 }
 
-/// Returns whether the window in `lane` is certainly open: less time has passed since its first
-/// charge, at `since`, than such a window lasts at least.
+/// Returns whether the window in `lane` is certainly open: its minimum length has not passed yet
+/// since its first charge, at `since`.
 #[inline(always)]
 const fn is_surely_open(
     windows: &CompiledWindows,
@@ -303,8 +303,8 @@ fn are_all_closed_slow(windows: &CompiledWindows, states: &PackedStates, now: Pa
 }
 
 /// Returns the lane of the window that ends first, or [`NO_LANE`] if a window is not open at `now`.
-/// If several windows end together, it prefers one that is not aligned, because its end takes no
-/// division.
+/// If several windows end together, it prefers one that is not aligned: computing the end of such a
+/// window takes no division.
 #[inline(never)]
 pub(crate) fn first_to_end(
     windows: &CompiledWindows,

@@ -262,7 +262,8 @@ impl<W: AtomicState> BreakerState<W> {
         made.is_some_and(|(before, _)| matches!(before.phase, Phase::Closed | Phase::Misconfigured))
     }
 
-    /// Records that the store refused a call. Returns whether it is the first refusal.
+    /// Records that the store refused a call. Returns whether this refusal is the first, so that it
+    /// is reported.
     pub(super) fn misconfigured(&self, call: CallSnapshot, now: u64) -> bool {
         let made = self.transition(|state| {
             let counts = state.round == call.round;

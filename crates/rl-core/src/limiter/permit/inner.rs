@@ -32,7 +32,7 @@ pub(super) struct PermitInner {
     renewal: AtomicUsize,
 }
 
-/// Stands in place of a position if the permit is not renewed.
+/// The value of `renewal` if the permit is not renewed.
 const NOT_RENEWED: usize = usize::MAX;
 
 /// The part of a charge that changes until it is settled.

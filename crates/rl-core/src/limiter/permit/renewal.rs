@@ -70,7 +70,7 @@ async fn renew_reservation(permit: &PermitInner, deadline: Duration) -> bool {
     }
 }
 
-/// Returns a policy of the concurrency limits whose units the permit holds.
+/// Returns a policy that consists of the concurrency limits under which the permit holds units.
 fn places(permit: &PermitInner) -> Option<Policy> {
     let uncharged = permit.decision.uncharged();
     let is_held = |place, limit: Limit| limit.holds_permits() && !uncharged.contains(place);

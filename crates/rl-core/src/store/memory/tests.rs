@@ -248,7 +248,7 @@ fn decisions_on_known_subjects_do_not_allocate() {
         allocation_counter::measure(decide).count_total
     };
     let alice = Subject::user("alice");
-    // Check the counter of allocations: the first decision allocates an entry.
+    // Check that allocations are counted at all: the first decision allocates an entry.
     assert_ne!(allocated(&alice, Mode::Check, 1), 0);
     // The first peek of a thread allocates the box of its outcomes, which the thread recycles.
     allocated(&alice, Mode::Peek, 1);

@@ -85,7 +85,7 @@ pub(crate) fn packed(
     let id = subject.id().as_text().map_or(DIGEST_LEN, str::len) + tag.map_or(0, str::len);
     let len = parts.iter().map(|part| part.len() + 1).sum::<usize>() + id + "{}:".len();
     let mut key = String::with_capacity(len);
-    // Prefix, namespace and realm contain neither colons nor braces. Those of an id are escaped.
+    // Prefix, namespace and realm contain neither colons nor braces. Only the id is escaped.
     for part in &parts[..2] {
         key.push_str(part);
         key.push(':');
