@@ -219,7 +219,7 @@ impl ClientIp {
     }
 }
 
-/// The end of the walk from the peer to the client.
+/// The result of following the hops from the peer towards the client.
 enum Walk {
     Client(IpAddr),
     /// The last proxy that was found, if no client was found.

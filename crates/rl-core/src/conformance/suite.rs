@@ -78,7 +78,8 @@ impl Suite {
         self
     }
 
-    /// Leaves clause 6 unchecked, for stores that cannot count their records.
+    /// Skips the check that records are removed (clause 6), for stores that cannot count their
+    /// records.
     #[must_use]
     pub fn without_stored_count(mut self) -> Self {
         self.stored = Stored::Unchecked;

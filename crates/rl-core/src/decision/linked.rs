@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use arrayvec::ArrayVec;
 
-/// The largest number of parts of a request. Their properties are bits of a byte.
+/// The largest number of parts of a request. A property of the parts is a byte, with one bit for
+/// each part.
 const MAX_PARTS: usize = u8::BITS as usize;
 
 /// Further decisions that belong to a decision. Most decisions have none.

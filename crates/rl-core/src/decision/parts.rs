@@ -293,7 +293,8 @@ impl Decision {
         self.denying_part().or(self.governing_part()).unwrap_or(0)
     }
 
-    /// Returns the limits that deny a request of one part, or would deny it.
+    /// Returns the limits that deny a request of one part, or would deny it if they were not in
+    /// shadow.
     pub(crate) fn over(&self) -> LimitSet {
         self.statuses.over()
     }

@@ -3,7 +3,8 @@ use std::thread::LocalKey;
 
 /// A value in a box, or none. Each thread recycles the boxes that it drops.
 ///
-/// Decisions are created and dropped at a high rate, so an allocation for each would be noticed.
+/// Decisions are created and dropped at a high rate, so an allocation for each would take
+/// noticeable time.
 #[derive(Debug)]
 pub(crate) struct Recycled<T: Recycle>(Option<Box<T>>);
 
@@ -92,7 +93,7 @@ impl<T: Recycle> Drop for Recycled<T> {
 }
 
 /// Clears a box and puts it into a slot. If this were inlined, every drop of a decision would save
-/// registers for it.
+/// registers for this call.
 #[inline(never)]
 fn recycle<T: Recycle>(mut value: Box<T>) {
     value.clear();

@@ -201,8 +201,8 @@ impl InFlightSlot {
         self.in_flight.replies.answered(self.sent);
     }
 
-    /// Records that the store has not decided in time. Returns false if an outage is the reason,
-    /// and true if the store or this process is overloaded.
+    /// Records that the store has not decided within `patience`. Returns false if an outage is the
+    /// reason, and true if the store or this process is overloaded.
     pub(super) fn timed_out(self, patience: Duration) -> bool {
         let now = Instant::now();
         let late = self.in_flight.replies.judge(self.sent, patience, now);

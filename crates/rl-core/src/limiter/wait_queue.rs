@@ -135,7 +135,7 @@ impl WaitQueues {
 }
 
 impl QueueTicket<'_> {
-    /// Becomes the head of the queue if no other request is.
+    /// Makes the request the head of the queue, unless another request is the head.
     pub(super) fn try_take_head(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.head).try_acquire_owned().ok()
     }

@@ -193,7 +193,7 @@ impl WaitingRequest {
         }
     }
 
-    /// Returns the counters of the part at `index`, which has a queue of its own.
+    /// Returns the counters of the part at `index`. There is one wait queue for these counters.
     fn counters(&self, index: usize) -> Counters<'_> {
         match &self.counted {
             Counted::Subject(subject, ..) => subject.into(),

@@ -33,7 +33,7 @@ impl<const N: usize> fmt::Display for Id<N> {
 }
 
 impl RequestIds {
-    /// Reads the ids from the headers that `header` returns by their names in lower case.
+    /// Reads the ids. `header` returns the value of the header with a given name in lower case.
     pub(crate) fn read<'a>(header: impl Fn(&str) -> Option<&'a [u8]>) -> Self {
         let context = header("traceparent").and_then(trace_context);
         Self {

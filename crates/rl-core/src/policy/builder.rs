@@ -120,7 +120,8 @@ fn named(limits: Vec<(Option<Arc<str>>, Limit)>) -> Vec<NamedLimit> {
     names.into_iter().zip(limits).map(|(name, (_, limit))| NamedLimit::new(name, limit)).collect()
 }
 
-/// Returns the name of the limit's period, and a longer name that no limit with another state has.
+/// Returns a short name, which is that of the limit's period, and a longer one. Limits with
+/// different states have different longer names.
 fn default_names(limit: Limit) -> (String, String) {
     let short = match limit.algorithm() {
         Algorithm::Concurrency => "concurrency".to_owned(),

@@ -16,8 +16,7 @@ use super::lanes::{LANES, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
 
-/// The value instead of a lane while a window is not open. It is then not known which window ends
-/// first.
+/// Stands for no lane: a window is not open, so it is not known which window ends first.
 pub(crate) const NO_LANE: u8 = u8::MAX;
 
 /// The decision of [`try_decide_fast`]: the whole cost was granted, or none of it.

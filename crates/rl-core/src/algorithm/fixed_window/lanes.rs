@@ -17,7 +17,7 @@ pub(crate) struct PackedTime {
     pub(crate) relative: u64,
 }
 
-/// A 32-bit number in each lane, two lanes in a word.
+/// A 32-bit number for each lane. Each word contains two lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lanes([u64; LANES / 2]);
 

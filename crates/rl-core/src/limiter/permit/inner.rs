@@ -42,7 +42,7 @@ pub(super) struct Account {
     pub(super) cost: Cost,
     /// The time at which the current leases began.
     pub(super) leased: Timestamp,
-    /// Whether a renewal has failed that may have been carried out. Then `leased` may be out of
+    /// Whether a renewal has failed, but may have been carried out. Then `leased` may be out of
     /// date.
     pub(super) is_lease_doubtful: bool,
     /// Whether the leases have ended, and the units have not been charged again yet.
@@ -151,7 +151,7 @@ impl PermitInner {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the lifetime of reservations if the charge is one.
+    /// Returns the lifetime of reservations, if the charge is a reservation.
     pub(super) fn reservation_lifetime(&self) -> Option<Duration> {
         self.pipeline.stores.reservation.filter(|_| self.decision.is_reserved())
     }

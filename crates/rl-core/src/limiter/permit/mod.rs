@@ -66,7 +66,7 @@ pub struct Permit {
 }
 
 /// The charges of a request of several parts, the decision about all parts, and their costs. When
-/// this is dropped, the charges are settled in one step.
+/// this value is dropped, the charges are settled in one step.
 struct AllParts {
     decision: Decision,
     permits: Vec<Arc<PermitInner>>,

@@ -142,8 +142,8 @@ async fn take_again(
 ) -> Result<Option<Timestamp>, StoreError> {
     let PermitInner { pipeline, decision, .. } = permit;
     let was_lapsed = std::mem::replace(&mut permit.account().is_lapsed, true);
-    // Leases under other limits may still run. Without this refund, their units would be charged
-    // twice below.
+    // Perhaps only the lease under one limit has lapsed. Without this refund, the units under the
+    // other limits would be charged twice below.
     if !was_lapsed && places.limits().len() > 1 {
         let units = decision.charged();
         let counters = permit.counters();

@@ -195,7 +195,7 @@ async fn a_slot_is_freed_when_its_request_is_cancelled() {
     assert!(limiter.acquire(&alice(), 1).await.decision().is_allowed());
 }
 
-/// If a limit denied the request, units beyond the estimate are not charged to it.
+/// A request that a limit denied is never charged, whatever final cost is set.
 #[tokio::test]
 async fn denied_requests_are_not_settled() {
     for is_shadow in [false, true] {

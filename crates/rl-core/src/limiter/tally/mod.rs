@@ -131,8 +131,8 @@ impl Tally {
             return;
         }
         if self.has_own_limits(decision, counters_of) {
-            // An allowed decision counts for the empty set. This allocates the table before the
-            // first denial.
+            // An allowed decision counts under the empty set of limits. So the table of sets is
+            // allocated by the first decision, and not by the first denial.
             let over = if is_allowed { LimitSet::EMPTY } else { decision.over() };
             decisions.add_over(over, writer);
         } else {
@@ -203,8 +203,8 @@ impl Tally {
         }
     }
 
-    /// Records a decision by its subject, with the weight of those that were not recorded, and by
-    /// its utilization.
+    /// Records a decision under its subject, and the used fractions of its limits. The weight of
+    /// the record is the number of decisions since the last one.
     #[cold]
     #[inline(never)]
     fn record<'a>(&self, decision: &Decision, counters_of: &dyn Fn(usize) -> Counters<'a>) {
@@ -213,7 +213,8 @@ impl Tally {
         of_outcome.recorded_at.set(decision.at().as_micros());
         let counted = of_outcome.count.get();
         let recorded = &own.counts.recorded[usize::from(is_allowed)];
-        // Decisions of other origins than the store are not in the count, but each is recorded.
+        // `counted` contains only decisions of the store, so the difference may be 0 for a decision
+        // of another origin.
         let weight = counted.wrapping_sub(recorded.get()).max(1);
         let subject = counters_of(decision.reported_part()).subject;
         let (top, units) = match is_allowed {
@@ -236,7 +237,7 @@ impl Tally {
         }
     }
 
-    /// Returns whether `policy` is that of all subjects.
+    /// Returns whether `policy` is the one policy of all subjects.
     #[inline(always)]
     pub(super) fn is_own(&self, policy: &Policy) -> bool {
         self.policy.as_ref().is_some_and(|own| own.is_same_handle(policy))
@@ -290,7 +291,7 @@ impl Tally {
         self.source_failures[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that is not counted by its decision.
+    /// Counts a request that no decision counts, or a denied request that is forwarded.
     pub(super) fn uncounted(&self, kind: UncountedKind) {
         let count = match kind {
             UncountedKind::Exempt => &self.exempt,

@@ -41,7 +41,8 @@ pub(super) struct CountedName {
 /// look-ups take no lock.
 #[derive(Debug, Default)]
 pub(super) struct CounterNames {
-    /// An open-addressing table of the places of names, plus one; 0 for none.
+    /// A hash table with open addressing. Each slot contains the place of a name, plus one, or 0 if
+    /// it is free.
     index: OnceLock<Box<[AtomicU32]>>,
     chunks: [OnceLock<Box<[OnceLock<CountedName>; CHUNK]>>; CHUNKS],
     /// The number of names. Names are added under this lock.
@@ -91,7 +92,7 @@ impl CounterNames {
         let index = self.index.get_or_init(|| (0..INDEX).map(|_| AtomicU32::new(0)).collect());
         let mut position = begin % INDEX;
         loop {
-            // Acquire: a thread that sees the place also sees the name.
+            // With `Acquire`, a thread that reads a place also sees its name.
             let place = index[position].load(Ordering::Acquire) as usize;
             if place == 0 {
                 return Err(position);

@@ -13,11 +13,12 @@ pub(super) const UTILIZATION_BOUNDS: [u64; 5] = [250_000, 500_000, 750_000, 900_
 /// the last.
 pub(super) const UTILIZATION_BUCKETS: usize = UTILIZATION_BOUNDS.len() + 1;
 
-/// The counts of one thread that a usual decision does not change.
+/// The counts of one thread, except those in `DecisionCounts`, which most decisions change.
 #[derive(Debug, Default)]
 pub(super) struct TallyShard {
-    /// The denied and the allowed decisions of the store when one was last recorded by its subject.
-    /// Later decisions add to the weight of the next record.
+    /// The number of denied and of allowed decisions of the store, at the time when such a decision
+    /// was last recorded by its subject. The decisions since then are the weight of the next
+    /// record.
     pub(super) recorded: [ThreadCount; 2],
     pub(super) permits_begun: ThreadCount,
     pub(super) permits_ended: ThreadCount,
@@ -25,7 +26,7 @@ pub(super) struct TallyShard {
     pub(super) permit_sampled_at: ThreadCount,
     pub(super) charged_after: ThreadCount,
     pub(super) refunded: ThreadCount,
-    /// The decisions of other origins than the store: denied and allowed ones.
+    /// The denied and the allowed decisions of each origin other than the store.
     pub(super) by_origin: [[ThreadCount; 2]; Origin::COUNT],
     pub(super) decision_times: TimeHistogram,
     names: [OnceLock<Box<[NameCounts; CHUNK]>>; CHUNKS],
@@ -36,7 +37,7 @@ pub(super) struct TallyShard {
 pub(super) struct NameCounts {
     pub(super) over: ThreadCount,
     pub(super) shadow_over: ThreadCount,
-    /// Requests of a rule that it would allow.
+    /// The requests that the rule allows, or would allow if another rule did not deny them.
     pub(super) within: ThreadCount,
     pub(super) utilization: [ThreadCount; UTILIZATION_BUCKETS],
     /// The sum of used fractions, in millionths.
@@ -51,7 +52,7 @@ impl TallyShard {
         &chunk.get_or_init(Box::default)[place % CHUNK]
     }
 
-    /// Returns the counts of the name at `place`, if this thread has counted any of its chunk.
+    /// Returns the counts of the name at `place`, if this thread has counted any name of its chunk.
     pub(super) fn counted_name(&self, place: usize) -> Option<&NameCounts> {
         Some(&self.names[place / CHUNK % CHUNKS].get()?[place % CHUNK])
     }

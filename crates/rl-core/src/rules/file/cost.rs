@@ -16,7 +16,7 @@ use crate::model::Cost;
 pub(super) struct CostText {
     /// The units until the response arrives.
     pub(super) units: Option<u64>,
-    /// The header of the response with the final number of units.
+    /// The header in which the response contains the final number of units.
     pub(super) header: Option<HeaderName>,
 }
 

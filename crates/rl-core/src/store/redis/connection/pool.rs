@@ -85,8 +85,7 @@ impl Pool {
             let _runtime = manager.runtime.enter();
             match connection.as_mut().poll(cx) {
                 Poll::Ready(connection) => Poll::Ready(Ok(connection)),
-                // This is polled after the pool, so that by now a new attempt to connect has
-                // started.
+                // Poll this after the pool, which has by now started a new attempt to connect.
                 Poll::Pending => refusal.as_mut().poll(cx).map(Err),
             }
         });

@@ -295,7 +295,7 @@ impl Script {
         let compose = |source| {
             let parts = parts(source);
             let lines = parts.lines().map(str::trim);
-            // Comments are removed, because the server keeps the text.
+            // Comments are removed, because the server keeps the text in its memory.
             let text: Vec<_> = lines.filter(|line| composer::is_code(line)).collect();
             let text = text.join("\n");
             let sha = redis::Script::new(&text).get_hash().to_owned();
