@@ -82,8 +82,8 @@ pub enum Algorithm {
 /// `max` and bursts are not part of the identity. If they change, the used units stay counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateId {
-    // The upper byte contains the algorithm, with `REQUESTS` if requests are counted. The bits
-    // below contain the period in milliseconds, which is less than 2^42.
+    // The upper byte contains the algorithm, and the bit `REQUESTS` if requests are counted. The
+    // bits below contain the period in milliseconds, which is less than 2^42.
     kind_and_period: u64,
     precision: u64,
 }

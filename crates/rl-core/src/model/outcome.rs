@@ -78,8 +78,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome as it will be after `micros` microseconds without further use. A limit
-    /// that denies now must still deny then.
+    /// Returns the outcome as it will be after `micros` microseconds without further use. If the
+    /// limit denies now, it must still deny then.
     #[cfg(feature = "redis")]
     pub(crate) const fn at_later(self, micros: u64) -> Self {
         let reset_micros = self.reset_micros.saturating_sub(micros);

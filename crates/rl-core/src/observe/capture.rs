@@ -17,7 +17,7 @@ thread_local! {
 /// One subscriber serves all threads. If each thread had its own, `tracing` would lose lines while
 /// threads start and end, because it caches whether any subscriber is interested.
 pub(crate) struct Capture {
-    // This marker keeps the value in its thread, because it captures the lines of that thread only.
+    // This marker makes the type `!Send`: a value captures the lines of its own thread only.
     _not_send: PhantomData<*const ()>,
 }
 

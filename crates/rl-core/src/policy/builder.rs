@@ -74,7 +74,7 @@ impl PolicyBuilder {
                 return Err(InvalidPolicy::Name { name: name.chars().take(80).collect() });
             }
             // Compare the states before the names: unnamed limits that share a state also share a
-            // name, and the state is the reason for the error.
+            // name, and the shared state is the cause.
             for earlier in &limits[..i] {
                 if earlier.state == *state {
                     let (first, second) = (earlier.limit, *limit);

@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn the_slots_of_threads_that_have_ended_are_used_again() {
-        // Without reuse, the last threads would get the shared slot. Other tests occupy a few slots.
+        // Without reuse, at most `OWN_SLOTS` threads would get slots of their own. Not every thread
+        // has to get one, because other tests occupy slots too.
         let mut own = 0;
         for _ in 0..1_000 {
             own += usize::from(std::thread::spawn(current).join().unwrap() < OWN_SLOTS);

@@ -138,7 +138,7 @@ impl Tally {
         } else {
             self.count_names(self.shards.own(), decision, counters_of);
         }
-        // A denial by the policy alone has no time.
+        // A denial by the policy alone has no time, and is not recorded.
         if decision.at() > Timestamp::EPOCH
             && decisions.of_outcome(is_allowed).is_record_due(decision.at())
         {

@@ -108,7 +108,7 @@ async fn a_limit_is_reported_once_at_80_90_and_100_percent_in_each_window_of_a_s
         }
         clock.advance(Duration::from_secs(3_600));
     }
-    // The charge after the refund reaches 100 % again in the same window, which is not reported
+    // The charge after the refund reaches 100 % once more in the same window. That is not reported
     // again.
     let decision = ready(limiter.check(&alice(), 20));
     assert_eq!(lines.take(), crossed("alice")[2..]);

@@ -291,8 +291,7 @@ impl File {
         let applied = self.apply(reload);
         let version = self.status.borrow().version.clone();
         if let Some(event) = event_of(&self.path, &applied, &version, begun.elapsed()) {
-            // An observer may call methods of this file, so the lock is released before it is
-            // called.
+            // An observer may call methods of this file, so no observer is called under the lock.
             let observers: Vec<_> =
                 self.state().limiters.iter().filter_map(|one| one.on_reading.clone()).collect();
             observers.iter().for_each(|observer| observer(event));

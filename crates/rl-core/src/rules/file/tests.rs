@@ -412,7 +412,7 @@ async fn a_file_that_is_removed_and_created_again_is_applied_again() {
 fn a_reload_reports_its_error_and_the_version_changes_with_the_content() {
     let directory = Directory::new();
     let path = directory.write("limits.yaml", &one_rule(1));
-    // There is no runtime in this test, so the file is watched without signals.
+    // This test has no tokio runtime, so the file is watched, but `SIGHUP` is not handled.
     let file = RulesFile::watch(&path).unwrap();
     let first = file.status().version().to_owned();
     assert_eq!(first.len(), 16);

@@ -170,8 +170,8 @@ const TOO_MANY: &str = "RLFULL";
 
 /// Returns the kind of a failure.
 fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
-    // Each version of Redis wraps the errors of scripts in another text, so words are searched in
-    // the whole text.
+    // Each version of Redis wraps the errors of scripts in a different text, so search the whole
+    // text for known words.
     let contains = |word: &str| error.to_string().contains(word);
     match code {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,
@@ -215,7 +215,8 @@ fn detail(error: &RedisError, code: Option<&str>) -> String {
             Some(io) if io.to_string().contains("lookup address") => {
                 "the host name cannot be resolved (DNS)".to_owned()
             }
-            // Only the kind is shown, because the text of a system error may contain more.
+            // Only the kind is shown: the text of a system error may contain what must not be
+            // logged.
             Some(io) => io.kind().to_string(),
             None => error.category().to_owned(),
         },

@@ -254,7 +254,7 @@ fn requests_of_known_subjects_allocate_nothing_allowed_or_denied() {
     let allocated = |parts: &[Part<'_>]| {
         allocation_counter::measure(|| drop(decide(&store, parts, Mode::Check))).count_total
     };
-    // The first decisions create the entries, and what the thread recycles.
+    // The first decisions allocate the entries, and the boxes that the thread recycles.
     assert_ne!(allocated(&denied) + allocated(&denied) + allocated(&allowed), 0);
     assert_eq!((allocated(&allowed), allocated(&denied)), (0, 0));
 }

@@ -7,8 +7,9 @@
 --             7 bytes  for each limit, its units; 0 leaves the limit unchanged
 --             and for each limit its constants (7 bytes each)
 --
--- Returns   for a renewal, the time from which the units count (7 bytes), or nothing if the permit
---           is lost; otherwise nothing
+-- Returns   for a renewal: 7 bytes, the time from which the units count; nothing if the permit is
+--           lost
+--           for another operation: nothing
 if not stored then return false end
 local operation, charged = struct.unpack('>BI7', plan)
 read_constants(9 + 7 * #slots)
@@ -32,8 +33,8 @@ for _, slot in ipairs(slots) do
     if operation == 1 then algorithm('charge', slot, slot.units) end
   end
 end
--- A refund of a charge in this microsecond must not find the new state, so the next charge gets a
--- later time.
+-- A refund of a charge that was made in this microsecond, before the reset, must not find the new
+-- state. So the next charge gets a later time.
 if operation == 2 and last == now then advance_to(now + 1, slots, foreign) end
 save()
 return operation == 1 and struct.pack('>I7', now)
