@@ -61,7 +61,7 @@ impl KeySecret {
     #[must_use]
     pub fn subject(&self, realm: Realm, bytes: &[u8]) -> Subject {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        // The zero byte ends the realm, whose name contains none.
+        // The zero byte ends the realm, whose name contains no zero byte.
         hasher.update(realm.as_str().as_bytes()).update(b"\0").update(bytes);
         let mut digest = [0; 16];
         digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);

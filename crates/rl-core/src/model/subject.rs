@@ -248,7 +248,8 @@ impl Subject {
     #[must_use]
     pub fn redacted(&self) -> Redacted {
         let mut hasher = blake3::Hasher::new_keyed(log_secret());
-        // The zero byte ends the realm, which contains none. The next byte marks a digest.
+        // The zero byte ends the realm, whose name contains no zero byte. The next byte marks a
+        // digest.
         let (id, is_digest) = self.id.parts();
         let separator = if is_digest { b"\0\x01" } else { b"\0\0" };
         hasher.update(self.realm.as_str().as_bytes()).update(separator).update(id);

@@ -163,7 +163,8 @@ fn new_subjects_drop_expired_ones() {
     }
     assert_eq!(store.len(), 20_000);
     clock.advance(HOUR);
-    // Add half as many new subjects. Each of them inspects eight entries.
+    // Add half as many new subjects. Each of them inspects eight entries, so that all expired
+    // entries are removed.
     for n in 20_000..30_000 {
         is_allowed(&store, &policy, &invented(n));
     }

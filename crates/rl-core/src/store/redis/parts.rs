@@ -153,7 +153,7 @@ impl RedisStore {
     /// Asks the server to decide these groups in one step.
     fn call_server(&self, groups: &[KeyedGroup<'_>], mode: Mode) -> StoreFuture<GroupDecisions> {
         match groups {
-            // If only one group is left, it is decided like a request of one subject.
+            // A single group is decided like a request of one subject.
             [group] if !group.is_shadow => {
                 let request = part_request(group, mode, self.inner.clock.now());
                 let decided = self.inner.layers.denials().decide(request);
@@ -267,7 +267,7 @@ fn with_taken(groups: &OwnedGroups, taken: Taken, decided: GroupDecisions) -> Gr
         |(group, taken): (&KeyedGroup<'_>, Option<TakenUnits<Batcher<ScriptExecutor>>>)| {
             Some(match taken {
                 None => decided.next()?,
-                // A request that needed a call to the server has the origin `Store`.
+                // The request needed a call to the server, so this part has the origin `Store` too.
                 Some(taken) if !is_denied => taken.keep().with_origin(Origin::Store),
                 Some(_) => unknown(group, at, Origin::Store),
             })

@@ -13,8 +13,8 @@ use crate::store::redis::scripts::Script;
 /// A handle to a multiplexed connection. Clones share the connection.
 #[derive(Clone)]
 pub(crate) struct Connection {
-    // Dropped before `connection`, so that a connection that this process closes does not count as
-    // failed.
+    // This field is dropped before `connection`. When this process closes a connection, no handle
+    // to `liveness` is left, so the connection does not count as failed.
     liveness: Arc<Liveness>,
     connection: MultiplexedConnection,
     /// Whether an `ASKING` precedes each command.

@@ -62,7 +62,8 @@ impl<'a> Reader<'a> {
         padded[8 - size..].copy_from_slice(bytes);
         let number = u64::from_be_bytes(padded);
         self.bytes = rest;
-        // Scripts return no time or count above 2^53. Numbers up to that never overflow.
+        // Scripts return no time or count above 2^53. Calculations with smaller numbers never
+        // overflow.
         if number > MAX_UNITS + 1 { Err(Some("a number beyond 2^53")) } else { Ok(number) }
     }
 
@@ -460,7 +461,7 @@ mod tests {
             for limit in decided.iter().flat_map(|decision| decision.limits()) {
                 prop_assert!(limit.remaining() <= limit.limit().capacity());
             }
-            // Zeros are valid numbers of every limit.
+            // If all numbers are 0, the reply is valid for every limit.
             if rest[..count].iter().all(|byte| *byte == 0) {
                 prop_assert!(decided.is_ok());
             }

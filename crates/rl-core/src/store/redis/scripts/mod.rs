@@ -227,8 +227,8 @@ impl ShapeScripts {
     #[cold]
     fn add(&self, shape: &ScriptShape) -> Option<&'static Script> {
         let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
-        // In the meantime, another thread may have added this script, or as many others as are
-        // allowed.
+        // Check again: before this lock was taken, another thread may have added this script, or
+        // the last one that is allowed.
         let has_room = scripts.len() < self.most || scripts.contains_key(shape);
         let new = || of_shape(self.purpose, shape);
         if has_room { *scripts.entry(shape.clone()).or_insert_with(new) } else { None }

@@ -127,8 +127,8 @@ impl PartScripts {
     #[cold]
     fn add(&self, shapes: &PartShapes) -> Option<&'static Script> {
         let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
-        // In the meantime, another thread may have added this script, or as many others as are
-        // allowed.
+        // Check again: before this lock was taken, another thread may have added this script, or
+        // the last one that is allowed.
         let has_room = scripts.len() < self.most || scripts.contains_key(shapes);
         has_room.then(|| *scripts.entry(shapes.clone()).or_insert_with(|| (self.compose)(shapes)))
     }

@@ -111,7 +111,8 @@ proptest! {
             && one_log.shares_state_with(other_log);
         prop_assert_eq!(one_ring == other_ring, is_one_log, "{}", one_ring);
         prop_assert!(one_ring != other_key && other_ring != key, "{}", one_ring);
-        // All keys of an owner are in one slot of a cluster. The client cannot choose this slot.
+        // The key ends with its only hash tag. So all keys of an owner are in one slot of a
+        // cluster, and a client cannot choose the slot by braces in an id.
         let tag = &key[key.find('{').unwrap()..];
         prop_assert_eq!(tag.find('}'), Some(tag.len() - 1));
         let mark = one_ring.strip_prefix(&*key).unwrap();
