@@ -68,7 +68,7 @@ impl Origin {
         ]
     }
 
-    /// Returns the position of the origin in [`all`](Self::all). It does not depend on the kind of
+    /// Returns the position of the origin in `all`. It does not depend on the kind of
     /// failure.
     pub(crate) const fn index(self) -> usize {
         match self {
