@@ -64,6 +64,21 @@
 //! # let _: actix_web::Route = web::post().to(complete);
 //! ```
 //!
+//! # Tests
+//!
+//! A request of `actix_web::test` has no connection, so its client has no address. It is rejected
+//! with 403, "No rate limit key was found in the request", unless the test sets an address:
+//!
+//! ```
+//! use std::net::SocketAddr;
+//!
+//! use actix_web::test::TestRequest;
+//!
+//! let address: SocketAddr = "192.0.2.7:50000".parse()?;
+//! let request = TestRequest::get().uri("/").peer_addr(address).to_request();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # The path of a request
 //!
 //! The middleware can wrap an `App`, a `scope` or a `resource`. A denied request does not reach the

@@ -232,12 +232,18 @@ fn window(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     let quota = limit.max();
     let max = limit.limit().max();
     let millis = limit.limit().period().as_millis();
+    let period = millis.is_multiple_of(1_000).then_some(millis / 1_000);
     let seconds = match limit.limit().algorithm() {
         Algorithm::Gcra { .. } | Algorithm::TokenBucket { .. } if max > 0 => {
             Some(share(quota, millis, max).div_ceil(1_000))
         }
         Algorithm::Concurrency => None,
-        _ => millis.is_multiple_of(1_000).then_some(millis / 1_000),
+        Algorithm::Gcra { .. }
+        | Algorithm::TokenBucket { .. }
+        | Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingWindowCounter => period,
     };
     if let Some(seconds) = seconds {
         value.push(";w=");
@@ -275,7 +281,11 @@ fn next_unit(limit: LimitStatus<'_>) -> Duration {
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
             limit.used().div_ceil(max).saturating_sub(1).saturating_mul(period)
         }
-        _ => 0,
+        Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingWindowCounter
+        | Algorithm::Concurrency => 0,
     };
     limit.reset_after().saturating_sub(Duration::from_micros(later))
 }

@@ -217,7 +217,7 @@ impl RateLimiterBuilder {
     }
 
     /// Sets the store that decides while the primary store is down, slow, failing over or
-    /// overloaded. It enforces this instance's share of the limits. Also sets
+    /// overloaded. The store enforces this instance's share of the limits. Also sets
     /// [`OnFailure::Fallback`] for store failures and for overload.
     ///
     /// A [`MemoryStore`] decides without waiting; a fallback on a server gets a deadline of its

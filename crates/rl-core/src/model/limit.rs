@@ -225,7 +225,11 @@ impl Limit {
             Algorithm::Gcra { burst: capacity } | Algorithm::TokenBucket { capacity, .. } => {
                 capacity
             }
-            _ => self.max,
+            Algorithm::FixedWindow { .. }
+            | Algorithm::SlidingLog
+            | Algorithm::SlidingWindow { .. }
+            | Algorithm::SlidingWindowCounter
+            | Algorithm::Concurrency => self.max,
         }
     }
 

@@ -179,6 +179,28 @@ impl Rule {
     }
 
     /// Sets the function that returns the cost of a request under this rule.
+    ///
+    /// Decide by the [route](RequestInfo::route) or by a match of the rule, not by the
+    /// [path](RequestInfo::path): that is as the client sent it, and `/%65xport` may reach the same
+    /// handler as `/export`.
+    ///
+    /// # Examples
+    ///
+    /// A request costs one unit for each row that it asks for:
+    ///
+    /// ```
+    /// use rl_core::rules::Rule;
+    /// use rl_core::{Cost, Limit};
+    ///
+    /// let export = Rule::named("export")
+    ///     .on("GET", "/export/{name}")
+    ///     .limit(Limit::per_hour(100_000))
+    ///     .cost_by(|request| {
+    ///         let rows = request.query().and_then(|query| query.strip_prefix("rows="));
+    ///         // A request without a valid number costs as much as the largest export.
+    ///         Cost::from(rows.and_then(|rows| rows.parse::<u64>().ok()).unwrap_or(10_000))
+    ///     });
+    /// ```
     pub fn cost_by(
         mut self,
         cost: impl Fn(&dyn RequestInfo) -> Cost + Send + Sync + 'static,

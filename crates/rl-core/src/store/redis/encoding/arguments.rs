@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::kind::Kind;
 use super::policy::PolicyEncoding;
-use crate::model::{Algorithm, Cost, FailureKind, Limit, MAX_UNITS, StoreError};
+use crate::model::{Cost, FailureKind, Limit, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
 use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus, Settlement};
 use crate::time::Timestamp;
@@ -105,10 +106,11 @@ fn push_constants(plan: &mut Vec<u8>, policy: &Policy, encoding: &PolicyEncoding
     for (limit, stored) in encoding.limits(policy).zip(&encoding.stored) {
         push_u56(plan, stored.period);
         push_u56(plan, limit.max());
-        match limit.algorithm() {
-            Algorithm::SlidingWindow { precision } => push_u56(plan, precision.as_micros()),
-            _ if stored.kind.has_two_constants() => {}
-            _ => push_u56(plan, limit.capacity()),
+        match stored.kind {
+            Kind::SlidingWindow => push_u56(plan, stored.precision),
+            Kind::Gcra | Kind::IntervalBucket => push_u56(plan, limit.capacity()),
+            Kind::FixedWindow | Kind::ClockWindow | Kind::WeekWindow | Kind::MonthWindow => {}
+            Kind::WindowCounter | Kind::SlidingLog | Kind::Concurrency => {}
         }
     }
 }

@@ -62,11 +62,6 @@ impl Kind {
         matches!(self, Self::SlidingLog | Self::Concurrency)
     }
 
-    /// Returns whether period and max are the only constants of the limit.
-    pub(crate) const fn has_two_constants(self) -> bool {
-        !matches!(self, Self::SlidingWindow | Self::Gcra | Self::IntervalBucket)
-    }
-
     const fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed_window",

@@ -307,7 +307,10 @@ fn push_tag(shape: &mut Vec<u8>, limit: Limit) {
         Algorithm::SlidingWindow { precision } => push_u48(shape, precision.as_millis()),
         Algorithm::SlidingLog => shape.push(0),
         Algorithm::Concurrency => shape.push(1),
-        _ => {}
+        Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingWindowCounter
+        | Algorithm::TokenBucket { .. }
+        | Algorithm::Gcra { .. } => {}
     }
 }
 

@@ -166,7 +166,10 @@ impl<'a> Reader<'a> {
                 State::from_cells(cells.into_iter())
             }
             Kind::Gcra => State::from_cells(self.numbers::<3>()?.into_iter()),
-            _ => State::from_cells(self.numbers::<4>()?.into_iter()),
+            Kind::IntervalBucket => State::from_cells(self.numbers::<4>()?.into_iter()),
+            Kind::SlidingLog | Kind::Concurrency => {
+                return Err(Some("a log where the cells of a state are expected"));
+            }
         })
     }
 
