@@ -161,7 +161,7 @@ async fn all_used_units_become_available_again_and_no_more_under_every_algorithm
 /// For a limit of 240 per hour, 200 calls come at 6:59 and 240 at 7:00. A clock-aligned window
 /// allows 440 in two minutes; sliding algorithms do not.
 #[tokio::test]
-async fn two_bursts_at_an_edge_pass_a_window_on_the_clock_and_not_one_that_slides() {
+async fn only_a_window_on_the_clock_grants_two_bursts_at_its_edge() {
     let limits = [
         ("240/hour:clock", 440),
         ("240/hour:sliding-window:precision=minute", 240),

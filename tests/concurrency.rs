@@ -112,7 +112,7 @@ async fn ten_tasks_at_once(store: impl rl_core::store::Store) {
 struct Contender {
     process: Child,
     // The standard input of the process. When it is closed, the process ends.
-    orders: Option<ChildStdin>,
+    input: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     /// The time in seconds, on the clock of the process, at which it was ready.
     clock: i64,
@@ -124,7 +124,7 @@ impl Contender {
     }
 
     /// Starts a process whose system clock is wrong by this number of seconds.
-    fn start_off(server: &RedisServer, limit: &str, seconds: i64) -> Self {
+    fn start_with_clock_error(server: &RedisServer, limit: &str, seconds: i64) -> Self {
         let mut command = Command::new("faketime");
         // Only the wall clock is shifted. Time limits use the monotonic clock, which must stay
         // correct.
@@ -136,7 +136,7 @@ impl Contender {
     fn run(command: &mut Command) -> Self {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut contender = Self {
-            orders: process.stdin.take(),
+            input: process.stdin.take(),
             answers: BufReader::new(process.stdout.take().unwrap()),
             process,
             clock: 0,
@@ -147,7 +147,7 @@ impl Contender {
     }
 
     fn call(&mut self, round: usize, calls: usize) {
-        writeln!(self.orders.as_ref().unwrap(), "round-{round} {calls}").unwrap();
+        writeln!(self.input.as_ref().unwrap(), "round-{round} {calls}").unwrap();
     }
 
     /// Reads the next line of the process. Returns an empty text if the process has ended.
@@ -162,7 +162,7 @@ impl Drop for Contender {
     fn drop(&mut self) {
         // The process ends by itself when its input is closed. If it were killed under faketime, it
         // would leave a semaphore behind, and the next process with the same id could not start.
-        drop(self.orders.take());
+        drop(self.input.take());
         let _ = self.process.wait();
     }
 }
@@ -194,7 +194,8 @@ fn clients_with_different_clocks_share_the_clock_of_the_server() {
     for limit in ["5/hour", "5/hour:sliding-log", "5/hour:gcra:burst=5", "5/hour:token-bucket"] {
         let clocks = [0, -5, 5, -7_200, 7_200];
         let begun = seconds_now();
-        let mut contenders = clocks.map(|off| Contender::start_off(&server, limit, off));
+        let mut contenders =
+            clocks.map(|off| Contender::start_with_clock_error(&server, limit, off));
         let started = begun..=seconds_now();
         for (contender, off) in contenders.iter().zip(clocks) {
             assert!(started.contains(&(contender.clock - off)), "{off} s: {}", contender.clock);

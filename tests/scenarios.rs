@@ -53,7 +53,7 @@ async fn gcra_decides_as_redis_cell_does() {
 /// The sliding log replaces an earlier limiter that kept a list of calls. The timeline is the test
 /// of that limiter.
 #[tokio::test]
-async fn a_log_decides_as_the_list_of_calls_does() {
+async fn a_log_decides_like_a_list_of_all_calls() {
     for (id, store, verdict) in verdicts("sliding-log.json").await {
         assert_eq!(verdict, Verdict::Passed, "{id} {store} {verdict}");
     }

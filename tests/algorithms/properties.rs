@@ -42,7 +42,7 @@ fn guarantee(limit: Limit, micros: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn never_above_its_guarantee_in_any_span_under_every_algorithm() {
+async fn no_algorithm_exceeds_its_guarantee_in_any_span() {
     each(&LIMITS, |tested| async move {
         let limit = tested.policy.limits()[0].limit();
         let period = limit.period().as_micros();

@@ -202,7 +202,7 @@ pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>
 
 /// The braces in a Redis key determine the server of a cluster that stores it. Colons separate the
 /// namespace, the realm and the id.
-pub(super) async fn ids_cannot_leave_their_place_in_a_key<T: Target>() {
+pub(super) async fn an_id_cannot_change_the_other_parts_of_its_key<T: Target>() {
     let redis = RedisServer::start();
     let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;
     let limits = RateLimiter::builder().limit(Limit::per_day(2)).deadline(PATIENCE);

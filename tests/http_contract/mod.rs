@@ -128,7 +128,7 @@ contract! {
         requests_of_two_lengths_are_not_served_uncharged,
         changing_addresses_within_a_network_gains_nothing,
         an_address_that_is_forwarded_twice_is_not_trusted,
-        ids_cannot_leave_their_place_in_a_key,
+        an_id_cannot_change_the_other_parts_of_its_key,
         a_client_that_stops_reading_holds_its_place_until_the_body_ends,
     }
     nesting {

@@ -53,7 +53,7 @@ async fn t01_the_service_that_is_ready_is_called() {
 /// Only the instance that was ready has the slot of a `Buffer` or the permit of a
 /// `ConcurrencyLimit`. So a middleware must call that instance, not a clone.
 #[tokio::test]
-async fn t01_buffers_and_concurrency_limits_stand_inside() {
+async fn t01_buffers_and_concurrency_limits_work_inside_the_layer() {
     let (store, probe) = (ScriptedStore::default(), RecordingService::default());
     let calls = probe.calls();
     let inside = ServiceBuilder::new().concurrency_limit(2).service(probe);

@@ -211,7 +211,7 @@ impl Way {
     async fn holds(&self, calls: usize) {
         let mut held = self.held.subscribe();
         let held = timeout(GIVE_UP, held.wait_for(|held| *held == calls)).await;
-        held.expect("the calls").expect("the way is there");
+        held.expect("the relay holds the calls in time").expect("the relay runs");
     }
 }
 

@@ -217,7 +217,7 @@ async fn a_lease_grows_with_demand_and_returns_unspent_units() {
     let hours: Vec<u64> = charged.iter().map(|used| used[1]).collect();
     assert_eq!(hours, [2, 2, 6, 6, 6, 6, 14, 14], "twice as much each time");
     let calls = server.calls("evalsha").await - before;
-    assert_eq!(calls, 8 + 3, "the looks, and three leases");
+    assert_eq!(calls, 8 + 3, "8 peeks and 3 leases");
 
     // The window of one second has ended. Six leased units are still unspent. They are returned to
     // the limit per hour before sixteen new units are leased.

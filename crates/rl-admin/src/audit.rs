@@ -85,7 +85,7 @@ pub(crate) async fn reset(
 /// Logs that an actor tried to edit a limit for applications that it does not own.
 pub(crate) fn not_owned(actor: &Actor) {
     let actor = actor.name();
-    tracing::warn!(target: "rl_admin::audit", actor, "request refused: applications of others");
+    tracing::warn!(target: "rl_admin::audit", actor, "request refused: the limit lists applications of other users");
 }
 
 /// Logs a request that was refused because of a missing role, and writes it to the history.

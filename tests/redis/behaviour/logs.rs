@@ -104,11 +104,11 @@ impl Logs {
     }
 
     /// Returns the key of the sealed blocks of the only log.
-    async fn ring(&mut self) -> String {
+    async fn log_key(&mut self) -> String {
         let keys = self.keys().await;
-        let [packed, ring] = &keys[..] else { panic!("two keys, got {keys:?}") };
-        assert!(ring.starts_with(packed), "{keys:?}");
-        ring.clone()
+        let [packed, log_key] = &keys[..] else { panic!("two keys, got {keys:?}") };
+        assert!(log_key.starts_with(packed), "{keys:?}");
+        log_key.clone()
     }
 }
 
@@ -222,10 +222,10 @@ async fn ten_thousand_entries_take_a_fifth_of_a_sorted_set_and_few_are_read() {
         let at = decision.at().as_micros();
         set.arg(at).arg(at);
     }
-    let ring = logs.ring().await;
+    let log_key = logs.log_key().await;
     assert_eq!(logs.operator.send::<u64>(&set).await, CALLS);
     let of_set: u64 = logs.operator.query("MEMORY USAGE set SAMPLES 0").await;
-    let of_ring: u64 = logs.operator.query(&format!("MEMORY USAGE {ring} SAMPLES 0")).await;
+    let of_ring: u64 = logs.operator.query(&format!("MEMORY USAGE {log_key} SAMPLES 0")).await;
     println!("{CALLS} entries: {of_ring} bytes in a log, {of_set} in a sorted set");
     assert!(of_ring * 5 <= of_set, "{of_ring} bytes, a sorted set {of_set}");
 
@@ -286,13 +286,13 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
 async fn deleted_blocks_of_a_log_no_longer_count() {
     let mut logs = Logs::under(&["200/hour:sliding-log", "900/day"]).await;
     logs.check_times(100).await;
-    let ring = logs.ring().await;
-    logs.operator.query::<()>(&format!("DEL {ring}")).await;
+    let log_key = logs.log_key().await;
+    logs.operator.query::<()>(&format!("DEL {log_key}")).await;
     // Of the 100 entries, 96 were in the deleted key, in three sealed blocks of 32.
     assert_eq!(logs.used().await, [4, 100]);
     logs.check_times(40).await;
     assert_eq!(logs.used().await, [44, 140]);
-    assert_eq!(logs.ring().await, ring);
+    assert_eq!(logs.log_key().await, log_key);
     assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
 
     // The blocks of a log count only if the packed state refers to them.
@@ -302,7 +302,7 @@ async fn deleted_blocks_of_a_log_no_longer_count() {
     assert_eq!(logs.used().await, [5, 5]);
     logs.check_times(40).await;
     assert_eq!(logs.used().await, [45, 45]);
-    let list: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&ring).arg("b")).await;
+    let list: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&log_key).arg("b")).await;
     assert_eq!(list.len(), 20, "one block");
 }
 
@@ -342,23 +342,23 @@ async fn requests_on_a_damaged_log_are_rejected_and_leave_it_unchanged() {
 async fn requests_on_damaged_blocks_are_rejected() {
     let mut logs = Logs::under(&["40/hour:sliding-log"]).await;
     logs.check_times(40).await;
-    let ring = logs.ring().await;
-    let list: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&ring).arg("b")).await;
+    let log_key = logs.log_key().await;
+    let list: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&log_key).arg("b")).await;
     for damaged in [&list[1..], &[&list[..], b"\0"].concat(), b"", b"garbage"] {
         let mut set = redis::cmd("HSET");
-        logs.operator.send::<()>(set.arg(&ring).arg("b").arg(damaged)).await;
+        logs.operator.send::<()>(set.arg(&log_key).arg("b").arg(damaged)).await;
         for mode in [Mode::Check, Mode::Peek, Mode::Charge] {
             let error = logs.try_decide(mode, 1).await.unwrap_err();
             assert_eq!(error.kind(), FailureKind::Corrupt, "{mode:?}: {damaged:?}");
         }
     }
-    logs.operator.query::<()>(&format!("DEL {ring}")).await;
-    logs.operator.query::<()>(&format!("LPUSH {ring} 1")).await;
+    logs.operator.query::<()>(&format!("DEL {log_key}")).await;
+    logs.operator.query::<()>(&format!("LPUSH {log_key} 1")).await;
     let error = logs.try_decide(Mode::Peek, 1).await.unwrap_err();
     assert_eq!(error.kind(), FailureKind::Corrupt);
 
     // An operator repairs the subject by deleting the key.
-    logs.operator.query::<()>(&format!("DEL {ring}")).await;
+    logs.operator.query::<()>(&format!("DEL {log_key}")).await;
     assert_eq!(logs.used().await, [8]);
 }
 
@@ -392,12 +392,12 @@ async fn assert_refused_and_untouched(
 async fn blocks_without_expiry_get_one_from_a_denial_or_when_a_block_is_added() {
     let mut logs = Logs::under(&["80/hour:sliding-log"]).await;
     logs.check_times(60).await;
-    let ring = logs.ring().await;
+    let log_key = logs.log_key().await;
     for allowed in [true, false] {
-        assert!(logs.operator.query::<bool>(&format!("PERSIST {ring}")).await);
+        assert!(logs.operator.query::<bool>(&format!("PERSIST {log_key}")).await);
         // A peek writes nothing, so it does not set an expiry either.
         logs.used().await;
-        assert_eq!(logs.operator.keys_without_expiry().await, std::slice::from_ref(&ring));
+        assert_eq!(logs.operator.keys_without_expiry().await, std::slice::from_ref(&log_key));
         if allowed {
             logs.check_times(20).await;
         } else {

@@ -78,6 +78,6 @@ async fn ten_thousand_disconnected_clients_leave_nothing_behind() {
     assert!(decision.is_allowed());
     print_measurement(&format!(
         "{CLIENTS} clients hang up: {handled} were handled; afterwards 0 decisions in flight, 0 \
-         places taken, 0 in the line"
+         places taken, 0 waiting"
     ));
 }

@@ -90,7 +90,7 @@ fn check_owner<'a>(
         return Ok(());
     }
     audit::not_owned(actor);
-    let message = "the limit lists applications of others: expected only your own";
+    let message = "the limit lists applications of other users: expected only your own";
     Err(ApiError::new(StatusCode::FORBIDDEN, message))
 }
 

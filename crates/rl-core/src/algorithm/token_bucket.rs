@@ -256,7 +256,7 @@ mod tests {
     /// Begins with a full bucket of `b` tokens, which gains `r` tokens per second. A client that
     /// sends `m` requests per second is first denied after b × m / (m − r) requests.
     #[test]
-    fn a_burst_has_the_volume_of_the_formula() {
+    fn a_burst_is_as_large_as_the_formula_says() {
         let (capacity, rate, asked) = (100, 10, 110);
         let bucket = bucket(&format!("{rate}/second:token-bucket:capacity={capacity}"));
         let mut state = [0; 4];

@@ -727,7 +727,7 @@ fn a_decision_in_memory_is_ready_immediately_without_an_allocation() {
 }
 
 #[test]
-fn no_decision_under_any_number_of_limits_allocates_once_its_subject_is_known() {
+fn a_decision_on_a_known_subject_allocates_nothing_under_any_number_of_limits() {
     let rests = [
         "",
         ":clock",

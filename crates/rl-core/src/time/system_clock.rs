@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "it is compared with the clock that it reads")]
-    fn it_shows_the_time_of_the_system() {
+    fn the_counter_and_the_system_clock_show_the_same_time() {
         let system =
             || Timestamp::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap());
         // The loop is so long that some rounds read the system clock, and others the counter.

@@ -11,7 +11,7 @@ use crate::store::{DecideRequest, Namespace, Part, Settlement, Store};
 /// Three threads charge the same units to four subjects, and settle them at half or twice that
 /// number. A fourth thread checks that all subjects have always used the same number of units.
 #[test]
-fn no_subject_is_visible_settled_while_another_one_is_not() {
+fn subjects_that_are_settled_together_change_at_once() {
     const ROUNDS: usize = 3_000;
 
     let (store, _) = store(10_000);

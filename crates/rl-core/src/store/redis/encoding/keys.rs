@@ -33,8 +33,8 @@ const VERSION: &str = "5";
 /// The largest length of a key in bytes.
 const MAX_KEY_LEN: usize = 200;
 
-/// The length of the longest suffix of a packed key.
-const RING_LEN: usize = ":cr3153600000000".len();
+/// The length of the longest suffix that turns the key of a packed state into that of a log.
+const LOG_SUFFIX_LEN: usize = ":cr3153600000000".len();
 
 /// The length of a digest in a key, with the mark before it.
 const DIGEST_LEN: usize = "~".len() + 32;
@@ -98,16 +98,16 @@ pub(crate) fn packed(
         key.push(':');
     }
     if tag.is_some() {
-        push_id(&mut key, subject, MAX_KEY_LEN - RING_LEN);
+        push_id(&mut key, subject, MAX_KEY_LEN - LOG_SUFFIX_LEN);
     } else {
-        push_tag(&mut key, subject, MAX_KEY_LEN - RING_LEN - 1);
+        push_tag(&mut key, subject, MAX_KEY_LEN - LOG_SUFFIX_LEN - 1);
     }
     key
 }
 
 /// Returns the key of the entries of a limit, or `None` if the limit is not a log. The key is in
 /// the hash slot of the packed state.
-pub(crate) fn ring(packed: &str, limit: Limit) -> Option<String> {
+pub(crate) fn log_key(packed: &str, limit: Limit) -> Option<String> {
     let period = limit.period().as_millis();
     let kind = match limit.algorithm() {
         Algorithm::SlidingLog => "",
@@ -250,12 +250,12 @@ mod tests {
     #[test]
     fn entries_of_logs_have_keys_beside_the_state() {
         let key = key(&Subject::consumer("acme"));
-        let ring = |text: &str| ring(&key, text.parse().unwrap());
-        assert_eq!(ring("5/minute:sliding-log").unwrap(), format!("{key}:60000"));
-        assert_eq!(ring("5:concurrency:lease=1m").unwrap(), format!("{key}:c60000"));
-        assert_eq!(ring("5/minute:sliding-log:requests").unwrap(), format!("{key}:r60000"));
-        assert_eq!(ring("5:concurrency:requests").unwrap(), format!("{key}:cr10000"));
-        assert_eq!(ring("5/minute"), None);
+        let ring = |text: &str| log_key(&key, text.parse().unwrap());
+        assert_eq!(log_key("5/minute:sliding-log").unwrap(), format!("{key}:60000"));
+        assert_eq!(log_key("5:concurrency:lease=1m").unwrap(), format!("{key}:c60000"));
+        assert_eq!(log_key("5/minute:sliding-log:requests").unwrap(), format!("{key}:r60000"));
+        assert_eq!(log_key("5:concurrency:requests").unwrap(), format!("{key}:cr10000"));
+        assert_eq!(log_key("5/minute"), None);
     }
 
     #[test]
@@ -284,8 +284,8 @@ mod tests {
             for (i, one) in subjects.iter().enumerate() {
                 let longest = Limit::concurrency(1).unwrap().with_lease(Period::LONGEST).unwrap();
                 let longest = longest.count_requests();
-                prop_assert!(ring(&key(one), longest).unwrap().len() <= MAX_KEY_LEN);
-                prop_assert!(ring(&grouped_key(one), longest).unwrap().len() <= MAX_KEY_LEN);
+                prop_assert!(log_key(&key(one), longest).unwrap().len() <= MAX_KEY_LEN);
+                prop_assert!(log_key(&grouped_key(one), longest).unwrap().len() <= MAX_KEY_LEN);
                 let minute = |subject, tagged| {
                     readable("", &namespace, subject, tagged)(Period::MINUTE, true).unwrap()
                 };

@@ -335,7 +335,7 @@ pub(crate) fn read_states(bytes: &[u8], part: &EncodedPart) -> Result<States, St
 /// Returns the error for a call with a single subject that was not decided. No script of this crate
 /// sends such a reply.
 pub(crate) fn undecided() -> StoreError {
-    StoreError::new(FailureKind::Protocol).with_detail("a script decided nothing")
+    StoreError::new(FailureKind::Protocol).with_detail("a script returned no decision")
 }
 
 #[cfg(test)]

@@ -326,7 +326,7 @@ impl RequestEncoder {
             let state = keys.len();
             keys.push(self.state_key(namespace, subject));
             for limit in encoding.limits(policy) {
-                keys.extend(keys::ring(&keys[state], limit));
+                keys.extend(keys::log_key(&keys[state], limit));
             }
             return Ok(());
         }

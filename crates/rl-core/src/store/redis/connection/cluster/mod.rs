@@ -196,7 +196,7 @@ impl Cluster {
                 Redirect::TryAgain => return Ok(None),
             }
         }
-        Err(unavailable("the servers of the cluster redirect in a circle"))
+        Err(unavailable("the servers of the cluster redirected the call too often"))
     }
 
     /// Starts a task that refreshes the map until every server in it can be reached. Does nothing

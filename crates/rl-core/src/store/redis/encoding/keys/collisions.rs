@@ -99,25 +99,25 @@ proptest! {
     /// Checks that two owners have different keys, and that two logs have different keys for their
     /// entries.
     #[test]
-    fn packed_keys_and_rings_belong_to_one_counter(
+    fn packed_keys_and_log_keys_belong_to_one_counter(
         one in (any_namespace(), any_subject()), other in (any_namespace(), any_subject()),
         first: bool, one_log in any_log(), other_log in any_log(),
     ) {
         let other = if first { one.clone() } else { other };
         let (key, other_key) = (packed_key(&one), packed_key(&other));
         prop_assert_eq!(key == other_key, one == other, "{:?}", (key, other_key));
-        let (one_ring, other_ring) = (ring(&key, one_log).unwrap(), ring(&other_key, other_log).unwrap());
+        let (one_log_key, other_log_key) = (log_key(&key, one_log).unwrap(), log_key(&other_key, other_log).unwrap());
         let is_one_log = one == other
             && one_log.shares_state_with(other_log);
-        prop_assert_eq!(one_ring == other_ring, is_one_log, "{}", one_ring);
-        prop_assert!(one_ring != other_key && other_ring != key, "{}", one_ring);
+        prop_assert_eq!(one_log_key == other_log_key, is_one_log, "{}", one_log_key);
+        prop_assert!(one_log_key != other_key && other_log_key != key, "{}", one_log_key);
         // The key ends with its only hash tag. So all keys of an owner are in one slot of a
         // cluster, and a client cannot choose the slot by braces in an id.
         let tag = &key[key.find('{').unwrap()..];
         prop_assert_eq!(tag.find('}'), Some(tag.len() - 1));
-        let mark = one_ring.strip_prefix(&*key).unwrap();
+        let mark = one_log_key.strip_prefix(&*key).unwrap();
         prop_assert!(mark.bytes().all(|b| b":cr0123456789".contains(&b)), "{}", mark);
-        prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN);
+        prop_assert!(key.len() < one_log_key.len() && one_log_key.len() <= MAX_KEY_LEN);
     }
 
     /// Checks keys that contain the tag of a slot group: two owners have different keys, and none
@@ -130,17 +130,17 @@ proptest! {
         let other = if first { one.clone() } else { other };
         let (key, other_key) = (grouped_key(&one), grouped_key(&other));
         prop_assert_eq!(key == other_key, one == other, "{:?}", (key, other_key));
-        let (one_ring, other_ring) = (ring(&key, one_log).unwrap(), ring(&other_key, other_log).unwrap());
+        let (one_log_key, other_log_key) = (log_key(&key, one_log).unwrap(), log_key(&other_key, other_log).unwrap());
         let is_one_log = one == other && one_log.shares_state_with(other_log);
-        prop_assert_eq!(one_ring == other_ring, is_one_log, "{}", one_ring);
+        prop_assert_eq!(one_log_key == other_log_key, is_one_log, "{}", one_log_key);
         let without_groups = packed_key(&other);
-        prop_assert!(![&key, &one_ring, &reservations(&key)].contains(&&without_groups), "{}", key);
-        prop_assert!(one_ring != other_key && reservations(&key) != other_key, "{}", one_ring);
+        prop_assert!(![&key, &one_log_key, &reservations(&key)].contains(&&without_groups), "{}", key);
+        prop_assert!(one_log_key != other_key && reservations(&key) != other_key, "{}", one_log_key);
         // The group's tag is the only one, whatever the id is.
         let tag = key.strip_prefix("rl:5:{").unwrap().split_once('}').unwrap().0;
         prop_assert!(!tag.is_empty() && tag.bytes().all(|b| b.is_ascii_digit()), "{}", key);
         prop_assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{}", key);
-        prop_assert!(key.len() < one_ring.len() && one_ring.len() <= MAX_KEY_LEN, "{}", one_ring);
+        prop_assert!(key.len() < one_log_key.len() && one_log_key.len() <= MAX_KEY_LEN, "{}", one_log_key);
         prop_assert!(reservations(&key).len() <= MAX_KEY_LEN, "{}", key);
     }
 
@@ -193,7 +193,7 @@ proptest! {
 
     /// Checks that keys are different if one text is divided into realm and id at different places.
     #[test]
-    fn parts_do_not_run_together(text in "[a|:~%{}]{0,12}", one in 0..=12_usize, two in 0..=12_usize) {
+    fn keys_keep_realm_and_id_apart(text in "[a|:~%{}]{0,12}", one in 0..=12_usize, two in 0..=12_usize) {
         let (one, two) = (one.min(text.len()), two.min(text.len()));
         let owner = |at: usize| {
             let realm = Realm::custom(&"a".repeat(at + 1)).unwrap();

@@ -212,7 +212,7 @@ if stored then
   end
 end
 if not is_ours then
-  return redis.error_reply('RLCORRUPT the stored state is not ours or is damaged')
+  return redis.error_reply('RLCORRUPT the stored state is damaged or was written by another program')
 end
 
 -- No decision is made at a time before the last change, so a clock that stepped back grants
@@ -226,7 +226,7 @@ end
 -- Check the logs before anything is written, because a script is not rolled back.
 for _, slot in ipairs(slots) do
   if slot.kind > 7 and not sliding_log.open(slot) then
-    return redis.error_reply('RLCORRUPT a log is not ours or is damaged')
+    return redis.error_reply('RLCORRUPT the entries of a log are damaged or were written by another program')
   end
 end
 
