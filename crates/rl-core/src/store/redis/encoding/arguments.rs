@@ -274,7 +274,7 @@ fn read_u56(number: [u8; 7]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Period, Subject};
+    use crate::model::{Algorithm, Period, Subject};
     use crate::store::{Namespace, RefundOf};
 
     #[test]

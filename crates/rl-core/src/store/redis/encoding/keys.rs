@@ -250,12 +250,12 @@ mod tests {
     #[test]
     fn entries_of_logs_have_keys_beside_the_state() {
         let key = key(&Subject::consumer("acme"));
-        let ring = |text: &str| log_key(&key, text.parse().unwrap());
-        assert_eq!(log_key("5/minute:sliding-log").unwrap(), format!("{key}:60000"));
-        assert_eq!(log_key("5:concurrency:lease=1m").unwrap(), format!("{key}:c60000"));
-        assert_eq!(log_key("5/minute:sliding-log:requests").unwrap(), format!("{key}:r60000"));
-        assert_eq!(log_key("5:concurrency:requests").unwrap(), format!("{key}:cr10000"));
-        assert_eq!(log_key("5/minute"), None);
+        let of_limit = |text: &str| log_key(&key, text.parse().unwrap());
+        assert_eq!(of_limit("5/minute:sliding-log").unwrap(), format!("{key}:60000"));
+        assert_eq!(of_limit("5:concurrency:lease=1m").unwrap(), format!("{key}:c60000"));
+        assert_eq!(of_limit("5/minute:sliding-log:requests").unwrap(), format!("{key}:r60000"));
+        assert_eq!(of_limit("5:concurrency:requests").unwrap(), format!("{key}:cr10000"));
+        assert_eq!(of_limit("5/minute"), None);
     }
 
     #[test]
