@@ -154,7 +154,7 @@ fn modules_of_the_core_only_use_what_is_below_them() {
     assert_eq!(wrong, [""; 0]);
 }
 
-/// The modules at the top of the core are declared in the order of the levels.
+/// The `lib.rs` of rl-core declares its modules in the order of `LEVELS`.
 #[test]
 fn the_core_declares_its_modules_from_the_bottom_up() {
     let root = read("crates/rl-core/src/lib.rs");
@@ -250,8 +250,9 @@ fn every_algorithm_has_a_twin_and_both_name_each_other() {
     assert!(twins > 0);
 }
 
-/// A key that a script constructs may belong to another server of a cluster, and no permission
-/// covers it. A key without expiry is never removed.
+/// A script may use only the keys in `KEYS`: a key that it constructs itself may belong to another
+/// server of a cluster. A script must also set an expiry, because a key without one is never
+/// removed.
 #[test]
 fn scripts_touch_the_keys_they_are_given_and_nothing_else() {
     let scripts = files(SCRIPTS, ".lua");

@@ -19,8 +19,8 @@ const CLIENTS: usize = 10;
 const LIMIT: u32 = 5;
 const ROUNDS: usize = 200;
 
-/// A timeout longer than any pause of a busy machine, so that the store makes every counted
-/// decision.
+/// A timeout longer than any pause of a busy machine, so that no decision is made without the
+/// store.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn subject(round: usize) -> Subject {
@@ -114,7 +114,7 @@ struct Contender {
     // The standard input of the process. When it is closed, the process ends.
     input: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// The time in seconds, on the clock of the process, at which it was ready.
+    /// The time at which the process was ready, in seconds on its own clock.
     clock: i64,
 }
 
@@ -264,8 +264,8 @@ fn totals_of_six_limits_are_exact_under_many_threads() {
     assert!(denied.into_inner() > 0);
 }
 
-/// A process that holds permits renews them. After it is killed, they are free when their lease
-/// ends.
+/// A process renews the leases of the permits that it holds. After it is killed, the permits are
+/// free when their leases end.
 #[tokio::test]
 async fn permits_of_a_process_that_dies_are_free_when_their_lease_ends() {
     const LEASE: Duration = Duration::from_secs(1);

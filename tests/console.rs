@@ -53,7 +53,7 @@ impl House {
         Self::with(None, Arc::new(SystemClock), ConsoleBuilder::without_tls).await
     }
 
-    /// Creates a service whose console is configured for a proxy with TLS.
+    /// Creates a service whose console expects a proxy in front of it that terminates TLS.
     async fn behind_tls() -> Self {
         Self::with(None, Arc::new(SystemClock), |console| console).await
     }
@@ -103,8 +103,8 @@ impl House {
         self.site.get("/api").header("x-consumer", consumer).fetch().await.status
     }
 
-    /// Creates a record with this number of calls per minute and per hour. The record began an hour
-    /// ago and ends in ten hours.
+    /// Creates a record with this number of calls per minute and per hour. The record begins with
+    /// the previous hour, and lasts for ten hours.
     async fn record(&self, consumer: &str, per_minute: i64, per_hour: i64) -> Record {
         let now = SystemClock.now();
         let from = Timestamp::from_micros(now.as_micros() / HOUR * HOUR - HOUR);

@@ -217,8 +217,8 @@ const OUTAGE: [&str; 4] = [
 ];
 
 /// Returns the alerts of `ops/prometheus` without their waits, and with windows of two seconds. So
-/// a real Prometheus reports an outage immediately. The tests of rules cover the original waits and
-/// windows.
+/// a real Prometheus reports an outage immediately. `prometheus/tests.yml` tests the original waits
+/// and windows.
 fn prompt_alerts() -> String {
     let rules = std::fs::read_to_string(ops().join("prometheus/alerts.yml")).unwrap();
     rules.replace("for: 1m", "for: 0s").replace("for: 5m", "for: 0s").replace("[5m]", "[2s]")
@@ -288,8 +288,8 @@ async fn the_alerts_of_an_outage_fire_and_resolve_while_redis_is_killed_or_froze
     assert_eq!(calm().await, [""; 0], "after the server continued");
 }
 
-/// In the tests of rules, each alert fires in one case, and resolves or does not fire in another
-/// one.
+/// `tests.yml` has at least two cases for each alert of `alerts.yml`. The alert fires in one of
+/// them. In the last one, it has resolved or has not fired.
 #[test]
 fn the_tests_of_rules_cover_each_alert() {
     let read = |name: &str| std::fs::read_to_string(ops().join("prometheus").join(name)).unwrap();

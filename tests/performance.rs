@@ -43,8 +43,8 @@ fn instructions_under(what: &str, limits: &[String]) -> u64 {
     count / TIMES
 }
 
-/// The limits allow for differences between compilers. `PERFORMANCE.md` lists the goals that are
-/// missed.
+/// The maximum of each operation leaves room for differences between compilers. `PERFORMANCE.md`
+/// lists the goals that the library misses.
 #[test]
 #[rustfmt::skip]
 fn decisions_and_responses_take_few_instructions() {
@@ -72,8 +72,8 @@ fn decisions_and_responses_take_few_instructions() {
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
-/// Counts a decision of each algorithm on one known subject, and a decision of several limits
-/// together. Each limit is 2 % above the count at the time when the limit was set.
+/// Counts the instructions of a decision on one known subject, for each algorithm and for several
+/// limits together. Each maximum is 2 % above the count at the time when the maximum was set.
 #[test]
 #[rustfmt::skip]
 fn each_algorithm_takes_few_instructions() {
@@ -124,9 +124,9 @@ fn each_algorithm_takes_few_instructions() {
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
-/// Counts the instructions that our layer adds to a request, with six periods and numbers of ten
-/// digits in the headers. It is compared with a layer that does nothing, and with one that adds
-/// three header lines.
+/// Counts the instructions that our layer adds to a request, compared with a layer that does
+/// nothing. The limits have six periods, and the headers have numbers of ten digits. The test also
+/// prints what a layer adds that only sets three headers.
 #[test]
 fn a_layer_adds_few_instructions_to_a_request() {
     for (framework, limit) in [("axum", 7_541), ("actix", 6_850)] {

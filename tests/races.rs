@@ -158,7 +158,8 @@ impl Store for SlowToAnswer {
     }
 }
 
-/// The permit is dropped after the store has renewed its lease, but before the store replies.
+/// The permit is dropped after the store has renewed its lease, but before the store replies. Its
+/// place must still become free.
 #[tokio::test]
 async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
     let replies = StdArc::new(Semaphore::new(0));

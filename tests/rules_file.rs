@@ -108,7 +108,7 @@ async fn until(file: &RulesFile, is_reached: impl Fn(&RulesFileStatus) -> bool) 
     status
 }
 
-/// Sends requests through a layer until the test is over. Each of them must be allowed. Returns
+/// Sends requests through a layer until `is_over` is set. Each of them must be allowed. Returns
 /// their number.
 async fn send_requests(limiter: RateLimiter, is_over: Arc<AtomicBool>) -> u64 {
     let handler = service_fn(|_| ready(Ok::<_, Infallible>(Response::new(String::new()))));
@@ -140,7 +140,7 @@ async fn hang_up(file: &RulesFile) {
     assert_eq!(after.version(), before.version());
 }
 
-/// With `RL_SOAK=1`, the file changes a thousand times in each way.
+/// Changes the file five times in each way, or a thousand times with `RL_SOAK=1`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changes_under_load_fail_no_request_and_lose_no_count() {
     let (rounds, rounds_of_bad_file) = if is_soak() { (1_000, 10) } else { (5, 1) };

@@ -381,8 +381,9 @@ fn rust_and_lua_make_equal_decisions() {
     drive(steps() / STEPS_PER_TIMELINE, (start(), policies, prop_oneof![lively, calm]));
 }
 
-/// A log reuses positions only if many of its entries expire. The timelines therefore have a single
-/// limit, which is sometimes raised or lowered, and twice as many calls as it grants in a period.
+/// A log reuses the positions of its entries only if many entries expire. The timelines therefore
+/// have a single limit, which is sometimes raised or lowered, and twice as many calls as it grants
+/// in a period.
 #[test]
 fn logs_that_reuse_positions_are_decided_alike() {
     let log = (any::<bool>(), 9..40_u64, 2_000..6_000_u64, 0..20_u64).prop_map(
@@ -412,7 +413,8 @@ fn logs_that_reuse_positions_are_decided_alike() {
     drive(steps() / LONG, (start(), log, prop::collection::vec(step, LONG)));
 }
 
-/// Logs with enough entries for several blocks, whose entries are removed in any order.
+/// A log with many entries consists of several blocks. In this test, refunds and renewals remove
+/// entries in any order.
 #[test]
 fn long_logs_are_decided_alike() {
     let log = (any::<bool>(), 400..2_000_u64, 200..700_u64).prop_map(|(is_lease, max, millis)| {
@@ -518,7 +520,7 @@ fn calls_of_one_batch_are_decided_one_after_the_other() {
     assert!(calls > 0 && runtime.block_on(server.keys_without_expiry()).is_empty());
 }
 
-/// A step with two stores: one with a denial cache, and one without.
+/// A step of a test with two stores: one with a denial cache, and one without.
 #[derive(Clone, Debug)]
 enum Moment {
     /// Makes a request through the store with the denial cache if `remembers` is true, else through

@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_example-observability");
 
-/// Runs the program in a temporary folder, and returns its output and the files that it has left.
+/// Runs the program in a temporary folder. Returns its output and the number of files that it has
+/// left there.
 fn run(arguments: &[&str], path: &str) -> (Output, usize) {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(PROGRAM)

@@ -7,7 +7,7 @@ use rl_core::client_ip::ClientIp;
 use rl_core::key::ClientAddress;
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
-/// Returns a site that allows nine requests per minute for each address, behind these proxies.
+/// Returns a site that allows nine requests per minute for each address, and trusts these proxies.
 fn site<T: Target>(proxies: &str) -> Site {
     let key = ClientAddress::new(ClientIp::with_proxies(proxies.parse().unwrap()));
     T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["9/minute"])).key(key)])
@@ -53,7 +53,8 @@ pub(super) async fn behind_a_proxy_the_rightmost_stranger_counts<T: Target>() {
     assert_eq!(left(&site, &["198.51.100.7, \u{ff}"]).await, "6");
 }
 
-/// Fault: a client over its limit added 70 hops, and was counted as the proxy.
+/// Fault: a client over its limit added 70 hops to the header, and was counted under the address of
+/// the proxy.
 pub(super) async fn a_client_that_invents_hops_stays_the_client<T: Target>() {
     let site = site::<T>("127.0.0.0/8");
     let own = "198.51.100.7";

@@ -9,7 +9,8 @@ use rl_core::source::ByRealm;
 use rl_core::{GoverningLimit, Limit, Policy, RateLimiter, Realm};
 use rl_tests::web::{Fetch, Site, Target, limiter, new_year};
 
-/// Returns a site 18 seconds after the beginning of a minute, in which 27 of 100 requests are used.
+/// Returns a site 18 seconds after the beginning of a minute, in which 26 of 100 requests are used.
+/// The first request of the test is the 27th.
 async fn the_worked_example<T: Target>(headers: Headers) -> Site {
     let clock = new_year();
     let limiter = limiter(&clock, &["100/minute"]);
@@ -108,7 +109,8 @@ pub(super) async fn several_families_are_sent_in_one_response<T: Target>() {
     assert_eq!(site.get("/").fetch().await.limit_lines(), expected);
 }
 
-/// Scripts in browsers can read only the fields that a CORS layer exposes by name.
+/// Scripts in browsers can read only the fields that a CORS layer exposes by name. So `expose_list`
+/// must name exactly the fields that a denial writes.
 pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target>() {
     for headers in [
         Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub),

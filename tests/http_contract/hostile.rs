@@ -161,7 +161,8 @@ pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>(
     }
 }
 
-/// A client with an IPv6 network has 2^64 addresses, and each address has several notations.
+/// A client with an IPv6 network has 2^64 addresses, and each address has several notations. All of
+/// them count as one client.
 pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>() {
     let behind = ClientAddress::new(ClientIp::with_proxies("127.0.0.0/8".parse().unwrap()));
     let site = T::serve(vec![HttpLimiter::new(limiter(&new_year(), &["20/minute"])).key(behind)]);
@@ -186,7 +187,7 @@ pub(super) async fn changing_addresses_within_a_network_gains_nothing<T: Target>
 }
 
 /// The proxy overwrites the header. If a request has two such headers, the client has sent one of
-/// them.
+/// them, so the request is counted under the address of the proxy.
 pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>() {
     let rule = ClientIp::with_proxies("127.0.0.0/8".parse().unwrap());
     let rule = rule.single_header("x-real-ip").unwrap();
@@ -201,7 +202,7 @@ pub(super) async fn an_address_that_is_forwarded_twice_is_not_trusted<T: Target>
 }
 
 /// The braces in a Redis key determine the server of a cluster that stores it. Colons separate the
-/// namespace, the realm and the id.
+/// namespace, the realm and the id. An id that contains these characters must change neither.
 pub(super) async fn an_id_cannot_change_the_other_parts_of_its_key<T: Target>() {
     let redis = RedisServer::start();
     let store = RedisStore::builder(&redis.url()).connection_wait(PATIENCE).connect().await;

@@ -130,8 +130,8 @@ pub(super) async fn outer_layers_see_the_stricter_decision<T: Target>() {
     }
 }
 
-/// A handler reports a cost. Every metered limiter around it is charged that cost. The other
-/// limiter is charged one unit, because it counts something else.
+/// A handler adds 400 units to its cost. Every metered limiter around it is charged 401 units. The
+/// limiter that is not metered is charged one unit.
 pub(super) async fn a_cost_reaches_every_metered_limiter_around_the_handler<T: Target>() {
     let [outer, inner, other] = ["9000/hour", "5000/hour", "100/hour"].map(of);
     let limiters = vec![

@@ -23,7 +23,8 @@ fn node(server: &RedisServer, clock: &Arc<ManualClock>) -> RedisStoreBuilder {
     patient(server).manual_clock(clock.clone())
 }
 
-/// Sets long timeouts. With shorter ones, the failure policy could decide on a busy machine.
+/// Returns the settings of a store with long timeouts. With shorter ones, calls could fail on a
+/// busy machine.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
     RedisStore::builder(&server.url()).connection_wait(PATIENCE).response_timeout(PATIENCE)
 }

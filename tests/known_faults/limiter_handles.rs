@@ -48,7 +48,8 @@ async fn t11_workers_count_together() {
 /// clones of the handle lose them.
 #[tokio::test]
 async fn t12_a_dropped_handle_takes_nothing_from_the_others() {
-    /// Creates and drops handles while four requests per day are allowed.
+    /// Makes five requests under a limit of four. Drops a clone of the limiter, a layer and an
+    /// `HttpLimiter` after each of them.
     async fn contract(store: impl Store + Clone) -> RateLimiter {
         let patient = RateLimiter::builder().deadline(Duration::from_secs(60));
         let limiter = patient.limit(Limit::per_day(4)).store(store.clone()).build().unwrap();

@@ -30,7 +30,8 @@ async fn ask(socket: &Path, forwarded_for: &str) -> Answer {
     client.get("http://localhost/").header("x-forwarded-for", forwarded_for).fetch().await
 }
 
-/// Checks the three ways to treat connections without an address.
+/// Checks the three ways to treat connections without an address: reject them, count them together,
+/// or trust their forwarding header.
 async fn contract(strict: &Path, shared: &Path, behind_a_proxy: &Path) {
     // By default no forwarding header is trusted.
     assert_eq!(ask(strict, "198.51.100.7").await.standing(), "403");

@@ -143,7 +143,7 @@ async fn without_a_known_address_the_global_window_alone_counts() {
     );
 }
 
-/// A setting of the scope precedes a setting of all scopes, which precedes the default.
+/// The setting of a scope replaces the setting of all scopes, and that replaces the default.
 #[test]
 fn a_limit_comes_from_the_scope_then_from_all_scopes_then_from_the_defaults() {
     let resolve = |scope: &str, settings: &[(&str, &str)]| {
@@ -164,7 +164,8 @@ fn a_limit_comes_from_the_scope_then_from_all_scopes_then_from_the_defaults() {
     assert_eq!(error, "RL_SELF_SERVICE_PER_HOUR \"many\": expected -1 to 1000000000");
 }
 
-/// The headers describe the window with the fewest requests left.
+/// The headers describe the window with the fewest requests left. If several windows have the
+/// fewest, they describe the one with the earliest reset.
 #[tokio::test]
 async fn headers_describe_the_window_with_the_fewest_left_then_the_soonest_reset() {
     let bank = signup(Mode::Enforce, [3, 2, 2, 5]);

@@ -268,7 +268,7 @@ impl PolicySource for Overloaded {
 }
 
 /// Fault: a log line was written for each refused look-up, and for each successful one in between.
-/// The requests were allowed.
+/// The requests whose look-ups were refused were allowed.
 #[tokio::test(start_paused = true)]
 async fn refused_look_ups_do_not_fail_open_and_are_logged_once() {
     let (log, _guard) = Log::capture();

@@ -150,8 +150,8 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     timeout(GIVE_UP, answered()).await.expect("answers again");
 }
 
-/// Fault: a server or a proxy closed an idle connection, and the next request was allowed
-/// undecided. With pauses longer than the idle timeout, this affected every second request.
+/// Fault: a server or a proxy closed an idle connection, and the next request was allowed without a
+/// decision. With pauses longer than the idle timeout, this affected every second request.
 #[tokio::test]
 async fn a_connection_that_was_closed_while_it_was_idle_costs_no_decision() {
     let redis = RedisServer::start();

@@ -61,7 +61,7 @@ impl World {
         self.decide(subject, policy, Mode::Check, cost, Reservations::Reserve(LIFETIME)).await
     }
 
-    /// Makes a check that reserves nothing itself, but returns expired reservations.
+    /// Makes a check that reserves nothing itself, but refunds expired reservations.
     async fn check(&self, subject: &Subject, policy: &Policy, cost: u64) -> Decision {
         self.decide(subject, policy, Mode::Check, cost, Reservations::ReturnExpired).await
     }

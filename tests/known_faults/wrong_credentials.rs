@@ -27,7 +27,8 @@ async fn builder() -> AdminBuilder {
     Admin::builder(records, limiter).authorize(tokens)
 }
 
-/// Returns the API and the console of one admin, on a clock that moves only when the test moves it.
+/// Returns a site with the API and the console of one `Admin`. Also returns its clock, which only
+/// the test advances.
 async fn site(attempts: FailedAttempts) -> (Site, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_767_188_040)));
     let admin = builder().await.failed_attempts(attempts).clock(clock.clone()).build();

@@ -159,8 +159,8 @@ async fn requests_without_authorization_are_rejected() {
     }
 }
 
-/// The table `OPERATIONS` contains every operation of the document. One that is missing would not
-/// be tested.
+/// The table `OPERATIONS` contains every operation of the OpenAPI document. An operation that is
+/// missing in the table would not be tested.
 #[tokio::test]
 async fn every_operation_of_the_document_is_tried() {
     let bank = Bank::embedded().await;
@@ -181,7 +181,7 @@ async fn every_operation_of_the_document_is_tried() {
     }
 }
 
-/// Tools and browsers can read the document without a token, if the setting allows it.
+/// Tools and browsers can read the OpenAPI document without a token, if the setting allows it.
 #[tokio::test]
 async fn only_the_document_needs_no_token_when_it_is_public() {
     let records = rl_records::Records::connect("sqlite::memory:").await.unwrap();

@@ -75,7 +75,7 @@ async fn a_record_is_active_in_every_hour_that_it_touches() {
     .await;
 }
 
-/// Two records overlap. Their sum is checked for a time a day from now.
+/// Two records overlap. At a time in both of them, the sums of their limits apply.
 #[tokio::test]
 async fn records_that_overlap_add_up() {
     in_both_worlds(async |bank: Bank| {

@@ -32,8 +32,8 @@ async fn counters_are_shown_for_every_period() {
     .await;
 }
 
-/// Counters are read many times, by every endpoint. The next request is decided as if nothing had
-/// been read.
+/// Reads the counters many times, through every endpoint that shows them. The next request must be
+/// decided as if nothing had been read.
 #[tokio::test]
 async fn reading_counters_charges_nothing_and_opens_no_window() {
     in_both_worlds(async |bank: Bank| {

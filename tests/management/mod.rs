@@ -86,7 +86,8 @@ impl Bank {
         Self::open(Database::postgres(), Some(RedisServer::start()), PATIENCE).await
     }
 
-    /// Creates a fleet that waits for an unreachable Redis for at most `wait`.
+    /// Creates a service with SQLite and Redis. It waits for an unreachable Redis for at most
+    /// `wait`.
     async fn impatient(wait: Duration) -> Self {
         Self::open(Database::memory(), Some(RedisServer::start()), wait).await
     }

@@ -13,7 +13,7 @@ use sqlx::Executor;
 
 use super::{Database, NEVER, on_every_database, patient, per_hour, policy_text, until_policy};
 
-/// The documented delay is one second. A busy machine may add this time.
+/// The time that a busy machine may add to the documented delay of one second.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Creates, changes and deletes a record on one instance. Returns the longest delay after which the

@@ -131,7 +131,7 @@ async fn assert_limit_holds(limiter: &RateLimiter, subject: &str) {
     assert_eq!(allowed, 3);
 }
 
-/// Restarts the server in a separate thread. The requests continue meanwhile.
+/// Restarts the server in a separate thread, so that the test can send requests meanwhile.
 async fn restart(mut server: RedisServer) -> RedisServer {
     let restarted = tokio::task::spawn_blocking(move || {
         server.restart();

@@ -28,7 +28,7 @@ pub fn is_soak() -> bool {
 ///
 /// # Panics
 ///
-/// Never panics, because the remainder is small.
+/// Never panics, because every port is below 32 000.
 #[must_use]
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());

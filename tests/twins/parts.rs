@@ -1,4 +1,5 @@
-//! Requests of several parts: both twins decide them alike, and charge all parts or none.
+//! Requests of several parts: the algorithms in Rust and in Lua decide them alike, and charge all
+//! parts or none.
 
 use super::*;
 
@@ -274,8 +275,8 @@ impl Twins {
     }
 }
 
-/// Drives both twins through random requests, and compares every field of every decision. All times
-/// are multiples of `precision` microseconds.
+/// Makes random requests to the memory store and to Redis, and compares every field of their
+/// decisions. All times are multiples of `precision` microseconds.
 fn drive_parts(
     layout: Layout,
     rules: impl Strategy<Value = Vec<Rule>>,

@@ -22,7 +22,7 @@ use tower_http::timeout::TimeoutLayer;
 const HEAD: Duration = Duration::from_secs(10);
 /// The time limit for the rest of a request: its body, the wait queue, and the handler.
 const REQUEST: Duration = Duration::from_secs(30);
-/// The time after the signal during which each response announces that its connection closes.
+/// The time after the signal to stop in which each response announces that its connection closes.
 const NOTICE: Duration = Duration::from_secs(1);
 /// The time after [`NOTICE`] within which the requests in progress must end.
 const DRAIN: Duration = Duration::from_secs(10);

@@ -29,7 +29,7 @@ use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 pub trait RequestExt: RequestInfo {
     /// Returns the value of type `T` that an outer layer put into the extensions of the request.
     ///
-    /// Returns `None` for a request of another framework.
+    /// Returns `None` if there is no such value, or if the request is of another framework.
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
         self.extensions().downcast_ref::<http::Extensions>()?.get()
     }

@@ -73,8 +73,9 @@ where
     }
 }
 
-/// The capacity for the headers of a denial: its own, those of one header family, `Retry-After` and
-/// the length. With the default capacity, the map would have to grow.
+/// The capacity for the headers of a denied response: those of the [`Denial`] itself, those of one
+/// header family, `Retry-After` and the length. With the default capacity, the map would have to
+/// grow.
 const DENIAL_HEADERS: usize = 8;
 
 /// Creates the response to a rejected request.

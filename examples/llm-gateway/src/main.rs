@@ -124,7 +124,8 @@ impl Account {
     }
 }
 
-/// Leaves the account of a client in the extensions of its request.
+/// Puts the account of the API key into the extensions of the request. Rejects a request without a
+/// known key.
 async fn authenticate(mut request: Request, next: Next) -> Result<Response, Response> {
     let account = account(request.headers()).ok_or_else(|| {
         let error = error("invalid_request_error", "invalid_api_key", "The API key is unknown.");

@@ -72,7 +72,8 @@ pub(crate) async fn authenticate(
     next.run(request).await
 }
 
-/// Returns the bearer token. It is empty if the `Authorization` header has another scheme.
+/// Returns the bearer token, or `None` without an `Authorization` header. The token is empty if the
+/// header has another scheme.
 fn token(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     let mut lines = headers.get_all(header::AUTHORIZATION).iter();
     let Some(line) = lines.next() else { return Ok(None) };

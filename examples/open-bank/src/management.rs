@@ -24,8 +24,8 @@ pub(crate) async fn first_records(records: &Records, consumer: &str) -> Result<(
 }
 
 /// Returns the management for the tokens of `RL_ADMIN_TOKENS`, as in the server `rl-admin`. Without
-/// that setting it generates one token for this run, and returns it too, so the management is never
-/// open.
+/// that setting it generates one token for this run, and returns it too, so the management always
+/// requires a token.
 pub(crate) fn admin(
     records: Records,
     limiter: RateLimiter,

@@ -1,4 +1,5 @@
-//! Forwarding headers: no bytes cause an error, and no bytes from a client choose its address.
+//! Forwarding headers. No bytes in them cause a panic, and a client cannot choose its address with
+//! them.
 #![no_main]
 
 use std::net::IpAddr;

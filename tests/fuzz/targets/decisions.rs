@@ -1,5 +1,5 @@
 //! Arbitrary limits, and arbitrary operations at arbitrary times, also while the clock steps back.
-//! The memory store never panics, and never grants more than its limits have left.
+//! The memory store never panics, and never grants more units than remain under its limits.
 #![no_main]
 
 use std::sync::Arc;

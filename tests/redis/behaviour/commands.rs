@@ -173,7 +173,8 @@ async fn the_longest_policies_are_decided_and_their_scripts_can_be_loaded() {
     }
 }
 
-/// The scripts that the store lists are enough for requests of parts, alone and in batches.
+/// An operator loads the scripts that `RedisStore::scripts` and `scripts_of_parts` list. They are
+/// enough for requests of several parts, alone and in batches.
 #[tokio::test]
 async fn listed_scripts_decide_requests_of_parts_without_loading_others() {
     let server = RedisServer::start();

@@ -165,7 +165,8 @@ async fn corrupted_readable_values_allow_no_additional_requests() {
 /// charged nothing, but the library computed another decision from the unchanged state.
 ///
 /// In the second value, the time of the last change is nearly the largest one that can be stored.
-/// Later times were capped at that maximum, so they were no longer in the future.
+/// The script capped later times at that maximum, so they were no longer later than the last
+/// change.
 #[tokio::test]
 async fn states_with_extreme_times_allow_no_additional_requests() {
     let server = RedisServer::start();

@@ -49,7 +49,8 @@ pub(super) const IN_TIME: Duration = Duration::from_millis(100 + 50);
 /// Only one load runs at a time. Two loads would disturb each other's measurements.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// If the machine does not run a thread for this long, responses may be late for this reason alone.
+/// If the machine does not run a thread for longer than this, the delay alone may make responses
+/// late. Their times are then not checked.
 const DISTURBED: Duration = Duration::from_millis(40);
 
 pub(super) fn subject(number: usize) -> Subject {
@@ -136,7 +137,8 @@ impl Drop for Service {
     }
 }
 
-/// The longest time for which the machine did not run a thread. Responses may be late by this time.
+/// The longest delay of a task, because the machine did not run its thread. Responses may be
+/// delayed as much.
 #[derive(Debug, Default)]
 struct Stall(AtomicU64);
 
@@ -413,8 +415,8 @@ impl Report {
         unanswered
     }
 
-    /// Returns the time that passed until the store decided again. `back` is the time at which the
-    /// server was running again.
+    /// Returns the time from `back`, when the server was running again, to the first decision of
+    /// the store. If there is none, returns `Duration::MAX`.
     pub(super) fn recovery(&self, back: Duration) -> Duration {
         let mut after = self.answers.iter().filter(|answer| answer.sent >= back);
         let first = after.find(|answer| answer.is_by_store());

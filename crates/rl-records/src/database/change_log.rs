@@ -29,7 +29,7 @@ pub(crate) struct Position {
 /// The changes after a position.
 #[derive(Debug)]
 pub(crate) enum ChangesSince {
-    /// The kind and the owner of each change, and the new position.
+    /// The changes are known: the kind and the owner of each. The position is that of the last one.
     Known(Vec<(Kind, String)>, Position),
     /// The changes are unknown: there are too many, or the log no longer contains the position.
     Unknown,

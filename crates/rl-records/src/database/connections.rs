@@ -161,7 +161,8 @@ impl Connections {
         }
     }
 
-    /// Waits until all leased connections are back, and closes every connection.
+    /// Closes the pool, after a wait of at most `WAIT` for connections in use. A connection that is
+    /// still in use then is closed when its [`Lease`] ends.
     pub(super) async fn close(&self) {
         let _all = tokio::time::timeout(WAIT, self.free.acquire_many(self.count)).await;
         self.free.close();

@@ -7,7 +7,7 @@ use super::row::{micros, number, text};
 use super::statement::{Sql, without_nul};
 use crate::error::DatabaseError;
 
-/// Selects consumers with records or a tier, which are listed by id.
+/// Selects consumers that have records or a tier. The list is ordered by id.
 ///
 /// # Examples
 ///
@@ -61,7 +61,7 @@ pub struct ConsumerSummary {
     pub consumer_id: String,
     /// The number of its records.
     pub records: u64,
-    /// The number of its records that are active at the given time.
+    /// The number of its records that are active at the instant of the query.
     pub active: u64,
     /// The name of its tier, if it has one.
     pub tier: Option<String>,

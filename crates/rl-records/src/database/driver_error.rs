@@ -52,7 +52,8 @@ fn detail(error: &sqlx::Error) -> Option<String> {
     }
 }
 
-/// Classifies an SQLSTATE, or an error code of SQLite, whose low byte is the primary code.
+/// Returns the kind of failure of an SQLSTATE, or of an error code of SQLite. The low byte of a
+/// code of SQLite is its primary code.
 fn kind_of_code(code: &str) -> FailureKind {
     if code.len() == 5 {
         // SQLSTATE classes of failures that may pass: connection (08), transaction (25, 40), lack

@@ -17,7 +17,8 @@ pub(crate) trait Listener: Send + Sync {
     /// Marks the values of `owner` as changed.
     fn changed(&self, kind: Kind, owner: &str);
 
-    /// Looks up the values of `owner` after a change by this process, if they are cached here.
+    /// Returns a future that looks up the cached values of `owner` after a change by this process.
+    /// Returns `None` if there is nothing to look up.
     fn refresh(&self, kind: Kind, owner: &str) -> Option<BoxFuture<'static, ()>>;
 }
 
@@ -62,7 +63,8 @@ impl Database {
         &self.lookup_limiter
     }
 
-    /// Returns the URL of the database if it is on PostgreSQL, whose server announces changes.
+    /// Returns the URL of a database on PostgreSQL, whose server announces changes. Returns `None`
+    /// for SQLite.
     pub(crate) fn postgres_url(&self) -> Option<&str> {
         self.is_postgres.then_some(&*self.url)
     }

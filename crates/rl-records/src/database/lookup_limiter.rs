@@ -76,7 +76,8 @@ impl LookupLimiter {
     }
 }
 
-/// Permits one look-up to wait and then to run. Dropping the permit ends the look-up.
+/// Permits one look-up to wait in a queue and then to run. Dropping the permit makes room for
+/// another look-up.
 #[derive(Debug)]
 pub(crate) struct LookupPermit {
     limiter: Arc<LookupLimiter>,

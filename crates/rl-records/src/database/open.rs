@@ -14,7 +14,7 @@ use super::options::RecordsOptions;
 use super::statement::Statement;
 use crate::error::DatabaseError;
 
-/// The time to wait for a PostgreSQL server that is starting at the same time.
+/// The maximum time to wait for a PostgreSQL server that starts at the same time as this process.
 const STARTUP: Duration = Duration::from_secs(5);
 
 /// The time limit for creating the tables. It includes the wait for another process that creates

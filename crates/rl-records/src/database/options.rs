@@ -37,8 +37,7 @@ impl RecordsOptions {
         self
     }
 
-    /// Sets what a limit of 0 means if no active record has a larger limit. Defaults to
-    /// [`ZeroMeans::Blocked`].
+    /// Sets the meaning of 0 as the combined limit of a period. Defaults to [`ZeroMeans::Blocked`].
     pub const fn zero_means(mut self, meaning: ZeroMeans) -> Self {
         self.aggregation.zero_means = meaning;
         self

@@ -8,7 +8,7 @@ use super::statement::{Sql, without_nul};
 use crate::record::Record;
 use crate::record_id::{InvalidRecordId, RecordId};
 
-/// Selects records, which are listed by consumer, start and id.
+/// Selects records. The list is ordered by consumer, start and id.
 ///
 /// # Examples
 ///
@@ -106,8 +106,8 @@ impl RecordQuery {
         self.limit.clamp(1, 1_000)
     }
 
-    /// Returns the statement. It selects one row more than a page has, to detect whether there is a
-    /// next page.
+    /// Returns the statement that reads a page. It selects one more row than the page has, to
+    /// detect whether there is a next page.
     pub(super) fn sql(&self, is_postgres: bool) -> Sql {
         let mut sql = Sql::new("SELECT * FROM rl_records WHERE 1 = 1");
         if let Some(consumer) = &self.consumer {

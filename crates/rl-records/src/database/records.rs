@@ -186,7 +186,8 @@ impl Records {
         Ok(record)
     }
 
-    /// Updates the record of the consumer with the same API name, version and bank, or creates one.
+    /// Replaces the consumer's record that has the API name, version and bank of `content`. Creates
+    /// a record if there is none.
     ///
     /// Records that block are ignored.
     ///
@@ -292,11 +293,11 @@ impl Records {
         Ok(blocks.pop())
     }
 
-    /// Blocks a consumer from now until a given time, in one transaction. The last of several
-    /// concurrent calls takes effect.
+    /// Blocks a consumer from now until the time `until`, in one transaction. Concurrent calls run
+    /// one after the other, so the last one that succeeds takes effect.
     ///
     /// If the consumer is already blocked, the block that ends last must be as `expected`. This
-    /// call moves its end to the given time, and deletes other blocks that would end later.
+    /// call moves its end to `until`, and deletes other blocks that would end later.
     ///
     /// # Errors
     ///

@@ -63,7 +63,7 @@ impl<'a> Resources<'a> {
         table::list_named(&self.database.reads, after, limit).await
     }
 
-    /// Lists limits like [`list`](Self::list), but only those that list this application.
+    /// Lists limits like [`list`](Self::list), but only the limits whose `apps` contain `app`.
     ///
     /// # Errors
     ///

@@ -161,7 +161,8 @@ pub(super) trait NamedContent: HistoryValue + Clone {
     /// Checks every field.
     fn checked(self) -> Result<Self, InvalidField>;
 
-    /// Checks that the author may make a change, and that the other tables permit it.
+    /// Checks that the author may make a change, and that no other table forbids it. For example, a
+    /// tier with members cannot be deleted.
     ///
     /// Runs before the change, in the same transaction.
     fn check_change(

@@ -24,8 +24,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(3);
 /// The maximum number of reads in one look-up of a value that keeps changing.
 const MAX_READS: usize = 4;
 
-/// The number of concurrent refreshes after one change. It is small, so that requests are not
-/// delayed.
+/// The number of concurrent refreshes after one change. It is small, so that the refreshes do not
+/// delay the look-ups of requests.
 const CONCURRENT_REFRESHES: usize = 4;
 
 /// The maximum number of unreadable keys that are remembered.
@@ -91,7 +91,8 @@ struct InFlight<V> {
 pub(super) enum Cached<V> {
     /// The value.
     Value(Arc<V>),
-    /// A look-up is in flight. If it fails or takes too long, the last value applies.
+    /// A look-up is in flight. If it fails or takes too long, `last` applies, which is `None` if no
+    /// value is known.
     Pending { lookup: Lookup<V>, last: Option<Arc<V>> },
     /// No value is known, and the database cannot be read now.
     Failed(FailureKind),
@@ -193,8 +194,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
         Ok(lookup)
     }
 
-    /// Stores the result of a read. Returns `None` if the key changed during the read. The read
-    /// must then be repeated.
+    /// Stores the result of a read. Returns `None` if the read must be repeated, because the key
+    /// changed during the read. The last read of a look-up is never repeated.
     fn finish(
         &self,
         key: &Arc<str>,

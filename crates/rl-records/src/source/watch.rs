@@ -111,7 +111,8 @@ fn observe_changes(observer: Option<&dyn Observer>, changes: Option<usize>, dura
 }
 
 /// Invalidates the values that have changed after `last`. Returns the position of the newest
-/// change, and the number of changes; `None` if everything was invalidated.
+/// change, and the number of changes. If the changes are unknown, invalidates everything, and
+/// returns `None` as their number.
 async fn poll_once(
     database: &Database,
     caches: &Caches,
@@ -187,7 +188,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a function that opens connections without announcements, and counts them.
+    /// Returns a function that opens connections on which no announcement arrives. It counts them
+    /// in `made`.
     fn silent(made: Arc<AtomicUsize>) -> impl Fn() -> BoxFuture<'static, Option<Announcements>> {
         move || {
             made.fetch_add(1, Ordering::SeqCst);

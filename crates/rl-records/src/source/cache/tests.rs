@@ -335,7 +335,8 @@ async fn during_an_outage_invented_names_evict_nothing() {
     }
 }
 
-/// Fault: the first look-up of an entry overwrote the result of a later one.
+/// Fault: an entry was evicted and looked up again. Then the first look-up ended, and overwrote the
+/// result of the second.
 #[tokio::test]
 async fn a_look_up_of_an_evicted_entry_does_not_restore_the_old_value() {
     let (cache, database) = cache(1);
