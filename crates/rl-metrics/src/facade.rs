@@ -11,8 +11,9 @@ impl Metrics {
     /// Reports all series to the recorder of the crate `metrics`. Call it at an interval, such as that
     /// of the exporter.
     ///
-    /// The facade accepts no counts of a histogram. A histogram becomes the counters `NAME_bucket` with
-    /// the label `le` and `NAME_count`, and the gauge `NAME_sum`.
+    /// A histogram of the facade accepts single values, but no counts of its buckets. So a
+    /// histogram becomes the counters `NAME_bucket` with the label `le` and `NAME_count`, and the
+    /// gauge `NAME_sum`.
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn record(&self) {
         for sample in self.samples() {

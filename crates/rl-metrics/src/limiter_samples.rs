@@ -67,7 +67,8 @@ impl LimiterSamples {
         is_new
     }
 
-    /// Returns the value of the label `store`, which no other store has.
+    /// Returns a value of the label `store` that no other store has: `kind`, with a number appended
+    /// if another store has it already.
     fn name_of(&mut self, kind: &str) -> String {
         let mut name = kind.to_owned();
         let mut number = 1;

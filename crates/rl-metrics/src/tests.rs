@@ -185,7 +185,7 @@ fn limiters_beyond_the_cap_are_added_up_under_one_name() {
     assert_eq!(sum, 1_200, "each decision is counted once");
 }
 
-/// Checks that the collector reports the same numbers as the text.
+/// Checks that the collector exports every series of the text, and the right number of denials.
 #[cfg(feature = "prometheus")]
 #[test]
 fn the_collector_reports_each_series() {

@@ -91,7 +91,8 @@ pub struct Refusal {
 pub struct AuditQuery {
     /// Selects the entries about this consumer.
     pub consumer: Option<String>,
-    /// Selects entries with a smaller number: pass the last number of the previous page.
+    /// Selects entries with a smaller number: the last number of the previous page, or `None` for
+    /// the first page.
     pub before: Option<i64>,
     /// The largest number of entries: 1 to 1 000.
     pub limit: u32,

@@ -3,7 +3,8 @@ use crate::error::ChangeError;
 
 /// The person or program that makes a change.
 ///
-/// An author may have the right to block and unblock consumers, and the applications of resources.
+/// An author can have two rights: to block and to unblock consumers and the applications of
+/// resources.
 ///
 /// A plain name (`"alice"`) converts to an author with both rights.
 ///

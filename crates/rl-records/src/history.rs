@@ -7,7 +7,8 @@ use serde_json::Value;
 pub struct Change<T> {
     /// The number of the change. Later changes of any object have larger numbers.
     pub number: i64,
-    /// The `rate_limiting_id` of the record, or the name of the object.
+    /// The `rate_limiting_id` of the record, the name of the tier or resource, or the id of the
+    /// member.
     pub item: String,
     /// The time of the change.
     pub at: Timestamp,
@@ -26,7 +27,8 @@ pub struct HistoryQuery {
     pub owner: Option<String>,
     /// Selects the changes of this record.
     pub item: Option<String>,
-    /// Selects changes with a smaller number. Pass the last number of the previous page.
+    /// Selects changes with a smaller number: the last number of the previous page, or `None` for
+    /// the first page.
     pub before: Option<i64>,
     /// The maximum number of changes on a page: 1 to 1 000.
     pub limit: u32,

@@ -86,7 +86,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// Returns each bound with the number of records that do not exceed it. The last bound is
+    /// Returns each bound with the count of all numbers up to this bound. The last bound is
     /// infinity.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
@@ -126,7 +126,7 @@ impl TimeHistogram {
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the times of `all` histograms, which have the same bounds, in seconds.
+    /// Adds up `all` histograms, which have the same bounds, and converts nanoseconds to seconds.
     pub(crate) fn seconds<'a>(all: impl IntoIterator<Item = &'a Self>) -> Histogram {
         let (mut bounds, mut counts, mut sum) = (&CALL_BOUNDS, vec![0; BOUNDS + 1], 0_u64);
         for one in all {

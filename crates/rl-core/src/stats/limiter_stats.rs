@@ -11,9 +11,9 @@ pub const OTHER_NAME: &str = "(other)";
 
 /// The counts of one limiter since it was built, and its state now.
 ///
-/// The numbers are read one after the other while requests are decided, so they may not include the
-/// same decisions. Counts never decrease. `in_flight`, `waiting`, `permits_held` and
-/// `is_breaker_closed` describe the present.
+/// The numbers are read one after the other while requests are decided, so one number may include a
+/// decision that another one does not. Counts never decrease. `in_flight`, `waiting`,
+/// `permits_held` and `is_breaker_closed` describe the present.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LimiterStats {
@@ -23,8 +23,8 @@ pub struct LimiterStats {
     pub store_name: String,
     /// The decisions by outcome and origin. Peeks are not counted.
     pub decisions: Vec<DecisionCount>,
-    /// The denied requests that were forwarded to get a reduced response. They are also counted as
-    /// denied.
+    /// The denied requests that were forwarded to the service, so that it sends a reduced response.
+    /// They are also counted as denied.
     pub degraded: u64,
     /// The requests that an adapter did not count.
     pub uncounted: UncountedRequests,
@@ -32,7 +32,8 @@ pub struct LimiterStats {
     pub units: UnitCounts,
     /// The requests by rule, if the limiter has rules.
     pub rules: Vec<RuleStats>,
-    /// The limits that the limiter has, or that have denied a request.
+    /// The counts of each limit that is configured, and of each other limit (of a policy source,
+    /// for example) that has denied a request.
     pub limits: Vec<LimitStats>,
     /// The times of decisions in seconds. Every decision that waited for a store is timed. If the
     /// store is in memory, one decision in 64 is timed, or none if there is an observer or a log
@@ -43,8 +44,8 @@ pub struct LimiterStats {
     pub store_seconds: Histogram,
     /// The time for which requests waited in a queue, in seconds.
     pub wait_seconds: Histogram,
-    /// The times for which permits were held, in seconds. Each thread times one new permit in a
-    /// millisecond, and at least one in 64.
+    /// The times for which permits were held, in seconds. Each thread times a new permit if the
+    /// last permit that it timed began a millisecond before, and every 64th permit.
     pub permit_seconds: Histogram,
     /// The decisions that are waiting for the store.
     pub in_flight: u64,
@@ -60,9 +61,9 @@ pub struct LimiterStats {
     pub is_breaker_closed: bool,
     /// The counts of the store. Limiters on one store report the same counts.
     pub store: StoreStats,
-    /// The subjects with the most denials, the largest number first: at most 32.
+    /// The up to 32 subjects with the most denials, the largest number first.
     pub top_denied: Vec<TopSubject>,
-    /// The subjects that were granted the most units, the largest number first: at most 32.
+    /// The up to 32 subjects that were granted the most units, the largest number first.
     pub top_used: Vec<TopSubject>,
 }
 
@@ -123,7 +124,8 @@ pub struct UnitCounts {
     pub granted: u64,
     /// The units that were charged for work that was already done, even beyond the limits.
     pub charged_after: u64,
-    /// The units of all refunds. Some of them may no longer have counted.
+    /// The units of all refunds, including units that no longer counted, for example because their
+    /// window had ended.
     pub refunded: u64,
 }
 

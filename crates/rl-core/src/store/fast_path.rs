@@ -10,8 +10,8 @@ use crate::time::Timestamp;
 /// The limiter of a request that a store decides on the fast path
 /// ([`Store::try_decide`](super::Store::try_decide)).
 ///
-/// The store counts each decision with the limiter before it returns the decision. The limiter does
-/// not inspect the result itself, because the compiler copies a decision that its caller inspects.
+/// The store counts each decision with the limiter before it returns the decision. If the limiter
+/// inspected the returned decision to count it, the compiler would copy the decision.
 #[derive(Clone, Copy)]
 pub struct FastPath<'a> {
     limiter: &'a dyn FastPathLimiter,
@@ -29,8 +29,8 @@ pub(crate) trait FastPathLimiter {
 }
 
 impl<'a> FastPath<'a> {
-    /// Creates the fast path of a decision. `counts` contains the counts of the thread; `None` if
-    /// the limiter needs the whole decision.
+    /// Creates the fast path of a decision. `counts` contains the counts of the thread. It is
+    /// `None` if the limiter must count from the whole decision.
     #[inline(always)]
     pub(crate) const fn new(
         limiter: &'a dyn FastPathLimiter,

@@ -66,7 +66,7 @@ impl Fingerprint {
         self.lanes[1] as u32 & 0xffff
     }
 
-    /// Returns a hash of 64 bits for a map of the standard library.
+    /// Returns 64 bits that a map can use as the hash.
     #[cfg(feature = "redis")]
     pub(super) const fn bits(self) -> u64 {
         self.lanes[1]
@@ -251,8 +251,7 @@ impl LaneSums {
 
 /// Returns a number below 2^56 that contains every byte of a text of one to seven bytes.
 ///
-/// A byte may occur twice in the number. For this reason three cases suffice, and no loop is
-/// needed.
+/// A byte may occur twice in the number, so two cases suffice: four bytes or more, and fewer.
 #[inline]
 fn short_text(text: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {

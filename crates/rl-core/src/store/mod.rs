@@ -111,8 +111,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision>;
 
-    /// Decides `request` immediately if the store can do so without waiting, and counts the decision
-    /// with the limiter. Otherwise returns `limiter.decide_by_steps(request)`, and changes nothing.
+    /// Decides `request` immediately if the store can do so without waiting, and counts the
+    /// decision with the limiter. Otherwise changes nothing, and returns
+    /// `limiter.decide_by_steps(request)`.
     ///
     /// This is the synchronous fast path, for requests that need no deadline, failure policy or
     /// events. The default returns `limiter.decide_by_steps(request)`.

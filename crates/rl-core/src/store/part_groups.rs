@@ -67,8 +67,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         Self { groups: ArrayVec::new(), join }
     }
 
-    /// Adds the parts of `request`, as `new` does. A caller can fill a value in place, so that the
-    /// value need not be moved.
+    /// Adds the parts of `request` to an empty value, and groups them as `new` does. A value that
+    /// is filled in place need not be moved.
     ///
     /// # Errors
     ///
@@ -127,8 +127,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 }
 
 impl<K> PartGroup<'_, K> {
-    /// Adds the part at `index` of a request. The part has the subject and the namespace of the
-    /// group.
+    /// Adds the part at `index` of a request, which has the subject and the namespace of the group.
+    /// Fails if its policy differs from that of the group, or if only one of them is in shadow.
     #[inline(never)]
     fn join(&mut self, index: usize, part: &Part<'_>) -> Result<(), StoreError> {
         let is_same_policy = self.policy.is_same_handle(part.policy) || self.policy == part.policy;
@@ -165,7 +165,8 @@ impl PartJoin {
         Decision::of_parts(self.flags, decisions)
     }
 
-    /// Returns the decisions of the parts, some of which share a group.
+    /// Returns one decision for each part. If several parts share a group, divides its charge among
+    /// them.
     #[inline(never)]
     fn divide(&self, groups: &[Decision]) -> DecisionList {
         let mut charged: SmallVec<[u64; 4]> = groups.iter().map(Decision::charged).collect();
@@ -182,8 +183,9 @@ impl PartJoin {
 /// Returns the largest number of units that every enforced group can grant. A group with a smaller
 /// cost need only grant its cost.
 ///
-/// `available` contains, for each group, the number of units that it can be charged. Returns `None`
-/// if a group can grant nothing of its cost, so that the request is denied.
+/// `available` contains, for each group, the number of units that it can be charged. Returns
+/// `u64::MAX` if every enforced group can grant its whole cost, and `None` if one can grant nothing
+/// of it, so that the request is denied.
 pub(crate) fn common_units<K>(groups: &[PartGroup<'_, K>], available: &[u64]) -> Option<u64> {
     let enforced = groups.iter().zip(available).filter(|(group, _)| !group.is_shadow);
     let scarce = enforced.filter(|(group, available)| **available < group.cost.units());

@@ -53,8 +53,8 @@ impl LimiterRegistry {
     /// Replaces the policies of a registered limiter whose rules have changed. Returns a namespace
     /// with a conflict, as [`register`](Self::register) does.
     ///
-    /// Other limiters whose rules may change are not compared. They may have the same file, and
-    /// read it at another moment.
+    /// Other limiters whose rules may change are not compared. They may have the same file, but not
+    /// have read the change yet.
     pub(crate) fn replace<'a>(
         &self,
         limiter: &Arc<()>,
@@ -71,7 +71,8 @@ impl LimiterRegistry {
 }
 
 impl Registered {
-    /// Adds a limiter, and compares it with the others that satisfy `is_compared`.
+    /// Adds a limiter, and compares it with the others that satisfy `is_compared`. Returns a
+    /// namespace with a conflict, as `register` does.
     fn add<'a>(
         &mut self,
         limiter: &Arc<()>,
@@ -104,7 +105,7 @@ impl Registered {
     }
 }
 
-/// Returns whether limits of two lists of policies use the same state.
+/// Returns whether a limit of `ones` and a limit of `others` use the same state.
 fn share_a_counter(ones: &[Policy], others: &[Policy]) -> bool {
     let states = |policies: &'_ [Policy]| {
         let limits = policies.iter().flat_map(|policy| policy.limits());

@@ -82,7 +82,8 @@ impl<'a> Part<'a> {
         Self { flags: self.flags | UNDISCLOSED, ..self }
     }
 
-    /// Returns the properties of `parts`, of which there are at most [`MAX`](Self::MAX).
+    /// Returns which of `parts` are in shadow, and which are undisclosed. There are at most
+    /// [`MAX`](Self::MAX) parts.
     pub(crate) fn flags(parts: &[Self]) -> PartFlags {
         let mut flags = PartFlags::default();
         for (index, part) in parts.iter().enumerate().take(Self::MAX) {

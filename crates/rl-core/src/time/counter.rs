@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// too slow by a thousandth, the error stays below ten microseconds.
 const CALIBRATION_INTERVAL: u64 = 10_000;
 
-/// The longest read of the system clock, in µs, that may calibrate the counter. This bounds how far
-/// other threads can lag behind the system clock.
+/// The longest time in µs that a read of the system clock may take to calibrate the counter. With
+/// the result of a longer read, all threads would lag further behind the system clock.
 const MAX_READ_TIME: u64 = 10;
 
 /// A system clock in µs that is read through the processor's counter.
 ///
 /// The counter is calibrated with the system clock at most every ten milliseconds. In between, a
 /// read takes 9 ns instead of 22 ns. After a step of the system clock, the next calibration adopts
-/// it. The clock of `quanta` does not follow such a step.
+/// the new time. The clock of `quanta` does not follow such a step.
 ///
 /// With `SystemTime` instead, a decision in memory would take 93 ns in place of 82 ns, and a
 /// decision on a leased unit would take 1.5 times as long.
@@ -24,10 +24,10 @@ pub(crate) struct Counter {
     begin: u64,
     /// The length of a tick, in µs / 2^64. A tick is always shorter than a microsecond.
     tick: u64,
-    /// The time of the last calibration, in µs since the beginning.
+    /// The time of the last calibration, in µs since `begin`.
     calibrated_at: AtomicU64,
-    /// The difference to the system clock, in µs. Arithmetic on this field and on `calibrated_at`
-    /// wraps around.
+    /// The system clock minus the time since `begin`, in µs. Arithmetic on this field and on
+    /// `calibrated_at` wraps around.
     offset: AtomicU64,
 }
 

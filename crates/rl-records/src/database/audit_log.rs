@@ -79,7 +79,8 @@ impl<'a> AuditLog<'a> {
 
     /// Writes an entry for a refused request.
     ///
-    /// Any token can cause refusals, so the caller must limit the number of entries that it writes.
+    /// Every client with a token can cause refusals, so the caller must limit the number of entries
+    /// that it writes.
     ///
     /// # Errors
     ///

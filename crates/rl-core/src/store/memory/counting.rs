@@ -59,8 +59,8 @@ pub(super) fn count_whole(
     MaybeReady::ready(decision)
 }
 
-/// Stands for the limiter in `Store::decide`, whose caller counts the decision. It counts nothing,
-/// and has no steps.
+/// Replaces the limiter while `Store::decide` calls `try_decide`, because the caller of `decide`
+/// counts the decision. It counts nothing, and returns no decision.
 pub(super) struct NotCounting;
 
 impl FastPathLimiter for NotCounting {

@@ -219,7 +219,7 @@ impl Entry {
         }
     }
 
-    /// Resets all limits. The next decision is made at `earliest` or later.
+    /// Resets all limits. Later decisions never use a time before `earliest`.
     pub(super) fn reset_all(&mut self, context: &ShardContext, earliest: Timestamp) {
         match self {
             Self::Packed(packed) => {
@@ -239,7 +239,7 @@ impl Entry {
 
     /// Renews the lease of permits, if every concurrency limit still holds some of them.
     ///
-    /// Returns the time at which the renewed lease begins.
+    /// Returns the time at which the renewed lease begins, or `None` if nothing was renewed.
     pub(super) fn renew(&mut self, renewal: &Renewal<'_>, now: Timestamp) -> Option<Timestamp> {
         match self {
             // A packed entry has no concurrency limits.
@@ -248,7 +248,7 @@ impl Entry {
         }
     }
 
-    /// Returns whether the entry contains permits that `refund` names.
+    /// Returns whether the entry contains permits that `refund` would release.
     pub(super) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
         match self {
             Self::Packed(_) => false,
@@ -296,8 +296,8 @@ impl Entry {
     }
 }
 
-/// Decides under a policy whose limits use the states of the entry. Returns the entry in its
-/// unpacked form if it no longer fits.
+/// Decides under a policy whose limits use the states of the entry. Returns the unpacked entry that
+/// replaces `packed` if the new state does not fit into lanes.
 #[inline]
 fn decide_packed(
     packed: &mut PackedEntry,

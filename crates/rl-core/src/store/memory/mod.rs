@@ -210,7 +210,7 @@ fn decide_many_windows(
 /// Decides a request that the fast paths do not cover.
 ///
 /// If a charge would exceed the number of states that one subject may have, changes nothing, and
-/// lets the limiter decide by its other steps.
+/// returns `limiter.decide_by_steps(request)`.
 #[inline(always)]
 fn decide_fully(
     mut shard: MutexGuard<'_, Shard>,

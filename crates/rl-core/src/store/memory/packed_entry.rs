@@ -126,8 +126,8 @@ impl PackedEntry {
         }
     }
 
-    /// Returns an entry of the same layout without any used units. Its next decision is made at
-    /// `earliest` or later. Returns `None` if that time does not fit.
+    /// Returns an entry of the same layout without any used units. Its decisions never use a time
+    /// before `earliest`. Returns `None` if that time does not fit into 48 bits.
     pub(super) fn emptied(&self, earliest: Timestamp, base: TimeBase) -> Option<Self> {
         let mut emptied = Self::new(self.layout);
         let earliest = base.relative(earliest.as_micros());
@@ -267,8 +267,8 @@ impl PackedEntry {
         None
     }
 
-    /// Sets the earliest time of the next decision, unless the last change was later. A time that
-    /// does not fit is ignored.
+    /// Makes later decisions use no time before `earliest`. Ignores a time that does not fit into
+    /// 48 bits.
     pub(super) fn delay_until(&mut self, earliest: Timestamp, base: TimeBase) {
         let earliest = base.relative(earliest.as_micros());
         if fits(earliest) {

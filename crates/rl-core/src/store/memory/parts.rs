@@ -59,8 +59,8 @@ impl<C: Clock> MemoryStore<C> {
         decisions.map(|decisions| parts.decision_of_list(decisions)).map_err(|_| too_many_states())
     }
 
-    /// Decides a request of several parts. If the store cannot decide it, changes nothing, and lets
-    /// the limiter decide by its other steps.
+    /// Decides a request of several parts. If the store cannot decide it, changes nothing, and
+    /// returns `limiter.decide_by_steps(request)`.
     #[inline(never)]
     pub(super) fn try_decide_parts(
         &self,
@@ -154,7 +154,8 @@ impl LockedStep<'_, '_> {
         PackedAttempt::Charged(charges.decisions)
     }
 
-    /// Takes back `charges`, which are those of the first groups of the request.
+    /// Undoes `charges`, which were made to the first groups of the request: restores their entries
+    /// from the copies.
     #[inline(never)]
     fn undo(&mut self, charges: PackedCharges) {
         for (group, before) in self.groups.iter().zip(charges.entries_before()) {
@@ -216,7 +217,7 @@ impl LockedStep<'_, '_> {
         Ok(decision)
     }
 
-    /// Returns the status of the group at `index` for a request of `cost`. Changes nothing.
+    /// Returns the decision on the group at `index` for a request of `cost`, without a charge.
     fn peek(&mut self, index: usize, cost: Cost, at: Timestamp) -> Decision {
         let Group { key, policy, .. } = self.groups[index];
         let args = DecideArgs { policy, mode: Mode::Peek, cost, now: at };

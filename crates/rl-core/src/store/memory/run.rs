@@ -50,7 +50,7 @@ pub(super) fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
 }
 
 /// Decides a request under a single limit in one pass. Returns the time until which further
-/// requests will be denied.
+/// requests will be denied, or the epoch if they will not.
 ///
 /// Returns `None` and changes nothing if the plan has to judge the request.
 #[inline(always)]
@@ -92,8 +92,8 @@ pub(super) fn would_grant(args: &DecideArgs<'_>, states: SubjectStates<'_>, at: 
         || args.policy.plan().judge(states, at, Mode::Check, args.cost).charged > 0
 }
 
-/// Makes the charge of `judgement`, or reports why nothing is charged. Completes the decision, and
-/// returns the time until which further requests will be denied.
+/// Makes the charge of `judgement`, or reports why nothing is charged. Completes the decision.
+/// Returns the time until which further requests will be denied, or the epoch if they will not.
 #[inline(always)]
 pub(super) fn conclude(
     args: &DecideArgs<'_>,

@@ -77,7 +77,7 @@ enum Vacancy {
 struct Claims<'a> {
     /// The subjects whose entries are neither dropped nor evicted.
     subjects: &'a [Fingerprint],
-    /// The number of free places that the request has already claimed for its new subjects.
+    /// The number of free entries that the request has already claimed for its new subjects.
     free: usize,
 }
 
@@ -261,7 +261,7 @@ impl Shard {
 
     /// Renews the lease of permits, if every concurrency limit still holds some of them.
     ///
-    /// Returns the time at which the renewed lease begins.
+    /// Returns the time at which the renewed lease begins, or `None` if nothing was renewed.
     pub(super) fn renew(
         &mut self,
         subject: Fingerprint,
@@ -271,8 +271,8 @@ impl Shard {
         self.entries.get_mut(subject)?.renew(renewal, now)
     }
 
-    /// Returns the owner of the entry with the permits that `refund` names: the subject, or the
-    /// fingerprint of the shared entry.
+    /// Returns the fingerprint of the entry with the permits that `refund` would release: that of
+    /// the subject, or that of the shared entry.
     ///
     /// A subject that was counted in the shared entry may have got an entry of its own since.
     pub(super) fn permit_holder(
@@ -323,8 +323,8 @@ impl Shard {
         args
     }
 
-    /// Repeats a decision in the shared entry, because the shard has no room for a new subject.
-    /// `entry` becomes the shared entry if there is none yet.
+    /// Decides again in the shared entry, because the shard has no room for `entry`, in which a new
+    /// subject was just charged. If there is no shared entry yet, `entry` becomes it.
     fn decide_shared(
         &mut self,
         args: DecideArgs<'_>,
@@ -343,7 +343,8 @@ impl Shard {
     ///
     /// Inspects the next few entries, and drops expired ones. In a full shard, chooses the
     /// inspected entry with the smallest used fraction. Stops early at an entry whose fraction is
-    /// small and no larger than that of the new subject. Does not use the room in `claims`.
+    /// small and no larger than that of the new subject. Does not use the room in `claims`. Returns
+    /// `None` if no inspected entry may be evicted.
     fn find_room(&mut self, now: Timestamp, newcomer: u8, claims: Claims<'_>) -> Option<Vacancy> {
         let capacity = self.capacity.saturating_sub(claims.free);
         let now = self.context.time_base.moment(now);

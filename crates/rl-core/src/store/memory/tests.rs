@@ -196,8 +196,8 @@ fn the_smallest_store_holds_one_subject_in_each_shard() {
     assert_eq!(store.len(), 64);
 }
 
-/// A clock that panics when a test demands it. The store reads the clock under a lock, so it panics
-/// there.
+/// A clock that panics when a test demands it. The store reads the clock while it holds the lock of
+/// a shard, so the panic poisons that lock.
 #[derive(Debug, Default)]
 struct PanickingClock {
     panics: AtomicBool,

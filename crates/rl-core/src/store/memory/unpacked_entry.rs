@@ -263,19 +263,19 @@ impl UnpackedEntry {
         }
     }
 
-    /// Resets all limits. The next decision is made at `earliest` or later.
+    /// Resets all limits. Later decisions never use a time before `earliest`.
     pub(super) fn reset_all(&mut self, earliest: Timestamp) {
         *self = Self { last_change: earliest, ..Self::new(&self.policy) };
     }
 
-    /// Sets the earliest time of the next decision, unless the last change was later.
+    /// Makes later decisions use no time before `earliest`.
     pub(super) fn delay_until(&mut self, earliest: Timestamp) {
         self.last_change = self.last_change.max(earliest);
     }
 
     /// Renews the lease of permits, if every concurrency limit still holds some of them.
     ///
-    /// Returns the time at which the renewed lease begins.
+    /// Returns the time at which the renewed lease begins, or `None` if nothing was renewed.
     pub(super) fn renew(&mut self, renewal: &Renewal<'_>, now: Timestamp) -> Option<Timestamp> {
         let (policy, refund) = (renewal.policy, renewal.as_refund());
         let mut limits = 0..policy.limits().len();

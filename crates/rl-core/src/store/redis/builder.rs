@@ -243,7 +243,8 @@ impl RedisStoreBuilder {
 
     /// Sets the idle time after which the leased units of a subject are returned. Defaults to 10 s.
     ///
-    /// A task of the store checks this four times in that time, and at least every second.
+    /// A task of the store looks for idle leases four times in this time, and at least every
+    /// second.
     pub fn lease_idle(mut self, idle: Duration) -> Self {
         self.lease.idle = idle;
         self

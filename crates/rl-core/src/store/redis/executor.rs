@@ -121,7 +121,7 @@ impl ScriptExecutor {
         reply.ok_or_else(reply_reader::undecided)
     }
 
-    /// Returns whether a request of several parts may be decided together with others.
+    /// Returns whether a request of several parts may share a script call with others.
     pub(crate) fn can_batch_parts(&self, groups: &[PartGroup<'_, SubjectKey>], mode: Mode) -> bool {
         parts::can_batch(&self.shared.encoder, groups, mode)
     }
@@ -141,8 +141,8 @@ impl ScriptExecutor {
         }
     }
 
-    /// Runs the call that decides these requests one after the other. The parts of every request
-    /// have these policies, in this order.
+    /// Decides `requests` in one script call, one after the other. The parts of each request have
+    /// these `policies`, in this order.
     pub(crate) async fn execute_batch(
         &self,
         policies: &[Policy],

@@ -305,7 +305,8 @@ impl RedisStore {
         KeyedSubjectRef { namespace, subject, key }
     }
 
-    /// Returns the request that the layers decide; `None` if it has several parts.
+    /// Returns the request that the layers decide; `None` if it has several parts, or a part that
+    /// is in shadow or undisclosed.
     fn part_request<'a>(&self, request: &DecideRequest<'a>) -> Option<PartRequest<'a>> {
         let part = request.sole_part().ok()?;
         Some(PartRequest {

@@ -163,8 +163,8 @@ impl RedisStore {
         }
     }
 
-    /// Looks up cached denials of the groups without leased units. Returns a stamp for each of
-    /// them.
+    /// Looks up cached denials of the groups without leased units. For each of them, returns a
+    /// stamp of the present state of the denial cache.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl RedisStore {
     }
 
     /// Decides a request of several parts while the server is overloaded: with leased units for all
-    /// parts, or by a cached denial.
+    /// parts, or by a cached denial. Returns `None` if neither is possible.
     pub(super) fn decide_parts_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
         let parts = self.groups(request).ok()?;
         let (groups, now) = (parts.groups(), self.inner.clock.now());

@@ -14,7 +14,7 @@ use crate::store::fingerprint::Fingerprint;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubjectKey(Fingerprint);
 
-/// A map by subject. It has the order of insertion, so that entries can be visited by index.
+/// A map by subject, whose entries also have indices. So a task can visit them in several steps.
 pub(crate) type SubjectMap<T> = IndexMap<SubjectKey, T, BuildHasherDefault<IdentityHasher>>;
 
 /// A subject in a namespace, with its key.

@@ -123,9 +123,9 @@ impl LockedStep<'_, '_> {
         Ok(Ok(charged))
     }
 
-    /// Returns for each group the largest number of units, at most `units`, that the shared entries
-    /// grant. Returns the denial of a single unit if they grant nothing. `denial` is the denial of
-    /// `units`.
+    /// Finds the largest number of units that the shared entries grant to every group at once, and
+    /// returns `units` reduced to this number. If they grant nothing, returns the denial of a
+    /// single unit. `denial` is the denial of `units`.
     fn reduce_to_shared(
         &mut self,
         units: &[Option<u64>],
@@ -152,7 +152,8 @@ impl LockedStep<'_, '_> {
         Ok(if granted > 0 { Ok(bounded(granted)) } else { Err(denial) })
     }
 
-    /// Returns the decisions of a denied request. The group at `index` was denied by `denial`.
+    /// Returns the decisions on all groups of a denied request. The group at `index` was denied by
+    /// `denial`.
     fn deny(&mut self, mode: Mode, index: usize, denial: &Decision, at: Timestamp) -> DecisionList {
         let all = (0..self.groups.len()).map(|i| {
             let cost = self.groups[i].cost;

@@ -119,8 +119,8 @@ impl Shard {
         self.entries.get(subject)?.try_judge(&self.context, args)
     }
 
-    /// Returns the status for a peek, if the subject is known and all limits are fixed windows. The
-    /// status of each limit is computed when it is read.
+    /// Returns the decision on a peek, if the subject is known and all limits are fixed windows;
+    /// otherwise `None`. The status of each limit is computed when it is read.
     pub(in crate::store::memory) fn try_peek_windows(
         &mut self,
         subject: Fingerprint,

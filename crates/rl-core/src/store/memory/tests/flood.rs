@@ -33,8 +33,8 @@ fn flood_size() -> usize {
     if std::env::var_os("RL_SOAK").is_some() { 10_000_000 } else { 40_000 }
 }
 
-/// Tests a denied subject under each algorithm. Each new subject makes one request. Under some
-/// policies of the new subjects, this request uses up the limit.
+/// Under each algorithm, a subject is denied. Then new subjects make one request each, which must
+/// not end the denial. Under some of their policies, one request uses up the limit.
 #[test]
 fn a_denied_subject_stays_denied_under_a_flood() {
     for newcomers in ["9/hour", "1/hour", "1:concurrency:lease=1h", "1/hour:sliding-log"] {
@@ -213,7 +213,8 @@ fn a_flood_takes_no_more_memory_than_a_full_store() {
     }
 }
 
-/// If a limit is lowered, or leaves shadow, units that were used before count too.
+/// When a limit is lowered or leaves shadow, the units that were used before count in the
+/// comparison of used fractions.
 #[test]
 fn a_subject_that_has_used_most_of_a_lowered_limit_is_not_evicted() {
     for before in ["1000000/hour", "10/hour:shadow", "1000000/hour:gcra"] {

@@ -107,7 +107,7 @@ impl Model {
     }
 }
 
-/// Limits as pairs of the maximum and the seconds of the period.
+/// A rule with its limits, each as the maximum and the seconds of the period.
 #[derive(Clone, Debug)]
 struct Rule {
     limits: Vec<(u64, u64)>,
@@ -200,8 +200,9 @@ const ANY_LIMITS: [&str; 12] = [
     "6/second:sliding-log",
 ];
 
-/// Checks cases in which the refund of a charge would not restore the state: a window that the charge
-/// opens, a bucket that was full, an entry of a log, a place, and a new subject.
+/// A denied request must not change any state, even where a refund of its charges would not restore
+/// it: a window that a charge opens, a bucket that was full, an entry of a log, a place, and a new
+/// subject.
 #[test]
 fn a_denied_request_leaves_no_trace_in_any_state() {
     let denied_by = ["1/week", "1/week:gcra", "1/week:sliding-log"];

@@ -5,8 +5,8 @@ use crate::store::Refund;
 use crate::time::Timestamp;
 
 impl UnpackedEntry {
-    /// Releases permits under a policy of one concurrency limit, if that limit has a free unit
-    /// afterwards. Otherwise returns `false` and changes nothing.
+    /// Releases permits under a policy of one concurrency limit, if the entry has no other states
+    /// and the limit is not full afterwards. Otherwise returns `false` and changes nothing.
     pub(in crate::store::memory) fn try_release(&mut self, release: &Refund<'_>) -> bool {
         let Refund { policy, charged, units, .. } = *release;
         let Some(extra) = &mut self.extra else { return false };
@@ -22,7 +22,7 @@ impl UnpackedEntry {
         is_released
     }
 
-    /// Returns whether the entry contains permits that `refund` names.
+    /// Returns whether the entry contains permits that `refund` would release.
     pub(in crate::store::memory) fn holds(&self, refund: &Refund<'_>, now: Timestamp) -> bool {
         (0..refund.policy.limits().len()).any(|index| self.held(refund, index, now) > 0)
     }

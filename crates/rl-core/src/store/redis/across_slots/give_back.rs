@@ -28,7 +28,7 @@ use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Refund, RefundOf, StoreFuture};
 use crate::time::Timestamp;
 
-/// The longest time for which a refund is repeated. A replica is promoted in less.
+/// The longest time for which a refund is repeated. A fail-over to a replica takes less time.
 const RETRY_FOR: Duration = Duration::from_secs(10);
 
 /// The pause before a refund is repeated.

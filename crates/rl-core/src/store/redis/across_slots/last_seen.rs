@@ -94,7 +94,8 @@ impl LastSeen {
     }
 }
 
-/// Returns the smallest rate that a limit of the policy allows in the long run, in units per 10⁹ s.
+/// Returns the smallest rate that an enforced limit of the policy allows in the long run, in units
+/// per 10⁹ s. Returns `u128::MAX` if no limit is enforced.
 fn rate(policy: &Policy) -> u128 {
     const SCALE: u128 = 1_000_000_000_000_000;
     let limits = policy.limits().iter().map(|limit| limit.limit());

@@ -205,7 +205,8 @@ impl<C: SlotCalls> Request<C> {
         })
     }
 
-    /// Returns the largest number of units that every group decided so far can be charged.
+    /// Returns the number of units to which a `CheckUpTo` must reduce every charge: the
+    /// smallest charge so far that is below its cost. Returns `u64::MAX` if there is none.
     fn common_units(&self, decided: &Decided) -> u64 {
         let enforced = self.groups.iter().zip(decided).filter(|(group, _)| !group.is_shadow);
         let charged = enforced.filter_map(|(group, decision)| {

@@ -304,7 +304,8 @@ async fn a_request_that_is_cancelled_between_its_calls_leaves_no_charge() {
     assert_eq!(fixture.across.unreturned(), 0);
 }
 
-/// Many requests at once, in random orders, with random costs, faults and cancellations.
+/// Makes many requests at once, with random parts, costs, faults and cancellations. Then compares
+/// the used units of each subject with those of the allowed requests.
 #[tokio::test(start_paused = true)]
 async fn no_part_exceeds_its_limit_and_only_lost_replies_leave_charges() {
     let (mut allowed_requests, mut lost_units, mut denied_requests) = (0, 0, 0);

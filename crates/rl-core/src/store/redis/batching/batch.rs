@@ -1,4 +1,5 @@
-//! Composes batches of calls that fit into one script call. No I/O.
+//! Divides the queued checks of subjects into batches, each of which fits into one script call. No
+//! I/O.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use crate::store::redis::encoding::policy::{max_evaluated_calls, max_subjects as
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
 use crate::store::redis::subject_key::KeyedSubject;
 
-/// The largest number of calls of one subject and cost in one script call. One division decides all
-/// of them if no limit is in shadow.
+/// The largest number of checks of one subject, all of one cost, in one script call. If no limit is
+/// in shadow, the script decides all of them by one division.
 const MAX_SAME_CALLS: usize = 256;
 
 pub(super) type ReplySender = oneshot::Sender<Result<CallerReply, StoreError>>;
@@ -140,12 +141,13 @@ pub(super) fn take_batch(
     Some((costs, waiting.drain(..count).collect()))
 }
 
-/// Divides subjects into script calls of at most `max_subjects` subjects of one group.
+/// Divides subjects into script calls. The subjects of a call have one placement group, one policy
+/// and equal costs. There are at most `max_subjects` of them, or fewer if the policy is heavy.
 pub(super) fn into_batches(
     subjects: Vec<(BatchCosts, SubjectBatch)>,
     max_subjects: usize,
 ) -> Vec<Batch> {
-    /// The largest number of unfinished batches in which room for a subject is sought.
+    /// The number of batches, counted from the newest, in which room for a subject is sought.
     const MAX_TRIED: usize = 8;
     let mut batches: Vec<Batch> = Vec::new();
     for (costs, subject) in subjects {

@@ -134,8 +134,8 @@ impl<E: Execute> Batcher<E> {
         self.shared.limits
     }
 
-    /// Adds a call to the queue. If there is no call in flight to wait for, the caller sends it
-    /// alone.
+    /// Adds a check or a lease to the queue. If nothing is in flight, adds nothing: the caller then
+    /// sends it in a script call of its own.
     fn enqueue(
         &self,
         subject: KeyedSubjectRef<'_>,

@@ -10,7 +10,8 @@ use crate::model::{FailureKind, StoreError};
 /// The time after which a call without a reply is overdue, so that requests no longer wait for it.
 const OVERDUE: Duration = Duration::from_millis(5);
 
-/// Waits for a call, at most for the time `most`. Calls `overdue` if the call is overdue.
+/// Waits for the reply to a call, at most for the time `most`. Runs `overdue` as soon as
+/// `OVERDUE` has passed without a reply.
 pub(super) async fn within_timeout<T>(
     call: impl Future<Output = Result<T, StoreError>>,
     most: Duration,

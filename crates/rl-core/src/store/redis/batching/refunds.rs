@@ -121,7 +121,7 @@ impl RefundBatch {
 
 /// Divides refunds into script calls of at most `max_subjects` subjects of one group.
 fn into_batches(refunds: Vec<QueuedRefund>, max_subjects: usize) -> Vec<RefundBatch> {
-    /// The largest number of unfinished batches in which room for a refund is sought.
+    /// The number of batches, counted from the newest, in which room for a refund is sought.
     const MAX_TRIED: usize = 8;
     let mut batches: Vec<RefundBatch> = Vec::new();
     for refund in refunds {

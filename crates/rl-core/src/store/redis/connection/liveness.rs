@@ -100,7 +100,8 @@ impl Liveness {
 
 /// A command that is waiting for its reply.
 ///
-/// The limiter drops it at the deadline of the decision. Dropping it checks for a missing reply.
+/// The limiter drops it at the deadline of the decision. When it is dropped, the connection counts
+/// as failed if a reply is missing for the whole response timeout.
 pub(super) struct PendingCommand<'a>(&'a Liveness);
 
 impl<'a> PendingCommand<'a> {

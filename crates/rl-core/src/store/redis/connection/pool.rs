@@ -68,7 +68,8 @@ impl Pool {
         Self(Arc::new(PoolInner { pool, manager }))
     }
 
-    /// Returns a handle to a connection. Its place in the pool is free again immediately.
+    /// Returns a handle to a connection. The connection itself is back in the pool immediately, so
+    /// that other requests can share it.
     ///
     /// # Errors
     ///

@@ -38,7 +38,7 @@ const GRACE_PERIOD: Duration = Duration::from_millis(50);
 pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,
     /// A server with the login and transport of every primary. Its address is replaced by that of
-    /// the current one.
+    /// the current primary.
     template: Server,
     /// The address to which connections are opened.
     current: Mutex<Option<Address>>,
@@ -222,7 +222,7 @@ impl Sentinel {
 struct NamedPrimary {
     /// The number of the last fail-over that the sentinel knows to be complete.
     config_epoch: u64,
-    /// Whether the sentinel names the result of a fail-over that is still in progress.
+    /// Whether a fail-over is still in progress, and the sentinel already names the new primary.
     is_failing_over: bool,
     address: Address,
 }

@@ -14,8 +14,8 @@ use crate::policy::{LimitSet, Policy};
 use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus, Settlement};
 use crate::time::Timestamp;
 
-/// Returns the plan of `decide.lua` for `calls` calls of one cost. If fewer than `least` of them
-/// would be allowed, none is.
+/// Returns the plan of `decide.lua` for `calls` checks of one cost. If fewer than `least` of them
+/// would be allowed, the script allows none.
 pub(crate) fn decide_plan(
     policy: &Policy,
     encoding: &PolicyEncoding,
@@ -42,7 +42,8 @@ pub(crate) fn of_several_subjects(mut plan: Vec<u8>) -> Vec<u8> {
     plan
 }
 
-/// Returns the argument of `decide.lua` that lists the cost of each call, for a plan of 0 calls.
+/// Returns the argument of `decide.lua` that lists the cost of each check. The plan then has 0 as
+/// the number of checks.
 pub(crate) fn costs(costs: &[Cost]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(7 * costs.len());
     costs.iter().for_each(|cost| push_u56(&mut bytes, cost.units()));

@@ -34,8 +34,8 @@ pub(crate) struct ScriptReply {
 pub(crate) enum ReplyBody {
     /// The first `allowed` calls are allowed. `last` contains the states after the last call.
     Counted { allowed: u16, last: FinalState },
-    /// The result of each call, up to the last one whose result differs from that of the call
-    /// before. There is at least one.
+    /// The results of the calls in their order, at least one. All calls after the last listed one
+    /// have the same result as that one.
     PerCall(Vec<CallResult>),
 }
 

@@ -27,7 +27,8 @@ const PER_CALL: u8 = 0;
 const COUNTED: u8 = 1;
 const STATES: u8 = policy::VERSION;
 
-/// The number of allowed calls in a reply if the subject was not decided.
+/// The value that a reply contains in place of the number of allowed calls if the subject was not
+/// decided.
 const UNDECIDED: u16 = u16::MAX;
 
 /// The part of a reply that is not read yet.
@@ -75,8 +76,8 @@ impl<'a> Reader<'a> {
         Ok((width, self.number()?))
     }
 
-    /// Reads the states after the last call. `has_waits` states whether a time follows for each
-    /// log.
+    /// Reads the states after the last call. `has_waits` states whether, for each log, the time
+    /// follows at which its units will be available.
     fn final_state(&mut self, has_waits: bool) -> Result<FinalState, Refusal> {
         let mut limits = self.encoding.stored.iter();
         if limits.all(|limit| limit.kind == Kind::FixedWindow && !limit.counts_requests) {
@@ -108,7 +109,8 @@ impl<'a> Reader<'a> {
         Ok([since.ok_or(Some("a window that begins in the future"))?, used])
     }
 
-    /// Reads the cells of each limit. `has_waits` states whether a time follows for each log.
+    /// Reads the cells of each limit. `has_waits` states whether, for each log, the time follows at
+    /// which its units will be available.
     fn stored_states(&mut self, has_waits: bool) -> Result<States, Refusal> {
         let (width, now) = self.header()?;
         let PolicyEncoding { order, stored, .. } = self.encoding;
@@ -446,7 +448,8 @@ mod tests {
             }
         }
 
-        /// Checks that any numbers in a reply of the right length make a decision, or are rejected.
+        /// Checks that a reply of the right length, whatever numbers it contains, leads to a
+        /// decision or to an error, never to a panic.
         #[test]
         fn any_numbers_of_a_reply_are_decided_or_refused(
             policy in any_policy(), head: [u8; 3], mode in 0..4_usize, cost: u64,

@@ -182,12 +182,14 @@ pub(super) fn can_compose(limits: &[LimitKind]) -> bool {
     limits.iter().map(registers).sum::<usize>() <= MAX_REGISTERS
 }
 
-/// Returns the fast path of checks for limits of these kinds. It is empty if there are none.
+/// Returns the fast path of checks for limits of these kinds, or an empty text if `limits` is
+/// empty.
 pub(super) fn fast_path(limits: &[LimitKind]) -> String {
     with_helpers(FAST_PATH, limits)
 }
 
-/// Returns the fast path of refunds for limits of these kinds. It is empty if there are none.
+/// Returns the fast path of refunds for limits of these kinds, or an empty text if `limits` is
+/// empty.
 pub(super) fn refund_fast_path(limits: &[LimitKind]) -> String {
     with_helpers(REFUND_FAST_PATH, limits)
 }
@@ -218,7 +220,8 @@ pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
     variables + 4 * shapes.len() <= MAX_VARIABLES && !limits().any(|parts| parts.kind.is_log())
 }
 
-/// Returns the fast path for checks of parts with these shapes. It is empty if there are none.
+/// Returns the fast path for checks of parts with these shapes, or an empty text if `shapes` is
+/// empty.
 pub(super) fn parts_fast_path(shapes: &[ScriptShape]) -> String {
     if shapes.is_empty() { String::new() } else { with_parts(PARTS_FAST_PATH, shapes) }
 }
@@ -300,10 +303,14 @@ fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usi
     }
 }
 
-/// Writes out the lists of a line. A list stands between `<<` and `>>`, and is written once for each
-/// limit. It consists of names, or is `cells` or `constants`: the names that the limit's algorithm
-/// lists. For `zeros`, a 0 is written for each cell. After `I7`, a list becomes the same number of
-/// integer formats. After `..`, it becomes one text with commas.
+/// Writes out the lists of a line, which stand between `<<` and `>>`. A list is written once for
+/// each limit, with the number of the limit after each name.
+///
+/// * `<<used, left>>` becomes `used_1, left_1, used_2, left_2`.
+/// * `<<cells>>` and `<<constants>>` become the names that the algorithms list, and `<<zeros>>` a 0
+///   for each cell.
+/// * `<<I7 cells>>` becomes the format `I7` for each name.
+/// * `<<.. text>>` becomes Lua code that joins the values, with commas between them.
 fn with_lists(line: &str, limits: &[LimitKind], first: usize) -> String {
     let mut parts = line.split("<<");
     let mut written = parts.next().unwrap_or_default().to_owned();

@@ -211,7 +211,7 @@ impl ShapeScripts {
     }
 
     /// Returns the script with a fast path for limits of this shape. Returns `None` if it would be
-    /// too long, or if there are too many shapes.
+    /// too long, or if the maximum number of shapes is reached.
     pub(super) fn get(&self, shape: &ScriptShape) -> Option<&'static Script> {
         let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
         match scripts.get(shape) {

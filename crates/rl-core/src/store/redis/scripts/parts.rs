@@ -111,7 +111,8 @@ impl PartScripts {
         Self { most, compose, scripts: RwLock::default() }
     }
 
-    /// Returns the script with a fast path for these shapes, or `None` if there are too many.
+    /// Returns the script with a fast path for these shapes, or `None` if the maximum number of
+    /// scripts is reached.
     pub(crate) fn get(&self, shapes: &PartShapes) -> Option<&'static Script> {
         let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
         match scripts.get(shapes) {

@@ -50,7 +50,8 @@ pub(crate) struct DenialCache<S> {
 pub(crate) enum Lookup {
     /// A cached denial rejects the request.
     Denied(Decision),
-    /// The server has to decide. If there is a cache, the stamp is needed to store the decision.
+    /// The server has to decide. The stamp is needed to cache its decision; it is `None` if denials
+    /// are not cached.
     Unknown(Option<RequestStamp>),
 }
 

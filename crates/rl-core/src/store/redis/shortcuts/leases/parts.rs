@@ -26,7 +26,7 @@ pub(crate) struct TakenUnits<S: Layer> {
 }
 
 impl<S: Layer> TakenUnits<S> {
-    /// Returns the decision on the part. The units are charged for good.
+    /// Keeps the units charged when this is dropped. Returns the decision on the part.
     pub(crate) fn keep(mut self) -> Decision {
         self.is_kept = true;
         self.decision.clone()
