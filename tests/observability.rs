@@ -208,7 +208,8 @@ async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
     promtool(&["check", "metrics"], &service.metrics.render()).unwrap();
 }
 
-/// The alerts of an outage. The other alerts do not depend on a store.
+/// The alerts of an outage of the store. The other alerts are about denials, refused rules and
+/// evictions.
 const OUTAGE: [&str; 4] = [
     "RateLimitFailingOpen",
     "RateLimitRejectingUndecided",

@@ -119,8 +119,9 @@ async fn t07_the_body_of_a_request_is_not_read() {
     assert_eq!(denied.await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
-/// Over a real connection, the body is not read either. It never ends, and the client and the
-/// handler exchange data while it is sent.
+/// Over a real connection, the limiter does not read the body either. The body never ends, but the
+/// handler gets its beginning, and the client gets the response, while the body is still being
+/// sent.
 #[tokio::test]
 async fn t07_an_endless_body_reaches_the_handler_as_it_comes() {
     async fn contract(site: Site) {

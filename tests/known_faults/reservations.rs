@@ -245,8 +245,9 @@ async fn reservations_that_expire_together_are_refunded_in_bounded_steps() {
             assert!(world.reserve(alice, policy, 2).await.is_allowed());
         }
         assert_eq!(world.used(alice, policy).await, [200], "reserved at the same time");
-        // The reservations were charged a microsecond after each other. A millisecond after the end
-        // of a lifetime, all of them have expired.
+        // The manual clock stood still, so the store gave each reservation a time one microsecond
+        // after the one before. The last of the 100 expires less than a millisecond after the
+        // first.
         world.clock.advance(LIFETIME + Duration::from_millis(1));
         let decision = world.check(alice, policy, 1).await;
         assert_eq!(decision.limits().next().unwrap().used(), 201 - 2 * step, "{limit}");

@@ -23,7 +23,9 @@ use crate::tier::TierContent;
 pub struct Aggregation {
     /// The limits of a consumer that has neither an active record nor a tier.
     pub defaults: CallLimits,
-    /// The meaning of a limit of 0 if no active record has a larger limit.
+    /// The meaning of 0 as the combined limit of a period. The limit is 0 if an active record has 0
+    /// and no other has a positive number (−1 does not count), or, without active records, if the
+    /// defaults have 0.
     pub zero_means: ZeroMeans,
 }
 

@@ -130,7 +130,7 @@ async fn a_changed_password_rejects_requests_and_logs_an_error() {
     operator.query::<()>("ACL SETUSER rl resetpass >another").await;
     operator.query::<()>("CLIENT KILL USER rl").await;
     // The first requests may find a closed connection, which counts as an outage. Later requests
-    // are rejected with the reason.
+    // are rejected, because the server refuses the password.
     check_until(&limiter, is_refused).await;
     for _ in 0..3 {
         let callers: Vec<_> = (0..20)

@@ -193,7 +193,8 @@ async fn slots_migrated_under_load_lose_no_request_and_no_count() {
     let mut load =
         Load::start(RateLimiter::builder().deadline(PATIENCE), patient(store(&cluster)).await)
             .await;
-    // Some of the subjects have several keys, which are migrated one by one.
+    // In the readable layout, a subject has one key for each limit. These keys are migrated one by
+    // one.
     let readable = patient(store_of_administrator(&cluster).layout(Layout::Readable)).await;
     let readable = RateLimiter::builder()
         .limit(Limit::per_minute(1_000_000))

@@ -137,8 +137,8 @@ impl Load {
 
 pub(super) struct Outcome {
     pub(super) answers: Vec<Answer>,
-    /// The longest time for which the machine did not run the task of the load. Decisions may be
-    /// late by this time.
+    /// The longest delay of the task that sends the requests, because the machine did not run it.
+    /// Decisions may be delayed as much.
     stall: Duration,
 }
 

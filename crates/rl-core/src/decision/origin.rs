@@ -21,7 +21,7 @@ pub enum Origin {
     Unlimited,
     /// The limiter is disabled. The store was not called.
     Disabled,
-    /// The store failed, and the fallback decided on this instance's share of the limits.
+    /// The store failed, and the fallback decided under this instance's share of the limits.
     Fallback(FailureKind),
     /// No decision could be made, and the failure policy allowed the request.
     FailedOpen(FailureKind),

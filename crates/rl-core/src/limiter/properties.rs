@@ -56,7 +56,8 @@ impl RateLimiter {
         })
     }
 
-    /// Counts a request that no decision counts, or a denied request that is forwarded.
+    /// Counts a request that has no decision (it is exempt, or its key is missing or ambiguous), or
+    /// a denied request that is forwarded.
     pub(crate) fn count_uncounted(&self, kind: UncountedKind) {
         self.pipeline.tally.uncounted(kind);
     }
@@ -67,7 +68,8 @@ impl RateLimiter {
         self.pipeline.enabled
     }
 
-    /// Returns the setting for requests that the store does not decide for this reason.
+    /// Returns the setting for requests that the store cannot decide because of a failure of this
+    /// kind.
     #[must_use]
     pub fn on_failure(&self, kind: FailureKind) -> OnFailure {
         self.pipeline.failure_policy.setting(kind)

@@ -113,8 +113,8 @@ impl RuleSet {
         Some(rule.part(subject, policy, cost))
     }
 
-    /// Returns the parts of a request of `subject` that only the rule called `name` counts; `None`
-    /// if there is no such rule.
+    /// Returns the parts of a request that has only one: the part with which the rule called `name`
+    /// counts `subject`. Returns `None` if there is no such rule.
     pub(crate) fn parts_of_rule(
         self: &Arc<Self>,
         name: &str,

@@ -129,9 +129,9 @@ impl Fields {
     }
 }
 
-/// Returns a wait before a probe, in milliseconds. The longest possible wait is the first wait,
-/// doubled `doubled` times. `random` selects a time between half of that and all of it, because
-/// otherwise all instances of a service would probe at the same time.
+/// Returns the wait before a probe, in milliseconds. It is at most `FIRST_WAIT`, doubled `doubled`
+/// times, or `LONGEST_WAIT` if that is less. `random` selects a time between half of this maximum
+/// and the maximum, because otherwise all instances of a service would probe at the same time.
 pub(super) fn wait(doubled: u64, random: u64) -> u64 {
     let whole = LONGEST_WAIT.min(FIRST_WAIT << doubled.min(Fields::MAX_DOUBLED));
     whole / 2 + random % (whole / 2 + 1)

@@ -14,7 +14,8 @@ use crate::model::Cost;
 /// The units that a request costs: `20`, or `{ response_header: x-cost, estimate: 20 }`.
 #[derive(Clone, Debug)]
 pub(super) struct CostText {
-    /// The units until the response arrives.
+    /// The units charged when the request arrives: the cost, or an estimate if there is a `header`.
+    /// `None` means the cost of the layer.
     pub(super) units: Option<u64>,
     /// The header in which the response contains the final number of units.
     pub(super) header: Option<HeaderName>,

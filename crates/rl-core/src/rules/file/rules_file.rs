@@ -258,7 +258,8 @@ impl RulesFile {
         }
     }
 
-    /// Calls `on_reading` with an event after each reading of the file, for the limiter of `rules`.
+    /// Sets the function that gets the events of the file for the limiter with these `rules`: one
+    /// event after each reading that applied or refused the file, none if the file has not changed.
     pub(crate) fn on_reading(
         &self,
         rules: &Arc<ArcSwap<RuleSet>>,

@@ -119,7 +119,8 @@ impl RefundBatch {
     }
 }
 
-/// Divides refunds into script calls of at most `max_subjects` subjects of one group.
+/// Divides refunds into script calls. The refunds of a call have one policy and different subjects,
+/// all of one placement group: at most `max_subjects`, or fewer if the policy is heavy.
 fn into_batches(refunds: Vec<QueuedRefund>, max_subjects: usize) -> Vec<RefundBatch> {
     /// The number of batches, counted from the newest, in which room for a refund is sought.
     const MAX_TRIED: usize = 8;

@@ -86,7 +86,8 @@ impl Pool {
             let _runtime = manager.runtime.enter();
             match connection.as_mut().poll(cx) {
                 Poll::Ready(connection) => Poll::Ready(Ok(connection)),
-                // Poll this after the pool, which has by now started a new attempt to connect.
+                // `refusal` is polled after the pool, so that the pool tries to connect again even
+                // if a recent refusal ends this call at once.
                 Poll::Pending => refusal.as_mut().poll(cx).map(Err),
             }
         });

@@ -27,8 +27,9 @@ for _, slot in ipairs(slots) do
     clear(slot)
     if slot.kind > 7 then sliding_log.forget(slot) end
   elseif slot.units > 0 and charged <= now then
-    -- Charges later than now are skipped: they belong to a state that was lost before the clock
-    -- stepped back.
+    -- A charge later than `now` is skipped. `now` is never before the last change of the stored
+    -- state, so this state does not contain the charge: the clock has stepped back, and the state
+    -- with the charge was lost or reset.
     algorithm('refund', slot, slot.units, charged)
     if operation == 1 then algorithm('charge', slot, slot.units) end
   end

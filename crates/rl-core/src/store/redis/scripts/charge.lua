@@ -25,8 +25,9 @@ function charge.settle()
   if not stored and not adds then return end
   for _, slot in ipairs(slots) do
     local since = slot.kind == 9 and leased or charged
-    -- Charges later than now are skipped: they belong to a state that was lost before the clock
-    -- stepped back.
+    -- A charge later than `now` is skipped. `now` is never before the last change of the stored
+    -- state, so this state does not contain the charge: the clock has stepped back, and the state
+    -- with the charge was lost or reset.
     if stored and slot.refunded > 0 and since <= now then
       algorithms[slot.kind]('refund', slot, slot.refunded, since)
     end

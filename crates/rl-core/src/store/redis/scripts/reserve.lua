@@ -11,8 +11,10 @@ if granted == 0 and is_settled then
 end
 if granted > 0 and reserved_for > 0 then
   local member = struct.pack('>I7I7I2', now, granted, uncharged) .. string.sub(shape, 3)
-  -- The lifetime begins at the time of the charge, even if that is later than `clock`, so that the
-  -- holder can compute its end. A renewal starts it again at `clock` (see reservation.lua).
+  -- The lifetime begins at the time of the charge (`now`), because the holder computes its end from
+  -- that time. `now` is later than the time of the server (`clock`) if the clock has stepped back,
+  -- or if the last change was in the same microsecond. A renewal starts the lifetime again at
+  -- `clock` (see reservation.lua).
   redis.call('ZADD', KEYS[#KEYS], string.format('%.0f', now + reserved_for), member)
   -- The set must live as long as there are units to refund.
   local lasts = max_of(ceil(reserved_for / 1000) + linger, lifetime())

@@ -48,8 +48,9 @@ do
         slots_of[code][i] = by_tag[other.tag] or false
       end
     end
-    -- A charge later than now is not refunded: it belongs to a state that was lost before the clock
-    -- stepped back.
+    -- A charge later than `now` is not refunded. `now` is never before the last change of the
+    -- stored state, so this state does not contain the charge: the clock has stepped back, and the
+    -- state with the charge was lost or reset.
     for i, slot in ipairs(when <= now and slots_of[code] or {}) do
       -- Permits are not refunded here, because they end with their own leases.
       if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
