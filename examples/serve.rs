@@ -1,8 +1,8 @@
 //! Serves until SIGTERM or Ctrl-C, with time limits, and without losing requests when it stops.
 //!
-//! `axum::serve` sets no time limit for the head of a request. All axum examples include this file.
-//! The server of rl-admin has a copy of it, because a package cannot include files outside its
-//! folder.
+//! `axum::serve` sets no time limit for the head of a request. All axum examples include
+//! `examples/serve.rs`. The server of rl-admin has a copy of it, because a package cannot include
+//! files outside its folder.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

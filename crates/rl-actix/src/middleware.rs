@@ -145,9 +145,9 @@ impl RateLimit {
 
     /// Sets the function that reads the final cost of a request from the head of its response.
     ///
-    /// `None` leaves the cost unchanged. Any other result replaces a cost that a handler has set.
-    /// If the limiter has [rules](rl_core::rules), the result is the cost under each rule that has
-    /// no [cost](rl_core::rules::Rule::cost) of its own. A rule may read its own cost from the
+    /// `None` leaves the cost unchanged. `Some` replaces the cost, even if a handler has set it. If
+    /// the limiter has [rules](rl_core::rules), the result is the cost under each rule that has no
+    /// [cost](rl_core::rules::Rule::cost) of its own. A rule may read its own cost from the
     /// response with [`Rule::response_cost`](rl_core::rules::Rule::response_cost).
     ///
     /// ```
@@ -394,7 +394,7 @@ mod tests {
         Ok(request.into_response(HttpResponse::Ok().content_type("text/plain").finish()))
     }
 
-    /// Returns the number of allocations for a request of a known client.
+    /// Returns the number of allocations for the second request of a client.
     fn allocations<S: Service<ServiceRequest>>(service: &S) -> u64 {
         let call = || {
             let request = TestRequest::default().peer_addr(([192, 0, 2, 7], 50_000).into());
@@ -423,8 +423,8 @@ mod tests {
         RateLimitMiddleware { service: Rc::new(fn_service(handler)), limiter }
     }
 
-    /// The two allocations are the decision in the extensions of the request and the table of the
-    /// extensions, which a server reuses for the next request.
+    /// The two allocations are the decision in the extensions of the request, and the table of
+    /// these extensions. A server would reuse the table for the next request.
     #[test]
     fn an_allowed_request_allocates_twice() {
         let limited = limited(middleware().hide_decision());

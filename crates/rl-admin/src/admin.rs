@@ -157,8 +157,8 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets whether this program is separate from the service, with its own limiter. Defaults to
-    /// `false`.
+    /// Sets whether the API runs in a program of its own, with a limiter of its own, outside the
+    /// service. Defaults to `false`.
     ///
     /// The policies of the service may then differ from those of this limiter, so responses about
     /// policies contain a note.

@@ -115,8 +115,8 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     Ok(admin.build())
 }
 
-/// Returns the policies for subjects that are not consumers. Only the limit of anonymous addresses
-/// is configurable.
+/// Returns the policies for subjects that are not consumers: those of the preset, but `anonymous`
+/// is the limit per hour of an address and of an unknown client.
 fn others(anonymous: CallLimit) -> ByRealm {
     let policies = Preset::OpenBank.policies();
     match anonymous {

@@ -58,8 +58,8 @@ pub(crate) const PICTURES: &[(&str, &str)] = &[
 /// The name and the limit of the picture in which requests take some time.
 pub(crate) const CONCURRENCY: (&str, &str) = ("concurrency", "4:concurrency");
 
-/// Returns the limit with another `max`. If the text contains no burst or capacity, these equal
-/// `max`.
+/// Replaces the number at the beginning of a limit by `max`. A burst or a capacity in the text
+/// stays; if there is none, it equals `max`.
 pub(crate) fn with_max(limit: &str, max: u64) -> String {
     let rest = limit.trim_start_matches(|c: char| c.is_ascii_digit());
     format!("{max}{rest}")

@@ -69,7 +69,8 @@ pub(crate) fn compare(
     }
 }
 
-/// Adds a row of the table for an operation, and returns the ratio.
+/// Adds a row for an operation to the table. Returns the factor by which the operation takes longer
+/// on long logs.
 pub(crate) fn show(name: &str, short: &[f64], long: &[f64], table: &mut Table) -> Estimate {
     let ratios: Vec<f64> = long.iter().zip(short).map(|(long, short)| long / short).collect();
     let ratio = Estimate::of(&ratios);

@@ -29,7 +29,8 @@ pub(crate) fn library(name: &str) -> String {
     format!("{name} {version}")
 }
 
-/// Returns the name of the build profile. Ratios of unoptimised programs are meaningless.
+/// Returns the name of the build profile, or a warning for a debug build: the ratios of unoptimised
+/// programs are meaningless.
 pub(crate) const fn profile() -> &'static str {
     if cfg!(debug_assertions) { "DEBUG BUILD: RUN WITH --release" } else { "release" }
 }

@@ -20,7 +20,8 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     page()
 }
 
-/// Measures a page of 500 limits: 100 rules of five limits each. Every limit has counted requests.
+/// Measures the page of metrics for 500 limits: 100 rules of five limits each. Every limit has
+/// counted requests.
 fn page() -> Result<(), Box<dyn Error>> {
     let rules = (0..100).map(|number| {
         let rule = Rule::named(format!("rule-{number}"));

@@ -59,7 +59,7 @@ fn router() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
 
-/// Returns a service with limits on a server that does not exist.
+/// Returns a service with limits on a Redis server that does not exist.
 async fn limited() -> Result<Router, Box<dyn Error>> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let store = RedisStore::connect(&format!("redis://127.0.0.1:{port}/")).await?;

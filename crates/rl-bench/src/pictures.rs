@@ -58,7 +58,8 @@ impl Picture {
     }
 }
 
-/// Returns the algorithms with a window edge at a full hour, each with a limit of 240.
+/// Returns all algorithms except the one for concurrency, which has no window edge, each with a
+/// limit of 240.
 fn with_edges() -> impl Iterator<Item = (&'static Algorithm, String)> {
     let rates = ALGORITHMS.iter().filter(|algorithm| !algorithm.is_held);
     rates.map(|algorithm| (algorithm, with_max(algorithm.limit, 240)))

@@ -91,7 +91,8 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Looks up consumers that are not cached. The smallest of their numbers is `first`.
+/// Looks up consumers that are not cached, with numbers from `first` on. Returns the times of the
+/// look-ups in milliseconds.
 async fn cold(records: &Records, first: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let source = RecordSource::start(records);
     let mut numbers: Vec<u32> = (first..first + CONSUMERS - 1).collect();

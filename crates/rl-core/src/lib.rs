@@ -32,8 +32,8 @@
 //!
 //! # Reading order
 //!
-//! The list begins with modules that know nothing of limits, and ends with those that applications
-//! use. Each module uses only modules before it.
+//! The source of this page declares the modules in reading order. The first ones know nothing of
+//! limits, and the last ones are for applications. Each module uses only modules before it.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

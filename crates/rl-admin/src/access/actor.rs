@@ -49,8 +49,9 @@ impl Actor {
 
     /// Returns whether the actor owns all of these applications.
     ///
-    /// An actor without [`of_applications`](Self::of_applications) owns all applications. For other
-    /// actors, an empty list is not owned.
+    /// An actor without [`of_applications`](Self::of_applications) owns all applications. Any other
+    /// actor owns only the applications that were given there. For such an actor, an empty list
+    /// returns `false`.
     #[must_use]
     pub fn owns<A: AsRef<str>>(&self, applications: impl IntoIterator<Item = A>) -> bool {
         let Some(own) = &self.applications else { return true };
@@ -77,8 +78,8 @@ impl Actor {
         self.roles.contains(role)
     }
 
-    /// Returns the author for changes by this actor. The author may block and unblock if the roles
-    /// allow it.
+    /// Returns the author of changes by this actor. It may block or unblock if the actor has the
+    /// role for that.
     pub(crate) fn author(&self) -> Author<'_> {
         let may_block = self.has(Role::CanCreateRateLimits);
         let may_unblock = self.has(Role::CanDeleteRateLimits);

@@ -103,9 +103,9 @@ impl Default for FailedAttempts {
 
 /// Counts wrong credentials.
 ///
-/// A wrong credential is charged after its check. After the check of a correct one, the address
-/// must still have an attempt left. So however many guesses are concurrent, at most `max` wrong
-/// ones get 401. Once these have used up the attempts, a correct one is rejected too.
+/// A wrong credential is charged after its check. A correct one is accepted only if the address
+/// still has an attempt left after its check. So of any number of concurrent guesses, at most `max`
+/// wrong ones get 401. Once these have used up the attempts, a correct guess is rejected too.
 pub(crate) struct AttemptLimiter {
     limiter: RateLimiter,
     client_ip: ClientIp,

@@ -129,7 +129,7 @@ impl BearerTokens {
         })
     }
 
-    /// Returns whether the list is empty, so that no token is accepted.
+    /// Returns whether there are no tokens. Then no request is authenticated by a token.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.known.is_empty()

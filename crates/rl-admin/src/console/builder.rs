@@ -23,7 +23,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// Returns a builder for a console of the objects and the actors of `admin`.
+    /// Returns a builder for a console that manages the objects of `admin`, for its actors.
     pub fn builder(admin: Admin) -> ConsoleBuilder {
         ConsoleBuilder {
             admin,

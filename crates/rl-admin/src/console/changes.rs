@@ -58,7 +58,8 @@ pub(super) async fn list(
     Ok(page(&site, Some(&visitor), "Changes", Tab::Changes, main))
 }
 
-/// Renders entries. If all entries are about one consumer, the column for their objects is omitted.
+/// Renders entries of the history. If `of_one` is set, all entries are about one consumer, and the
+/// column for their objects is omitted.
 pub(super) fn table(site: &Site, history: &[AuditEntry], of_one: bool) -> Markup {
     html! {
         @if history.is_empty() {
@@ -216,7 +217,7 @@ fn shown(content: &RecordContent) -> Vec<(String, String)> {
     shown.into_iter().map(|(field, value)| (label_of(field), value)).collect()
 }
 
-/// Formats a time. Its microseconds are omitted if they are the first or the last of a second.
+/// Formats a time. The microseconds are omitted if they are 0 or 999 999.
 fn precise(time: rl_core::time::Timestamp) -> String {
     let text = text::time(time);
     match time.as_micros() % 1_000_000 {

@@ -25,7 +25,7 @@ const HEIGHT: f64 = 1_000.0;
 pub(super) struct TimeAxis {
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// The time from which numbers exist. It may be before `start`.
+    /// The time of the first recorded number. It may be before `start`.
     pub(super) begun: Timestamp,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Step {
 /// A curve of a chart.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
-    /// The name of its style: `allowed`, `denied`, `shadow`, `median` or `slow`.
+    /// The name of the style of the curve: `allowed`, `denied`, `shadow`, `median` or `slow`.
     pub(super) style: &'static str,
     pub(super) steps: Vec<Step>,
     /// Whether the area below the curve is filled.
@@ -62,7 +62,7 @@ impl TimeAxis {
         format!("{:.2}%", self.x(time) as f64 * 100.0 / self.millis() as f64)
     }
 
-    /// Returns the quarters of an hour within the axis, and whether each is a full or a half hour.
+    /// Returns each quarter of an hour within the axis. The flag is set for full and half hours.
     fn ticks(self) -> impl Iterator<Item = (Timestamp, bool)> {
         let first = self.start.as_micros() / TICK + 1;
         let last = self.end.as_micros() / TICK;

@@ -106,7 +106,8 @@ fn login_page(site: &Site, next: &str, problem: Option<&str>) -> impl IntoRespon
     page(site, None, "Log in", Tab::None, main)
 }
 
-/// Returns `next` if it is a page of this console, otherwise the first page.
+/// Returns `next` if it is a page of this console other than the login. Otherwise returns the first
+/// page.
 fn own_page<'a>(site: &'a Site, next: &'a str) -> &'a str {
     let rest = next.strip_prefix(site.path());
     let is_own = rest.is_some_and(|rest| {

@@ -84,7 +84,8 @@ pub(super) fn form_token(visitor: &Visitor) -> Markup {
     html! { input type="hidden" name=(FORM_TOKEN) value=(visitor.form_token); }
 }
 
-/// Renders the confirmation for `word`, which a redirect has put into the query.
+/// Renders the sentence that confirms a change. `word` names the change, and is in the query of the
+/// address to which the browser was redirected.
 pub(super) fn confirmation(word: &str) -> Markup {
     let sentence = match word {
         "created" => "The record was created. It applies to the next call.",

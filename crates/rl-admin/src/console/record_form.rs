@@ -1,4 +1,4 @@
-//! The fields of a record as they were typed, until they can be stored.
+//! The form of a record: renders its fields, and parses what was typed.
 
 use maud::{Markup, html};
 use rl_core::time::Timestamp;
@@ -27,7 +27,8 @@ pub(super) fn fields(record: &Record) -> Fields {
     with_limits(fields, &content.limits)
 }
 
-/// Parses the content that was typed, to replace `before`.
+/// Parses the content that was typed. `before` is the content that it replaces; `None` for a new
+/// record.
 ///
 /// The fields do not show microseconds. A time that was not edited keeps its microseconds. An
 /// edited `to_date` becomes the last microsecond of the typed second.
@@ -67,8 +68,8 @@ pub(super) fn read(
     if problems.is_empty() { Ok(content) } else { Err(problems) }
 }
 
-/// Returns whether a field is a date. If a date could not be parsed, an error about the order of
-/// the dates is useless.
+/// Returns whether a field is one of the two dates. While one of them cannot be parsed, an error
+/// about the other, or about their order, would be misleading.
 fn is_time(field: &str) -> bool {
     matches!(field, "from_date" | "to_date")
 }

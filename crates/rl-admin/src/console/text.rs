@@ -96,7 +96,7 @@ pub(super) fn span(span: Duration) -> String {
     }
 }
 
-/// Returns what happens to calls while the counters fail in this way.
+/// Returns a sentence about what happens to calls while the counters have this kind of failure.
 pub(super) fn consequence(limiter: &RateLimiter, failure: FailureKind) -> &'static str {
     if !limiter.is_enabled() || limiter.is_shadow() {
         return "Calls are allowed as before: the limiter enforces nothing.";

@@ -13,8 +13,8 @@ use crate::access::Role;
 const HOUR: u64 = 3_600_000_000;
 const DAY: u64 = 24 * HOUR;
 
-/// The maximum time that the picture shows before now, and after now. Some records end in a
-/// thousand years.
+/// The timeline shows at most `BACK` before now, and `AHEAD` after now, because some records end in
+/// a thousand years.
 const BACK: u64 = 90 * DAY;
 const AHEAD: u64 = 180 * DAY;
 

@@ -13,8 +13,8 @@ pub(crate) struct HourReport {
     /// The time an hour ago.
     pub(crate) start: Timestamp,
     pub(crate) now: Timestamp,
-    /// The time from which samples exist: the start of the process, even if that is more than an
-    /// hour ago.
+    /// The time at which sampling started, even if that is more than an hour ago: the start of the
+    /// process, or the last time at which the clock stepped back.
     pub(crate) begun: Timestamp,
     /// The counts now.
     pub(crate) stats: LimiterStats,
@@ -45,8 +45,8 @@ impl HourReport {
         self.samples.iter().map(number).sum()
     }
 
-    /// Returns a quantile of the times in the hour, in seconds. These are the times of store calls,
-    /// or of decisions if the store is in memory.
+    /// Returns the quantile `q` of the times of store calls in the hour, in seconds. If the store
+    /// is in memory, these are the times of decisions. Returns `None` if none was timed.
     pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         quantile(&self.bounds, &self.times(), q)
     }

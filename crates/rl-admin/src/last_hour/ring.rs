@@ -10,8 +10,8 @@ use super::top::{Ranking, TopEntry, TopHistory};
 /// The length of the ring in microseconds.
 const HOUR: u64 = 3_600_000_000;
 
-/// The shortest sample in microseconds. It is shorter than the interval of the task, whose ticks are
-/// not exact, and bounds the number of samples.
+/// The minimum length of a stored sample in microseconds. It bounds the number of samples. It is
+/// less than the interval of the task, because the ticks of the task are not exact.
 const SHORTEST: u64 = 9_000_000;
 
 /// The samples of the last hour.

@@ -53,8 +53,8 @@ pub(crate) const fn times(stats: &LimiterStats) -> &Histogram {
     }
 }
 
-/// The names of limits, each stored once for all samples. Limiters count only a bounded number of
-/// names.
+/// The names of limits, each stored once for all samples. The set stays small, because a limiter
+/// counts only a bounded number of names.
 #[derive(Debug, Default)]
 pub(crate) struct LimitPaths(HashSet<Arc<LimitPath>>);
 

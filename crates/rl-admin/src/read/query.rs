@@ -97,8 +97,8 @@ pub(crate) struct Names {
     pub(crate) after: Option<String>,
 }
 
-/// Reads a stored name. It may contain characters that the API does not accept, because the console
-/// accepts them.
+/// Reads the `next` of an earlier response, which is a stored name. It may contain characters that
+/// the API does not accept, because the console accepts them.
 fn stored_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.chars().count() > 250 {

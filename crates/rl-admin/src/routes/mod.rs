@@ -104,7 +104,8 @@ fn about() -> OpenApi {
         .build()
 }
 
-/// Returns the OpenAPI document with the path under which the routes are nested.
+/// Returns a copy of the OpenAPI document whose server is the path under which the routes are
+/// nested.
 fn document_at(document: &OpenApi, nested: Option<&NestedPath>) -> OpenApi {
     let mut document = document.clone();
     document.servers = nested.map(|path| vec![Server::new(path.as_str())]);

@@ -21,8 +21,8 @@ pub(super) fn record(status: StatusCode, record: &Record) -> Response {
     tagged(status, record.revision, RateLimit::of(record))
 }
 
-/// Responds with a stored record and its `ETag`, and with a warning if the record lifts the limits
-/// of a tier.
+/// Responds with a stored record and its `ETag`. Adds a warning if the record lifts the limits of
+/// the consumer's tier or the defaults.
 pub(super) async fn written_record(
     context: &Context,
     status: StatusCode,

@@ -52,9 +52,9 @@ impl ConsoleSettings {
 
     /// Builds the console for a listener at `address`, unless the console is switched off.
     ///
-    /// With an `http://` origin, the cookie is also sent without TLS. Without an origin, it
-    /// requires TLS. If the listener is on the loopback interface, browsers on the same machine get
-    /// the cookie without TLS.
+    /// With an `http://` origin, the cookie is also sent without TLS. Without an origin, the cookie
+    /// requires TLS, unless the listener is on the loopback interface. In that case, browsers on
+    /// the same machine get the cookie without TLS.
     pub(crate) fn console(&self, admin: Admin, address: SocketAddr) -> Option<Console> {
         let console = Console::builder(admin).path(self.path.as_deref()?);
         let console = match &self.origin {

@@ -67,7 +67,7 @@ impl WebhooksBuilder {
         self
     }
 
-    /// Sets what is a burst: at least `denials` denials in the time `within`. Defaults to 1 000
+    /// Sets when a burst begins: after `denials` denials in the time `within`. Defaults to 1 000
     /// denials in a minute. The time is rounded up to seconds, and is an hour at most.
     pub fn denial_burst(mut self, denials: u64, within: Duration) -> Self {
         let seconds = within.as_secs() + u64::from(within.subsec_nanos() > 0);

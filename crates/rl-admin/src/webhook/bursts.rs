@@ -21,8 +21,8 @@ impl BurstDetector {
         Self { threshold, readings: VecDeque::new(), is_burst: false }
     }
 
-    /// Adds a reading. If a burst begins, returns `true` and the number of recent denials. If it
-    /// ends, returns `false` and this number.
+    /// Adds a reading: the total number of denials. Returns `true` if a burst begins now, or
+    /// `false` if it ends now, with the number of recent denials. Otherwise returns `None`.
     ///
     /// A burst ends below half the threshold. If it ended at the threshold at which it begins, a
     /// rate close to the threshold would cause an event each second.

@@ -1,7 +1,7 @@
 //! One HTTP request on a connection of its own.
 //!
-//! The request is sent with hyper directly. A general client resolves the host again after any check
-//! of the address, follows redirects, and obeys the proxies of the environment.
+//! The request is sent with hyper directly. A general client would resolve the host again after the
+//! address was checked, follow redirects, and use the proxies of the environment.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -13,7 +13,8 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    /// Creates the payload of an event, unless it is of a kind that occurs for each call.
+    /// Creates the payload of an event. Returns `None` for events of a kind that occurs for each
+    /// call.
     pub(super) fn of(event: &Event<'_>) -> Option<Self> {
         let detail = match event.kind {
             EventKind::NearLimit { subject, limit, percent, suppressed, .. } => json!({

@@ -50,7 +50,8 @@ pub(crate) fn one_period(period: CallPeriod) -> Policy {
     limits.policy().expect("there is a limit")
 }
 
-/// Returns the calls in the open window of a period, and the time until it ends.
+/// Returns the calls in the open window of a period, and the time until it ends. Returns `None` if
+/// no window is open.
 fn window(usage: &Decision, period: CallPeriod) -> Option<(u64, Duration)> {
     let mut limits = usage.limits();
     let limit = limits.find(|limit| limit.limit().period() == period.period())?;
@@ -106,7 +107,7 @@ pub(crate) type CallCounters = Periods<CallCounter>;
 impl CallCounter {
     /// Creates the counters from the usage of each period, under [`all_periods`] or [`one_period`].
     ///
-    /// If a usage is unknown, its error is the reason.
+    /// If `usage` returns an error for a period, the status of that counter is made from the error.
     pub(crate) fn of_each<'a>(
         usage: impl Fn(CallPeriod) -> Result<&'a Decision, FailureKind>,
     ) -> CallCounters {

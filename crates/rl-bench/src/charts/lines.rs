@@ -113,8 +113,9 @@ fn names(lines: &Lines, x: Scale, y: Scale) -> String {
     names
 }
 
-/// Returns the positions in ascending order. They are moved apart so that no names overlap, and so
-/// that no name is below the plot.
+/// Returns a position for the name of each line, close to the end of the line. `ends` is in
+/// ascending order. The positions are moved apart so that no names overlap and no name is below the
+/// plot.
 fn apart(ends: &[f64]) -> Vec<f64> {
     let mut places = ends.to_vec();
     for place in 1..places.len() {

@@ -20,7 +20,8 @@ const REQUESTS: u32 = 1_000;
 /// A limit with four digits, as in most headers.
 const MAX: u32 = 9_999;
 
-/// Measures a response with the headers of six periods. The request has extensions, as in axum.
+/// Measures the allocations for a response with the headers of six periods. The request has
+/// extensions, as in axum.
 pub(super) fn measure() -> Result<Vec<Goal>, Box<dyn Error>> {
     // The response has a header, as most responses do.
     let plain = service_fn(|_: Request<Body>| async {

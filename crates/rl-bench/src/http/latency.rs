@@ -4,8 +4,8 @@
 //! the machine affects all of them.
 //!
 //! The latency of a request is measured from the time at which it was due. If a response takes
-//! longer than the pause, the next request is due when the response has arrived. A slow server
-//! therefore does not delay the next server.
+//! longer than the pause, the next request is due when the response has arrived. So a slow response
+//! does not add to the latencies of the responses after it.
 
 use std::error::Error;
 use std::hint::spin_loop;

@@ -35,7 +35,7 @@ pub(super) fn denial(keys: &Keys, goals: &mut Vec<Goal>) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// Measures policies of one to sixteen limits, which alternate.
+/// Measures decisions under policies of one to sixteen limits. The policies take turns.
 pub(super) fn counts(keys: &Keys, report: &mut Report) -> Result<(), Box<dyn Error>> {
     const COUNTS: [u64; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
     let mut all = Vec::new();

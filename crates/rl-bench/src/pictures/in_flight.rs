@@ -25,7 +25,7 @@ pub(super) struct InFlight {
     pub(super) requests: Vec<LongRequest>,
     /// The maximum number of requests in flight.
     pub(super) capacity: u64,
-    /// The number of held permits over time. Each level lasts until the next one.
+    /// The number of held permits over time: pairs of a time and the number from this time on.
     pub(super) used: Vec<(u64, u64)>,
     lease: u64,
 }

@@ -73,7 +73,7 @@ pub(super) struct Request {
 }
 
 /// The requests, the decisions, and the usage of the limit. Times are milliseconds since the
-/// beginning; a level lasts until the next one.
+/// beginning. A pair contains a time, and the number from this time on.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     pub(super) requests: Vec<Request>,

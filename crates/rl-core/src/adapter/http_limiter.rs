@@ -310,7 +310,7 @@ impl HttpLimiter {
     }
 
     /// Returns the permit of an allowed request if it holds units of a concurrency limit, or if its
-    /// cost may change.
+    /// cost may change. Otherwise returns `outer`, the permit of the outer limiter.
     #[inline]
     fn permit(
         &self,

@@ -132,7 +132,7 @@ impl CountedRequest {
     ///
     /// # Panics
     ///
-    /// Panics if the decision is not ready, or the response is complete.
+    /// Panics if the decision is not ready, or if an earlier call has moved it into a response.
     pub fn finish<R: ResponseHead>(&mut self, response: &mut R) -> Option<Permit> {
         if let Some(permit) = &self.permit {
             permit.set_costs_of_response(response);

@@ -71,7 +71,7 @@ impl Settings {
         self.on_over_limit.as_ref().map_or(OverLimit::Reject, |choose| choose(request))
     }
 
-    /// Returns whether the cost is settled at the end of a request, so that its charge may be a
+    /// Returns whether the cost of a request can change until it ends. Its charge may then be a
     /// reservation.
     pub(super) const fn settles_cost(&self) -> bool {
         self.is_metered || self.response.cost.is_some()

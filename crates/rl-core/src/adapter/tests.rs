@@ -35,7 +35,7 @@ fn preflight() -> FakeRequest {
     options.header("access-control-request-method", b"PUT")
 }
 
-/// Returns whether `http` exempts the request. A request that is not exempt is decided.
+/// Returns whether `http` exempts the request. If not, also decides it.
 fn is_exempt(http: &HttpLimiter, request: &FakeRequest) -> bool {
     let admission = http.admit(request, None);
     if let Admission::Counted(context) = &admission {

@@ -38,7 +38,8 @@ impl HttpLimiter {
         self.reject(DenialReason::AmbiguousKey, request)
     }
 
-    /// Rejects a request that is not counted. A limiter in shadow allows it instead.
+    /// Rejects a request without counting it. If the limiter is in shadow, exempts the request
+    /// instead.
     fn reject(&self, reason: DenialReason<'_>, request: &dyn RequestInfo) -> Admission {
         if self.settings.limiter.is_shadow() {
             return Admission::Exempt;

@@ -38,7 +38,8 @@ pub(crate) struct Judgement {
 #[derive(Debug)]
 pub(crate) struct Plan {
     steps: Box<[PlanStep]>,
-    /// The limits in packed form, if they are at most six, and all of them are fixed windows.
+    /// The limits in packed form, if they are at most six, and all of them are fixed windows that
+    /// count units and are enforced.
     windows: Option<CompiledWindows>,
     cells: usize,
     logs: usize,
@@ -86,7 +87,7 @@ impl Plan {
     }
 
     /// Returns the limits in packed form, if they are at most six, and all of them are fixed
-    /// windows.
+    /// windows that count units and are enforced.
     #[inline]
     pub(crate) const fn windows(&self) -> Option<&CompiledWindows> {
         self.windows.as_ref()

@@ -141,7 +141,7 @@ impl SlidingLog {
     /// Removes the `units` that were charged at `charged`, if a unit is free afterwards. Otherwise
     /// returns `false` and changes nothing.
     ///
-    /// Needs no time: units that have expired may be removed too.
+    /// Needs no current time, because units that have expired may be removed too.
     #[inline]
     pub(super) fn try_release(self, log: &mut Log, charged: Timestamp, units: u64) -> bool {
         match log.find(charged.as_micros()) {
@@ -275,7 +275,8 @@ mod tests {
         assert_eq!(limit.available(&released, at(66)), 0);
     }
 
-    /// A charge beyond the limit adds no entry, and grants nothing.
+    /// A charge beyond the limit adds its units to the newest entry of the full log, not a new
+    /// entry.
     #[test]
     fn a_full_log_that_is_charged_moves_its_newest_entry() {
         let limit = log("3/minute:sliding-log");

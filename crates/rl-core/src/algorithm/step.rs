@@ -195,8 +195,9 @@ impl PlanStep {
 
     /// Refunds the `units` that were charged at `charged`, as far as they still count at `now`.
     ///
-    /// A charge later than `now` is ignored: it belongs to a state that was lost before the clock
-    /// stepped back.
+    /// A charge later than `now` is ignored. `now` is never before the last change of the state, so
+    /// the state does not contain the charge: the clock has stepped back, and the state with the
+    /// charge was lost or reset.
     pub(crate) fn refund(
         &self,
         states: &mut SubjectStatesMut<'_>,

@@ -18,10 +18,10 @@ fn resolve(rule: &ClientIp, peer: Option<IpAddr>, lines: &[&[u8]]) -> String {
     rule.resolve(peer, lines).map_or("none".into(), |client| client.to_string())
 }
 
-/// The number of the vector, the rule, the peer, the lines of the header, and the expected client.
+/// A test vector: its number, the rule, the peer, the lines of the header, and the expected client.
 type Vector<'a> = (u8, &'a ClientIp, &'a str, &'a [&'a [u8]], &'a str);
 
-/// Checks the vectors of the specification, by number.
+/// Checks the test vectors.
 ///
 /// Vector 24 is not listed: a client makes a proxy drop the header by naming it in `Connection:`.
 /// To the service, this looks the same as vector 2. The documentation of the module warns about it.
@@ -262,8 +262,9 @@ proptest! {
         prop_assert_eq!((client.address(), client.source()), (from, IpSource::Peer));
     }
 
-    /// The client sends arbitrary lines. Each proxy then appends the address of its peer: of the
-    /// client, or of the previous proxy.
+    /// The client sends arbitrary lines of the header. Each proxy then appends the address of its
+    /// peer, which is the client or the previous proxy. The result must be the address of the
+    /// client.
     #[test]
     fn fields_that_the_client_sends_do_not_change_its_address(
         written in prop::collection::vec(any_line(), 0..4),

@@ -5,8 +5,8 @@ use super::limit_status::{LimitStatus, RetryAfter};
 /// Selects the *governing* limit, which single-valued headers and the message of a denial describe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GoverningLimit {
-    /// The active limit with the shortest period. For a denial, the shortest of the limits that
-    /// deny.
+    /// The active limit with the shortest period. For a denial, it is the one with the shortest
+    /// period of the limits that deny.
     #[default]
     ShortestActive,
     /// The limit with the fewest units left. For a denial, it is one of the limits that deny. If

@@ -134,8 +134,8 @@ impl Bench {
         Ok(redis::cmd("SLOWLOG").arg("RESET").exec_async(&mut self.operator).await?)
     }
 
-    /// Ends a sample: records the scripts since the last call of [`Self::forget_calls`], and runs
-    /// the control script.
+    /// Ends a sample: records how long each script has taken since the last call of
+    /// [`Self::forget_calls`], and runs the control script.
     pub(super) async fn note(&mut self) -> Result<(), Box<dyn Error>> {
         redis::cmd("EVAL").arg(CONTROL).arg(0).exec_async(&mut self.operator).await?;
         let mut get = redis::cmd("SLOWLOG");

@@ -39,7 +39,8 @@ fn a_responder_answers_requests_without_a_key_too() {
     assert_eq!((denial.status, &*denial.body), (403, r#"{"error":"who are you?"}"#));
 }
 
-/// A gRPC client cannot read any other form; it would report a stream that ended too early.
+/// A gRPC client can read only a gRPC response. For a response in another form, it would report a
+/// stream that ended too early.
 #[test]
 fn a_responder_cannot_replace_a_grpc_denial_by_another_form() {
     let http = HttpLimiter::new(limiter(Limit::per_hour(0)));

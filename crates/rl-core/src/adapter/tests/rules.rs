@@ -23,8 +23,8 @@ fn under_rules(rules: Rules) -> HttpLimiter {
     HttpLimiter::new(RateLimiter::builder().rules(rules).store(store).build().unwrap())
 }
 
-/// Fault: the first decision ignored the queue, so new requests took the units that an earlier one
-/// waited for.
+/// Fault: the first decision on a request ignored the wait queue, so new requests took the units
+/// for which an earlier one waited.
 #[tokio::test(start_paused = true)]
 async fn requests_under_rules_do_not_overtake_those_that_wait() {
     let wait = OverLimit::Wait { at_most: Duration::from_secs(60), queue: 9 };
@@ -48,7 +48,8 @@ async fn requests_under_rules_do_not_overtake_those_that_wait() {
     assert_eq!((small.decision_mut().is_allowed(), began.elapsed().as_secs()), (true, 2));
 }
 
-/// Fault: a request that waited for one rule also waited for a rule that rejects.
+/// Fault: a request waited because one rule denied it. When another rule, which is set to reject,
+/// denied it later, the request waited for that rule too.
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_rejects_also_rejects_requests_that_wait_for_another() {
     let wait = OverLimit::Wait { at_most: Duration::from_secs(60), queue: 9 };
@@ -65,7 +66,8 @@ async fn a_rule_that_rejects_also_rejects_requests_that_wait_for_another() {
     assert_eq!((waiting.decision_mut().is_allowed(), began.elapsed().as_secs()), (false, 1));
 }
 
-/// Fault: a later change of the common cost restored the reserved cost of a rule.
+/// Fault: a handler set the cost under one rule, and then changed the cost under all rules. That
+/// change restored the cost that was charged at first under the one rule.
 #[tokio::test]
 async fn a_handler_sets_the_cost_of_each_rule_by_its_name() {
     let rule = |name: &str| Rule::named(name).limit(Limit::per_hour(1_000));

@@ -34,7 +34,7 @@ pub(crate) struct CompiledWindows {
 
 impl CompiledWindows {
     /// Compiles the limits. Returns `None` if there are more than six, or if one is not a fixed
-    /// window.
+    /// window, counts requests or is in shadow.
     pub(crate) fn new(limits: impl ExactSizeIterator<Item = Limit>) -> Option<Self> {
         let count = limits.len();
         if count > LANES {
@@ -106,7 +106,8 @@ impl CompiledWindows {
     }
 }
 
-/// Returns the alignment of a fixed window, or `None` for any other limit.
+/// Returns the alignment of a fixed window that counts units and is enforced, or `None` for any
+/// other limit.
 fn alignment_of(limit: Limit) -> Option<Alignment> {
     match limit.algorithm() {
         _ if limit.is_shadow() || limit.counts_requests() => None,

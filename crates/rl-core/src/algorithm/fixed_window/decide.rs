@@ -3,8 +3,8 @@
 //! Three functions decide, from the most specific to the most general:
 //!
 //! 1. [`try_open_fast`] grants the first request of a subject.
-//! 2. [`try_decide_fast`] grants a request if all windows are open and have enough left, or denies
-//!    it if an open window has too little. It returns `None` if neither is certain.
+//! 2. [`try_decide_fast`] grants a request if all windows are open and have more left than it
+//!    costs, or denies it if an open window has less. It returns `None` if neither is certain.
 //! 3. The [plan](crate::algorithm::Plan) of the policy handles every other case, limit by limit.
 //!
 //! Every charge opens all windows that were closed. All windows then stay open until the first one
@@ -169,7 +169,8 @@ fn deny_full_slow(
 }
 
 /// Denies `cost` if an open window has too little left. Returns the lanes of the limits that deny
-/// it, one bit for each, and the time until which it is denied.
+/// it, one bit for each, and the time until which it is denied. Returns `None` if it is not certain
+/// that a window denies it.
 #[inline(never)]
 fn try_deny(
     windows: &CompiledWindows,
