@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use arrayvec::ArrayVec;
 
-/// The largest number of parts of a request. A property of the parts is a byte, with one bit for
+/// The largest number of parts of a request. Each field of `PartFlags` is a byte, with one bit for
 /// each part.
 const MAX_PARTS: usize = u8::BITS as usize;
 
@@ -144,7 +144,7 @@ impl GoverningPart {
         Self(AtomicU8::new(Self::UNKNOWN))
     }
 
-    /// Creates the position of a governing part that is already known: `index`.
+    /// Creates the position `index` of a governing part that is already known.
     pub(super) const fn at(index: usize) -> Self {
         Self(AtomicU8::new(index as u8))
     }

@@ -13,9 +13,9 @@ use crate::time::Timestamp;
 
 impl Decision {
     /// Creates a decision under a policy of fixed windows. The whole cost is charged, or nothing.
-    /// `states` contains the windows after the charge. The relative time must fit into 48 bits, and
-    /// the cost of a denial into 32 bits. Larger numbers would need a second form of the outcomes,
-    /// and with two forms the compiler would copy the decision.
+    /// `states` contains the windows after the charge. `at.relative` must fit into 48 bits, and the
+    /// cost of a denial into 32 bits. Larger numbers would need a second form of the outcomes, and
+    /// with two forms the compiler would copy the decision.
     #[inline(always)]
     pub(crate) fn from_windows(
         policy: impl Into<PolicyHandle>,
@@ -34,7 +34,9 @@ impl Decision {
         Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
     }
 
-    /// Creates a decision that charged the whole cost or nothing to windows that were all open.
+    /// Creates a decision on windows that were all open at an earlier decision, and still are.
+    /// `before` contains their usages at that time. Since then, `charged_since` units were charged
+    /// to each window, and `later` microseconds have passed. The whole cost is charged, or nothing.
     #[inline(always)]
     pub(crate) fn from_open_windows(
         policy: &Policy,

@@ -300,7 +300,8 @@ impl Decision {
         self.statuses.decided_at
     }
 
-    /// Returns the policy under which the request was decided; `None` if no store decided.
+    /// Returns the policy under which the request was decided; `None` if neither a store nor the
+    /// policy itself decided.
     #[must_use]
     pub fn policy(&self) -> Option<&Policy> {
         self.described().statuses.policy()
@@ -348,8 +349,8 @@ impl Decision {
         self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
     }
 
-    /// Returns the limit that single-valued headers and messages describe; `None` if no store
-    /// decided.
+    /// Returns the limit that single-valued headers and messages describe. Returns `None` if no
+    /// limit is enforced, or if neither a store nor the policy itself decided.
     #[must_use]
     pub fn governing(&self, selection: GoverningLimit) -> Option<LimitStatus<'_>> {
         let is_denied = !self.is_allowed();

@@ -46,7 +46,8 @@ impl Decision {
         }
     }
 
-    /// Returns the decisions on the parts of a request that was decided as a list of parts.
+    /// Returns the decisions on the parts of the request; `None` if it was not decided as a list of
+    /// parts.
     #[inline]
     pub(super) fn decided_parts(&self) -> Option<&DecidedParts<Self>> {
         self.linked.get().map(|linked| &linked.parts).filter(|parts| !parts.all().is_empty())

@@ -96,13 +96,14 @@ impl Origin {
         matches!(self, Self::FailedOpen(_) | Self::FailedClosed(_))
     }
 
-    /// Returns whether the decision came from the store, now or earlier.
+    /// Returns whether the decision came from the store: from a call, a remembered denial or leased
+    /// units.
     pub(super) const fn is_of_store(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased)
     }
 
-    /// Returns whether the decision came from counters whose limits are enforced. Only then may
-    /// waiting help.
+    /// Returns whether the decision came from counters whose limits are enforced. Waiting can help
+    /// only after such a denial.
     pub(crate) const fn enforces(self) -> bool {
         matches!(self, Self::Store | Self::LocalDeny | Self::Leased | Self::Fallback(_))
     }

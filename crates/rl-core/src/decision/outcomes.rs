@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 
 /// The outcomes of a decision, in the order of the policy's limits.
 ///
-/// Outcomes that are too large for a decision are in a box that the thread recycles.
+/// Outcomes that do not fit into a decision are in a box, which the thread recycles.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcomes {
     /// No outcome yet.

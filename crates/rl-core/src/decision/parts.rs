@@ -198,8 +198,9 @@ impl Decision {
         Self { charged, verdict, origin, linked: list.0, ..Self::empty(statuses, cost) }
     }
 
-    /// Returns the decision on the governing part. If there is none, no part may be described, and
-    /// the decision states only what was charged to the first part.
+    /// Returns the decision on the governing part. Returns this decision if there is none, because
+    /// no part is both disclosed and enforced. This decision has no limits: only the charge to the
+    /// first part.
     pub(super) fn governing_decision<'a>(&'a self, parts: &'a DecidedParts<Self>) -> &'a Self {
         let governing = parts.governing.get_or_find(|| find_governing(parts));
         governing.map_or(self, |index| &parts.all()[index])
@@ -305,7 +306,8 @@ impl Decision {
         enforced.flat_map(|part| part.limits().filter(|limit| !limit.limit().is_shadow()))
     }
 
-    /// Returns the decision of the part at `index` alone, to refund or settle its charge.
+    /// Returns the decision on the part at `index` alone, with which its charge is refunded or
+    /// settled. Returns `None` if there is no such part.
     pub(crate) fn of_part(&self, index: usize) -> Option<Self> {
         let Some(parts) = self.decided_parts() else {
             return (index == 0).then(|| self.clone());

@@ -6,8 +6,8 @@ use crate::policy::Policy;
 thread_local! {
     /// The handle of the decision that this thread dropped last.
     static RECYCLED: Cell<Option<Policy>> = const { Cell::new(None) };
-    /// The handle that was dropped before the one in `RECYCLED`. Clones take it, because a request
-    /// that passes a layer holds two decisions.
+    /// The handle that was in `RECYCLED` before. A clone of a decision takes it: a request that
+    /// passes a layer holds two decisions, so two handles are recycled.
     static RECYCLED_FOR_CLONE: Cell<Option<Policy>> = const { Cell::new(None) };
 }
 

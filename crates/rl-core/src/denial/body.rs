@@ -87,9 +87,9 @@ impl DenialBody {
     /// Sets the base URI of problem types, to which `quota-exceeded`, `temporary-reduced-capacity`,
     /// `missing-key` or `ambiguous-key` is appended.
     ///
-    /// The base `about:blank` is used alone; it means that the HTTP status is the whole problem.
-    /// The default is [`DenialBody::PROVISIONAL_TYPES`]. That base does not define the last two
-    /// types, so `about:blank` is sent for them.
+    /// Nothing is appended to the base `about:blank`, which means that the HTTP status is the whole
+    /// problem. The default is [`DenialBody::PROVISIONAL_TYPES`]. That base does not define the
+    /// last two types, so `about:blank` is sent for them.
     pub fn problem_types(mut self, base: impl Into<Cow<'static, str>>) -> Self {
         self.problem_types = base.into();
         self
@@ -160,7 +160,7 @@ impl DenialBody {
         body
     }
 
-    /// Returns `push` if the message is to contain the id of the consumer.
+    /// Returns `push` if the message is to contain the id of the consumer, or else `None`.
     fn id(&self, push: PushId) -> Option<PushId> {
         (self.names_consumer && self.form == Form::OpenBank).then_some(push)
     }

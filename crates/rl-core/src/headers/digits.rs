@@ -29,7 +29,7 @@ const fn all() -> [u8; COUNT * DIGITS] {
     numbers
 }
 
-/// Returns the decimal digits of a number of up to four digits.
+/// Returns the decimal digits of `number`, or `None` if it has more than four digits.
 pub(super) fn digits_of(number: u64) -> Option<&'static str> {
     let count = match number {
         0..=9 => 1,

@@ -78,8 +78,8 @@ pub struct HeaderLine<'a> {
     pub name: FieldName,
     /// The value.
     pub value: FieldValue<'a>,
-    /// Whether the field is a list, to which nested limiters add lines. Any other field has only
-    /// one line, from the stricter limiter.
+    /// Whether the field is a list. If limiters are nested, each adds a line to a list. Any other
+    /// field has only one line, from the stricter limiter.
     pub is_list: bool,
 }
 
@@ -139,8 +139,8 @@ impl Headers {
 
     /// Restricts lists to the governing limit.
     ///
-    /// This makes responses shorter, but clients see a long period only while it governs. By
-    /// default lists describe every limit.
+    /// This makes responses shorter, but clients see a limit with a long period only while it is
+    /// the governing limit. By default lists describe every limit.
     pub fn list_governing_limit_only(mut self) -> Self {
         self.lists_governing_limit_only = true;
         self

@@ -104,8 +104,8 @@ fn lists_describe_every_limit_in_the_order_of_the_policy() {
     );
 }
 
-/// The limits are 10 per second, 100 per minute and 1 000 per hour. The table shows the
-/// single-valued fields.
+/// The limits are 10 per second, 100 per minute and 1 000 per hour. The table contains decisions
+/// and their single-valued fields.
 #[test]
 #[rustfmt::skip]
 fn single_values_follow_the_governing_limit() {

@@ -2,8 +2,8 @@ use std::fmt;
 
 use crate::model::Subject;
 
-/// The error for a credential that two parsers could read differently. The request contains the
-/// credential twice, or in a form that only some parsers accept.
+/// The error for a credential that two parsers could read differently, because the request contains
+/// it twice, or in a form that only some parsers accept.
 ///
 /// The adapters reject such a request with 400, and do not count it. They never continue with the
 /// next extractor of [`or`](super::KeyExtractor::or), and no [`MissingKey`](crate::MissingKey)

@@ -140,7 +140,7 @@ struct SingleValue<'a> {
 }
 
 impl<'a> SingleValue<'a> {
-    /// Reads a pair that some parsers would also split at `separator`.
+    /// Reads a pair `name=value`, which some parsers would split further at `separator`.
     fn read(&mut self, pair: &'a [u8], separator: u8, compare: impl Fn(&[u8]) -> NameMatch) {
         let (key, value) = split_pair(pair);
         match compare(key) {

@@ -52,8 +52,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Accepts only subjects that the service knows; a request with any other subject has no key.
     ///
-    /// A client can invent any number of API keys. With `known` and [`or`](Self::or), this does not
-    /// gain it anything: known keys are counted as keys, and all other requests by address.
+    /// A client can invent any number of API keys. With `known` and [`or`](Self::or), invented keys
+    /// gain it no quota: known keys are counted as keys, and all other requests by address.
     ///
     /// `recognize` returns whether the subject is known. It may instead return the subject to
     /// count, such as the consumer to which a key belongs.

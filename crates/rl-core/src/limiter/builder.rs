@@ -209,8 +209,8 @@ impl RateLimiterBuilder {
     /// [overloaded](crate::FailureKind::Overloaded). Without it,
     /// [`on_overload`](Self::on_overload) decides these requests.
     ///
-    /// A subject whose policy was looked up before keeps that policy. The store counts under this
-    /// policy as under any other. Make it as strict as the policy of an anonymous client.
+    /// A subject whose policy was looked up before keeps that policy. The store counts the others
+    /// under `policy`, which should be as strict as the policy of an anonymous client.
     pub fn policy_when_overloaded(mut self, policy: Policy) -> Self {
         self.policy_when_overloaded = Some(policy);
         self
@@ -259,10 +259,10 @@ impl RateLimiterBuilder {
     }
 
     /// Refunds the units of a [permit](crate::Permit) if its process dies. They are refunded when
-    /// the permit has been neither settled nor renewed for this time. Defaults to never: the
-    /// estimate stays charged until its windows end.
+    /// the permit has been neither settled nor renewed for `time`. Defaults to never: the estimate
+    /// stays charged until its windows end.
     ///
-    /// A task renews the reservation of a permit after each third of this time, so some seconds are
+    /// A task renews the reservation of a permit after each third of `time`, so some seconds are
     /// enough even for long requests. The setting applies to charges of
     /// [`acquire`](RateLimiter::acquire) and of metered adapters, on Redis in the packed layout.
     /// (In memory, the counts are lost with their process.) The next decision on the subject
@@ -272,7 +272,7 @@ impl RateLimiterBuilder {
     ///
     /// The setting costs one more call for each permit that is settled at its estimate, and one for
     /// each renewal. Each decision of this limiter is a call of its own: it is neither batched nor
-    /// leased. Set it on every limiter that shares the counters, because the others never refund
+    /// leased. Set it on every limiter that shares the counters: a limiter without it never refunds
     /// expired units.
     pub fn reservation_expires_after(mut self, time: Duration) -> Self {
         self.reservation = Some(time);

@@ -15,7 +15,8 @@ use crate::store::{Namespace, Part};
 #[derive(Debug)]
 pub(super) struct Charge<'a> {
     pub(super) counters: Counters<'a>,
-    /// The decision on these parts. Its cost and its charged units are their sums.
+    /// The decision on these parts. Its cost is the sum of their costs, and its charged units are
+    /// the sum of theirs.
     pub(super) decision: Decision,
     pub(super) parts: SmallVec<[ChargedPart; 1]>,
 }
@@ -32,7 +33,8 @@ impl<'a> Charge<'a> {
     /// Returns the charges that `decision` has made to `parts`. `own` is the namespace of parts
     /// without one.
     ///
-    /// Leaves out the parts that the decision does not contain, because no store has decided.
+    /// Leaves out the parts that the decision does not contain. If no store has decided, these are
+    /// all but the first.
     pub(super) fn of_parts(
         own: &Namespace,
         parts: &'a [Part<'a>],
@@ -58,7 +60,7 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// Returns for each part the sum of the costs of all parts with the same counters.
+/// Returns one sum for each part: the costs of all parts that have the same counters as this part.
 pub(super) fn summed_costs(own: &Namespace, parts: &[Part<'_>]) -> SmallVec<[Cost; 4]> {
     let sum = |part: &Part<'_>| {
         let counters = Counters::from(part);

@@ -11,8 +11,8 @@ use crate::model::Redacted;
 use crate::model::Subject;
 use crate::observe::{Ended, Transition};
 
-/// A condition that has not occurred for this time is considered over, even if no success has shown
-/// its end.
+/// A condition is considered over when it has not occurred for this time, even if no success has
+/// shown its end.
 pub(super) const LONG_RECOVERY_PERIOD: Duration = Duration::from_secs(60);
 
 /// The maximum number of subjects with log lines of their own. Further subjects share one line.
@@ -59,7 +59,7 @@ impl DamagedSubjects {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records an occurrence of a damaged subject. Returns the log line to write.
+    /// Records that `subject` was found damaged. Returns which log line to write, if any.
     pub(super) fn add(&self, subject: Redacted) -> DamageReport {
         let mut state = self.state();
         let (count, has_room) = (state.subjects.len(), state.subjects.len() < MAX_SUBJECTS);
@@ -80,8 +80,8 @@ impl DamagedSubjects {
         }
     }
 
-    /// Removes a subject whose request was decided. Returns the subjects that have recovered: this
-    /// one, and at times also subjects that send no more requests.
+    /// Removes a subject whose request was decided. Returns the subjects that are no longer
+    /// damaged: this one, and at times also subjects that send no more requests.
     ///
     /// Costs one relaxed load while no value is damaged.
     pub(super) fn recover(&self, subject: &Subject) -> Vec<(Redacted, Ended)> {

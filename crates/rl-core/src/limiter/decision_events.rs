@@ -50,7 +50,8 @@ impl EventNames {
         }
     }
 
-    /// Returns the name of the rule of these counters: their namespace without that of the limiter.
+    /// Returns the name of the rule that counts in `namespace`: the namespace without that of the
+    /// limiter. Returns `None` in the limiter's own namespace.
     pub(super) fn rule<'a>(&self, namespace: Option<&'a Namespace>) -> Option<&'a str> {
         let namespace = namespace?.as_str();
         let own = namespace.strip_prefix(&*self.limiter);
@@ -67,7 +68,7 @@ pub(super) struct DecisionEvents {
     observes_decisions: bool,
     near_limits: NearLimits,
     /// For each action of the failure policy (it allows requests, rejects them, or lets the
-    /// fallback decide), the condition that it decides requests now.
+    /// fallback decide): the condition that this action decides requests now.
     failure_policy: [(Origin, Transition); 3],
 }
 

@@ -22,8 +22,8 @@ use crate::observe::{
 use crate::rules::ActiveRules;
 use crate::store::Part;
 
-/// A condition is considered over when it has not occurred for this time. A condition that comes
-/// and goes within this time is logged once.
+/// A condition is considered over when it has not occurred for this time. If it comes and goes at
+/// shorter intervals, it is logged once.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(1);
 
 /// Reports the events of a limiter to its observer and the log.
@@ -35,8 +35,8 @@ pub(super) struct Events {
     in_flight: Arc<InFlight>,
     names: EventNames,
     shadow_log: ShadowLog,
-    /// The outage of the store. The circuit breaker finds out when it begins and ends. It counts
-    /// the requests that stayed undecided.
+    /// The outage of the store, whose beginning and end the circuit breaker determines. Counts the
+    /// requests that stayed undecided during the outage.
     outage: Transition,
     /// The condition that the circuit breaker is open.
     open_breaker: Transition,
@@ -44,7 +44,8 @@ pub(super) struct Events {
     /// The condition that the store does not support the policies of some requests.
     unsupported: Transition,
     fallback_outage: Transition,
-    /// The condition that leases under concurrency limits end while their requests are in flight.
+    /// The condition that leases of places under concurrency limits end while their requests are in
+    /// flight.
     lapses: Transition,
     /// Subjects whose stored value is damaged.
     damaged: DamagedSubjects,
@@ -114,13 +115,13 @@ impl Events {
         }
     }
 
-    /// Returns the span of a call that decides a request of these parts.
+    /// Returns the span of a store call that decides a request of `parts`.
     pub(super) fn store_span(&self, parts: &[Part<'_>]) -> StoreSpan {
         let rule = if let [part] = parts { self.names.rule(part.namespace) } else { None };
         StoreSpan::new(self.place().with_rule(rule), "decide")
     }
 
-    /// Returns what happens to undecided requests, as a text for the log.
+    /// Returns what happens to requests that stay undecided after `failure`, as a text for the log.
     fn consequence(&self, failure: FailureKind) -> &'static str {
         self.failure_policy.action(failure).consequence()
     }
@@ -131,8 +132,8 @@ impl Events {
     }
 
     /// Reports a decision, the limits in shadow that would have denied the request, and the limits
-    /// that it nearly used up. `counters_of` returns the counters of the part at a position. The
-    /// request has waited since `begun`.
+    /// that it nearly used up. `counters_of` returns the counters of the part at a position.
+    /// `begun` is the time since which the request has waited; `None` if it has not.
     pub(super) fn decided<'a>(
         &self,
         counters_of: impl Fn(usize) -> Counters<'a>,
@@ -177,8 +178,9 @@ impl Events {
         }
     }
 
-    /// Reports that the store has decided a request of these parts. Also reports the end of the
-    /// conditions that the decision proves to be over.
+    /// Reports that the store has decided a request of `parts`. Also reports which failures are
+    /// over, as this decision proves: an outage, an overload, an unsupported policy, lapsed leases
+    /// or a damaged value.
     pub(super) fn store_decided(
         &self,
         parts: &[Part<'_>],
@@ -283,6 +285,7 @@ impl Events {
     }
 
     /// Reports that a lease under a concurrency limit has ended while its request is in flight.
+    /// `is_retaken` says whether the request was charged its units again.
     pub(super) fn lease_lapsed(&self, counters: Counters<'_>, is_retaken: bool) {
         let Counters { subject, namespace } = counters;
         let location = self.place().with_rule(self.names.rule(namespace));
@@ -315,7 +318,8 @@ impl Events {
         }
     }
 
-    /// Reports that the source has found the policy of `subject`, after the request had to wait.
+    /// Reports that the source has found the policy of `subject`, if this ends a failure of the
+    /// source. The request had to wait for the policy.
     pub(super) fn source_answered(&self, subject: &Subject) {
         if let Some(ended) = self.source_outage.ended() {
             observe::source_recovered(self.place(), ended);
@@ -369,7 +373,8 @@ impl Events {
         self.emit(EventKind::LookupFailed { error, duration });
     }
 
-    /// Reports that the policy for overload applies, because the source refused a look-up.
+    /// Reports that the source refused a look-up, and that the request is therefore decided under
+    /// `policy_when_overloaded`.
     pub(super) fn policy_when_overloaded_applies(
         &self,
         error: &StoreError,

@@ -44,7 +44,7 @@ impl OnFailure {
         }
     }
 
-    /// Returns the origin of a decision that no store made. If a fallback is set, it could not
+    /// Returns the origin of a decision that no store made. With `Fallback`, the fallback could not
     /// decide either, so the request is rejected.
     pub(super) const fn origin(self, failure: FailureKind) -> Origin {
         match self {
@@ -81,8 +81,8 @@ impl FailurePolicy {
         if self.is_shadow { OnFailure::Allow } else { self.setting(failure) }
     }
 
-    /// Returns what happens to requests whose policy could not be looked up. A fallback cannot
-    /// decide them.
+    /// Returns what happens to requests whose policy could not be looked up. They are rejected if
+    /// the setting is `Fallback`, because a fallback cannot decide without a policy.
     pub(super) const fn action_without_policy(self, failure: FailureKind) -> OnFailure {
         match self.action(failure) {
             OnFailure::Fallback => OnFailure::Reject,

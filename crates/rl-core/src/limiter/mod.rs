@@ -132,7 +132,8 @@ impl RateLimiter {
         self.decide(subject, Mode::Check, cost.into(), false)
     }
 
-    /// Charges as many of `cost` units as every limit grants, and denies the request if that is 0.
+    /// Charges as many of `cost` units as every limit grants. Denies the request if they grant
+    /// none.
     pub fn check_up_to(&self, subject: &Subject, cost: impl Into<Cost>) -> MaybeReady<Decision> {
         self.decide(subject, Mode::CheckUpTo, cost.into(), false)
     }
@@ -150,8 +151,8 @@ impl RateLimiter {
         self.decide(subject, Mode::Charge, cost.into(), false)
     }
 
-    /// Decides in the given mode. With `reserves`, the charge is a reservation if the limiter makes
-    /// reservations.
+    /// Decides in the given mode. With `reserves`, the charge is a reservation, provided that the
+    /// limiter is set to make reservations.
     #[inline]
     pub(crate) fn decide(
         &self,
@@ -328,7 +329,8 @@ impl RateLimiter {
         })
     }
 
-    /// Resets the limit called `name` of `policy` for `subject`, or all limits of `policy`.
+    /// Resets the limit of `policy` called `name` for `subject`, or all limits of `policy` if
+    /// `name` is `None`.
     ///
     /// # Errors
     ///

@@ -29,9 +29,9 @@ pub(super) struct Crossing {
 
 /// Remembers the crossings that were reported, until the windows of their limits end.
 ///
-/// A decision alone shows a crossing: the units before the charge are below a threshold, and those
-/// after it are not. Earlier crossings are remembered for two cases: units that are refunded and
-/// charged again, and limits without windows.
+/// A single decision shows a crossing: the used units are below a threshold before the charge, and
+/// not after it. Reported crossings are remembered because of two cases, in which a limit crosses a
+/// threshold again: units that are refunded and charged again, and limits without windows.
 #[derive(Debug, Default)]
 pub(super) struct NearLimits {
     reported: Mutex<Reported>,
@@ -84,8 +84,8 @@ impl NearLimits {
 }
 
 impl Reported {
-    /// Adds a crossing whose window ends at `until`. Returns the number of suppressed crossings if
-    /// it is to be reported.
+    /// Adds a crossing whose window ends at `until`. Returns `None` if it is not to be reported, or
+    /// else the number of crossings that were suppressed since the last report.
     fn add(&mut self, key: u64, now: Timestamp, until: Timestamp) -> Option<u64> {
         if self.until.get(&key).is_some_and(|until| now < *until) {
             return None;

@@ -16,7 +16,8 @@ pub(super) struct Operation {
     /// Whether the decision is counted. A request that waits is counted once, after its last
     /// decision.
     pub(super) is_counted: bool,
-    /// Whether the charge is a reservation, provided that the limiter makes reservations.
+    /// Whether the charge is to be a reservation. Has no effect if the limiter makes no
+    /// reservations.
     pub(super) reserves: bool,
     /// The time since which the request waits for its policy or for the store; `None` if both were
     /// ready at once.

@@ -90,8 +90,8 @@ impl RateLimiter {
         self.decide_parts(parts, Mode::Charge, false)
     }
 
-    /// Decides in the given mode. With `reserves`, the charge is a reservation if the limiter makes
-    /// reservations.
+    /// Decides in the given mode. With `reserves`, the charges are reservations, provided that the
+    /// limiter is set to make reservations.
     pub(crate) fn decide_parts(
         &self,
         parts: &[Part<'_>],
@@ -181,7 +181,7 @@ impl RateLimiter {
         self.pipeline.stores.usage(part.policy, &part)
     }
 
-    /// Resets the limit called `name` of a part, or all its limits.
+    /// Resets the limit of a part called `name`, or all its limits if `name` is `None`.
     ///
     /// # Errors
     ///

@@ -199,7 +199,7 @@ impl Pipeline {
         }
     }
 
-    /// Continues with the result of the look-up: a policy, or an error.
+    /// Continues after the look-up with a policy, with `None` if no limits apply, or with an error.
     fn decide_with_lookup(
         self: &Arc<Self>,
         found: Result<Option<Policy>, StoreError>,
@@ -257,8 +257,8 @@ impl Pipeline {
         }
     }
 
-    /// Returns the denial of a request that a policy alone denies. It precedes the breaker, the
-    /// store and the failure policy, so it holds even when none of them can decide.
+    /// Returns the denial of a request that a policy alone denies. This check precedes the breaker,
+    /// the store and the failure policy, so the request is denied even during an outage.
     #[inline]
     fn deny_by_policy(&self, parts: &[Part<'_>], operation: Operation) -> Option<Decision> {
         // A limiter in shadow denies nothing. Work that is already done cannot be denied either.

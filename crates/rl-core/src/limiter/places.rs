@@ -16,8 +16,8 @@ use crate::store::StoreFuture;
 
 /// Waits for the store in a separate task, for up to `lease`.
 ///
-/// If places are granted after the request has ended or timed out, they are passed to `free`.
-/// Otherwise they would stay occupied until their lease ends.
+/// If the store grants places after the request has ended or timed out, `free` gets the decision,
+/// and releases them. Otherwise they would stay occupied until their lease ends.
 pub(super) fn claim(
     pending: Pending<Result<Decision, StoreError>>,
     lease: Duration,
@@ -61,7 +61,7 @@ impl<F: FnOnce(&Decision)> Drop for Granted<F> {
 }
 
 /// Returns a policy with the limits that are charged for finished work: all except concurrency
-/// limits. Returns `None` if there are none.
+/// limits. Returns `None` if `policy` has no others.
 pub(super) fn without_permits(policy: &Policy) -> Option<Policy> {
     policy.only(|_, limit| !limit.holds_permits())
 }

@@ -20,7 +20,8 @@ pub(super) enum Policies {
     /// A source that looks policies up.
     Source {
         source: Arc<dyn PolicySource>,
-        /// The replies of the source, which distinguish an outage from an overload.
+        /// The times of the source's replies. They show whether a source that does not answer in
+        /// time is down or overloaded.
         replies: ReplyProgress,
     },
 }

@@ -7,9 +7,9 @@ use crate::policy::Policy;
 use crate::rules::ActiveRules;
 use crate::store::{Namespace, Store};
 
-/// Registers a limiter until the returned token is dropped. `own` is its policy, if it has one for
-/// all subjects. Logs a warning if another limiter on the store has other limits for the same
-/// counters, now or after a change of `rules`.
+/// Registers a limiter until the returned token is dropped. `own` is its namespace with the policy
+/// of all subjects, if there is one. Logs a warning if another limiter on the store has other
+/// limits for the same counters, now or after a change of `rules`.
 pub(super) fn register(
     store: &Arc<dyn Store>,
     own: Option<(&Namespace, Vec<Policy>)>,

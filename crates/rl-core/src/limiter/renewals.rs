@@ -49,9 +49,10 @@ struct HeldPermit {
 }
 
 impl Renewals {
-    /// Renews a permit while it is held. Outside a tokio runtime nothing is renewed.
+    /// Renews a permit while it is held.
     ///
-    /// Returns the position with which [`end`](Self::end) ends the renewal.
+    /// Returns the position with which [`end`](Self::end) ends the renewal. Returns `None` if
+    /// nothing is renewed, because the call is not in a tokio runtime.
     pub(super) fn start<P: Renewable + 'static>(
         &self,
         permit: &Arc<P>,

@@ -97,13 +97,14 @@ impl ReplyProgress {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the newest reply is to a call that was sent after this time.
+    /// Returns whether the newest reply is to a call that was sent after `time`.
     pub(super) fn newest_is_after(&self, time: Instant) -> bool {
         self.newest.load(Ordering::Relaxed) > self.micros(time)
     }
 
     /// Records that a call is refused because too many are in flight. If the server has answered
-    /// any call since the last refusal, it is behind, and the current time is returned.
+    /// any call since the last refusal, it works, but is behind. Then the current time is returned,
+    /// and otherwise `None`.
     pub(super) fn refused(&self) -> Option<Instant> {
         let answered = self.answered_count();
         if self.answered_by_refusal.load(Ordering::Relaxed) == answered {

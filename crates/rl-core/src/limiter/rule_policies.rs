@@ -19,7 +19,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// Resolves to the error of the first look-up that fails, which has been reported.
+    /// Resolves to the error of the first look-up that fails. The error has been reported.
     #[inline]
     pub(super) fn find_policies(
         self: &Arc<Self>,
@@ -69,8 +69,8 @@ impl Pipeline {
         })
     }
 
-    /// Returns the policy that a look-up has found, or the one for overloaded sources. Reports a
-    /// failure of a request that has waited since `begun`.
+    /// Returns the policy that a look-up has found, or `policy_when_overloaded` if the source is
+    /// overloaded. Reports a failed look-up of a request that has waited since `begun`.
     ///
     /// # Errors
     ///

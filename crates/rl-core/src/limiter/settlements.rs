@@ -19,7 +19,7 @@ use crate::model::{FailureKind, StoreError, Subject};
 use crate::store::{Part, RefundOf, Settlement, StoreFuture};
 use crate::time::Timestamp;
 
-/// Completes settlements, and reports those that fail. All clones count the same tasks.
+/// Completes settlements, and reports those that fail. Clones share the number of running tasks.
 #[derive(Clone)]
 pub(super) struct Settlements {
     running: Arc<RunningTasks>,
@@ -34,8 +34,8 @@ fn release_of<'a>(charge: &'a Charge<'a>, stores: &'a Stores) -> Option<Settleme
     stores.settlement(decision, *counters, Some(decision.at()), decision.charged())
 }
 
-/// Returns the settlement that refunds up to `units[index]` to the part at each index, under all
-/// limits.
+/// Returns the settlement that refunds parts under all limits. `units` has one number for each part
+/// of the request: the most that is refunded to this part.
 pub(super) fn refund_of<'a>(
     charge: &'a Charge<'a>,
     stores: &'a Stores,
@@ -99,7 +99,8 @@ impl Settlements {
         })
     }
 
-    /// Frees the places that `decision` holds for a request that has already ended.
+    /// Frees all places that `decision` holds under `parts`. Called if the request has ended or timed
+    /// out before the store decided.
     pub(super) fn free_places_of_all(
         &self,
         stores: &Stores,

@@ -74,7 +74,8 @@ impl Stores {
         self.within_deadline(usage, &*self.primary, "usage")
     }
 
-    /// Charges units under `policy`, in the store that has counted `decision`.
+    /// Charges units under `policy`, which may differ from the policy of `decision`, in the store
+    /// that has counted `decision`.
     pub(super) fn charge<'a>(
         &self,
         decision: &Decision,
@@ -90,8 +91,9 @@ impl Stores {
 
     /// Charges more units to the rate limits that `decision` has charged, even beyond these limits.
     ///
-    /// Concurrency limits do not depend on the cost. A limit that counts requests has already
-    /// counted this request, so it is charged only if the request is charged `anew`.
+    /// Concurrency limits are left out, because they do not depend on the cost. A limit that counts
+    /// requests has already counted this request, so it is charged only if the request is charged
+    /// `anew`.
     pub(super) fn charge_rates<'a>(
         &self,
         decision: &Decision,
@@ -113,8 +115,8 @@ impl Stores {
         }
     }
 
-    /// Refunds units of `decision`. `charged` is the time at which they were charged, or at which
-    /// their lease began.
+    /// Refunds `units` of `decision` under the limits that `of` selects. `charged` is the time at
+    /// which the units were charged, or at which their lease began.
     pub(super) fn refund<'a>(
         &self,
         decision: &Decision,
@@ -148,8 +150,8 @@ impl Stores {
         self.within_deadline(store.settle(settlements), store, "settle")
     }
 
-    /// Returns the settlement of `decision` that releases the permits whose leases began at
-    /// `leased`, and changes the charge from the charged units to `cost`.
+    /// Returns the settlement of `decision` that changes the charge from the charged units to
+    /// `cost`. If `leased` is given, it also releases the permits whose leases began at that time.
     ///
     /// Returns `None` if no store has made the decision.
     pub(super) fn settlement<'a>(
@@ -175,7 +177,8 @@ impl Stores {
         })
     }
 
-    /// Renews the leases of `decision` that began at `charged`, without a deadline.
+    /// Renews the leases of `decision` that began at `charged`, without a deadline. Resolves to the
+    /// time at which the new leases began, or to `None` if the leases have lapsed.
     pub(super) fn renew<'a>(
         &self,
         decision: &Decision,

@@ -305,7 +305,8 @@ async fn an_outage_of_the_policy_source_is_logged_twice_and_does_not_block_the_s
     assert!(lines[1].ends_with("undecided=10"), "{lines:#?}");
 }
 
-/// Operators need the stored values, so these operations have no fallback.
+/// Operators need the values of the store itself, so these operations fail with the store. The
+/// failure policy does not apply to them.
 #[tokio::test]
 async fn failures_of_operations_are_errors() {
     let store = Arc::new(Faulty::default());
@@ -533,7 +534,7 @@ async fn in_shadow_every_request_is_allowed_and_reported_once_per_window() {
     assert!(lines[0].contains("limiter=\"default\"; store=\"memory\""), "{lines:#?}");
 }
 
-/// Without shadow, failing closed would deny the request, and so would a missing key.
+/// Without shadow, the failure policy would reject the request, because the store refuses the call.
 #[tokio::test]
 async fn in_shadow_an_outage_denies_nothing() {
     let store = Arc::new(Faulty::default());

@@ -56,7 +56,7 @@ impl Default for WaitQueue {
     }
 }
 
-/// A place in a wait queue. Dropping the ticket gives the place up.
+/// A position in a wait queue. A request that drops its ticket leaves the queue.
 pub(super) struct QueueTicket<'a> {
     queues: &'a WaitQueues,
     counters: Counters<'a>,

@@ -44,7 +44,8 @@ pub(super) struct WaitingRequest {
 enum Counted {
     Subject(Subject, Cost, Wait),
     Parts(OwnedParts, Wait),
-    /// The parts that rules make of a request, and the setting for rules without one.
+    /// The parts that rules make of a request, and the setting for rules that have none of their
+    /// own.
     Rules(Arc<RequestParts>, OverLimit),
 }
 
@@ -64,8 +65,9 @@ impl WaitingRequest {
         Self::new(pipeline, Counted::Parts(OwnedParts::new(parts), wait), wait.reserves)
     }
 
-    /// Creates a request that is counted under rules. The settings of the rules that deny it say
-    /// whether it waits; `default` applies to rules without a setting.
+    /// Creates a request that is counted under rules. If it is denied, the settings of the rules
+    /// that deny it say whether it waits. `default` applies to rules that have no setting of their
+    /// own.
     pub(super) fn of_rules(
         pipeline: &Arc<Pipeline>,
         parts: &Arc<RequestParts>,
@@ -84,7 +86,8 @@ impl WaitingRequest {
     }
 
     /// Checks the request. If it is denied, it waits in the queue of the part that denies it for
-    /// the longest time. If other requests wait for one of its parts, it enters that queue first.
+    /// the longest time. If other requests already wait for one of its parts, it enters their queue
+    /// before it is checked.
     pub(super) fn check(self) -> MaybeReady<Decision> {
         // Waiting does not help if a policy alone denies the request.
         if let Some(denial) = self.try_deny_by_policy() {
@@ -206,7 +209,7 @@ impl WaitingRequest {
     /// has already been checked.
     ///
     /// If another part denies the request at the head of the queue, the request moves to the queue
-    /// of that part. Otherwise it would block requests that only share the first part.
+    /// of that part. Otherwise it would block requests that wait only for the first part.
     async fn wait_in_queue(
         &self,
         mut index: usize,

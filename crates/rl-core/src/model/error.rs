@@ -151,7 +151,8 @@ impl StoreError {
         self
     }
 
-    /// Returns a copy without the cause, for another caller of the same batch.
+    /// Returns a copy of the error without its cause, for another caller whose request was in the
+    /// same batch.
     #[cfg(feature = "redis")]
     pub(crate) fn again(&self) -> Self {
         Self { detail: self.detail.clone(), source: None, ..*self }

@@ -1,6 +1,6 @@
 use super::Limit;
 
-/// The status of one limit after a decision, as numbers that stores exchange.
+/// The status of one limit after a decision, in plain numbers, as a store reports it.
 ///
 /// [`LimitStatus`](crate::LimitStatus) combines it with its limit for applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ impl Outcome {
     pub(crate) const NEVER: u64 = u64::MAX;
 
     /// Creates the outcome of a limit that grants the request. `used` units are used, and the whole
-    /// limit is available again in `reset_micros`.
+    /// limit is available again after `reset_micros` microseconds.
     #[must_use]
     pub const fn granted(used: u64, reset_micros: u64) -> Self {
         Self { used, reset_micros, retry_micros: 0 }
@@ -37,8 +37,8 @@ impl Outcome {
         Self { used, reset_micros, retry_micros: Self::NEVER }
     }
 
-    /// Creates the outcome of a window of `max` units that ends in `reset_micros`, for a request
-    /// that requires `required` of them.
+    /// Creates the outcome of a window of `max` units that ends in `reset_micros` microseconds. The
+    /// request needs `required` units.
     pub(crate) const fn of_window(max: u64, used: u64, reset_micros: u64, required: u64) -> Self {
         if required <= max.saturating_sub(used) {
             Self::granted(used, reset_micros)

@@ -92,7 +92,7 @@ impl Period {
         Self::NAMED.iter().position(|named| *named == self)
     }
 
-    /// Returns the count and the longest unit that divides the period.
+    /// Returns the period in the longest unit that divides it: the number of units, and the unit.
     pub(crate) fn count_and_unit(self) -> (u64, &'static str) {
         UNITS
             .iter()

@@ -157,7 +157,7 @@ impl Subject {
         Self { realm, id: SubjectId(IdRepr::Digest(digest)) }
     }
 
-    /// Combines several subjects into one, which is owned by the first of them.
+    /// Combines several subjects into one with `digest` as its id, and with the owner of `first`.
     pub(crate) fn combined(first: &Self, digest: [u8; 16]) -> Self {
         let owner = match &first.id.0 {
             IdRepr::Combined(_, owner) => owner.clone(),
@@ -213,9 +213,9 @@ impl Subject {
         &self.id
     }
 
-    /// Returns the owner of this subject, which is in the same realm. It is the first subject of
-    /// those that [`and`](crate::key::KeyExtractor::and) combined, else the subject itself. Use the
-    /// owner to look up a policy by consumer or key.
+    /// Returns the owner of this subject. If [`and`](crate::key::KeyExtractor::and) combined
+    /// several subjects into this one, the owner is the first of them; otherwise it is the subject
+    /// itself. Use the owner to look up a policy by consumer or key.
     ///
     /// # Examples
     ///

@@ -37,8 +37,9 @@ impl<'a> EventLocation<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DecisionEvent<'a> {
-    /// The limiter, the rule of the reported part, and the store. If the fallback decided, the
-    /// fallback is named as the store.
+    /// The limiter, the rule and the store. If the fallback decided, it is named as the store. If
+    /// the request has several parts, the rule is that of the part that denies, or else of the
+    /// governing part.
     pub location: EventLocation<'a>,
     /// The subject of the reported part.
     pub subject: &'a Subject,
@@ -104,8 +105,8 @@ pub enum EventKind<'a> {
         limit: LimitStatus<'a>,
         /// The highest fraction that was crossed: 80, 90 or 100.
         percent: u8,
-        /// The events of this kind that the limiter has left out since the last event, because they
-        /// were too frequent.
+        /// The number of events of this kind that the limiter has left out since the last one,
+        /// because they were too frequent.
         suppressed: u64,
     },
     /// A limit in shadow would have denied a request. It occurs for each such request.
@@ -180,8 +181,8 @@ pub enum EventKind<'a> {
     /// The failure policy has made no decision of this origin for a second, while the store has
     /// decided other requests.
     FailurePolicyEnded {
-        /// The origin of the decisions. Ignore its kind of failure: the decisions may have had
-        /// others.
+        /// The origin of the decisions. Ignore the kind of failure in it: they may have had
+        /// different kinds.
         origin: Origin,
         /// The time from the first of these decisions to the last.
         lasted: Duration,

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 /// Samples the log lines of a condition that affects many requests, such as an overload.
 ///
 /// The first occurrence begins the condition. The condition is over when it has not occurred for
-/// the recovery period, so a condition that comes and goes counts as one. No background task runs:
-/// code that observes a success calls [`Transition::ended`]. The clock is tokio's, which tests can
-/// pause.
+/// the recovery period. Occurrences at shorter intervals therefore belong to one condition. No
+/// background task runs: code that observes a success calls [`Transition::ended`]. The clock is
+/// tokio's, which tests can pause.
 ///
 /// The limiter logs with it. Stores and sources of policies in other crates can do the same.
 ///

@@ -206,8 +206,8 @@ impl Policy {
         self.inner.block.as_ref()
     }
 
-    /// Returns whether the policy alone may deny a request that needs `needed` units: its limits
-    /// never grant them, or there is a block, which may have ended.
+    /// Returns whether the policy may deny a request that needs `needed` units without a store: its
+    /// limits never grant them, or there is a block, which may have ended.
     pub(crate) fn may_deny_alone(&self, needed: u64) -> bool {
         needed >= self.inner.denied_from
     }
@@ -304,8 +304,8 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with each limit divided by `parts` and rounded down. It counts in the
-    /// same states.
+    /// Returns the policy with each limit divided by `parts` and rounded down. The limits count in
+    /// the same states as before.
     pub(crate) fn divided_by(&self, parts: u64) -> Self {
         let part = |limit: &NamedLimit| {
             NamedLimit::new(Arc::clone(&limit.name), limit.limit.divided_by(parts))
@@ -341,7 +341,7 @@ impl Block {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Returns the outcome at `now` of each limit for a blocked request.
+    /// Returns the outcome that the denial of a blocked request at `now` reports for each limit.
     pub(crate) const fn outcome(&self, now: Timestamp) -> Outcome {
         match self.until {
             Some(until) => {

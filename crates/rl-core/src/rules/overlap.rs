@@ -1,7 +1,7 @@
 //! Finds rules that one request may match together.
 
-/// Returns at least `count` numbers below `len` that all overlap with each other; `None` if there
-/// are no such numbers.
+/// Returns the positions of `count` rules of which every two overlap, or `None` if there are no
+/// such rules. The positions are below `len`.
 ///
 /// `overlap` is symmetric. A request that matches several rules makes each pair of them overlap, so
 /// no request matches `count` rules if the result is `None`.
@@ -15,7 +15,8 @@ pub(super) fn overlapping(
     extend(&mut chosen, &all, count, overlap).then_some(chosen)
 }
 
-/// Extends `chosen` with `candidates`, each of which overlaps with all of `chosen`.
+/// Adds `candidates` to `chosen` until `count` positions are chosen, of which every two overlap.
+/// Each candidate overlaps with all of `chosen`. Returns false if this is impossible.
 fn extend(
     chosen: &mut Vec<usize>,
     candidates: &[usize],

@@ -91,7 +91,7 @@ impl Match {
     }
 }
 
-/// The name of a header, and the value that one of its lines has; `None` for any value.
+/// The name of a header, and the value that one of its lines must have; `None` accepts any value.
 type HeaderCondition = (Box<str>, Option<Box<str>>);
 
 /// A [`Match`] whose values are valid.

@@ -110,9 +110,9 @@ impl Rule {
         self
     }
 
-    /// Counts each subject that `key` finds separately. A second call adds an extractor for
-    /// requests in which the first finds no key, and so on. Without this setting, one counter
-    /// counts all requests.
+    /// Adds an extractor, which finds the subject under which a request is counted. Each subject
+    /// has counters of its own. The extractor of a second call is used for requests in which the
+    /// first finds no key, and so on. Without an extractor, all requests are counted together.
     pub fn per(mut self, key: impl KeyExtractor) -> Self {
         self.per.push(Arc::new(key));
         self
@@ -170,8 +170,8 @@ impl Rule {
     /// Sets the units that each request costs under this rule. Defaults to the cost of the layer,
     /// which is 1.
     ///
-    /// The final cost that a layer reads from a response, and
-    /// [`Permit::set_cost`](crate::Permit::set_cost), then leave the rule unchanged.
+    /// Neither the final cost that a layer reads from a response nor
+    /// [`Permit::set_cost`](crate::Permit::set_cost) then changes the cost under this rule.
     /// [`Permit::set_rule_cost`](crate::Permit::set_rule_cost) changes it.
     pub fn cost(mut self, cost: impl Into<Cost>) -> Self {
         self.cost = Some(RuleCost::Units(cost.into()));
@@ -213,8 +213,8 @@ impl Rule {
     ///
     /// Until the response arrives, the request is charged the [cost](Self::cost) of the rule as an
     /// estimate. If the function returns `None`, this charge stays.
-    /// [`Permit::set_cost`](crate::Permit::set_cost) and the setting of a layer leave the rule
-    /// unchanged.
+    /// [`Permit::set_cost`](crate::Permit::set_cost) and the final cost that a layer reads do not
+    /// change the cost under this rule.
     ///
     /// ```
     /// use rl_core::rules::Rule;

@@ -127,7 +127,8 @@ impl RuleSet {
         Some(RequestParts::new(self, ArrayVec::from_iter([part])))
     }
 
-    /// Returns the position of a subject's tier among the tiers of the rule.
+    /// Returns the position of a subject's tier among the tiers of the rule, or `None` if the rule
+    /// does not name the tier, or the subject has none.
     fn tier_of(&self, rule: &ValidRule, subject: &Subject) -> Option<usize> {
         self.tier_by.as_ref().and_then(|tier_by| rule.position(&tier_by(subject)?))
     }
@@ -151,8 +152,8 @@ impl RuleSet {
 
 /// The parts that rules make of one request.
 ///
-/// A part whose source finds no limits for the subject is not counted. The positions of parts are
-/// those in the decision, which leaves out such parts.
+/// A part whose source finds no limits for the subject is not counted, and is not in the decision.
+/// The methods take the position of a part in the decision.
 #[derive(Clone)]
 pub(crate) struct RequestParts {
     set: Arc<RuleSet>,
@@ -277,7 +278,8 @@ impl RequestParts {
         settings.reduce(stricter).unwrap_or(default)
     }
 
-    /// Returns whether a rule of the request has a setting that satisfies `predicate`.
+    /// Returns whether some rule of the request handles requests over its limits in a way that
+    /// satisfies `predicate`. `default` applies to rules without a setting.
     pub(crate) fn may(&self, default: OverLimit, predicate: fn(OverLimit) -> bool) -> bool {
         let setting = |part: &RulePart| self.set.rules[part.place].on_over_limit.unwrap_or(default);
         self.parts.iter().any(|part| predicate(setting(part)))

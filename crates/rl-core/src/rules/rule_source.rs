@@ -94,7 +94,8 @@ impl ActiveRules {
         }
     }
 
-    /// Calls `on_change` with the rules after each change of their file.
+    /// Sets a function that gets the rules after each change of their file. Fixed rules never
+    /// change.
     pub(crate) fn on_change(&self, on_change: impl Fn(&RuleSet) + Send + 'static) {
         match self {
             Self::Fixed(_) => drop(on_change),
@@ -103,7 +104,8 @@ impl ActiveRules {
         }
     }
 
-    /// Calls `on_reading` with an event after each reading of their file.
+    /// Sets a function that gets an event after each reading that applied or refused the file.
+    /// Fixed rules have no events.
     pub(crate) fn on_reading(&self, on_reading: impl Fn(EventKind<'_>) + Send + Sync + 'static) {
         match self {
             Self::Fixed(_) => drop(on_reading),

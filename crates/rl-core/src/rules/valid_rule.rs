@@ -115,7 +115,8 @@ impl ValidRule {
             && !self.exempt.iter().any(|exempt| exempt.exempts(view))
     }
 
-    /// Returns the subject of a request; `None` if the rule does not count requests without a key.
+    /// Returns the subject of a request. Returns `None` if the request has no key, and the rule
+    /// does not count such requests.
     pub(super) fn subject(
         &self,
         request: &dyn RequestInfo,
@@ -165,7 +166,8 @@ impl ValidRule {
         if self.is_disclosed { part } else { part.undisclosed() }
     }
 
-    /// Returns whether the costs of other rules leave the cost of this rule unchanged.
+    /// Returns whether the rule sets its own cost, so that the cost of the layer does not apply to
+    /// it.
     pub(super) fn has_own_cost(&self) -> bool {
         self.cost.is_some() || self.response_cost.is_some()
     }
@@ -199,7 +201,7 @@ impl RuleLimits {
     }
 }
 
-/// Checks matches.
+/// Checks the values of matches, and compiles them.
 ///
 /// # Errors
 ///

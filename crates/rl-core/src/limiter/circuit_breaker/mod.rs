@@ -60,7 +60,7 @@ impl CircuitBreaker {
         Ok(CallToken { sent, probe })
     }
 
-    /// Returns a token for a call that is made in whatever state the breaker is, such as a refund.
+    /// Returns a token for a call, such as a refund, that is made even while the breaker is open.
     pub(super) fn observe(&self) -> CallToken {
         CallToken { sent: self.state.snapshot(), probe: None }
     }

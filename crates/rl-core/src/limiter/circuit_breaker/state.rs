@@ -225,7 +225,8 @@ impl<W: AtomicState> BreakerState<W> {
         made.is_some_and(|(_, state)| state.phase == Phase::Closed)
     }
 
-    /// Records a failure of the infrastructure. Returns whether it begins an outage.
+    /// Records a call that failed because the store was not reached or did not answer in time.
+    /// Returns whether the failure begins an outage.
     pub(super) fn failed(
         &self,
         call: CallSnapshot,
@@ -262,8 +263,8 @@ impl<W: AtomicState> BreakerState<W> {
         made.is_some_and(|(before, _)| matches!(before.phase, Phase::Closed | Phase::Misconfigured))
     }
 
-    /// Records that the store refused a call. Returns whether this refusal is the first, so that it
-    /// is reported.
+    /// Records that the store refused a call. Returns whether it is the first refusal since the
+    /// store worked or was down, so that it is reported.
     pub(super) fn misconfigured(&self, call: CallSnapshot, now: u64) -> bool {
         let made = self.transition(|state| {
             let counts = state.round == call.round;
@@ -290,7 +291,8 @@ impl<W: AtomicState> BreakerState<W> {
         });
     }
 
-    /// Makes the transition that `next` returns. Returns the state before and after it.
+    /// Makes the transition that `next` returns. Returns the state before and after it, or `None`
+    /// if `next` returns no transition.
     fn transition(&self, next: impl Fn(Fields) -> Option<Fields>) -> Option<(Fields, Fields)> {
         loop {
             let word = self.0.load();

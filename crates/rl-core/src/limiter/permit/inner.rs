@@ -202,8 +202,8 @@ impl PermitInner {
         both(self.free(account.leased, account.is_lapsed), corrected)
     }
 
-    /// Releases the units of concurrency limits that have been held since `leased`. If their leases
-    /// have lapsed, other requests may hold the units, so nothing is released.
+    /// Releases the units of concurrency limits that have been held since `leased`. If `is_lapsed`,
+    /// other requests may hold these units by now, so nothing is released.
     pub(super) fn free(&self, leased: Timestamp, is_lapsed: bool) -> StoreFuture<()> {
         let (Self { pipeline, decision, .. }, counters) = (self, self.counters());
         if is_lapsed {
@@ -226,8 +226,8 @@ impl PermitInner {
         }
     }
 
-    /// Ends the reservation, and charges or refunds the difference. An expired reservation was
-    /// refunded as a whole, so the whole cost is charged.
+    /// Ends the reservation, and charges or refunds the difference to `cost`. An expired
+    /// reservation was refunded as a whole, so the whole cost is charged.
     fn settle_reservation(&self, cost: u64, reservation: ReservationState) -> StoreFuture<()> {
         let charged = self.decision.charged();
         let returned = charged.saturating_sub(cost);

@@ -65,8 +65,8 @@ pub struct Permit {
     rules: Option<Arc<RequestParts>>,
 }
 
-/// The charges of a request of several parts, the decision about all parts, and their costs. When
-/// this value is dropped, the charges are settled in one step.
+/// The state of a permit for several parts: the charges, the decision about the request, and the
+/// cost of each part. When this value is dropped, the charges are settled in one step.
 struct AllParts {
     decision: Decision,
     permits: Vec<Arc<PermitInner>>,
@@ -216,7 +216,7 @@ impl Permit {
         self.change_part_costs(&|part| part == index, &change);
     }
 
-    /// Changes the costs of the parts whose positions are `selected`.
+    /// Changes the cost of each part for whose position `selected` returns true.
     fn change_part_costs(&self, selected: &dyn Fn(usize) -> bool, change: &dyn Fn(Cost) -> Cost) {
         let Some(all) = &self.all else {
             if selected(0) {

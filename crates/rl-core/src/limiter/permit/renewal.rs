@@ -77,8 +77,8 @@ fn places(permit: &PermitInner) -> Option<Policy> {
     permit.decision.policy()?.only(is_held)
 }
 
-/// Renews the leases, or charges the units again if a lease has lapsed. Returns whether to
-/// continue.
+/// Renews the leases, or charges the units again if a lease has lapsed. Returns false if the permit
+/// has been settled, so that its renewal ends.
 async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration) -> bool {
     let account = *permit.account();
     if account.is_settled {
@@ -134,7 +134,9 @@ async fn take_twice(permit: &PermitInner, places: &Policy) -> Result<Timestamp, 
 
 /// Charges the units of a request in flight again after its lease has lapsed, if they are
 /// available. A lease lapses if the machine was suspended, the runtime was blocked, or a fail-over
-/// lost writes. Reports both the lapse and the new charge.
+/// lost writes. Reports the lapse, and also a later call that charges the units.
+///
+/// Resolves to the time of the charge, or to `None` if other requests hold the units.
 async fn take_again(
     permit: &PermitInner,
     places: &Policy,
@@ -157,7 +159,7 @@ async fn take_again(
     Ok(is_retaken.then(|| taken.at()))
 }
 
-/// Charges the units in the store that has counted the request.
+/// Charges the units of the permit under `places`, in the store that has counted the request.
 async fn take(permit: &PermitInner, places: &Policy, mode: Mode) -> Result<Decision, StoreError> {
     let PermitInner { pipeline, decision, .. } = permit;
     let (counters, units) = (permit.counters(), decision.charged());

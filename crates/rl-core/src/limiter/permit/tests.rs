@@ -386,7 +386,7 @@ async fn after(time: Duration) {
 }
 
 /// A server may hang for some seconds, and then execute the commands in its socket buffer. The
-/// lease then expires at a different time than the permit expects.
+/// permit gets no reply to its renewal, so it does not know when the lease ends.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_whose_reply_is_lost_does_not_lose_the_place() {
     let limiter = two_at_once(LosesAnswers::new(1, Duration::from_millis(10)));
@@ -450,7 +450,7 @@ async fn nothing_is_left_of_a_request_that_has_ended() {
     }
 }
 
-/// The reported lapses of leases: for each, whether the place was taken again.
+/// The reports of leases that lapsed: for each, whether the place was taken again.
 #[derive(Debug, Default)]
 struct Lapsed(Mutex<Vec<bool>>);
 
@@ -469,7 +469,8 @@ impl Observer for Lapsed {
     }
 }
 
-/// A limiter whose store has a clock that a test moves, as if the machine had been suspended.
+/// Creates a limiter whose store has a manual clock. Moving this clock has the effect of a machine
+/// that was suspended.
 fn jumping() -> (RateLimiter, Arc<ManualClock>, Arc<Lapsed>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     let lapsed = Arc::new(Lapsed::default());

@@ -36,7 +36,7 @@ use crate::time::Timestamp;
 pub(super) struct Tally {
     /// The namespace of the limiter.
     namespace: Namespace,
-    /// The policy of all subjects, if there is one. Its limits have the first places.
+    /// The policy of all subjects, if there is one. Its limits are the first entries of `names`.
     policy: Option<Policy>,
     decisions: PerThread<DecisionCounts>,
     shards: Sharded<TallyShard>,
@@ -203,8 +203,8 @@ impl Tally {
         }
     }
 
-    /// Records a decision under its subject, and the used fractions of its limits. The weight of
-    /// the record is the number of decisions since the last one.
+    /// Records a decision under its subject, and the used fractions of its limits. The decision
+    /// stands for all decisions with the same verdict since the last record.
     #[cold]
     #[inline(never)]
     fn record<'a>(&self, decision: &Decision, counters_of: &dyn Fn(usize) -> Counters<'a>) {
@@ -271,7 +271,7 @@ impl Tally {
         self.shards.own().counts.decision_times.record(took + before);
     }
 
-    /// Records the time of a decision that the store has made at once.
+    /// Records the time of a decision that the store has made without waiting.
     pub(super) fn decided_in_memory(&self, took: Duration) {
         self.shards.own().counts.decision_times.record(took);
     }

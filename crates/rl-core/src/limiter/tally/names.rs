@@ -81,7 +81,8 @@ impl CounterNames {
         }
     }
 
-    /// Returns the place of a name, or the position in the index at which it belongs.
+    /// Searches the index from `begin`. Returns the place of a name, or as an error the position in
+    /// the index at which the name is to be added.
     #[inline]
     fn find(
         &self,

@@ -114,8 +114,8 @@ impl Tally {
             .collect()
     }
 
-    /// Returns the places of the limits that are configured. The limit is `None` if tiers of a rule
-    /// have different limits of one name.
+    /// Returns the limits that are configured, by place. A limit is `None` if tiers of a rule have
+    /// different limits of this name.
     fn configured(&self, state: &LimiterState<'_>) -> BTreeMap<usize, Option<Limit>> {
         let mut configured = BTreeMap::<usize, Option<Limit>>::new();
         for (rule, policies) in &state.policies {
@@ -184,8 +184,8 @@ impl Tally {
         Histogram::new(bounds, counts.collect(), bound(sum))
     }
 
-    /// Returns the denials that are counted by sets of limits, if the limit at `place` belongs to
-    /// the policy of all subjects.
+    /// Returns the number of denials by the limit at `place` that `DecisionCounts` contains. These
+    /// are only denials under the policy of all subjects.
     fn denied_by(&self, place: usize) -> u64 {
         let index = place.checked_sub(RESERVED).filter(|index| *index < Policy::MAX_LIMITS);
         index.map_or(0, |index| self.decisions.sum(|decisions| decisions.denied_by(index)))
@@ -195,7 +195,8 @@ impl Tally {
         self.shards.sum(|shard| shard.counted_name(place).map_or(0, |name| count(name).get()))
     }
 
-    /// Returns the name of a rule: its namespace without that of the limiter.
+    /// Returns the name of a rule: its namespace without that of the limiter. Returns an empty text
+    /// if there is no rule.
     fn rule_name(&self, rule: Option<&Namespace>) -> String {
         let Some(rule) = rule else { return String::new() };
         let own = rule.as_str().strip_prefix(self.namespace.as_str());

@@ -167,7 +167,8 @@ async fn a_fallback_that_fails_too_rejects_requests() {
     assert_eq!(denied.origin(), Origin::FailedClosed(FailureKind::TimedOut));
 }
 
-/// A fallback is for outages. Failures that a client may have caused are denied by default.
+/// A fallback is for outages. A damaged value may have been caused by a client, so such a request
+/// is rejected by default.
 #[tokio::test]
 async fn a_configuration_failure_does_not_fall_back() {
     let store = Arc::new(Faulty::default());

@@ -311,8 +311,8 @@ async fn a_fallback_cannot_decide_a_summed_cost_above_its_share() {
     }
 }
 
-/// Fault: a limit in shadow that was over made the permit count as refused, and its place was not
-/// freed.
+/// Fault: a request over a limit in shadow was treated as denied, so the place that its permit held
+/// was not freed.
 #[tokio::test]
 async fn a_limit_in_shadow_does_not_keep_places_under_a_limiter_in_shadow() {
     let limiter = RateLimiter::builder().limit(Limit::per_second(1)).shadow(true).build().unwrap();

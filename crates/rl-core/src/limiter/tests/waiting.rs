@@ -148,7 +148,8 @@ async fn a_released_permit_goes_to_the_first_request_in_the_queue() {
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
-/// The request was denied before it entered the queue, so the release did not wake it.
+/// The place is released after the first check has denied the request, and before the request
+/// enters the queue. The release wakes nothing, so the request must be checked again.
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_is_released_before_a_request_enters_the_queue_is_granted() {
     let limiter = limiter(Limit::concurrency(1).unwrap());
@@ -241,8 +242,8 @@ impl Store for Away {
     }
 }
 
-/// All four are decided before the first one waits. The `retry_after` of the last one is therefore
-/// outdated when it reaches the head of the queue.
+/// All four requests are checked before the first one enters the queue. The `retry_after` of the
+/// last one is therefore outdated when it reaches the head of the queue.
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_served_as_units_come_in() {
     let store = Away(MemoryStore::builder().clock(TokioClock::new()).build());

@@ -83,7 +83,8 @@ struct Unknown {
     reason: String,
 }
 
-/// Returns the rules of a file. An error comes with the name of its rule.
+/// Returns the rules of a file. If a name in it is unknown, returns the name of the rule with the
+/// error.
 fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, Unknown)> {
     let proxies = file.proxies.0.iter().map(|Proxy(text)| &**text);
     // This cannot fail, because each entry was checked when the file was read.

@@ -25,9 +25,9 @@ use crate::store::Namespace;
 /// A file of rules that is read again when it changes.
 ///
 /// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. After a change, every
-/// limiter that was built with it decides under the new rules. A limit that a change leaves in its
-/// rule keeps its counters. Clones are handles of the same file. It is watched until the last
-/// handle and the last limiter are dropped.
+/// limiter that was built with it decides under the new rules. A limit keeps its counters if the
+/// new rule of the same name still has it. Clones are handles of the same file. It is watched until
+/// the last handle and the last limiter are dropped.
 ///
 /// # When the file is read
 ///
@@ -190,8 +190,8 @@ impl RulesFile {
         Self::builder(path).watch()
     }
 
-    /// Returns the value of `store` when the file was first read: the URL to which the service
-    /// connects.
+    /// Returns the value that `store` had when the file was first read: the URL to which the
+    /// service connects. Returns `None` if the file did not set it.
     ///
     /// The URL contains the password, if there is one. If the URL changes later, the service uses
     /// the new one after a restart.
@@ -245,8 +245,8 @@ impl RulesFile {
         Ok(rules)
     }
 
-    /// Calls `on_change` after each change of `rules`, which [`subscribe`](Self::subscribe)
-    /// returned.
+    /// Sets the function that gets the new rules after each change of the file.
+    /// [`subscribe`](Self::subscribe) has returned `rules`.
     pub(crate) fn on_change(
         &self,
         rules: &Arc<ArcSwap<RuleSet>>,

@@ -22,7 +22,7 @@ pub(super) struct Subscription {
 /// A function that gets the rules of a limiter after each change.
 pub(super) type OnChange = Box<dyn Fn(&RuleSet) + Send>;
 
-/// A function that gets an event after each reading of the file.
+/// A function that gets an event after each reading that applied or refused the file.
 pub(super) type OnReading = Arc<dyn Fn(EventKind<'_>) + Send + Sync>;
 
 /// Returns the event of a reading; `None` if the file has not changed.

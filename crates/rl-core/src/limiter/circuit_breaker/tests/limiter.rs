@@ -141,7 +141,7 @@ async fn another_request_probes_after_the_client_of_a_probe_disconnects() {
 }
 
 /// Under load, few calls reach a store during a long outage. The store decides again soon after it
-/// returns.
+/// has recovered.
 #[tokio::test(start_paused = true)]
 async fn a_failing_store_is_probed_a_few_times_a_second_and_decides_soon_after_its_recovery() {
     let (remote, limiter) = limiter(Limit::per_hour(1_000_000));
