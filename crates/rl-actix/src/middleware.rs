@@ -20,7 +20,8 @@ use crate::response::{self, ResponseBody};
 ///
 /// Clones share the limiter. A setting changes only the clone on which it is set.
 ///
-/// The [crate] has an example, and [`adapter`](rl_core::adapter#rules) has the rules.
+/// The [crate] has an example, and [`adapter`](rl_core::adapter#rules) describes how requests are
+/// handled.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     limiter: HttpLimiter,
@@ -68,7 +69,8 @@ impl RateLimit {
     /// Exempts requests for which `predicate` returns true.
     ///
     /// Exempt requests are not counted, and their responses get no headers. Repeated calls add
-    /// predicates. [`RequestExt`](crate::RequestExt) reads the extensions of the request.
+    /// predicates. A predicate can read the extensions of the request with
+    /// [`RequestExt`](crate::RequestExt).
     ///
     /// ```
     /// # use rl_actix::{Limit, RateLimit, RateLimiter};
@@ -268,8 +270,8 @@ impl RateLimit {
     /// Leaves the [`Decision`] out of the extensions of responses, where outer middlewares could
     /// read it.
     ///
-    /// If a response has no other extensions, the decision in it takes two allocations. Handlers
-    /// find the decision in the extensions of the request in any case.
+    /// This saves two allocations for each response that has no other extensions. Handlers find the
+    /// decision in the extensions of the request in any case.
     #[must_use]
     pub fn hide_decision(self) -> Self {
         self.set(HttpLimiter::hide_decision)

@@ -9,8 +9,8 @@ use actix_web::dev::{Extensions, ServiceRequest};
 use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 use rl_core::{Subject, adapter};
 
-/// Reads the extensions of a request in closures that take a `&dyn RequestInfo`, such as settings
-/// of a [`RateLimit`](crate::RateLimit).
+/// Lets a closure that takes a `&dyn RequestInfo` read the extensions of the request. Some settings
+/// of [`RateLimit`](crate::RateLimit) are such closures.
 ///
 /// # Examples
 ///
@@ -133,7 +133,7 @@ impl RequestInfo for ActixRequest<'_> {
     }
 }
 
-/// The view of the extensions of a request or response that the limiter reads and changes.
+/// Gives the limiter access to the extensions of a request or a response.
 pub(crate) struct ActixExtensions<'a>(pub(crate) RefMut<'a, Extensions>);
 
 impl adapter::Extensions for ActixExtensions<'_> {

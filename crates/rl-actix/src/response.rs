@@ -1,4 +1,4 @@
-//! Responses of actix-web: their bodies, denials, and the view that the limiter reads.
+//! Responses of actix-web: their bodies, denials, and the limiter's access to them.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -91,7 +91,7 @@ pub(crate) fn status_of(denial: &Denial) -> StatusCode {
 static NAMES: LazyLock<[HeaderName; FieldName::ALL.len()]> =
     LazyLock::new(|| FieldName::ALL.map(HeaderName::from_static));
 
-/// The view of a response that the limiter reads and changes.
+/// Gives the limiter access to a response.
 pub(crate) struct ActixResponse<'a, B>(pub(crate) &'a mut HttpResponse<B>);
 
 impl<B> ResponseInfo for ActixResponse<'_, B> {

@@ -121,8 +121,8 @@ impl AdminBuilder {
         self
     }
 
-    /// Sets where the limiter stores its counters, which the API only reports. Defaults to
-    /// [`Backend::Memory`].
+    /// Sets the place that the API reports as the place of the counters. The API reads counters
+    /// through the limiter, wherever they are. Defaults to [`Backend::Memory`].
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
@@ -181,10 +181,11 @@ impl AdminBuilder {
         self
     }
 
-    /// Sends `database_failing`, `database_recovered`, `counters_failing` and `counters_recovered`
-    /// when an outage of the database or of the counters begins and ends. Defaults to none.
+    /// Sends an event when an outage of the database or of the counters begins or ends:
+    /// `database_failing`, `database_recovered`, `counters_failing` or `counters_recovered`. By
+    /// default none is sent.
     ///
-    /// The events of the limiter are those of its
+    /// To send the events of the limiter as well, make `webhooks` its
     /// [observer](rl_core::RateLimiterBuilder::observer).
     pub fn webhooks(mut self, webhooks: Webhooks) -> Self {
         self.webhooks = Some(webhooks);

@@ -85,7 +85,7 @@ pub(crate) fn scripts() -> Result<(), Box<dyn Error>> {
     scripts::run()
 }
 
-/// Does the work of one node. [`nodes`] has started this process for it.
+/// Runs this process as one node of a measurement. [`nodes`] has started the process.
 pub(crate) fn node(words: &[&str]) -> Result<(), Box<dyn Error>> {
     node::run(words)
 }

@@ -43,8 +43,9 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Checks every request before its page runs: the visitor must have the roles for reading, and a
-/// form must come from this console. If the request fails, renders a page about the failure.
+/// Checks a request before its page runs. The visitor must have the roles for reading, except for
+/// the login, the logout and the assets. A form must come from this console. If the request fails,
+/// renders a page about the failure.
 pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let visitor = visitor(&site, &request);
     let mut response = match check(&site, request, visitor.as_ref()).await {

@@ -38,7 +38,8 @@ impl fmt::Debug for SigningKey {
 mod tests {
     use super::*;
 
-    /// The expected digits are the output of the command in the documentation of the module.
+    /// The expected digits are the output of the `openssl` command in the documentation of
+    /// `webhook`.
     #[test]
     fn signatures_cover_the_timestamp_and_the_body() {
         let key = SigningKey::new(b"a secret of 32 random characters").unwrap();

@@ -32,8 +32,8 @@ impl<T> Periods<T> {
     }
 }
 
-/// Returns a policy with all six periods, which reads every counter, even if the period has no
-/// limit.
+/// Returns a policy with all six periods. A usage under this policy has the counters of all
+/// periods, even of those in which the consumer has no limit.
 pub(crate) fn all_periods() -> &'static Policy {
     static ALL: LazyLock<Policy> = LazyLock::new(|| {
         let max = CallLimit::AtMost(MAX_UNITS);
@@ -44,7 +44,7 @@ pub(crate) fn all_periods() -> &'static Policy {
     &ALL
 }
 
-/// Returns a policy with one period, which reads the counter of that period alone.
+/// Returns a policy with one period. A usage under this policy has only the counter of that period.
 pub(crate) fn one_period(period: CallPeriod) -> Policy {
     let limits = CallLimits::UNLIMITED.with(period, CallLimit::AtMost(MAX_UNITS));
     limits.policy().expect("there is a limit")
@@ -107,7 +107,7 @@ pub(crate) type CallCounters = Periods<CallCounter>;
 impl CallCounter {
     /// Creates the counters from the usage of each period, under [`all_periods`] or [`one_period`].
     ///
-    /// If `usage` returns an error for a period, the status of that counter is made from the error.
+    /// If `usage` returns an error for a period, the status of that counter says why.
     pub(crate) fn of_each<'a>(
         usage: impl Fn(CallPeriod) -> Result<&'a Decision, FailureKind>,
     ) -> CallCounters {

@@ -78,7 +78,7 @@ const COUNTERS: [&str; 6] = [
 const GCRA: [&str; 6] =
     ["9/minute:gcra", "9/hour:gcra", "9/day:gcra", "9/week:gcra", "9/month:gcra", "9/second:gcra"];
 
-/// Compares a log of 10 000 requests under six limits with six sorted sets.
+/// Compares the memory of a log of 10 000 requests under six limits with that of six sorted sets.
 async fn log_space(server: &Server) -> Result<Goal, Box<dyn Error>> {
     let limits = ["minute", "hour", "day", "week", "month", "second"]
         .map(|period| format!("{FULL}/{period}:sliding-log").parse::<Limit>());

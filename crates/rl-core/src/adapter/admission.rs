@@ -8,7 +8,8 @@ use crate::model::Subject;
 use crate::rules::RequestParts;
 use crate::store::SubjectHasher;
 
-/// Hashes the subjects of requests. A decision holds this hash instead of a copy of its subject.
+/// The hasher of the subjects of requests. A decision holds the hash of its subject instead of a
+/// copy.
 static SUBJECTS: LazyLock<SubjectHasher> = LazyLock::new(SubjectHasher::random);
 
 /// The next step of an adapter for a request.

@@ -40,7 +40,7 @@ type IsRefunded = dyn Fn(&dyn ResponseInfo) -> bool + Send + Sync;
 /// How a response determines the final cost of its request.
 #[derive(Clone)]
 pub(super) enum FinalCost {
-    /// The function returns the cost, or `None` if the estimate stays.
+    /// The function returns the cost, or `None` to leave the cost unchanged.
     OfResponse(Arc<CostOfResponse>),
     /// A request that satisfies the predicate is refunded.
     RefundIf(Arc<IsRefunded>),

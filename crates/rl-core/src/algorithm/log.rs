@@ -78,7 +78,8 @@ impl Log {
         (self.len() > 0).then(|| self.entry(self.stored - 1).time)
     }
 
-    /// Returns the units of the entries that are later than `until`.
+    /// Returns the units of the entries that are later than `until`, or all units if `until` is
+    /// `None`.
     #[inline]
     pub(super) fn units_after(&self, until: Option<u64>) -> u64 {
         let (_, units) = self.expiring(until);
@@ -138,7 +139,8 @@ impl Log {
         self.stored += 1;
     }
 
-    /// Returns the position and the units of the entry with exactly this time.
+    /// Returns the position and the units of the entry in use with exactly this time, or `None` if
+    /// there is none.
     pub(super) fn find(&self, time: u64) -> Option<(LogPosition, u64)> {
         let newest = self.stored.checked_sub(1)?;
         let position = match self.entry(newest).time {
@@ -171,7 +173,8 @@ impl Log {
     }
 
     /// Returns the time of the last entry that must expire before `units` units are free. Entries
-    /// expire oldest first. Those that are not later than `until` have already expired.
+    /// expire oldest first. Those that are not later than `until` have already expired. Returns
+    /// `None` if the other entries have fewer units.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
         let (_, expiring) = self.expiring(until);
         let units = units + expiring;

@@ -109,7 +109,7 @@ impl Plan {
         self.fits_lanes
     }
 
-    /// Computes the charge of a request at `now`. Changes nothing.
+    /// Computes the charge of a request at the time `at`. Changes nothing.
     #[inline(always)]
     pub(crate) fn judge(
         &self,

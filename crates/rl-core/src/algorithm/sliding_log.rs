@@ -50,7 +50,8 @@ struct Standing {
     used: u64,
     /// The time at which the newest unit was charged.
     newest: u64,
-    /// The time at which enough units have expired to allow a request that is denied now.
+    /// The time at which enough units have expired to allow a request that is denied now. It is 0
+    /// if the request is allowed now, or never will be.
     passes_at: u64,
 }
 
@@ -65,7 +66,8 @@ impl SlidingLog {
     }
 
     /// Returns the latest time of charge that has expired at `now`. Units that were charged then or
-    /// earlier no longer count.
+    /// earlier no longer count. `None` means that nothing can have expired, because less than a
+    /// period has passed since the epoch.
     const fn left_until(self, now: Timestamp) -> Option<u64> {
         now.as_micros().checked_sub(self.period)
     }

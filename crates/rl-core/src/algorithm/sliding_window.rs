@@ -63,8 +63,8 @@ impl SlidingWindow {
         (self.precision.quotient_up(self.period) + 1) as usize
     }
 
-    /// Returns the time at which the bucket `number` expires. It saturates, because a damaged state
-    /// may contain any number.
+    /// Returns the time at which the bucket `number` expires. The result saturates, because a
+    /// damaged state may contain any number.
     const fn leaves(self, number: u64) -> u64 {
         number.saturating_add(1).saturating_mul(self.precision.get()).saturating_add(self.period)
     }

@@ -222,7 +222,8 @@ impl ClientIp {
 /// The result of following the hops from the peer towards the client.
 enum Walk {
     Client(IpAddr),
-    /// The last proxy that was found, if no client was found.
+    /// No client was found. The address is that of the last proxy, or `None` if even the peer has
+    /// no address.
     StoppedAt(Option<IpAddr>),
 }
 

@@ -210,7 +210,8 @@ impl Store for Faulty {
     }
 }
 
-/// Runs the suite on a store with this fault. Returns the message of the failure.
+/// Runs the suite on a store with this fault. Returns the message with which the suite fails, or
+/// `None` if it does not fail.
 async fn failure(fault: Fault) -> Option<String> {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)));
     let store = Arc::new(Faulty::new(fault, &clock));

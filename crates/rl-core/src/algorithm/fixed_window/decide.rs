@@ -25,8 +25,8 @@ pub(crate) struct FastWindowsDecision {
     pub(crate) is_allowed: bool,
     /// The lanes of the limits that deny the request, one bit for each.
     pub(crate) over: u16,
-    /// The time until which requests of this cost are denied. If nothing remains, it is the time
-    /// until which all requests are denied. It is 0 if none are denied.
+    /// The relative time until which requests of this cost are denied. If a limit has no units
+    /// left, it is the time until which all requests are denied. It is 0 if none are denied.
     pub(crate) denied_until: u64,
 }
 
@@ -60,7 +60,7 @@ impl DecidedWindows<'_> {
 /// Decides in few steps if the result is certain: all windows are open and have more than `cost`
 /// left, or an open window has too little. Otherwise returns `None` and changes nothing.
 ///
-/// The result is certain only if the time fits into 48 bits, and the cost into 32 bits.
+/// The result is certain only if the time fits into 48 bits, and the cost into 31 bits.
 ///
 /// `first_to_end` is the lane that [`first_to_end`] or [`try_open_fast`] returned after the last
 /// charge.
@@ -121,8 +121,8 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
 /// Denies a check if an open window is full. Returns the lanes of the limits that deny it, one bit
 /// for each, or no lane if the check may still be allowed.
 ///
-/// The policy must not have a limit of 0. If a limit denies the check, the time fits into 48 bits
-/// and the cost into 32 bits.
+/// The policy must not have a limit of 0. No lane is returned if the time does not fit into 48
+/// bits, or the cost into 31 bits.
 #[inline(always)]
 pub(crate) fn deny_full(
     windows: &CompiledWindows,
