@@ -163,7 +163,8 @@ impl LimitStatuses {
         limits.filter(|(_, limit)| condition(limit)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the statuses as they will be after `micros` microseconds without further use.
+    /// Returns the statuses as they will be in `micros` microseconds, if nothing is charged until
+    /// then.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Self {

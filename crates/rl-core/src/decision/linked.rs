@@ -149,7 +149,7 @@ impl GoverningPart {
         Self(AtomicU8::new(index as u8))
     }
 
-    /// Returns the position. The first call computes it with `find`.
+    /// Returns the position, or `None` if no part governs. The first call computes it with `find`.
     #[inline]
     pub(super) fn get_or_find(&self, find: impl FnOnce() -> Option<usize>) -> Option<usize> {
         // Concurrent calls find the same part, so relaxed ordering is enough.

@@ -318,8 +318,8 @@ impl Decision {
         self.limits().filter(|limit| self.origin != Origin::Shadow && !limit.limit().is_shadow())
     }
 
-    /// Returns the limits to which `units` cannot be refunded: those that were not charged. If
-    /// `units` are only a part of the charge, limits that count requests are included.
+    /// Returns the limits that a refund of `units` leaves unchanged: those that were not charged
+    /// and, if `units` are only a part of the charge, those that count requests.
     pub(crate) fn non_refundable(&self, units: u64) -> LimitSet {
         let is_part = units < self.charged();
         let has_any = is_part || self.policy().is_some_and(Policy::has_shadow);
@@ -394,7 +394,8 @@ mod tests {
         Decision::decided(policy, Cost::ONE, 1, Timestamp::EPOCH, outcomes)
     }
 
-    /// The table of governing limits for 10 per second, 100 per minute and 1 000 per hour.
+    /// Checks which limit governs if the limits are 10 per second, 100 per minute and 1 000 per
+    /// hour.
     #[test]
     fn governing_limit() {
         let limits = |outcomes: [Outcome; 3]| {

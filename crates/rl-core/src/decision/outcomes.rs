@@ -213,7 +213,8 @@ impl Outcomes {
         lanes.collect()
     }
 
-    /// Creates the outcomes of windows that were all open at an earlier decision.
+    /// Creates the outcomes of windows that were all open at an earlier decision. The arguments are
+    /// the fields of `OpenWindows`.
     #[inline(always)]
     pub(super) fn open(before: &Usages, charged: u32, required: u32, later: u64) -> Self {
         let mut open: Recycled<OpenWindows> = Recycled::new();
@@ -259,8 +260,8 @@ impl Outcomes {
         Some(LimitSet::from_bits(bits))
     }
 
-    /// Returns the outcomes as they will be after `micros` microseconds without further use.
-    /// Returns `None` unless they are lazy, and the later time fits.
+    /// Returns the outcomes as they will be in `micros` microseconds, if nothing is charged until
+    /// then. Returns `None` unless they are lazy, and the later time fits.
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(super) fn at_later(&self, micros: u64) -> Option<Self> {

@@ -43,8 +43,8 @@ impl DenialBody {
     /// Creates the form of problem details (RFC 9457), with the names of all limits that deny.
     ///
     /// A `detail` is added for a block, for a cost that is never granted, and for a limit that does
-    /// not count requests. A limit of a [rule](crate::rules) is named after both, as in
-    /// `login/minute`.
+    /// not count requests. Under [rules](crate::rules), the name of a limit follows that of its
+    /// rule, as in `login/minute`.
     ///
     /// ```json
     /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",

@@ -28,8 +28,8 @@ const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 /// Returns the value of `grpc-status-details-bin`, or `None` if there is nothing to add to the
 /// status.
 ///
-/// Each limit that denies is a violation: the subject is the name of the limit, after that of its
-/// rule, and the description is its quota.
+/// Each limit that denies becomes a violation. Its subject is the name of the limit, preceded by
+/// the name of its rule; its description is the quota.
 pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<String> {
     let decision = reason.decision()?;
     let mut status = Message::default();

@@ -1,8 +1,8 @@
 //! The charges of a request: one for each subject under which it is counted.
 //!
 //! Parts with the same namespace and subject share their counters, and are charged together. A
-//! limit that counts requests counts them as one request. They are therefore refunded, renewed and
-//! settled together.
+//! limit that counts requests counts them as one request. Such parts are therefore refunded,
+//! renewed and settled together.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,5 @@
-//! The events that follow from decisions: limits that are nearly used up, and the failure policy.
+//! The events that follow from decisions: a limit is nearly used up, or the failure policy begins
+//! or stops deciding requests.
 
 use std::sync::Arc;
 use std::time::Duration;

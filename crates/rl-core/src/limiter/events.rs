@@ -295,7 +295,8 @@ impl Events {
         self.emit_at(location, EventKind::LeaseLapsed { subject, is_retaken });
     }
 
-    /// Reports the result of the fallback: a decision, or the error.
+    /// Reports a failure of the fallback. If `error` is `None`, the fallback has decided a request:
+    /// reports the end of its outage, if there was one.
     pub(super) fn fallback_concluded(&self, error: Option<&StoreError>, begun: Option<Instant>) {
         if let Some(error) = error {
             self.fallback_failed(error, begun);

@@ -29,7 +29,7 @@ impl Pipeline {
         self.stores.primary.try_decide(request, &limiter)
     }
 
-    /// Lets the store decide, and records the time if the decision is ready.
+    /// Lets the store decide. If the decision is ready, records the time that it took.
     #[cold]
     #[inline(never)]
     fn decide_timed(

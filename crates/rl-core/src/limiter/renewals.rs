@@ -22,8 +22,8 @@ const TICKS: u32 = 2;
 
 /// A permit that can be renewed.
 pub(super) trait Renewable: Send + Sync {
-    /// Renews what the permit holds, or ends its renewal if nothing is left. The next renewal is
-    /// due after `interval`.
+    /// Renews what the permit holds, or ends its renewal if it holds nothing any more. The next
+    /// renewal is due after `interval`.
     fn renew(self: Arc<Self>, interval: Duration) -> Pending<()>;
 }
 

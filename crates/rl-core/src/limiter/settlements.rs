@@ -28,7 +28,8 @@ pub(super) struct Settlements {
     wait_queues: Arc<WaitQueues>,
 }
 
-/// Returns the settlement that releases the permits of a charge.
+/// Returns the settlement that releases the permits of a charge; `None` if no store has made the
+/// charge.
 fn release_of<'a>(charge: &'a Charge<'a>, stores: &'a Stores) -> Option<Settlement<'a>> {
     let Charge { counters, decision, .. } = charge;
     stores.settlement(decision, *counters, Some(decision.at()), decision.charged())

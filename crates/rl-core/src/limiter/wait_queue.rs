@@ -135,7 +135,8 @@ impl WaitQueues {
 }
 
 impl QueueTicket<'_> {
-    /// Makes the request the head of the queue, unless another request is the head.
+    /// Makes the request the head of the queue until the returned value is dropped. Returns `None`
+    /// if another request is the head.
     pub(super) fn try_take_head(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.head).try_acquire_owned().ok()
     }

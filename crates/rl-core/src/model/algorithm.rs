@@ -109,7 +109,7 @@ impl StateId {
         Self { kind_and_period: kind << 56 | period.as_millis(), precision }
     }
 
-    /// Returns a number that is unique among states without a precision.
+    /// Returns a number that identifies the state if its algorithm has no precision.
     pub(crate) const fn bits(self) -> u64 {
         self.kind_and_period
     }

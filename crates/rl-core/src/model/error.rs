@@ -135,7 +135,7 @@ impl StoreError {
         self
     }
 
-    /// Returns the detail for operators, without the text for the kind.
+    /// Returns the detail for operators, without the text that describes the kind.
     #[must_use]
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()

@@ -275,8 +275,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error unless `unit` is 1 to 16 characters of `a-z`, `0-9` and `-`, or if the
-    /// limit counts requests.
+    /// Returns an error if `unit` is not 1 to 16 characters of `a-z`, `0-9` and `-`, or if the
+    /// limit counts requests and `unit` is not `requests`.
     ///
     /// # Examples
     ///

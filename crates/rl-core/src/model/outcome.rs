@@ -22,7 +22,8 @@ impl Outcome {
         Self { used, reset_micros, retry_micros: 0 }
     }
 
-    /// Creates the outcome of a limit that denies the request until `retry_micros` have passed.
+    /// Creates the outcome of a limit that denies the request until `retry_micros` microseconds
+    /// have passed.
     ///
     /// A wait of 0 would mean that the request is granted, so it is raised to one microsecond.
     #[must_use]
@@ -64,13 +65,14 @@ impl Outcome {
         self.reset_micros
     }
 
-    /// Returns the wait: 0 if the limit grants the request, [`NEVER`](Self::NEVER) if waiting does
-    /// not help.
+    /// Returns the wait in microseconds: 0 if the limit grants the request, [`NEVER`](Self::NEVER)
+    /// if waiting does not help.
     pub(crate) const fn retry_micros(self) -> u64 {
         self.retry_micros
     }
 
-    /// Returns the wait if the limit denies the request for a limited time.
+    /// Returns the wait in microseconds; `None` if the limit grants the request, or never grants
+    /// it.
     pub(crate) const fn wait_micros(self) -> Option<u64> {
         match self.retry_micros {
             0 | Self::NEVER => None,
@@ -78,8 +80,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome as it will be after `micros` microseconds without further use. If the
-    /// limit denies now, it must still deny then.
+    /// Returns the outcome as it will be in `micros` microseconds, if nothing is charged until
+    /// then. If the limit denies now, it must still deny then.
     #[cfg(feature = "redis")]
     pub(crate) const fn at_later(self, micros: u64) -> Self {
         let reset_micros = self.reset_micros.saturating_sub(micros);

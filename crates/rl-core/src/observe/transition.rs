@@ -86,8 +86,9 @@ impl Transition {
         self.begun.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the condition if it has not occurred for the recovery period. If several threads call
-    /// this, only one of them gets a result.
+    /// Ends the condition if it has not occurred for the recovery period. Returns what to log, or
+    /// `None` if the condition has not ended. If several threads call this, only one of them gets a
+    /// result.
     ///
     /// Costs one relaxed load if the condition has not begun.
     pub fn ended(&self) -> Option<Ended> {

@@ -96,8 +96,8 @@ impl NamedLimit {
         Self { name, name_hash, limit, state: limit.state_id() }
     }
 
-    /// Returns the name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Safe in headers, JSON and
-    /// keys.
+    /// Returns the name: 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. It needs no escaping in
+    /// headers, JSON and keys.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -358,7 +358,7 @@ impl Block {
     }
 }
 
-/// Returns the smallest cost that the enforced limits never grant.
+/// Returns the smallest cost that the enforced limits never grant, or `u64::MAX` if there is none.
 fn smallest_denied(limits: &[NamedLimit]) -> u64 {
     let enforced = limits.iter().map(|named| named.limit).filter(|limit| !limit.is_shadow());
     let denied = enforced.map(|limit| match limit.capacity() {

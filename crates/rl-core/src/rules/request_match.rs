@@ -105,7 +105,7 @@ pub(super) struct CompiledMatch {
 }
 
 impl CompiledMatch {
-    /// Checks the values of `text`.
+    /// Checks the values of a match, and compiles them.
     ///
     /// # Errors
     ///

@@ -104,7 +104,7 @@ impl Rule {
         self
     }
 
-    /// Exempts requests that match from this rule. Repeated calls add exemptions.
+    /// Exempts matching requests from this rule. Repeated calls add exemptions.
     pub fn exempt(mut self, matches: Match) -> Self {
         self.exempt.push(matches);
         self

@@ -37,7 +37,7 @@ impl Rules {
         self
     }
 
-    /// Exempts requests that match from all rules. They are not counted, and their responses get no
+    /// Exempts matching requests from all rules. They are not counted, and their responses get no
     /// headers.
     pub fn exempt(mut self, matches: Match) -> Self {
         self.exempt.push(matches);

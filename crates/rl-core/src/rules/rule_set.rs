@@ -133,7 +133,9 @@ impl RuleSet {
         self.tier_by.as_ref().and_then(|tier_by| rule.position(&tier_by(subject)?))
     }
 
-    /// Returns the position of a request's tier among the tiers of the rule.
+    /// Returns the position of a request's tier among the tiers of the rule. The tier is in the
+    /// request's extensions, or else is that of `tier_by`. Returns `None` if the rule does not name
+    /// it.
     fn tier(
         &self,
         rule: &ValidRule,
@@ -180,8 +182,8 @@ impl RequestParts {
         Self { set: Arc::clone(set), parts, found }
     }
 
-    /// Returns the look-ups that are not done yet: the index for [`set_policy`](Self::set_policy),
-    /// the source and the subject of each.
+    /// Returns the look-ups that are not done yet. Each consists of the index for
+    /// [`set_policy`](Self::set_policy), the source and the subject.
     pub(crate) fn lookups(&self) -> impl Iterator<Item = (usize, &dyn PolicySource, &Subject)> {
         let parts = self.parts.iter().zip(&self.found).enumerate();
         parts.filter_map(|(index, (part, found))| {
@@ -262,7 +264,8 @@ impl RequestParts {
         self.parts.iter().map(|part| (part.place, &part.subject))
     }
 
-    /// Returns whether the request holds units until its end, or is settled at its end.
+    /// Returns whether the request needs a permit: it occupies places until its end, or its cost is
+    /// settled at its end.
     pub(crate) fn needs_permit(&self) -> bool {
         self.settles_cost() || self.counted().any(|(_, _, policy)| policy.has_permits())
     }

@@ -110,9 +110,11 @@ impl DecisionCounts {
     }
 
     /// Counts a request that the limits in `over` denied at the time `at`. They belong to the
-    /// policy that all subjects share. Must be called on the thread of these counts. Returns false,
-    /// and counts nothing, if the subject of the decision is to be recorded too, or if the subjects
-    /// have several policies.
+    /// policy that all subjects share. Must be called on the thread of these counts.
+    ///
+    /// Returns false, and counts nothing, if the subject of the decision is to be recorded too.
+    /// Also returns false if no such denial was counted on this thread before: `add_over` has to
+    /// allocate the counts.
     #[inline(always)]
     pub(crate) fn try_add_denied(&self, over: LimitSet, at: Timestamp) -> bool {
         let Some(denied_by) = self.denied_by.get() else { return false };

@@ -76,8 +76,8 @@ impl CircuitBreaker {
         self.state.succeeded(call.sent, || self.now())
     }
 
-    /// Records a failure. Returns whether the failure begins an outage: before it, the store worked
-    /// or failed in another way.
+    /// Records a failure. Returns whether it is to be reported: the store worked before, or failed
+    /// in another way (it refused calls, and now cannot be reached, or the reverse).
     ///
     /// A failure that concerns one subject or policy says nothing about the store, and leaves the
     /// breaker unchanged.

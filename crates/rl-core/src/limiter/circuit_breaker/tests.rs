@@ -13,7 +13,7 @@ const LATE: FailureKind = FailureKind::TimedOut;
 
 type OnThreads = BreakerState<AtomicU64>;
 
-/// Opens the breaker at `now`, with the longest possible wait of 100 ms.
+/// Opens the breaker at `now`, with a wait of 100 ms before the first probe.
 fn opened(circuit: &OnThreads, now: u64) {
     for _ in 0..FAILURE_THRESHOLD {
         circuit.failed(circuit.snapshot(), DOWN, now, FIRST_WAIT / 2);
@@ -165,7 +165,7 @@ fn after_an_abandoned_probe_the_next_request_is_the_probe() {
     assert!(admit(&circuit, 100).unwrap().is_probe());
 }
 
-/// The task of a probe may be delayed, for example on a busy thread.
+/// A probe may stay without a result, for example because its task is on a busy thread.
 #[test]
 fn a_probe_without_a_result_is_replaced_after_its_timeout() {
     let circuit = OnThreads::default();

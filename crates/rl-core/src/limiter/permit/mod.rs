@@ -77,7 +77,7 @@ struct AllParts {
 struct PartCost {
     /// The position of the part in the request.
     part: usize,
-    /// The position of its charge in `permits`. Parts with the same counters share a charge.
+    /// The position of the part's charge in `permits`. Parts with the same counters share a charge.
     permit: usize,
     /// Changes only while the account of the charge is locked.
     units: AtomicU64,

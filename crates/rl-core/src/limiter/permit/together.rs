@@ -8,7 +8,7 @@ use super::inner::{Account, PermitInner, ReservationState};
 use crate::maybe_ready::{both, done};
 use crate::store::StoreFuture;
 
-/// Settles these charges of one request, except those that are settled already.
+/// Settles the charges of one request, except those that are settled already.
 pub(super) fn settle_all(permits: &[Arc<PermitInner>]) -> StoreFuture<()> {
     let open = permits.iter().filter_map(|permit| Some((permit, permit.finish()?)));
     let open: SmallVec<[(&Arc<PermitInner>, Account); 2]> = open.collect();

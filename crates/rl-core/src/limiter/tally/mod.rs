@@ -94,8 +94,8 @@ impl Tally {
         }
     }
 
-    /// Returns the counts of this thread, if they suffice to count a decision in `mode` about one
-    /// subject in the namespace of the limiter.
+    /// Returns the counts of this thread if a decision in `mode` changes no others. The decision is
+    /// about one subject in the namespace of the limiter.
     #[inline(always)]
     pub(super) fn plain_counts(&self, mode: Mode) -> Option<&DecisionCounts> {
         match mode {
@@ -314,7 +314,7 @@ impl Tally {
         own.counts.refunded.add(units, own.writer);
     }
 
-    /// Counts a new permit. Returns the time if the permit is to be timed.
+    /// Counts a new permit. Returns the current time if the permit is to be timed, or else `None`.
     #[inline]
     pub(super) fn permit_begun(&self, decision: &Decision) -> Option<Instant> {
         let OwnShard { counts, writer } = self.shards.own();

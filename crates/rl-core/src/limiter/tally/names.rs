@@ -50,8 +50,8 @@ pub(super) struct CounterNames {
 }
 
 impl CounterNames {
-    /// Returns the place of a limit. A name that is counted for the first time gets the next place, or
-    /// the common place if there are too many names.
+    /// Returns the place of a limit. A name that is counted for the first time gets the next place,
+    /// or `OTHER_LIMITS` if there are too many names.
     #[inline]
     pub(super) fn place_of_limit(&self, rule: Option<&Namespace>, limit: &NamedLimit) -> usize {
         self.place(rule, Some(limit)).unwrap_or(OTHER_LIMITS)

@@ -16,9 +16,8 @@ pub(super) const UTILIZATION_BUCKETS: usize = UTILIZATION_BOUNDS.len() + 1;
 /// The counts of one thread, except those in `DecisionCounts`, which most decisions change.
 #[derive(Debug, Default)]
 pub(super) struct TallyShard {
-    /// The number of denied and of allowed decisions of the store, at the time when such a decision
-    /// was last recorded by its subject. The decisions since then are the weight of the next
-    /// record.
+    /// The numbers of denied and of allowed decisions of the store when a decision of this kind was
+    /// last recorded under its subject. The decisions since then are the weight of the next record.
     pub(super) recorded: [ThreadCount; 2],
     pub(super) permits_begun: ThreadCount,
     pub(super) permits_ended: ThreadCount,
@@ -52,7 +51,8 @@ impl TallyShard {
         &chunk.get_or_init(Box::default)[place % CHUNK]
     }
 
-    /// Returns the counts of the name at `place`, if this thread has counted any name of its chunk.
+    /// Returns the counts of the name at `place`; `None` if this thread has counted no name of its
+    /// chunk.
     pub(super) fn counted_name(&self, place: usize) -> Option<&NameCounts> {
         Some(&self.names[place / CHUNK % CHUNKS].get()?[place % CHUNK])
     }

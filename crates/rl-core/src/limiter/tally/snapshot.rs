@@ -15,7 +15,8 @@ use crate::stats::{
 };
 use crate::store::Namespace;
 
-/// The outcomes and origins that are reported even if their number is 0, so that readers know them.
+/// The pairs of verdict and origin that are reported even if their count is 0, so that readers know
+/// them.
 const USUAL: [(bool, Origin); 12] = {
     let kind = FailureKind::Unavailable;
     [

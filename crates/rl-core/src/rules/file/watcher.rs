@@ -139,7 +139,8 @@ fn run(changes: &Receiver<Reload>, mut reload: impl FnMut(Reload) -> bool) {
     }
 }
 
-/// Sends a request to reload on each SIGHUP, if a tokio runtime runs.
+/// Starts a task that requests a reload on each SIGHUP. Returns `None` if that is not possible,
+/// such as outside a tokio runtime.
 #[cfg(unix)]
 fn forward_signals(sender: Sender<Reload>) -> Option<AbortHandle> {
     use tokio::signal::unix::{SignalKind, signal};
