@@ -54,8 +54,8 @@ struct OutcomeCounts {
 }
 
 impl ConsumerCounts {
-    /// Creates the counts of the consumers with these names: at most 1000. Further ones are counted
-    /// with all others.
+    /// Creates the counts of up to 1000 consumers, each with a name for the series. Further
+    /// consumers are counted with all other subjects.
     #[must_use]
     pub fn new<N: Into<String>>(consumers: impl IntoIterator<Item = (N, Subject)>) -> Arc<Self> {
         let listed = consumers.into_iter().take(MAX_CONSUMERS).map(|(name, subject)| {

@@ -42,7 +42,8 @@ impl Aggregation {
         Self { defaults: tier.map_or(self.defaults, |tier| tier.limits), ..self }
     }
 
-    /// Returns whether a member of `tier` is blocked while it has no active record.
+    /// Returns whether a member of `tier`, or a consumer without a tier, is blocked while it has no
+    /// active record.
     pub(crate) fn is_blocked_in(self, tier: Option<&TierContent>) -> bool {
         self.with_tier(tier).limits([]).has_zero()
     }

@@ -23,7 +23,8 @@ pub struct Change<T> {
 /// Selects changes, which are listed with the newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
-    /// Selects the changes of this consumer, or of the tier or resource of this name.
+    /// Selects the changes of this consumer, or of the tier or resource of this name; `None`
+    /// selects the changes of all.
     pub owner: Option<String>,
     /// Selects the changes of this record.
     pub item: Option<String>,

@@ -44,8 +44,8 @@ pub struct LimiterStats {
     pub store_seconds: Histogram,
     /// The time for which requests waited in a queue, in seconds.
     pub wait_seconds: Histogram,
-    /// The times for which permits were held, in seconds. Each thread times a new permit if the
-    /// last permit that it timed began a millisecond before, and every 64th permit.
+    /// The times for which permits were held, in seconds. Each thread times a new permit if it has
+    /// timed none in the last millisecond, and every 64th permit.
     pub permit_seconds: Histogram,
     /// The decisions that are waiting for the store.
     pub in_flight: u64,

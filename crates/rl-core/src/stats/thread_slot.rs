@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-/// The number of slots that belong to one thread each, one bit for each in [`TAKEN`].
+/// The number of slots that a thread can have for itself. Each of them has a bit in [`TAKEN`].
 pub(super) const OWN_SLOTS: usize = 64;
 
 /// The slot that all further threads share.
@@ -13,7 +13,8 @@ const UNASSIGNED: usize = usize::MAX;
 
 thread_local! {
     static SLOT: Cell<usize> = const { Cell::new(UNASSIGNED) };
-    /// The claim of this thread on its slot, which ends with the thread.
+    /// The claim of this thread on its slot. It is dropped when the thread ends, which frees the
+    /// slot.
     static CLAIM: Cell<Option<SlotClaim>> = const { Cell::new(None) };
 }
 

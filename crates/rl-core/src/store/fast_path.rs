@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy)]
 pub struct FastPath<'a> {
     limiter: &'a dyn FastPathLimiter,
-    /// The counts of the thread; `None` if the decision changes other counts too.
+    /// The counts of the thread; `None` if the limiter must count from the whole decision.
     counts: Option<&'a DecisionCounts>,
 }
 

@@ -85,8 +85,8 @@ const PRIME: u64 = (1 << 61) - 1;
 /// The number of text bytes that one number contains.
 const NUMBER_BYTES: usize = 7;
 
-/// The number of keys for the longest name of a custom realm, and for the longest id. An id that is
-/// longer than that is replaced by its digest.
+/// The number of hash keys for the longest name of a custom realm, and for the longest id. An id
+/// that is longer than that is replaced by its digest.
 const REALM_NUMBERS: usize = 32_usize.div_ceil(NUMBER_BYTES) + 1;
 const ID_NUMBERS: usize = Subject::MAX_ID_LEN.div_ceil(NUMBER_BYTES) + 1;
 
@@ -219,8 +219,8 @@ impl LaneSums {
         self.0[1] += u128::from(number) * u128::from(key[1]);
     }
 
-    /// Adds a text, with one key for every seven bytes. Two texts of the same length differ in at
-    /// least one of the added numbers.
+    /// Adds a text, with one key for every seven bytes. Two different texts of the same length
+    /// differ in at least one of the added numbers.
     #[inline]
     fn add_text(&mut self, text: &[u8], keys: &[Key]) {
         const SEVEN_BYTES: u64 = (1 << (8 * NUMBER_BYTES)) - 1;

@@ -269,7 +269,8 @@ impl RefundOf {
     }
 }
 
-/// The arguments of a renewal, which keeps permits under the policy's concurrency limits.
+/// The arguments of a renewal, which restarts the leases of permits under the policy's concurrency
+/// limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal<'a> {
     /// The namespace of the counters.

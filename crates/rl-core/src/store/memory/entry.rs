@@ -146,7 +146,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Packs the states of `policy` if they fit, and the entry has no states of other policies.
+    /// Replaces an unpacked entry by a packed one, if the states of `policy` fit and the entry has
+    /// no others.
     #[inline(never)]
     fn pack(&mut self, policy: &Policy, context: &mut ShardContext) {
         if let Self::Unpacked(entry) = self

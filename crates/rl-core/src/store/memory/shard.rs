@@ -31,8 +31,8 @@ const INSPECTED: usize = 8;
 /// The number of rounds of inspection after which new subjects share an entry.
 const ROUNDS: usize = 8;
 
-/// The used fraction, scaled to 0–255, up to which an entry is evicted without inspecting further
-/// ones.
+/// An entry with at most this used fraction, scaled to 0–255, is evicted without an inspection of
+/// further entries.
 const SMALL_FRACTION: u8 = 127;
 
 /// The largest number of subjects of a shard, without the shared entry.
@@ -141,8 +141,8 @@ impl Shard {
         self.entries.get(subject).map_or(Ok(()), |entry| entry.check_states(policy, at))
     }
 
-    /// Refunds units to the states in the entry of `holder`: the subject, or the fingerprint of the
-    /// shared entry.
+    /// Refunds units to the states in the entry with the fingerprint `holder`: that of the subject,
+    /// or that of the shared entry.
     #[inline]
     pub(super) fn refund(&mut self, holder: Fingerprint, refund: &Refund<'_>, now: Timestamp) {
         self.amend(holder, refund.policy, now, |index, step, states, now| {

@@ -23,7 +23,8 @@ pub(super) struct SteadyWindows {
     charged: u32,
     /// The units that the fullest window has left.
     left: u64,
-    /// The last denied cost, and the windows that denied it. Only set once nothing is left.
+    /// The last denied cost, and the windows that denied it. `None` while units are left, and
+    /// before the first denial.
     denied: Option<(Cost, LimitSet)>,
 }
 

@@ -139,7 +139,8 @@ fn eviction_inspects_further_subjects_if_the_first_has_used_much() {
     assert!(remaining.count() >= 60);
 }
 
-/// New subjects must not evict a denied subject, and must be counted although there is no room.
+/// If all subjects of a full store are denied, new subjects must evict none of them, and must still
+/// be counted.
 #[test]
 fn new_subjects_share_an_entry_when_all_others_are_denied() {
     let (store, clock) = store(64);
@@ -211,8 +212,8 @@ impl Clock for PanickingClock {
     }
 }
 
-/// If poisoned locks were not ignored, one panic would make all later requests of a 64th of the
-/// subjects panic.
+/// If the store did not ignore poisoned locks, one panic would make all later requests panic for
+/// the subjects in one of the 64 shards.
 #[test]
 fn a_panic_under_the_lock_leaves_the_counters_usable() {
     let clock = Arc::new(PanickingClock::default());

@@ -121,7 +121,7 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
 }
 
 /// Converts an error of the client library. The result contains no text from the server, because
-/// that may quote the command.
+/// such a text may quote the command.
 pub(super) fn classify(error: RedisError) -> StoreError {
     #[cfg(feature = "redis-tls")]
     if let Some((kind, detail)) = io_error(&error).and_then(tls::classify) {
@@ -237,7 +237,8 @@ fn is_about_database(error: &RedisError) -> bool {
     error.to_string().contains("refused to switch database")
 }
 
-/// Returns why the database cannot be used. The server's own text may contain the user's name.
+/// Returns why the database cannot be used. The server's own text is not used, because it may
+/// contain the user's name.
 fn database_detail(error: &RedisError) -> &'static str {
     let contains = |word: &str| error.to_string().contains(word);
     if contains("out of range") {
@@ -285,7 +286,8 @@ mod tls {
         })
     }
 
-    /// Returns why a certificate is rejected. The library's own text contains host names.
+    /// Returns why a certificate is rejected. The library's own text is not used, because it
+    /// contains host names.
     const fn certificate_detail(why: &CertificateError) -> &'static str {
         match why {
             CertificateError::UnknownIssuer => "its issuer is not known",

@@ -228,7 +228,7 @@ impl RedisStore {
     }
 }
 
-/// Returns a list of groups for each slot that contains keys of the request.
+/// For each slot with keys of the request, returns the indices of the groups in this slot.
 #[cfg(feature = "redis-cluster")]
 fn slots_of(executor: &ScriptExecutor, groups: &[KeyedGroup<'_>]) -> Result<Vec<Slot>, StoreError> {
     let mut slots: Vec<(u16, Slot)> = Vec::new();

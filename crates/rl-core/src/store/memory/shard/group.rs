@@ -16,8 +16,8 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 pub(in crate::store::memory) struct PackedCharges {
     pub(in crate::store::memory) decisions: DecisionList,
-    /// The entries as they were before their charges. After a charge that failed, there may be one
-    /// more entry than decisions.
+    /// A copy of each entry from before its charge. If a charge failed, there may be one copy more
+    /// than decisions.
     before: ArrayVec<PackedEntry, { Part::MAX }>,
 }
 

@@ -52,7 +52,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// Returns the units that a group was charged beyond `kept`, as a charge to give back. Returns
+    /// Creates the charge to give back: the units that a group was charged beyond `kept`. Returns
     /// `None` if there are none.
     pub(super) fn new(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<Self> {
         let units = decision.charged().saturating_sub(kept);

@@ -61,7 +61,8 @@ impl LastSeen {
         }
     }
 
-    /// Returns the share of the scarcest limit that remained when the subject was last seen.
+    /// Returns the share of the scarcest limit that remained when the subject was last seen, or
+    /// `None` if the table has no entry of the subject.
     fn share(&self, subject: SubjectKey) -> Option<u64> {
         let entry = self.entry(subject).load(Ordering::Relaxed);
         let is_of_subject = entry != 0 && (entry ^ subject.bits()) & !SHARE == 0;

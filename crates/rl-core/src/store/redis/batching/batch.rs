@@ -78,7 +78,7 @@ pub(super) struct Batch {
 /// The costs of the calls of each subject in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchCosts {
-    /// `calls` calls of one cost. If fewer than `least` would be allowed, none is.
+    /// `calls` checks of one cost. If fewer than `least` of them would be allowed, none is.
     Same { cost: Cost, calls: u16, least: u16 },
     /// The calls have different costs.
     Mixed,

@@ -59,7 +59,7 @@ impl Servers {
         }
     }
 
-    /// Tries once to connect.
+    /// Tries once to connect. The result contains the error if the servers cannot be reached.
     ///
     /// # Errors
     ///

@@ -37,8 +37,8 @@ const GRACE_PERIOD: Duration = Duration::from_millis(50);
 /// The sentinels of one primary.
 pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,
-    /// A server with the login and transport of every primary. Its address is replaced by that of
-    /// the current primary.
+    /// A server with the login and transport for the primary, whichever server that is. The address
+    /// is replaced by that of the current primary.
     template: Server,
     /// The address to which connections are opened.
     current: Mutex<Option<Address>>,

@@ -36,9 +36,8 @@ pub(crate) struct PartsReplies {
 }
 
 impl RequestEncoder {
-    /// Creates the command that decides these requests one after the other. The parts of every
-    /// request have these policies, in this order. Returns `None` if no script has a fast path for
-    /// them.
+    /// Creates the command that decides `requests`, one after the other. The parts of each request
+    /// have these `policies`, in this order. Returns `None` if no script has a fast path for them.
     pub(crate) fn decide_batch(
         &self,
         policies: &[Policy],

@@ -168,13 +168,13 @@ pub(crate) fn is_fixed_windows(policy: &Policy) -> bool {
 }
 
 /// Returns whether checks of the policy have a fast path. They have one if no limit is in shadow.
-/// One script call decides several subjects of such a policy.
+/// One script call can decide several subjects under such a policy.
 pub(crate) fn has_fast_path(policy: &Policy) -> bool {
     !policy.has_shadow()
 }
 
-/// Returns the largest number of calls that one script evaluates one by one. This bound keeps a
-/// script below a millisecond. It is smaller for a policy whose calls take longer.
+/// Returns the largest number of checks that one script call evaluates one by one. This bound keeps
+/// a call below a millisecond. It is smaller for a policy whose checks take longer.
 pub(crate) fn max_evaluated_calls(policy: &Policy) -> usize {
     const MAX_CALLS: u64 = 64;
     const MAX_WEIGHT: u64 = 320;

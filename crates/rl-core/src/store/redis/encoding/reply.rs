@@ -22,7 +22,8 @@ pub(crate) struct CallArgs<'a> {
     pub(crate) cost: Cost,
 }
 
-/// The reply of a deciding script for one subject. Its calls were decided one after the other.
+/// The reply of a deciding script for one subject. The script has decided the calls (checks) of the
+/// subject one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct ScriptReply {
     /// The number of counters whose missing expiry was restored.

@@ -26,7 +26,7 @@ impl SlotMap {
     ///
     /// The reply is a list of `[first slot, last slot, [host, port, ..], ..]`, with the primary
     /// before its replicas. A missing host means `default_host`, the host of the server that
-    /// replied.
+    /// replied. Returns `None` if the reply has another form.
     pub(super) fn parse(reply: &Value, default_host: &str) -> Option<Self> {
         let Value::Array(ranges) = reply else { return None };
         let mut slots = Self::default();

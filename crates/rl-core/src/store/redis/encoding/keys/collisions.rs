@@ -83,8 +83,8 @@ fn readable_keys_of((namespace, subject): &Owner, is_tagged: bool) -> Vec<String
     both.map(|(period, counts_requests)| key(period, counts_requests).unwrap()).collect()
 }
 
-/// Returns the owner of a readable counter. Consumers and addresses share names, as in the format
-/// that other programs use.
+/// Returns the owner of a readable counter. It has no realm for consumers and addresses, because
+/// they share names, as in the format that other programs use.
 fn readable_owner(
     (namespace, subject): &Owner,
 ) -> (Namespace, Option<Realm>, crate::model::SubjectId) {

@@ -51,7 +51,7 @@ pub(super) struct ActiveLease {
 pub(super) struct Added {
     /// The decision, or `None` if too few units are left in the slot and the server may have more.
     pub(super) decision: Option<Decision>,
-    /// The lease that had already expired when the units were added.
+    /// The replaced lease, if there was one that had expired or belonged to another policy.
     pub(super) expired: Option<ActiveLease>,
 }
 

@@ -57,8 +57,8 @@ impl LeaseTable {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a guard for a subject's slot. Adds a slot if the subject has none and the table has
-    /// fewer than `max`.
+    /// Returns a guard for a subject's slot, and adds the slot if the subject has none. Returns
+    /// `None` if it has none and the table has `max` slots already.
     pub(super) fn enter(self: &Arc<Self>, subject: KeyedSubject, max: usize) -> Option<SlotGuard> {
         let mut slots = self.lock();
         let is_full = slots.len() >= max;
