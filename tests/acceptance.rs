@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The features for which a row of the table may say `waits for:`, because they are not built yet.
+/// The features that are not built yet. A row of `ACCEPTANCE.md` may say `waits for:` only with one
+/// of them.
 const LATER: [&str; 4] =
     ["algorithms", "failure handling", "performance", "records and management"];
 

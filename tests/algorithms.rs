@@ -181,7 +181,7 @@ async fn only_a_window_on_the_clock_grants_two_bursts_at_its_edge() {
     }
 }
 
-/// A limit in memory, whose clock may be shared with other limits.
+/// A limit with a memory store of its own. Several limits may share a clock.
 struct InMemory {
     store: MemoryStore<Arc<ManualClock>>,
     policy: Policy,

@@ -393,7 +393,7 @@ fn every_public_module_of_the_core_shows_an_example() {
     assert!(shown > 8);
 }
 
-/// The table of known faults is only useful if its tests exist.
+/// The tests that the table of known faults names must exist.
 #[test]
 fn every_known_fault_names_tests_that_exist() {
     let sources: String = ["crates", "tests"]
@@ -417,8 +417,8 @@ fn every_known_fault_names_tests_that_exist() {
     }
 }
 
-/// Each row of SECURITY.md gives a command `tests/run NAME`. If no test has that name, the command
-/// runs nothing.
+/// Each row of SECURITY.md gives a command `tests/run NAME`. If no test had that name, the command
+/// would run nothing.
 #[test]
 fn every_attack_names_a_test_that_exists() {
     let sources: String =

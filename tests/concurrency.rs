@@ -1,7 +1,7 @@
 //! Many concurrent clients: exactly as many requests are allowed as the limit permits, whether the
 //! clients share a process or not.
 //!
-//! In each test, ten clients send a request at the same time under a limit of five. A limiter that
+//! In most tests, ten clients send a request at the same time under a limit of five. A limiter that
 //! reads the count and raises it in two steps would allow all ten.
 
 use std::io::{BufRead, BufReader, Write};
@@ -209,8 +209,8 @@ fn clients_with_different_clocks_share_the_clock_of_the_server() {
     }
 }
 
-/// Many threads make grants, denials and refunds, each under six limits. In every limit, no unit is
-/// lost or counted twice.
+/// Many threads make requests under six limits. Some are allowed, some are denied, and some are
+/// refunded. No limit may lose a unit or count it twice.
 #[test]
 fn totals_of_six_limits_are_exact_under_many_threads() {
     const THREADS: usize = 8;

@@ -1,4 +1,4 @@
-//! Counts instructions and allocations, which do not depend on how busy the machine is.
+//! Counts instructions. Their number does not depend on how busy the machine is.
 
 use std::process::Command;
 use std::sync::LazyLock;

@@ -179,7 +179,8 @@ async fn a_viewer_sees_everything_and_edits_nothing() {
     browser.close().await;
 }
 
-/// A conflict shows the saved values next to the input, and no input is lost.
+/// Another user changes a record while its form is open. Saving the form then shows the other
+/// user's values next to the input, and no input is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_of_two_saves_conflicts() {
     let house = House::new().await;
@@ -447,7 +448,7 @@ async fn pages_show_the_consequence_for_calls_during_an_outage() {
     browser.close().await;
 }
 
-/// Only the bars are refreshed, so the rest of the page may be out of date.
+/// Only the bars are refreshed. If the rest of the page is out of date, the page says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_shows_when_it_is_out_of_date() {
     let house = House::new().await;
@@ -473,7 +474,8 @@ async fn a_page_shows_when_it_is_out_of_date() {
     browser.close().await;
 }
 
-/// A stopped server neither responds nor closes its connections.
+/// A stopped server neither responds nor closes its connections. The page must report that there is
+/// no answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_notices_a_server_that_hangs() {
     let server = super::server::Server::start(&[]).await;

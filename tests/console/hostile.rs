@@ -227,7 +227,8 @@ async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
 }
 
 /// A browser sends no cookie with a form of another site. The requests of this test contain the
-/// cookie nevertheless, and even a valid form token.
+/// cookie nevertheless, and even a valid form token. The server must refuse them because of their
+/// origin.
 #[tokio::test]
 async fn a_form_from_elsewhere_is_refused() {
     let house = House::new().await;

@@ -78,8 +78,8 @@ async fn on_the_loopback_the_console_needs_no_setting() {
     assert_eq!(server.get("/management/rate-limiting").await.status, 401, "the API is there, too");
 }
 
-/// If the console does not know that it is behind a TLS proxy, the browser could send the cookie
-/// without TLS.
+/// The login comes from an HTTPS page, but the console is not configured for TLS, so the browser
+/// could send its cookie without TLS. The console must refuse such a login, except on a local host.
 #[tokio::test]
 async fn a_login_under_another_host_needs_a_configured_origin() {
     let server = Server::start(&[]).await;

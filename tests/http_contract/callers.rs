@@ -137,7 +137,7 @@ pub(super) async fn ambiguous_keys_pass_a_limiter_in_shadow<T: Target>() {
 }
 
 /// `Preset::OpenBank` has separate limits for consumers and for addresses. A client must not be
-/// able to choose between them.
+/// able to choose between them by sending its key twice.
 pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>() {
     let limiter = RateLimiter::builder().policies(Preset::OpenBank).build().unwrap();
     let key = Header::new("x-consumer-id", Realm::Consumer).unwrap().or(ClientAddress::default());
@@ -148,7 +148,7 @@ pub(super) async fn an_ambiguous_key_does_not_lead_to_another_policy<T: Target>(
     assert!(standing(site.get("/")).await.starts_with("200 1000-999-"));
 }
 
-/// Fault: for each key that a client invented, it got a new bucket.
+/// Fault: a client got new counters for each key that it invented.
 pub(super) async fn invented_keys_count_by_address<T: Target>() {
     let sold = secret().subject(Realm::Key, b"sold");
     let (known, tier) = (sold.clone(), Policy::new([Limit::per_hour(50)]).unwrap());

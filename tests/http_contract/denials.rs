@@ -95,8 +95,8 @@ pub(super) async fn a_responder_of_the_users<T: Target>() {
     );
 }
 
-/// A responder may put data of the request into a header. Here the data contains a line break,
-/// which a header must not contain.
+/// A responder may put data of the request into a header. Here one value contains a line break, and
+/// one name contains spaces. Both headers are omitted.
 pub(super) async fn a_responder_cannot_break_the_response<T: Target>() {
     let http = HttpLimiter::new(one()).deny_with(|_, _| {
         let mut denial = Denial::new(7);

@@ -96,7 +96,8 @@ pub(super) async fn the_same_limiter_around_another_charges_once<T: Target>() {
     assert_eq!((used(&limiter).await, used(&another).await), (3, 3));
 }
 
-/// Fault: the inner layer charged nothing, and allowed 50 requests beyond its limit.
+/// Fault: two layers of one limiter counted different subjects. The inner layer charged nothing,
+/// and allowed 50 requests beyond its limit.
 pub(super) async fn the_same_limiter_charges_each_subject_once<T: Target>() {
     let policy = |max| Policy::new([Limit::per_hour(max)]).unwrap();
     let policies = ByRealm::with_default(policy(100)).with(Realm::Consumer, policy(3));

@@ -114,7 +114,8 @@ async fn another_handler_answers_degraded_requests() {
     assert_eq!((degraded.standing().as_str(), &*degraded.body), ("200 1-0-60", "/ from the cache"));
 }
 
-/// For actix-web, the messages of a web socket are the body of the response.
+/// For actix-web, the messages of a web socket are the body of the response, and the body holds the
+/// permit.
 #[tokio::test]
 async fn a_web_socket_holds_its_permit_until_it_is_closed() {
     let limiter = limiter(&new_year(), &["1:concurrency"]);

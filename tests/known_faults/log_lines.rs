@@ -19,8 +19,8 @@ fn limiter(store: RedisStore) -> RateLimiter {
     limiter.deadline(GIVE_UP * 2).build().unwrap()
 }
 
-/// Fault: the log line named neither the host nor the port, and did not say that the host name
-/// could not be resolved.
+/// Fault: the log line about an unreachable server named neither the host nor the port. It did not
+/// say that the host name could not be resolved.
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_is_named_by_host_and_port_and_without_the_login() {
     let port = free_port();
@@ -61,8 +61,8 @@ async fn an_error_text_names_its_cause_once() {
     assert!(!error.contains(PASSWORD) && !error.contains("unknown-user"), "{error}");
 }
 
-/// Fault: the log line named neither the key nor the subject, and said that all requests were
-/// rejected.
+/// Fault: the log line about a damaged value named neither the key nor the subject, and said that
+/// all requests were rejected.
 #[tokio::test]
 async fn a_damaged_value_is_logged_with_its_subject_when_found_and_when_recovered() {
     let server = RedisServer::start();

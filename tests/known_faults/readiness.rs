@@ -28,7 +28,8 @@ fn one_per_minute() -> RateLimiter {
 }
 
 /// Some middlewares clone the inner service in `call`, and call the clone, which was never polled
-/// for readiness. In this case the inner service panics, as the services of tower do.
+/// for readiness. The inner service of this test panics if it is called in this way, like some
+/// services of tower.
 #[tokio::test]
 async fn t01_the_service_that_is_ready_is_called() {
     let probe = RecordingService::default();

@@ -1,4 +1,4 @@
-//! A store for tests that make each of its decisions themselves.
+//! A store whose decisions are made by the test.
 
 use std::collections::VecDeque;
 use std::fmt;

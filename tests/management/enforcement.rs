@@ -45,8 +45,8 @@ async fn call_limits_are_set_and_read() {
     .await;
 }
 
-/// A limit of one call applies in one of the six periods. A denial never reports a wait of 0
-/// seconds.
+/// Tests a limit of one call, for each of the six periods in turn. A denial never reports a wait of
+/// 0 seconds.
 #[tokio::test]
 async fn a_limit_of_one_in_any_period_allows_one_call() {
     in_both_worlds(async |bank: Bank| {
@@ -170,7 +170,8 @@ async fn windows_and_records_end_on_time() {
     .await;
 }
 
-/// Two records match. The server does not choose one of them to overwrite.
+/// A consumer has two matching records, and a client sets its call limits. The server refuses,
+/// instead of choosing a record to overwrite.
 #[tokio::test]
 async fn setting_call_limits_where_there_are_several_records_is_refused() {
     in_both_worlds(async |bank: Bank| {

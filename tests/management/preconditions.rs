@@ -25,7 +25,8 @@ fn per_minute(calls: i64) -> Value {
     json!({ "per_minute_call_limit": calls })
 }
 
-/// Fault: the response was 412, although the requests had no precondition.
+/// Fault: some of several concurrent changes were answered with 412, although they had no
+/// precondition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_changes_without_if_match_all_succeed() {
     in_both_worlds(async |bank: Bank| {

@@ -6,7 +6,8 @@ use tokio::process::Command;
 
 use super::{ALICE, Bank, PREFIX};
 
-/// Returns the path of schemathesis, which tests an API by its document. `tests/run` installs it.
+/// Returns the path of schemathesis, which tests an API against its OpenAPI document. `tests/run`
+/// installs it.
 fn schemathesis() -> PathBuf {
     let named = std::env::var_os("RL_SCHEMATHESIS").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();

@@ -190,7 +190,8 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
     assert_eq!(listed["limits"].as_array().unwrap().len(), 2);
 }
 
-/// The server has the same setting for addresses as the services, and finds keys in the same tiers.
+/// The server must explain a subject with the limits that the services apply: for an address those
+/// of `RL_ANONYMOUS_PER_HOUR`, and for a key those of its tier.
 #[tokio::test]
 async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     let settings = [("RL_ANONYMOUS_PER_HOUR", "7")];

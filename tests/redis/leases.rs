@@ -60,7 +60,8 @@ fn node(server: &RedisServer, clock: &Arc<ManualClock>, lease: u32) -> RedisStor
 struct Audit(BTreeMap<(usize, u64), u64>);
 
 impl Audit {
-    /// Adds allowed units to the windows that are open on the server.
+    /// Adds allowed units to the windows that are open on the server. Asserts that no window
+    /// exceeds its limit, or contains more units than the server has charged.
     fn count(&mut self, usage: &Decision, now: Timestamp, units: u64) {
         for (place, limit) in usage.limits().enumerate() {
             assert!(limit.is_active(), "units were spent in no window: {usage:?}");

@@ -83,7 +83,7 @@ pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
     with_body(denial, ResponseBody::denial)
 }
 
-/// Creates the response to a rejected request, with a body of another type.
+/// Creates the response to a rejected request, with the body that `body` creates from the text.
 pub(crate) fn with_body<B>(
     denial: Denial,
     body: impl FnOnce(Cow<'static, str>) -> B,
@@ -111,7 +111,8 @@ pub(crate) fn with_body<B>(
     response
 }
 
-/// The names of the fields of a limiter. A look-up in this table is cheaper than validating a name.
+/// The names of all header fields that a limiter writes. A look-up in this table is cheaper than
+/// validating a name.
 static NAMES: LazyLock<[HeaderName; FieldName::ALL.len()]> =
     LazyLock::new(|| FieldName::ALL.map(HeaderName::from_static));
 

@@ -163,8 +163,8 @@ fn used_up_for_a_month() -> Vec<String> {
     limits
 }
 
-/// Returns six limits. The limit per hour is so small that one unit is a noticeable share of it.
-/// Eviction then inspects several entries.
+/// Returns six limits. One unit is a third of the limit per hour, so that evictions compare used
+/// fractions that are not zero.
 fn with_a_small_hour() -> Vec<String> {
     let mut limits = six("");
     limits[2] = "3/hour".to_owned();

@@ -132,7 +132,8 @@ async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_prom
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary frozen");
 }
 
-/// In a planned fail-over, the old primary accepts commands for some more seconds.
+/// In a planned fail-over, the old primary accepts commands for some more seconds. The store must
+/// stop using it immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_demoted_under_load_is_abandoned_immediately() {
     let sentinels = start().await;

@@ -81,7 +81,7 @@ impl Limiters {
         [memory, redis, leased, fallback, open, closed, places]
     }
 
-    /// Makes one call of a kind that depends on `number`, and adds its result.
+    /// Makes one call of a kind that depends on `number`, and adds its result to `seen`.
     async fn call(&self, number: u64, seen: &mut Seen) -> Result<(), Box<dyn Error + Send + Sync>> {
         let subject = Subject::consumer(&format!("consumer-{}", number % 17));
         match number % 20 {
@@ -161,7 +161,8 @@ fn decisions(limiter: &str, origin: &str, is_allowed: bool) -> String {
     format!("rl_decisions_total{{limiter=\"{limiter}\",origin=\"{origin}\",outcome=\"{outcome}\"}}")
 }
 
-/// Adds a decision under the given rules, as its caller sees it.
+/// Adds a decision to `seen`, as its caller sees it. `rules` contains the name of the rule of each
+/// part.
 fn add(seen: &mut Seen, limiter: &RateLimiter, decision: &Decision, rules: &[&str]) {
     let limiter = limiter.namespace().as_str();
     let (origin, is_allowed) = (decision.origin().as_str(), decision.is_allowed());

@@ -87,8 +87,8 @@ fn policies(fields: &Fields<'_>) -> Result<(Vec<Vec<String>>, Vec<NamedPolicy>),
     Ok(all)
 }
 
-/// Returns the names of the limits, and the policy that consists of them. A limit that the library
-/// does not support is a valid part of a file.
+/// Returns the names of the limits, and the policy that consists of them. A file stays valid if the
+/// library does not support one of its limits.
 fn limits(fields: &Fields<'_>) -> Result<(Vec<String>, Limits), Malformed> {
     const EXPECTED: &str = "a map of names to limits, such as {\"second\": \"10/second\"}";
     let map = fields

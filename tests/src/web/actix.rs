@@ -158,7 +158,8 @@ async fn streams(stage: web::Data<Stage>, permit: Option<web::ReqData<Permit>>) 
     HttpResponse::Ok().streaming(words.map_ok(|word| web::Bytes::from_static(word.as_bytes())))
 }
 
-/// Authenticates the consumer before the limiters decide, and reports their decision.
+/// Authenticates the consumer before the limiters decide, and reports their decision in
+/// `x-outer-sees`.
 async fn around(
     request: ServiceRequest,
     next: Next<impl MessageBody>,

@@ -118,7 +118,8 @@ async fn streams(State(stage): State<Arc<Stage>>, permit: Option<Extension<Permi
     Body::from_stream(stage.words())
 }
 
-/// Authenticates the consumer before the limiters decide, and reports their decision.
+/// Authenticates the consumer before the limiters decide, and reports their decision in
+/// `x-outer-sees`.
 async fn around(mut request: Request, next: Next) -> Response {
     let consumer = request.headers().get("x-consumer").and_then(|value| value.to_str().ok());
     if let Some(subject) = consumer.map(Subject::consumer) {

@@ -140,7 +140,8 @@ impl Drop for LookupPermit {
     }
 }
 
-/// Returns whether a pause is still in effect. Setting the clock back does not extend it.
+/// Returns whether the pause that ends at `until` is still in effect. If the clock was set back,
+/// the pause has ended.
 pub(crate) const fn is_paused(now: Timestamp, until: Timestamp) -> bool {
     let left = until.micros_since(now);
     0 < left && left <= PAUSE_MICROS

@@ -9,7 +9,8 @@ use crate::record::Record;
 use crate::resource::ResourceLimit;
 use crate::tier::TierContent;
 
-/// Returns the records of a consumer that are active at `at` or later, and its tier.
+/// Returns the records of a consumer that are active at `at` or later, and the tier of the
+/// consumer.
 pub(crate) async fn consumer_records(
     database: &Database,
     consumer: &str,

@@ -18,7 +18,7 @@ use crate::record::check_name;
 use crate::revision::Expected;
 use crate::tier::{Tier, TierContent, TierMember, member_key};
 
-/// Returns the kind of the history entries about members of this realm.
+/// Returns the kind of a change of membership: the history lists consumers and API keys separately.
 pub(super) fn kind(realm: &str) -> Kind {
     if realm == "key" { Kind::Key } else { Kind::Consumer }
 }

@@ -15,10 +15,11 @@ use super::statement::Statement;
 use crate::active::Aggregation;
 use crate::error::DatabaseError;
 
-/// The longest time that a change waits until the caches of this process contain the new values.
+/// The maximum time that a change waits, after its commit, until the caches of this process contain
+/// the new values.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// The time limit for beginning a change, and for committing it.
+/// The time limit for beginning a change, and again for committing it.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Begins a change on PostgreSQL, and sets its time limits. The server enforces them, even after

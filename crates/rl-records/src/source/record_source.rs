@@ -93,8 +93,8 @@ impl RecordSource {
         }
     }
 
-    /// Returns the policy of an application that uses a resource, or `None` if the resource does
-    /// not list it.
+    /// Returns the policy of the application `app` when it uses the resource `name`. Returns `None`
+    /// if the resource does not list the application.
     ///
     /// # Errors
     ///
@@ -188,8 +188,8 @@ impl RecordSource {
         })
     }
 
-    /// Converts the cached value of `key`. If it is being looked up, waits for it until the
-    /// deadline.
+    /// Returns the cached value of `key`, converted by `convert`. If the value is being looked up,
+    /// waits for it until the deadline.
     fn cached<V: Send + Sync + 'static, T: Send + 'static>(
         &self,
         cache: &Arc<Cache<V>>,
