@@ -79,7 +79,8 @@ const RATES: &[&str] = &[
     "5/minute:requests",
 ];
 
-/// The requests of one batch are decided as if they had arrived one after the other, field by field.
+/// Checks that Redis decides the requests of one batch as the memory store decides them one after
+/// the other. All fields of the decisions are compared.
 #[test]
 fn requests_of_parts_in_one_batch_are_decided_one_after_the_other() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -64,7 +64,7 @@ where
     }
 }
 
-/// The view of a request that the limiter reads.
+/// Gives the limiter access to a request.
 pub(crate) struct ActixRequest<'a> {
     request: &'a ServiceRequest,
     // Borrowed for as long as this view lives, so that the view can return references into the

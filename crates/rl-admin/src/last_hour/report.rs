@@ -35,7 +35,7 @@ pub(crate) struct LimitSums {
 }
 
 impl HourReport {
-    /// Returns whether the process was started within the hour.
+    /// Returns whether sampling started within the last hour.
     pub(crate) fn is_partial(&self) -> bool {
         self.begun > self.start
     }

@@ -21,7 +21,7 @@ pub(crate) struct Ring {
     /// The sample that begins at the end of the last stored one, and is still growing.
     current: Sample,
     paths: LimitPaths,
-    /// The time from which samples exist.
+    /// The time at which sampling started.
     begun: Timestamp,
     /// The counts at the end of the last stored sample.
     last: (Timestamp, LimiterStats),

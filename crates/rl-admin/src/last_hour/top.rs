@@ -23,7 +23,7 @@ pub(crate) enum Ranking {
 }
 
 impl Ranking {
-    /// Returns the word of the API.
+    /// Returns the name of the ranking in the API.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Denied => "denied",

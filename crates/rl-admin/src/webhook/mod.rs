@@ -109,7 +109,7 @@ struct Queues {
     queues: Vec<mpsc::Sender<Message>>,
     delivering: Arc<Delivering>,
     counts: Arc<DeliveryCounts>,
-    /// Random digits with which the ids of this process begin.
+    /// Random digits with which the ids of the events of this process begin.
     prefix: String,
     last: AtomicU64,
     burst: BurstThreshold,
@@ -189,7 +189,7 @@ impl Webhooks {
         }
     }
 
-    /// Sends an event of this crate, which concerns no limiter.
+    /// Sends an event about the database or the counters, which concerns no limiter.
     pub(crate) fn send_event(&self, event: &'static str, detail: Value) {
         self.send(Payload::new(event, &EventLocation::default(), detail));
     }

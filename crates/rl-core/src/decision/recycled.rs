@@ -92,8 +92,8 @@ impl<T: Recycle> Drop for Recycled<T> {
     }
 }
 
-/// Clears a box and puts it into a slot. If this were inlined, every drop of a decision would save
-/// registers for this call.
+/// Clears a box and puts it into a slot. Not inlined, because otherwise every drop of a decision
+/// would save registers, even if it has no box.
 #[inline(never)]
 fn recycle<T: Recycle>(mut value: Box<T>) {
     value.clear();

@@ -38,7 +38,7 @@ impl EventNames {
         EventLocation::new(&self.limiter, &self.store)
     }
 
-    /// Returns the location of an event of the limiter on its fallback.
+    /// Returns the location for events of the limiter that concern its fallback.
     pub(super) fn on_fallback(&self) -> EventLocation<'_> {
         EventLocation::new(&self.limiter, &self.fallback)
     }

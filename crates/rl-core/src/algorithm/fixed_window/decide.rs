@@ -122,7 +122,7 @@ fn units_of_lane(mode: Mode, cost: Cost) -> Option<u32> {
 /// for each, or no lane if the check may still be allowed.
 ///
 /// The policy must not have a limit of 0. No lane is returned if the time does not fit into 48
-/// bits, or the cost into 31 bits.
+/// bits, or the cost into 32 bits.
 #[inline(always)]
 pub(crate) fn deny_full(
     windows: &CompiledWindows,
