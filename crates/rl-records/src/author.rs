@@ -44,7 +44,7 @@ impl<'a> Author<'a> {
     ///
     /// A change blocks if there is a time at which a consumer or an application is blocked after
     /// the change, but was not blocked before the change. A limit of 0 also blocks, if no other
-    /// record has a larger limit.
+    /// record has a larger limit and 0 does not mean *no limit* (`ZeroMeans::Unlimited`).
     pub const fn may_block(mut self, may: bool) -> Self {
         self.may_block = may;
         self

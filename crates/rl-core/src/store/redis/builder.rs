@@ -328,7 +328,8 @@ impl RedisStoreBuilder {
         })
     }
 
-    /// Returns the placement of keys. Fails if servers or layout do not support the slot groups.
+    /// Returns the placement of keys. Fails if the servers or the layout do not support slot
+    /// groups, or if their number is out of range.
     fn placement(&self, prefix: &str) -> Result<Placement, ConnectError> {
         let invalid = |why| Err(ConnectError::SlotGroups { why });
         let is_cluster = self.servers.is_cluster();

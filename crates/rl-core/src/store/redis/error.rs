@@ -147,7 +147,7 @@ fn code(error: &RedisError) -> Option<String> {
     errors.first().map(|(_, error)| error.code().to_owned())
 }
 
-/// The codes of conditions that end without intervention.
+/// The codes of conditions that can end without intervention.
 ///
 /// `NOSCRIPT` is one of them, because it arrives here only if the scripts are flushed right after
 /// they were loaded.

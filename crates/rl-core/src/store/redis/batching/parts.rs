@@ -133,8 +133,9 @@ impl PartsQueue {
         has_room || self.lists.iter().any(is_full)
     }
 
-    /// Takes the batches that are due. While few calls are in flight, these are whole lists.
-    /// Otherwise only full batches are due. Drops cancelled requests.
+    /// Takes the batches that are due. While few calls are in flight, all requests are due;
+    /// otherwise only full batches are. If no call is in flight, a long list is divided into two
+    /// batches. Drops cancelled requests.
     fn take_due(&mut self) -> Vec<WaitingList> {
         self.is_flushing = false;
         let (mut batches, mut kept) = (Vec::new(), VecDeque::new());

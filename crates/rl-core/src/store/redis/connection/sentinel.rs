@@ -125,7 +125,8 @@ impl Sentinels {
         }
     }
 
-    /// Returns the primary named by the sentinel that knows the newest fail-over.
+    /// Asks all sentinels. Returns the primary named by the one that knows the newest fail-over,
+    /// among those that reply in time.
     async fn find_primary(&self) -> Result<Address, StoreError> {
         let mut queries = JoinSet::new();
         for sentinel in &self.sentinels {

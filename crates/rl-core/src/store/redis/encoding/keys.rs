@@ -53,7 +53,8 @@ const REQUESTS: &str = "_REQUESTS";
 ///
 /// # Errors
 ///
-/// Returns an error if a key with this prefix could equal a key with another prefix.
+/// Returns an error if the prefix is too long or contains other characters than a prefix may, or if
+/// a readable key with this prefix could equal a key with another prefix.
 pub(crate) fn checked_prefix(
     prefix: Option<String>,
     layout: Layout,

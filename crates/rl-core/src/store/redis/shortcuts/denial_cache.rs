@@ -29,7 +29,7 @@ use crate::store::redis::encoding::reply::ScriptReply;
 use crate::store::redis::layer::{Amendment, Layer, LeaseRequest, PartRequest};
 use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
 
-/// The maximum time for which a denial is repeated without asking the server.
+/// The maximum time for which a denial is repeated, unless the server is overloaded.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The maximum number of cached denials.

@@ -279,8 +279,8 @@ impl Cluster {
         Err(failure.unwrap_or_else(|| unavailable("no server of the cluster replied")))
     }
 
-    /// Replaces the map. Drops the pools of servers that are not in it, and creates pools for new
-    /// servers.
+    /// Replaces the map. Drops the pools of servers that are neither in the map nor in the URLs,
+    /// and creates pools for new servers.
     fn adopt(&self, slots: SlotMap) {
         let primaries = slots.servers().to_vec();
         *self.0.slots.write().unwrap_or_else(PoisonError::into_inner) = slots;

@@ -94,8 +94,8 @@ struct LeaseRefill {
 
 /// The result of a refill.
 struct Refilled {
-    /// The decision, or `None` if other tasks have spent the units in the meantime and the server
-    /// may have more.
+    /// The decision. `None` if too few units are left, because others have expired or other tasks
+    /// have spent them, and the server may have more.
     decision: Option<Decision>,
     /// The units that were leased.
     units: u64,
@@ -252,9 +252,9 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
     /// Leases at least enough units to cover the cost, then decides.
     ///
-    /// If `counts_unspent`, the unspent units in the slot reduce the number that must be leased. If
-    /// concurrent requests have spent the units in the slot, and the server may have more, the
-    /// result has no decision.
+    /// If `counts_unspent`, the unspent units in the slot reduce the number that must be leased.
+    /// The result has no decision if those unspent units have been spent by other requests or have
+    /// expired, and the server may have more.
     async fn lease_more(
         &self,
         guard: &mut RefillGuard,

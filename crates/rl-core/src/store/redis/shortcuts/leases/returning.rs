@@ -146,7 +146,7 @@ impl<S: Layer> UnitReturner<S> {
     }
 
     /// Makes room for a slot in a table that has reached `max` slots. Returns the number of slots
-    /// that the table may have after that.
+    /// that the table may have after that, or 0 if no slot could be freed.
     pub(super) fn make_room(&self, max: usize) -> usize {
         match self.shared.table.make_room(self.shared.clock.now()) {
             FreedSlot::Made => max,
