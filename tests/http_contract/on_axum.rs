@@ -88,7 +88,8 @@ async fn clones_of_a_layer_count_together() {
     assert_eq!(site.get("/one").fetch().await.status, 429);
 }
 
-/// In front of a proxy, a denied request does not reach the service behind the proxy.
+/// The limiter is in front of a proxy. A denied request does not reach the service behind the
+/// proxy.
 #[tokio::test]
 async fn a_limiter_in_front_of_a_proxy_spares_the_service_behind_it() {
     let http = HttpLimiter::new(limiter(&new_year(), &["1000/hour"]));

@@ -7,8 +7,8 @@ use rl_core::{Limit, RateLimiter, RedisStore};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, client, limiter, new_year};
 
-/// Returns a limiter as in a separate instance, with its own connections. Its window and its
-/// deadline are longer than any test.
+/// Returns a limiter like that of a separate instance, with connections of its own. Its window and
+/// its deadline are longer than any test.
 async fn per_day(redis: &RedisServer, max: u32) -> RateLimiter {
     let patience = Duration::from_secs(60);
     let store = RedisStore::builder(&redis.url()).connection_wait(patience).connect().await;

@@ -105,7 +105,8 @@ async fn without_a_record_nothing_is_limited() {
     .await;
 }
 
-/// If the only limit is 0, the consumer is blocked, and the denial names the consumer.
+/// A record with limits of 0 and without other limits blocks the consumer. The denial names the
+/// consumer.
 #[tokio::test]
 async fn a_record_of_zero_blocks_until_it_is_deleted() {
     in_both_worlds(async |bank: Bank| {

@@ -94,7 +94,8 @@ async fn concurrent_requests_never_exceed_the_limit_over_tls() {
     assert_exactly_five_of_twenty_pass(patient(server.store(trusting(&authority))).await).await;
 }
 
-/// The store reaches the other servers of the cluster over TLS too.
+/// The store gets the URL of only one server. It connects to the other servers of the cluster over
+/// TLS too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_requests_never_exceed_the_limit_on_a_cluster_over_tls() {
     let (authority, stranger) = (Authority::new(), Authority::new());

@@ -184,8 +184,8 @@ impl Outcomes {
         }
     }
 
-    /// Replaces the outcomes with those of [`lazy`](Self::lazy). Overwrites only the fields if the
-    /// outcomes are lazy already.
+    /// Replaces the outcomes with the result of [`lazy`](Self::lazy) for these arguments. If the
+    /// outcomes are lazy already, overwrites their fields.
     #[inline(always)]
     pub(super) fn set_lazy(&mut self, new: &PackedStates, decided_at: u64, new_required: u64) {
         debug_assert!(Self::fit_lazily(decided_at, new_required));

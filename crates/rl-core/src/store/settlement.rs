@@ -30,8 +30,8 @@ pub struct Settlement<'a> {
     pub added: u64,
     /// The limits that were not charged. The settlement does not change them.
     pub uncharged: LimitSet,
-    /// The limits to which nothing is refunded: those in `uncharged`, and limits that keep their
-    /// charge.
+    /// The limits to which nothing is refunded: those in `uncharged`, and limits that count
+    /// requests if only a part of the cost is refunded.
     pub kept: LimitSet,
 }
 

@@ -103,7 +103,7 @@ struct BatcherShared<E> {
 pub(crate) struct BatchSettings {
     /// Whether checks are batched. If not, this layer forwards every request.
     pub(crate) is_enabled: bool,
-    /// The placement of keys. On a cluster, only subjects of one group share a call.
+    /// The placement of keys. On a cluster, only subjects of one placement group share a call.
     pub(crate) placement: Placement,
     /// The longest time that a call may take.
     pub(crate) response_timeout: Duration,
