@@ -1,6 +1,7 @@
 //! Sliding logs: the cost and the lifetime of their entries, and entries that another program has
 //! changed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,9 +97,22 @@ impl Logs {
                 continue;
             }
             let fields: Vec<Vec<u8>> = self.operator.query(&format!("HGETALL {key}")).await;
-            let (fields, _) = fields.as_chunks::<2>();
-            let blocks = fields.iter().filter(|[name, _]| name[..] != *b"b");
-            entries += blocks.map(|[_, entries]| entries.len() as u64 / ENTRY).sum::<u64>();
+            let fields: HashMap<&[u8], &Vec<u8>> =
+                fields.as_chunks::<2>().0.iter().map(|[name, bytes]| (&name[..], bytes)).collect();
+            let list = fields[&b"b"[..]].as_chunks::<11>().0;
+            let mut listed = 1 + list.len();
+            for page in list.iter().map(|item| fields[&item[7..]]) {
+                let mut in_page = 0;
+                for item in page[11..].as_chunks::<19>().0 {
+                    let block = fields[&item[15..]];
+                    assert_eq!(block.len() as u64, u64::from(item[14]) * ENTRY);
+                    in_page += u64::from(item[14]);
+                    listed += 1;
+                }
+                assert_eq!(u64::from(u32::from_be_bytes(page[7..11].try_into().unwrap())), in_page);
+                entries += in_page;
+            }
+            assert_eq!(fields.len(), listed, "no field is left behind");
         }
         entries
     }
@@ -192,10 +206,10 @@ async fn a_log_is_never_longer_than_its_limit() {
 #[tokio::test]
 async fn the_entries_of_a_short_log_are_in_the_packed_state() {
     let mut logs = Logs::under(&["50/hour:sliding-log"]).await;
-    logs.check_times(32).await;
-    assert_eq!((logs.keys().await.len(), logs.entries().await), (1, 32));
+    logs.check_times(36).await;
+    assert_eq!((logs.keys().await.len(), logs.entries().await), (1, 36));
     logs.check_times(1).await;
-    assert_eq!((logs.keys().await.len(), logs.entries().await), (2, 33));
+    assert_eq!((logs.keys().await.len(), logs.entries().await), (2, 37));
     // All entries expire, so the state contains only the entry of the next check. The server
     // deletes the sealed blocks later, when their key expires.
     logs.clock.advance(Duration::from_secs(3_600));
@@ -271,9 +285,9 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
                 };
                 calls(&since) - calls(&before)
             };
-            // Only these fields are read: the list of blocks, the block of the charge, and sometimes
-            // a neighbour.
-            assert!(count("hget") <= 4 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
+            // Only these fields are read: the list of pages, the page and the block of the charge,
+            // and sometimes neighbours.
+            assert!(count("hget") <= 6 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
             if left % 100 == 0 {
                 assert_eq!(logs.used().await, [left], "{limit}");
             }
@@ -288,10 +302,10 @@ async fn deleted_blocks_of_a_log_no_longer_count() {
     logs.check_times(100).await;
     let log_key = logs.log_key().await;
     logs.operator.query::<()>(&format!("DEL {log_key}")).await;
-    // Of the 100 entries, 96 were in the deleted key, in three sealed blocks of 32.
-    assert_eq!(logs.used().await, [4, 100]);
+    // Of the 100 entries, 72 were in the deleted key, in two sealed blocks of 36.
+    assert_eq!(logs.used().await, [28, 100]);
     logs.check_times(40).await;
-    assert_eq!(logs.used().await, [44, 140]);
+    assert_eq!(logs.used().await, [68, 140]);
     assert_eq!(logs.log_key().await, log_key);
     assert_eq!(logs.operator.keys_without_expiry().await, [""; 0]);
 
@@ -303,7 +317,7 @@ async fn deleted_blocks_of_a_log_no_longer_count() {
     logs.check_times(40).await;
     assert_eq!(logs.used().await, [45, 45]);
     let list: Vec<u8> = logs.operator.send(redis::cmd("HGET").arg(&log_key).arg("b")).await;
-    assert_eq!(list.len(), 20, "one block");
+    assert_eq!(list.len(), 11, "one page");
 }
 
 #[tokio::test]
@@ -337,7 +351,7 @@ async fn requests_on_a_damaged_log_are_rejected_and_leave_it_unchanged() {
     }
 }
 
-/// Requests that read damaged sealed blocks are rejected.
+/// Requests on a log whose list of pages is damaged are rejected.
 #[tokio::test]
 async fn requests_on_damaged_blocks_are_rejected() {
     let mut logs = Logs::under(&["40/hour:sliding-log"]).await;
@@ -347,8 +361,9 @@ async fn requests_on_damaged_blocks_are_rejected() {
     for damaged in [&list[1..], &[&list[..], b"\0"].concat(), b"", b"garbage"] {
         let mut set = redis::cmd("HSET");
         logs.operator.send::<()>(set.arg(&log_key).arg("b").arg(damaged)).await;
-        for mode in [Mode::Check, Mode::Peek, Mode::Charge] {
-            let error = logs.try_decide(mode, 1).await.unwrap_err();
+        // The wait of a single unit is in the packed state, so a check of one unit reads no list.
+        for (mode, cost) in [(Mode::Check, 2), (Mode::Peek, 1), (Mode::Charge, 1)] {
+            let error = logs.try_decide(mode, cost).await.unwrap_err();
             assert_eq!(error.kind(), FailureKind::Corrupt, "{mode:?}: {damaged:?}");
         }
     }
@@ -359,7 +374,7 @@ async fn requests_on_damaged_blocks_are_rejected() {
 
     // An operator repairs the subject by deleting the key.
     logs.operator.query::<()>(&format!("DEL {log_key}")).await;
-    assert_eq!(logs.used().await, [8]);
+    assert_eq!(logs.used().await, [4]);
 }
 
 async fn assert_refused_and_untouched(

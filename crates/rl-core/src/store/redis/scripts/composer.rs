@@ -175,7 +175,7 @@ fn helpers(kinds: &[Kind]) -> String {
 pub(super) fn can_compose(limits: &[LimitKind]) -> bool {
     let registers = |limit: &LimitKind| {
         let AlgorithmParts { cells, constants, .. } = AlgorithmParts::of(limit.kind);
-        let of_entries = if limit.kind.is_log() { 2 } else { 0 };
+        let of_entries = if limit.kind.is_log() { 3 } else { 0 };
         // A cell takes two registers: one as a variable, and one as an argument of `struct.pack`.
         2 * cells.len() + constants.len() + of_entries
     };
@@ -267,8 +267,11 @@ fn written_out(template: &str, limits: &[LimitKind], first: usize) -> String {
         if line.trim() == "--@ each" {
             let block: Vec<_> =
                 lines.by_ref().take_while(|line| line.trim() != "--@ end").collect();
+            // The state of the subject has the first key.
+            let mut log_key = 2;
             for (number, limit) in (first..).zip(limits) {
-                push_block(&mut script, &block, *limit, number);
+                push_block(&mut script, &block, *limit, number, log_key);
+                log_key += usize::from(limit.kind.is_log());
             }
         } else {
             let line = line.trim();
@@ -287,8 +290,15 @@ fn written_out(template: &str, limits: &[LimitKind], first: usize) -> String {
     script
 }
 
-/// Appends the lines of a block for the limit with this number.
-fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usize) {
+/// Appends the lines of a block for the limit with this number. If it is a log, `log_key` is the
+/// index of the key of its sealed blocks.
+fn push_block(
+    script: &mut String,
+    block: &[&str],
+    limit: LimitKind,
+    number: usize,
+    log_key: usize,
+) {
     let (cost, text) = if limit.counts_requests { ("1", "'1'") } else { ("cost", "units") };
     for line in block {
         let part = line.trim().strip_prefix("--@ part ");
@@ -297,6 +307,7 @@ fn push_block(script: &mut String, block: &[&str], limit: LimitKind, number: usi
         for line in part.unwrap_or(&line) {
             let line = line.replace("COST", cost).replace("TEXT", text);
             let line = line.replace("INDEX", &number.to_string());
+            let line = line.replace("LOG_KEY", &log_key.to_string());
             script.push_str(&with_number(&line, number));
             script.push('\n');
         }

@@ -19,7 +19,8 @@
 //! | `settle` | a function of `arguments`, `stored`, packed states and `charge`, `settle` |
 //! | `readable_settle` | a function of `readable_counters` and `readable_charge`, `settle` |
 //!
-//! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject.
+//! *Packed states* are the algorithms and `slots`, which reads and writes the key of a subject. In
+//! the script of a shape with logs, `sliding_log` precedes the fast path, which calls its functions.
 //! `decide` and `part` both begin with `limits`. *Readable limits* are `readable_counters` and
 //! `readable_limits`.
 //!
@@ -41,7 +42,7 @@ use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, ScriptShape, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 /// The default for the maximum number of shapes with scripts of their own.
 pub(super) const MAX_SHAPES: usize = 64;
@@ -100,12 +101,19 @@ const READABLE_LIMITS: &str = concat!(
     include_str!("lib/readable_limits.lua")
 );
 
+/// The functions of logs. The fast path of a shape with logs needs them too.
+const LOGS: &str = include_str!("algorithms/sliding_log.lua");
+
 /// The algorithms, and the packed layout of their states.
-static PACKED_STATES: LazyLock<String> = LazyLock::new(|| {
+static PACKED_STATES: LazyLock<String> =
+    LazyLock::new(|| [LOGS, &PACKED_STATES_AFTER_LOGS].join("\n"));
+
+/// The packed states without the functions of logs, for scripts that contain these already.
+static PACKED_STATES_AFTER_LOGS: LazyLock<String> = LazyLock::new(|| {
     [
         include_str!("lib/algorithms.lua"),
         &composer::table_of_algorithms(),
-        include_str!("algorithms/sliding_log.lua"),
+        include_str!("lib/logs.lua"),
         include_str!("lib/slots.lua"),
     ]
     .join("\n")
@@ -318,11 +326,14 @@ impl Script {
 
     /// Creates a script for limits of this shape. It has no fast path if the shape is empty.
     fn of_shape(purpose: Purpose, shape: &[LimitKind]) -> Self {
+        let has_logs = shape.iter().any(|limit| limit.kind.is_log());
+        let (logs, states) =
+            if has_logs { (LOGS, &PACKED_STATES_AFTER_LOGS) } else { ("", &PACKED_STATES) };
         match purpose {
             Purpose::Decide => {
                 let fast_path = composer::fast_path(shape);
                 Self::new(&script_name("decide", shape), |source| {
-                    [source.time, ARGUMENTS, &fast_path, STORED, &PACKED_STATES, DECIDE_ANY]
+                    [source.time, ARGUMENTS, logs, &fast_path, STORED, states, DECIDE_ANY]
                         .join("\n")
                 })
             }
@@ -330,7 +341,7 @@ impl Script {
                 let fast_path = composer::refund_fast_path(shape);
                 let amend = include_str!("amend.lua");
                 Self::new(&script_name("refund", shape), |source| {
-                    [source.time, ARGUMENTS, &fast_path, STORED, &PACKED_STATES, amend].join("\n")
+                    [source.time, ARGUMENTS, logs, &fast_path, STORED, states, amend].join("\n")
                 })
             }
             Purpose::DecideReadable => {

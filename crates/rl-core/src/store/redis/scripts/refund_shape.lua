@@ -18,6 +18,7 @@ do
   local floor, ceil, min, max_of = math.floor, math.ceil, math.min, math.max
   local subjects, bucket_size, undecided = #KEYS, string.byte(shape, 2), ''
   --@ logs if string.byte(plan) ~= 4 then subjects = 1 end
+  --@ logs local is_refund = true
   local charges, at, all = plan, 2, nil
   if subjects > 1 then charges, at, all = ARGV[4], 1, redis.pcall('MGET', unpack(KEYS)) end
   for n = 1, subjects do
@@ -56,6 +57,7 @@ do
         local lifetime = ceil((now + longest - clock) / 1000) + linger
         if lifetime > 0 then
           --@ each
+          --@ part write
           --@ part join
           --@ end
           local value = struct.pack(format, shape, now, <<cells>>)

@@ -35,6 +35,7 @@ do
   local cost, times, least, size, <<constants>> = struct.unpack('>I7I2I2I2<<I7 constants>>', plan, 6)
   local subjects, bucket_size = #KEYS, string.byte(shape, 2)
   --@ logs if string.byte(plan) ~= 4 then subjects = 1 end
+  --@ logs local is_refund = false
   -- all: the values under the keys. replies: the parts of the reply. partly: the subjects for which
   -- not all calls are allowed.
   local all, replies, partly, last_lifetime, lifetime_text
@@ -121,6 +122,9 @@ do
               redis.call('PEXPIRE', KEYS[n], lifetime > 0 and lifetime or 1)
               healed = 1
             end
+            --@ each
+            --@ part heal
+            --@ end
           end
           if calls < times then
             --@ each

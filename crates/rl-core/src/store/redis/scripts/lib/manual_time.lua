@@ -3,4 +3,5 @@
 --
 -- ARGV[last]  now, in µs since the epoch
 -- Sets        now, and linger: the time in ms that a key lives beyond its last window
-local now, linger = tonumber(ARGV[#ARGV]), 600000
+--             PAGE: 4, so that logs of a few hundred entries have several pages
+local now, linger, PAGE = tonumber(ARGV[#ARGV]), 600000, 4

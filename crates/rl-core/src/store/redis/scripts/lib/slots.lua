@@ -304,7 +304,10 @@ local function save()
   end
   local value = { pack(all, code, least) }
   for _, slot in ipairs(all) do
-    if slot.kind > 7 then value[#value + 1] = slot.tail end
+    if slot.kind > 7 then
+      sliding_log.write(slot)
+      value[#value + 1] = slot.tail
+    end
   end
   redis.call('SET', KEYS[1], table.concat(value), 'PX', lifetime())
 end
