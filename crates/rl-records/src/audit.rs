@@ -5,7 +5,7 @@ use crate::history::HistoryValue;
 use crate::record::RecordContent;
 use crate::tier::TierContent;
 
-/// One entry of the audit history: a change, or a request that was refused.
+/// One entry of the audit history: a change, a reset of counters, or a request that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditEntry {

@@ -205,8 +205,9 @@ impl<C: SlotCalls> Request<C> {
         })
     }
 
-    /// Returns the number of units to which a `CheckUpTo` must reduce every charge: the
-    /// smallest charge so far that is below its cost. Returns `u64::MAX` if there is none.
+    /// Returns the number of units to which a `CheckUpTo` must reduce every charge: the smallest
+    /// charge of an enforced group so far that is below its cost. Returns `u64::MAX` if there is
+    /// none.
     fn common_units(&self, decided: &Decided) -> u64 {
         let enforced = self.groups.iter().zip(decided).filter(|(group, _)| !group.is_shadow);
         let charged = enforced.filter_map(|(group, decision)| {
@@ -216,8 +217,8 @@ impl<C: SlotCalls> Request<C> {
         charged.min().unwrap_or(u64::MAX)
     }
 
-    /// Denies the request. Gives back the charges of the slots that do not deny it, and replaces
-    /// their decisions by their present status.
+    /// Denies the request. Gives back the charges of the slots that do not deny it. Replaces their
+    /// decisions by their present status, or drops them if the status does not arrive in time.
     async fn deny(&self, mut decided: Decided) -> Decided {
         let others: Vec<usize> = (0..self.slots.len())
             .filter(|slot| !self.denies(&self.slots[*slot], &decided))

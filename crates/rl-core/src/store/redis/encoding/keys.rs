@@ -130,8 +130,8 @@ pub(crate) fn reservations(packed: &str) -> String {
 ///
 /// Only the named periods have readable counters. Names of consumers and addresses have no realm,
 /// as in the format that other programs use. Any other realm is written before the id, with a bar
-/// after it; a namespace is followed by two bars. Bars in ids are escaped. If `tagged`, the id is
-/// written as a hash tag.
+/// after it. A namespace other than the default comes first, followed by two bars. Bars in ids are
+/// escaped. If `tagged`, the id is written as a hash tag.
 pub(crate) fn readable<'a>(
     prefix: &'a str,
     namespace: &'a Namespace,

@@ -89,7 +89,8 @@ pub(crate) struct RequestEncoder {
 }
 
 impl RequestEncoder {
-    /// Creates an encoder that uses the scripts of at most `script_shapes` shapes.
+    /// Creates an encoder that uses, for each purpose, the scripts of at most `script_shapes`
+    /// shapes.
     pub(crate) fn new(
         layout: Layout,
         prefix: String,

@@ -43,10 +43,11 @@ const MIGRATION_DELAY: Duration = Duration::from_millis(2);
 /// decision usually ends the wait earlier.
 const MAX_MIGRATION_DELAYS: usize = 500;
 
-/// The shortest time between two refreshes of the slot map.
+/// The first delay between two refreshes of the slot map. A random part of up to one half is
+/// subtracted from each delay.
 const SHORTEST_REFRESH_DELAY: Duration = Duration::from_millis(50);
 
-/// The longest time between two refreshes while a server in the map cannot be reached.
+/// The longest delay between two refreshes while a server in the map cannot be reached.
 const LONGEST_REFRESH_DELAY: Duration = Duration::from_millis(200);
 
 /// The number of servers that are asked for the map at the same time. There are several, because

@@ -15,7 +15,7 @@ use crate::store::redis::subject_key::KeyedSubject;
 use crate::time::Timestamp;
 
 /// Leased units that a request uses for one of its parts. They are given back when this is dropped,
-/// unless the request is allowed.
+/// unless the request is allowed and `keep` was called.
 pub(crate) struct TakenUnits<S: Layer> {
     leases: Leases<DenialCache<S>>,
     subject: KeyedSubject,
@@ -79,7 +79,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
     }
 
     /// Leases units, and takes those that the part needs. Returns `None` if the server has to
-    /// decide the part together with the others: if it has too few units, or if the call fails.
+    /// decide the part together with the others, for example because too few units remain there, or
+    /// because the call fails.
     pub(crate) async fn take_after_refill(
         &self,
         request: OwnedPartRequest,

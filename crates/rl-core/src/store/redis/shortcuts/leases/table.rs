@@ -48,7 +48,8 @@ pub(super) enum FreedSlot {
     /// This slot is to be replaced. The caller returns its units, then drops the guard. The drop
     /// removes the slot from the table.
     Replaced(RefillGuard),
-    /// None of the compared slots can be replaced, because all are in use.
+    /// None of the compared slots can be replaced, because all of them have a guard, or a lease
+    /// with recently spent units.
     None,
 }
 
