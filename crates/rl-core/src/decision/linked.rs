@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use arrayvec::ArrayVec;
 
-/// The largest number of parts of a request. Each field of `PartFlags` is a byte, with one bit for
-/// each part.
+/// The largest number of parts of a request, because each field of `PartFlags` is a byte with one
+/// bit for each part.
 const MAX_PARTS: usize = u8::BITS as usize;
 
 /// Further decisions that belong to a decision. Most decisions have none.

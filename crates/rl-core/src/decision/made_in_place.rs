@@ -98,7 +98,7 @@ impl Decision {
         (self.charged, self.verdict) = (cost.units(), Verdict::Allowed);
     }
 
-    /// Sets the properties of a new decision of a store, except the limits.
+    /// Sets all fields, except the statuses of the limits, to those of a new decision of the store.
     #[inline(always)]
     pub(super) fn reset(&mut self, cost: Cost) {
         (self.cost, self.charged, self.counted) = (cost, 0, 0);

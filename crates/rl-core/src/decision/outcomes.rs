@@ -270,8 +270,8 @@ impl Outcomes {
         Self::fit_lazily(decided_at, required).then(|| Self::lazy(states, decided_at, required))
     }
 
-    /// Replaces all outcomes with empty usages of a granted request under `count` limits. The store
-    /// then sets the usage of each limit. Returns `None` if there are too many limits.
+    /// Replaces all outcomes with empty usages, for a request that all `count` limits grant. The
+    /// store then sets the usage of each limit. Returns `None` if there are too many limits.
     #[inline(always)]
     pub(crate) fn grant(&mut self, count: usize) -> Option<&mut FewUsages> {
         if count > FEW_USAGES {

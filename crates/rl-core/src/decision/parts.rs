@@ -245,9 +245,9 @@ impl Decision {
             .map_or(Some(0), |parts| parts.governing.get_or_find(|| find_governing(parts)))
     }
 
-    /// Returns the position of the part that denies the request for the longest time, whether it
-    /// is disclosed or not. If several parts deny it for the same time, the governing part precedes
-    /// the others.
+    /// Returns the position of the part that denies the request for the longest time, whether it is
+    /// disclosed or not. If several parts deny it for the same time, the governing part precedes
+    /// the others. Returns `None` if no part denies it.
     #[must_use]
     pub fn denying_part(&self) -> Option<usize> {
         let over =

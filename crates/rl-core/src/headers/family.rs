@@ -46,7 +46,8 @@ pub enum HeaderFamily {
     IetfDraft07,
     /// IETF draft 06: one field for each number. Drafts 04 and 05 differ slightly.
     IetfDraft06,
-    /// IETF draft 03: `RateLimit-Limit` contains the limit, and then the policies.
+    /// IETF draft 03: `RateLimit-Limit` contains the limit, and then the quota and window of each
+    /// limit.
     IetfDraft03,
     /// The fields of Envoy with `enable_x_ratelimit_headers: DRAFT_VERSION_03`.
     Envoy,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 ///
 /// An authentication layer leaves the tier of a client in the extensions of the request.
 /// [`Rules::tier_by`](crate::rules::Rules::tier_by) finds it by subject instead. A
-/// [`Rule`](crate::rules::Rule) has limits for each tier; a client without a tier, or in a tier
-/// that the rule does not name, has the limits of the rule itself.
+/// [`Rule`](crate::rules::Rule) can have limits for each tier. A client without a tier, or in a
+/// tier that the rule does not name, has the limits of the rule itself.
 ///
 /// # Examples
 ///

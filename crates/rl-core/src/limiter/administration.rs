@@ -42,7 +42,7 @@ where
     }
 }
 
-/// Resets the limit of `policy` called `name`, or every limit if `name` is `None`.
+/// Resets the limit that is called `name` in `policy`, or every limit if `name` is `None`.
 pub(super) fn reset_named<'a>(
     pipeline: &Pipeline,
     policy: &Policy,

@@ -329,7 +329,7 @@ impl RateLimiter {
         })
     }
 
-    /// Resets the limit of `policy` called `name` for `subject`, or all limits of `policy` if
+    /// Resets the limit that `policy` calls `name` for `subject`, or all limits of `policy` if
     /// `name` is `None`.
     ///
     /// # Errors

@@ -181,7 +181,8 @@ impl RateLimiter {
         self.pipeline.stores.usage(part.policy, &part)
     }
 
-    /// Resets the limit of a part called `name`, or all its limits if `name` is `None`.
+    /// Resets the limit called `name` under the policy of a part, or all its limits if `name` is
+    /// `None`.
     ///
     /// # Errors
     ///

@@ -103,8 +103,8 @@ impl ReplyProgress {
     }
 
     /// Records that a call is refused because too many are in flight. If the server has answered
-    /// any call since the last refusal, it works, but is behind. Then the current time is returned,
-    /// and otherwise `None`.
+    /// any call since the last refusal, it is behind, but not down: returns the current time.
+    /// Otherwise returns `None`.
     pub(super) fn refused(&self) -> Option<Instant> {
         let answered = self.answered_count();
         if self.answered_by_refusal.load(Ordering::Relaxed) == answered {

@@ -243,8 +243,8 @@ impl Subject {
     /// Returns the form of the subject for logs: sixteen hexadecimal digits. They are 64 bits of a
     /// hash that is keyed with the [secret of the log](Self::set_log_secret).
     ///
-    /// Without the secret, the subject cannot be found by hashing all candidates. With another
-    /// secret, the same subject has other digits.
+    /// An attacker without the secret cannot find the subject by hashing all candidates. With
+    /// another secret, the same subject has other digits.
     #[must_use]
     pub fn redacted(&self) -> Redacted {
         let mut hasher = blake3::Hasher::new_keyed(log_secret());

@@ -206,8 +206,8 @@ impl Policy {
         self.inner.block.as_ref()
     }
 
-    /// Returns whether the policy may deny a request that needs `needed` units without a store: its
-    /// limits never grant them, or there is a block, which may have ended.
+    /// Returns whether the policy may deny, without a store, a request that needs `needed` units:
+    /// its limits never grant them, or there is a block, which may have ended.
     pub(crate) fn may_deny_alone(&self, needed: u64) -> bool {
         needed >= self.inner.denied_from
     }

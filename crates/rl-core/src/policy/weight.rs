@@ -12,8 +12,8 @@ pub(crate) const WEIGHT_OF_BUCKET: u64 = 2;
 /// The number of units of a log or a concurrency limit that have a weight of 1.
 pub(crate) const UNITS_OF_WEIGHT: u64 = 500;
 
-/// The weight of an empty log. Every decision reads the newest and the oldest block of entries of
-/// a log.
+/// The weight of an empty log, because every decision reads the newest and the oldest block of
+/// entries of a log.
 pub(crate) const WEIGHT_OF_BLOCKS: u64 = 130;
 
 /// Returns the weight of a limit: roughly the number of values that a decision reads for it in the

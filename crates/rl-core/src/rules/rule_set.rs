@@ -270,7 +270,8 @@ impl RequestParts {
         self.settles_cost() || self.counted().any(|(_, _, policy)| policy.has_permits())
     }
 
-    /// Returns how a request is handled if the parts at these positions deny it.
+    /// Returns how a request is handled if the parts at these positions deny it. `default` applies
+    /// to rules without a setting.
     pub(crate) fn on_over_limit(
         &self,
         denying: impl Iterator<Item = usize>,

@@ -239,8 +239,8 @@ fn more_rules_than_parts_that_may_match_one_request_are_refused() {
     assert!(set(apart).is_ok());
 }
 
-/// Fault: the rule for `/b` was skipped, so a client could avoid it by writing the path in this
-/// way.
+/// Fault: the rule for `/b` was skipped for `/a/../b`, so a client could avoid the rule by writing
+/// the path in this form.
 #[test]
 fn a_path_that_matches_too_many_rules_in_its_two_forms_is_rejected() {
     let mut rules: Vec<Rule> = (0..7).map(|place| rule(&format!("all-{place}"))).collect();

@@ -24,7 +24,7 @@ const RECORD_INTERVAL: u64 = 1_000;
 /// The number of limits of one table of [`DenialCounts`].
 const LIMITS_OF_TABLE: usize = 6;
 
-/// The number of tables for the limits of a policy: a [`LimitSet`] has 16 bits.
+/// The number of tables that the 16 limits of a policy need.
 const TABLES: usize = (u16::BITS as usize).div_ceil(LIMITS_OF_TABLE);
 
 /// The decisions of a store that one thread has counted. They lie in one cache line.

@@ -30,8 +30,9 @@ impl Default for CircuitBreaker {
     }
 }
 
-/// A call to the store; its result is recorded with this token. If the token of a probe is dropped
-/// without a result, the probe is abandoned, and the next request becomes the probe.
+/// A token for a call to the store, with which the result of the call is recorded. If the token of
+/// a probe is dropped without a result, the probe is abandoned, and the next request becomes the
+/// probe.
 #[derive(Debug)]
 pub(super) struct CallToken {
     sent: CallSnapshot,

@@ -134,8 +134,8 @@ impl PermitInner {
         }
     }
 
-    /// Returns the shortest lease of what this permit holds, or the lifetime of its reservation if
-    /// that is shorter. `None` if there is nothing to renew.
+    /// Returns the shortest lease of the places that this permit holds, or the lifetime of its
+    /// reservation if that is shorter. Returns `None` if there is nothing to renew.
     fn renewed_lease(&self) -> Option<Duration> {
         let holds = self.decision.charged() > 0 && self.decision.is_allowed();
         let policy = self.decision.policy().filter(|_| holds);

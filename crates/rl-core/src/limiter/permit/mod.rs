@@ -190,7 +190,8 @@ impl Permit {
     /// limiter and every outer limiter that is metered. Ignores a rule that does not count the
     /// request.
     ///
-    /// A rule that counts requests and a rule that counts tokens thus get different final costs.
+    /// With this method, a rule that counts requests and a rule that counts tokens can have
+    /// different final costs.
     pub fn set_rule_cost(&self, rule: &str, cost: impl Into<Cost>) {
         let cost = cost.into();
         if let (true, Some(rules)) = (self.is_metered, &self.rules) {

@@ -469,8 +469,8 @@ impl Observer for Lapsed {
     }
 }
 
-/// Creates a limiter whose store has a manual clock. Moving this clock has the effect of a machine
-/// that was suspended.
+/// Creates a limiter whose store has a manual clock. A test moves this clock to simulate that the
+/// machine was suspended.
 fn jumping() -> (RateLimiter, Arc<ManualClock>, Arc<Lapsed>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     let lapsed = Arc::new(Lapsed::default());

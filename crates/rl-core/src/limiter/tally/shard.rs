@@ -51,8 +51,8 @@ impl TallyShard {
         &chunk.get_or_init(Box::default)[place % CHUNK]
     }
 
-    /// Returns the counts of the name at `place`; `None` if this thread has counted no name of its
-    /// chunk.
+    /// Returns the counts of the name at `place`. Returns `None` if this thread has no chunk of
+    /// counts for it, because it has counted no name of this chunk.
     pub(super) fn counted_name(&self, place: usize) -> Option<&NameCounts> {
         Some(&self.names[place / CHUNK % CHUNKS].get()?[place % CHUNK])
     }

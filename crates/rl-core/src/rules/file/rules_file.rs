@@ -76,7 +76,7 @@ struct FileState {
     limiters: Vec<Subscription>,
 }
 
-/// Builds a [`RulesFile`] with extractors and tiers of the service.
+/// Builds a [`RulesFile`], with extractors, sources of limits and tiers that the service registers.
 #[must_use]
 pub struct RulesFileBuilder {
     path: PathBuf,
