@@ -35,7 +35,8 @@ pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
     Denial { status: 200, content_type: Some(GRPC_CONTENT_TYPE), body: "".into(), headers }
 }
 
-/// Returns the milliseconds to wait, rounded up. A negative number stops the client from retrying.
+/// Returns the milliseconds to wait, rounded up. If no wait helps, returns a negative number, which
+/// stops the client from retrying.
 fn pushback_millis(retry_after: RetryAfter) -> Cow<'static, str> {
     match retry_after {
         RetryAfter::Never => "-1".into(),

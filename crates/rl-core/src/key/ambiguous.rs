@@ -6,9 +6,9 @@ use crate::model::Subject;
 /// it twice, or in a form that only some parsers accept.
 ///
 /// The adapters reject such a request with 400, and do not count it. They never continue with the
-/// next extractor of [`or`](super::KeyExtractor::or), and no [`MissingKey`](crate::MissingKey)
-/// allows it. Otherwise the client could show one value to the limiter and another to the service,
-/// and thus choose its bucket.
+/// next extractor of [`or`](super::KeyExtractor::or), and no variant of
+/// [`MissingKey`](crate::MissingKey) allows it. Otherwise the client could show one value to the
+/// limiter and another to the service, and thus choose its bucket.
 ///
 /// # Examples
 ///

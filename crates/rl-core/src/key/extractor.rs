@@ -228,7 +228,8 @@ mod tests {
             prop_assert_ne!(pair(&a, &b), c);
         }
 
-        /// Splits one text at two places, so that only the lengths of the ids differ.
+        /// Splits a text into two ids, at two places. The two pairs of ids have the same bytes in
+        /// the same order, but must be different subjects.
         #[test]
         fn bytes_cannot_move_between_the_subjects_of_a_pair(id in "[ab]{0,6}", one in 0..=6_usize, two in 0..=6_usize) {
             let (one, two) = (one.min(id.len()), two.min(id.len()));

@@ -23,7 +23,8 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError};
 use crate::store::StoreFuture;
 
-/// The minimum of the bound. If the setting is smaller, the bound equals the setting.
+/// The minimum of the bound. If `max_in_flight` is set to less, the bound always equals the
+/// setting.
 const FLOOR: usize = 64;
 
 /// The largest factor by which the bound grows in one step.

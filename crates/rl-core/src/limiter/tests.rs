@@ -543,7 +543,7 @@ async fn in_shadow_an_outage_denies_nothing() {
     assert!(limiter.check(&alice(), 1).await.is_allowed());
 }
 
-/// The switch must work in an emergency: when the store hangs or cannot be reached.
+/// Disabling the limiter must work in an emergency, when the store hangs or cannot be reached.
 #[tokio::test]
 async fn a_disabled_limiter_allows_all_requests_without_calling_the_store() {
     let store = Arc::new(Faulty::default());

@@ -196,7 +196,7 @@ impl WaitingRequest {
         }
     }
 
-    /// Returns the counters of the part at `index`. There is one wait queue for these counters.
+    /// Returns the counters of the part at `index`, for which the request waits in one queue.
     fn counters(&self, index: usize) -> Counters<'_> {
         match &self.counted {
             Counted::Subject(subject, ..) => subject.into(),

@@ -168,7 +168,8 @@ fn strip<'a>(text: &'a str, suffix: &str) -> (&'a str, bool) {
     text.strip_suffix(suffix).map_or((text, false), |rest| (rest, true))
 }
 
-/// An iterator over the parts between colons, with the position of each part.
+/// An iterator over the parts of a limit's text that colons separate, with the position of each
+/// part.
 struct LimitTextParts<'a> {
     text: &'a str,
     rest: Option<&'a str>,

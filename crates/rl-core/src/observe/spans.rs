@@ -88,7 +88,8 @@ impl RequestSpan {
     }
 }
 
-/// Returns the system, the host and the port that the name of a store contains.
+/// Returns the system, the host and the port in the name of a store, such as
+/// `redis 127.0.0.1:6379`. Host and port are `None` if the name does not contain them.
 fn server_of(store: &str) -> (&str, Option<&str>, Option<u16>) {
     let (system, rest) = store.split_once(' ').unwrap_or((store, ""));
     let last = rest.rsplit(' ').next().unwrap_or_default();

@@ -291,7 +291,7 @@ impl RequestParts {
 }
 
 /// Returns the setting that applies if two rules deny. Rejecting takes precedence over waiting, and
-/// waiting over degrading. If both wait, the shorter wait applies.
+/// waiting over degrading. If both wait, the shorter wait and the shorter queue apply.
 fn stricter(one: OverLimit, other: OverLimit) -> OverLimit {
     match (one, other) {
         (OverLimit::Reject, _) | (_, OverLimit::Reject) => OverLimit::Reject,

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// The number of bounds of a [`TimeHistogram`].
 const BOUNDS: usize = 16;
 
-/// The bounds in nanoseconds for decisions and calls: 100 ns to 1 s.
+/// The bounds of the buckets for the times of decisions and store calls, in nanoseconds: 100 ns to
+/// 1 s.
 pub(crate) const CALL_BOUNDS: [u64; BOUNDS] = [
     100,
     1_000,
@@ -26,7 +27,8 @@ pub(crate) const CALL_BOUNDS: [u64; BOUNDS] = [
     1_000_000_000,
 ];
 
-/// The bounds in nanoseconds for requests that wait or hold permits: 1 ms to 10 minutes.
+/// The bounds of the buckets for the times that requests wait or hold permits, in nanoseconds: 1 ms
+/// to 10 minutes.
 pub(crate) const REQUEST_BOUNDS: [u64; BOUNDS] = [
     1_000_000,
     5_000_000,

@@ -291,7 +291,8 @@ impl Tally {
         self.source_failures[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that no decision counts, or a denied request that is forwarded.
+    /// Counts a request that has no decision (it is exempt, or its key is missing or ambiguous), or
+    /// a denied request that is forwarded.
     pub(super) fn uncounted(&self, kind: UncountedKind) {
         let count = match kind {
             UncountedKind::Exempt => &self.exempt,

@@ -19,7 +19,7 @@ fn policy(limits: &[&str]) -> Policy {
     Policy::new(limits.iter().map(|limit| limit.parse().unwrap())).unwrap()
 }
 
-/// Returns a limiter that fails open, and its store, which is down.
+/// Returns the builder of a limiter that fails open, and its store, which is down.
 fn open(policy: Policy) -> (RateLimiterBuilder, Arc<Faulty>) {
     let store = Arc::new(Faulty::default());
     store.fail_with(FailureKind::Unavailable);

@@ -245,8 +245,8 @@ impl RulesFile {
         Ok(rules)
     }
 
-    /// Sets the function that gets the new rules after each change of the file.
-    /// [`subscribe`](Self::subscribe) has returned `rules`.
+    /// Sets the function that gets the new rules after each change of the file. `rules` are the
+    /// rules of the limiter, which [`subscribe`](Self::subscribe) returned.
     pub(crate) fn on_change(
         &self,
         rules: &Arc<ArcSwap<RuleSet>>,
