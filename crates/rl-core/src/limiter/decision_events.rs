@@ -33,7 +33,7 @@ impl EventNames {
         }
     }
 
-    /// Returns the location of an event of the limiter on its store.
+    /// Returns the location for events of the limiter that concern its store.
     pub(super) fn on_store(&self) -> EventLocation<'_> {
         EventLocation::new(&self.limiter, &self.store)
     }

@@ -238,7 +238,8 @@ impl Policy {
         &self.inner.limits
     }
 
-    /// Returns the limits in packed form if they are up to six fixed windows.
+    /// Returns the limits in packed form, if they are at most six, and all of them are fixed
+    /// windows that count units and are enforced.
     #[inline]
     pub(crate) fn compiled_windows(&self) -> Option<&CompiledWindows> {
         self.inner.plan.windows()

@@ -216,8 +216,8 @@ pub struct Refund<'a> {
     pub units: u64,
     /// The kind of limits to which the units are refunded.
     pub of: RefundOf,
-    /// The limits that do not change: limits that were not charged, and limits that keep their
-    /// charge.
+    /// The limits that do not change: those that were not charged, and, if only a part of the
+    /// charge is refunded, those that count requests.
     pub uncharged: LimitSet,
 }
 
@@ -283,8 +283,7 @@ pub struct Renewal<'a> {
     pub charged: Timestamp,
     /// The units to renew, at most those that were charged.
     pub units: u64,
-    /// The limits that do not change: limits that were not charged, and limits that keep their
-    /// charge.
+    /// The limits that were not charged. The renewal does not change them.
     pub uncharged: LimitSet,
 }
 

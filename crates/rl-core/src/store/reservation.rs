@@ -44,11 +44,12 @@ impl<'a> Reservation<'a> {
 pub enum ReservationChange {
     /// Extends the reservation, so that it expires this long from now.
     Renew(Duration),
-    /// Ends the reservation, and refunds units, except to limits that keep their charge.
+    /// Ends the reservation, and refunds units, except to the limits in `kept`.
     Settle {
         /// The units to refund.
         returned: u64,
-        /// The limits that keep their charge.
+        /// The limits to which nothing is refunded: those that were not charged, and, if only a
+        /// part of the charge is refunded, those that count requests.
         kept: LimitSet,
     },
 }

@@ -16,7 +16,7 @@ pub(super) const UTILIZATION_BUCKETS: usize = UTILIZATION_BOUNDS.len() + 1;
 /// The counts of one thread, except those in `DecisionCounts`, which most decisions change.
 #[derive(Debug, Default)]
 pub(super) struct TallyShard {
-    /// The numbers of denied and of allowed decisions of the store when a decision of this kind was
+    /// For the denied and for the allowed decisions of the store: their number when one of them was
     /// last recorded under its subject. The decisions since then are the weight of the next record.
     pub(super) recorded: [ThreadCount; 2],
     pub(super) permits_begun: ThreadCount,

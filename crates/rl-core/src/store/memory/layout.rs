@@ -82,7 +82,7 @@ impl StateLayout {
         are_equal(&self.max, &windows.max)
     }
 
-    /// Returns the compiled limits, if all are enforced fixed windows.
+    /// Returns the compiled limits, if all are fixed windows that count units and are enforced.
     #[inline]
     pub(super) fn windows(&self) -> Option<&CompiledWindows> {
         self.policy.compiled_windows()

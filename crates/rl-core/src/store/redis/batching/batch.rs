@@ -62,7 +62,7 @@ pub(super) enum CallKind {
 /// Calls of one subject under one policy, in the order of their arrival.
 pub(super) struct SubjectBatch {
     pub(super) subject: KeyedSubject,
-    /// The group of the subject: only subjects of one group share a call.
+    /// The placement group of the subject: only subjects of one placement group share a call.
     pub(super) group: u16,
     pub(super) calls: Vec<QueuedCall>,
 }

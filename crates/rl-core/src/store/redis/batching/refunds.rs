@@ -62,7 +62,7 @@ struct QueuedRefund {
     units: u64,
     of: RefundOf,
     uncharged: LimitSet,
-    /// The group of the subject: only subjects of one group share a call.
+    /// The placement group of the subject: only subjects of one placement group share a call.
     group: u16,
     reply: oneshot::Sender<AmendResult>,
 }
