@@ -72,7 +72,7 @@ fn a_generation_ends_once_if_several_of_its_connections_fail() {
     });
 }
 
-/// A model of a permit's charge: `Account` in `limiter/permit/inner.rs`.
+/// A model of `Account` in `limiter/permit/inner.rs`, the charge of a permit.
 struct Account {
     leased: u64,
     is_settled: bool,

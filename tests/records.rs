@@ -90,7 +90,8 @@ fn per_hour(consumer: &str, calls: i64) -> RecordContent {
     RecordContent::new(consumer, from, to, limits([-1, -1, calls, -1, -1, -1]))
 }
 
-/// Returns a source with a long deadline, so that it also finds changed limits on a busy machine.
+/// Returns the builder of a source with a long deadline, so that the source finds changed limits
+/// even on a busy machine.
 fn patient(records: &Records) -> RecordSourceBuilder {
     RecordSource::builder(records).deadline(GIVE_UP)
 }

@@ -9,7 +9,8 @@ fn vectors(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors").join(file)
 }
 
-/// Returns the result of each scenario of a file on each store, as the program prints it.
+/// Runs the scenarios of a file on every store. Returns the id of each scenario, the store and the
+/// result.
 async fn verdicts(file: &str) -> Vec<(String, &'static str, Verdict)> {
     verdicts_on(&Stores::start().await.unwrap(), file).await
 }
@@ -70,7 +71,8 @@ async fn requests_of_several_subjects_are_decided_as_written() {
     }
 }
 
-/// Writes files with these contents, and runs the program on them.
+/// Writes files with these contents, and runs the program on them. Returns the output and the
+/// folder of the files.
 fn scenarios(files: &[&str]) -> (Output, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut program = Command::new(env!("CARGO_BIN_EXE_scenarios"));

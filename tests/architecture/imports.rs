@@ -116,7 +116,8 @@ impl Crate {
         files.filter_map(|(place, file)| Some((&**place, &*file.path, file.syntax.as_ref()?)))
     }
 
-    /// Resolves `path`, as it is written in the file at `place`. Returns the item and its file.
+    /// Resolves `path`, as it is written in the file at `place`. Returns the file that defines the
+    /// item, and the item. Returns `None` if the item is not in this crate.
     pub(super) fn definition(&self, place: &[String], path: &[String]) -> Option<(&str, &Item)> {
         let defining = self.resolve(place, path, 0)?;
         let file = self.files.values().find(|file| file.path == defining)?;
@@ -127,7 +128,7 @@ impl Crate {
     }
 
     /// Resolves `path`, as it is written in the file at `place`. Returns the file that defines the
-    /// item.
+    /// item, or `None` if no file of this crate does.
     fn resolve(&self, place: &[String], path: &[String], depth: usize) -> Option<&str> {
         // Without this bound, modules that import each other by globs would be searched forever.
         if depth > 8 {

@@ -241,7 +241,7 @@ async fn a_record_may_last_to_the_end_of_the_year_9999() {
     .await;
 }
 
-/// Fault: missing fields were reported one at a time, in two joined sentences.
+/// Fault: a response reported only one of the missing fields, in a text of two joined sentences.
 #[tokio::test]
 async fn all_missing_and_unknown_fields_are_named_at_once() {
     in_both_worlds(async |bank: Bank| {

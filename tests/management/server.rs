@@ -279,7 +279,8 @@ impl Member {
         Self { _process: process, url: url.trim_end().to_owned(), client: client() }
     }
 
-    /// Makes a request. Returns the limit per hour that applies to it.
+    /// Makes a request. Returns the limit per hour that applies to it, or `None` if its response
+    /// shows no limit.
     async fn limit(&self) -> Option<i64> {
         let answer = self.client.get(&self.url).header("x-consumer", "abc").fetch().await;
         answer.header("x-rate-limit-limit").map(|limit| limit.parse().unwrap())

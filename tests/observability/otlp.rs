@@ -60,7 +60,7 @@ impl HttpClient for Client {
     }
 }
 
-/// Serves a collector, and returns its address and the requests that it receives.
+/// Serves a collector. Returns its address, and a channel with the requests that it receives.
 async fn collector() -> (String, mpsc::Receiver<ExportMetricsServiceRequest>) {
     async fn receive(
         State(received): State<mpsc::Sender<ExportMetricsServiceRequest>>,

@@ -53,7 +53,7 @@ fn url(server: &RedisServer) -> String {
     server.url_of("rl", PASSWORD)
 }
 
-/// Creates a store without a denial cache, so that every decision needs the server.
+/// Returns the builder of a store without a denial cache, so that every decision needs the server.
 fn without_denial_cache(url: &str) -> RedisStoreBuilder {
     RedisStore::builder(url).local_denial(false)
 }

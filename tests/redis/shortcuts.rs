@@ -183,7 +183,8 @@ async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     assert_eq!(operator.send::<Vec<u8>>(redis::cmd("GET").arg(key)).await, state);
 }
 
-/// The state of a removed limit prevents the script from using its short path.
+/// The subject still has a state of a removed limit, so the script cannot use its short path. Each
+/// of the 400 calls must nevertheless get its own count.
 #[tokio::test]
 async fn many_calls_of_a_subject_under_changed_limits_are_decided_one_by_one() {
     let server = RedisServer::start();

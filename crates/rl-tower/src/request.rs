@@ -91,8 +91,8 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
         self.0.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
     }
 
-    /// Returns the peer that axum or tonic reports, or else the `SocketAddr` that a server has put
-    /// into the extensions.
+    /// Returns the peer's address that axum or tonic reports, or else the `SocketAddr` that a
+    /// server has put into the extensions. Returns `None` if there is neither.
     fn peer(&self) -> Option<IpAddr> {
         let extensions = self.0.extensions();
         #[cfg(feature = "axum")]
@@ -140,7 +140,7 @@ impl Extensions for HttpExtensions<'_> {
     }
 }
 
-/// Returns the peer of a connection that tonic accepted without TLS.
+/// Returns the peer's address of a connection that tonic accepted without TLS, or else `None`.
 ///
 /// With TLS, the type of the peer depends on the TLS library, so the server has to insert a
 /// `SocketAddr` instead.

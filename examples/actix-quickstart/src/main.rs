@@ -105,7 +105,7 @@ async fn close_when_stopping(
     Ok(response)
 }
 
-/// Returns an environment variable. An empty one counts as unset.
+/// Returns the value of an environment variable, or `None` if it is unset or empty.
 fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

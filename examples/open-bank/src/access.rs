@@ -23,7 +23,8 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Returns the address of the client, or the network of an IPv6 address.
+    /// Returns the address of the client, or the network of an IPv6 address. Returns `None` if the
+    /// address is unknown.
     fn address(&self, request: &Request) -> Option<String> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         let peer = peer.map(|ConnectInfo(peer)| peer.ip());

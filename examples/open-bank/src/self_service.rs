@@ -247,7 +247,8 @@ impl fmt::Display for Window {
 }
 
 /// Returns the window that the headers describe. This is the window with the fewest requests left.
-/// If several have the same number left, it is the one that resets soonest.
+/// If several have the same number left, it is the one that resets soonest. Returns `None` without
+/// windows.
 pub(crate) fn tightest(windows: &[Window]) -> Option<Window> {
     windows.iter().min_by_key(|window| (window.remaining, window.reset)).copied()
 }

@@ -97,8 +97,8 @@ async fn greedy_client(server: &RedisServer, layout: Layout, precision: Duration
     windows.iter().map(|window| window.passed).sum()
 }
 
-/// Returns a line of the trace: the used units, the seconds until the window ends, rounded up, and
-/// the remaining units.
+/// Returns the numbers that a test compares with its trace: the used units, the seconds until the
+/// window ends, rounded up, and the remaining units.
 fn line(decision: &Decision) -> (u64, u64, u64) {
     let limit = decision.limits().next().unwrap();
     let seconds = micros(limit.reset_after()).div_ceil(1_000_000);

@@ -57,8 +57,8 @@ pub(super) fn subject(number: usize) -> Subject {
     Subject::consumer(&format!("c{number}"))
 }
 
-/// Creates a limiter of 100 requests per second. Its daily limit is never reached, and counts all
-/// charges.
+/// Returns the builder of a limiter of 100 requests per second. Its daily limit is never reached,
+/// and counts all charges.
 pub(super) fn limits(store: RedisStore) -> RateLimiterBuilder {
     let builder = RateLimiter::builder().store(store);
     builder.limit(Limit::per_second(LIMIT)).limit(Limit::per_day(100_000_000))

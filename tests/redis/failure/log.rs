@@ -10,7 +10,8 @@ use tracing::{Level, span, subscriber};
 
 use super::PASSWORD;
 
-/// The log lines of this thread, which are captured until this value is dropped.
+/// The log lines of this thread, captured until the guard that `capture` returns is dropped. Clones
+/// share the lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     lines: Arc<Mutex<Vec<(Level, String)>>>,
@@ -24,8 +25,8 @@ impl Log {
         Self::capture_from(Level::TRACE)
     }
 
-    /// Captures lines of this level and of more severe ones. Capturing other lines would take
-    /// measurable time.
+    /// Captures lines of this level and of more severe ones, until the guard is dropped. Capturing
+    /// other lines would take measurable time.
     pub(crate) fn capture_from(least: Level) -> (Self, subscriber::DefaultGuard) {
         let log = Self { lines: Arc::default(), count: Arc::default(), least };
         let guard = subscriber::set_default(log.clone());

@@ -30,7 +30,8 @@ pub(super) async fn start() -> RedisCluster {
     cluster
 }
 
-/// Creates a store that knows the URL of one server, through which it finds the other servers.
+/// Returns the builder of a store that knows the URL of one server. Through this server, the store
+/// finds the others.
 pub(super) fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
     let builder = RedisStore::cluster(&cluster.urls()[4..5]).user("rl").password("secret");
     // Without a denial cache, every decision needs a server.
@@ -40,7 +41,7 @@ pub(super) fn store(cluster: &RedisCluster) -> RedisStoreBuilder {
 /// The number of slot groups in the tests: each primary has three.
 pub(super) const GROUPS: u32 = 9;
 
-/// Creates a store with the permissions of an administrator.
+/// Returns the builder of a store with the permissions of an administrator.
 fn store_of_administrator(cluster: &RedisCluster) -> RedisStoreBuilder {
     RedisStore::cluster(cluster.urls()).local_denial(false)
 }
@@ -247,8 +248,8 @@ async fn slot_of_group(cluster: &RedisCluster, number: usize) -> u16 {
     panic!("no primary has the key of subject {number}");
 }
 
-/// If the subjects of a batch are on two servers, the batch is divided. No request waits until its
-/// whole slot group has moved.
+/// While a slot group is migrated, its subjects are on two servers. A batch with subjects on both
+/// is divided, so that no request waits until the whole group has moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
     const OTHERS: usize = 300;

@@ -47,7 +47,8 @@ pub trait Target {
     /// Serves the application behind at most three limiters, the outermost first.
     fn serve(limiters: Vec<HttpLimiter>) -> Site;
 
-    /// Returns the value that an outer layer has put into the request's extensions.
+    /// Returns the value that an outer layer has put into the request's extensions, if there is
+    /// one.
     fn extension<T: Send + Sync + 'static>(request: &dyn RequestInfo) -> Option<&T>;
 }
 

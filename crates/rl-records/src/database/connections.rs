@@ -62,7 +62,7 @@ impl Target {
         Some(Self::File(url))
     }
 
-    /// Returns the address of the server, without user and password.
+    /// Returns the address of the server, without user and password. Returns `None` for SQLite.
     fn server(&self) -> Option<String> {
         let Self::Postgres(url) = self else { return None };
         let options: PgConnectOptions = url.parse().ok()?;

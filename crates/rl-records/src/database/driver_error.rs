@@ -27,7 +27,8 @@ pub(super) fn database_error(error: sqlx::Error) -> DatabaseError {
     }
 }
 
-/// Returns the cause as a text. Messages of PostgreSQL are omitted, because they may name the user.
+/// Returns the cause of an error as a text, or `None` if the driver does not report one. Messages
+/// of PostgreSQL are omitted, because they may name the user.
 fn detail(error: &sqlx::Error) -> Option<String> {
     match error {
         sqlx::Error::Io(why) => Some(why.to_string()),

@@ -344,7 +344,8 @@ impl<V: Send + Sync + 'static> Drop for LookupTask<V> {
 }
 
 impl<V> State<V> {
-    /// Returns the entry of a key, and marks it as the most recently used one.
+    /// Returns the entry of a key, and marks it as the most recently used one. Returns `None` if
+    /// there is no entry.
     fn touch(&mut self, key: &str) -> Option<&Entry<V>> {
         self.tick += 1;
         let entry = self.entries.get_mut(key)?;
