@@ -152,7 +152,7 @@ impl<C: SlotCalls> GiveBack<C> {
         });
     }
 
-    /// Repeats a refund until it is executed, or until [`RETRY_FOR`] has passed.
+    /// Repeats a refund while nothing was executed, for [`RETRY_FOR`] at most.
     async fn repeat(&self, owed: &Owed, mut error: StoreError) -> Result<(), StoreError> {
         let begun = Instant::now();
         while error.has_executed_nothing() && begun.elapsed() < RETRY_FOR {

@@ -28,7 +28,7 @@ struct State {
     faults: u64,
     /// The slot and the mode of each call, in the order of arrival.
     calls: Vec<(usize, Mode)>,
-    /// The units that were charged although the reply was lost, and those whose refund was lost.
+    /// The units that were charged by calls whose replies were lost.
     lost: HashMap<Subject, u64>,
 }
 

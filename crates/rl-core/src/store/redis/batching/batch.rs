@@ -102,8 +102,8 @@ impl CallKind {
     }
 }
 
-/// Takes as many calls from the front of a subject's queue as fit into one script call. Drops
-/// cancelled calls. Returns `None` if no call is left.
+/// Takes calls under one policy from the front of a subject's queue: a lease alone, or as many
+/// checks as fit into one script call. Drops cancelled calls. Returns `None` if no call is left.
 pub(super) fn take_batch(
     waiting: &mut VecDeque<QueuedCall>,
 ) -> Option<(BatchCosts, Vec<QueuedCall>)> {
