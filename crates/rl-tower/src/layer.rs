@@ -14,7 +14,8 @@ use crate::service::RateLimit;
 /// for each route, and clones it for each connection; all of them share the counters. A setting
 /// changes only the clone on which it is set.
 ///
-/// The [crate] has an example, and [`adapter`](rl_core::adapter#rules) has the rules.
+/// The [crate] has an example, and [`adapter`](rl_core::adapter#rules) describes how requests are
+/// handled.
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
     limiter: HttpLimiter,
@@ -61,7 +62,8 @@ impl RateLimitLayer {
     /// Exempts requests for which `predicate` returns true.
     ///
     /// Exempt requests are not counted, and their responses get no headers. Repeated calls add
-    /// predicates. [`RequestExt`](crate::RequestExt) reads the extensions of the request.
+    /// predicates. A predicate can read the extensions of the request with
+    /// [`RequestExt`](crate::RequestExt).
     ///
     /// ```
     /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
@@ -137,9 +139,9 @@ impl RateLimitLayer {
 
     /// Sets the function that reads the final cost of a request from the head of its response.
     ///
-    /// `None` leaves the cost unchanged. Any other result replaces a cost that a handler has set.
-    /// If the limiter has [rules](rl_core::rules), the result is the cost under each rule that has
-    /// no [cost](rl_core::rules::Rule::cost) of its own. A rule may read its own cost from the
+    /// `None` leaves the cost unchanged. `Some` replaces the cost, even if a handler has set it. If
+    /// the limiter has [rules](rl_core::rules), the result is the cost under each rule that has no
+    /// [cost](rl_core::rules::Rule::cost) of its own. A rule may read its own cost from the
     /// response with [`Rule::response_cost`](rl_core::rules::Rule::response_cost).
     ///
     /// ```
@@ -159,7 +161,7 @@ impl RateLimitLayer {
         self.set(|limiter| limiter.response_cost(cost))
     }
 
-    /// Refunds requests for whose responses `predicate` returns true. Replaces
+    /// Refunds a request if `predicate` returns true for its response. Replaces
     /// [`response_cost`](Self::response_cost).
     ///
     /// ```
@@ -260,8 +262,8 @@ impl RateLimitLayer {
     /// Leaves the [`Decision`] out of the extensions of responses, where outer layers could read
     /// it.
     ///
-    /// If a response has no other extensions, the decision in it takes three allocations. Handlers
-    /// find the decision in the extensions of the request in any case.
+    /// This saves three allocations for each response that has no other extensions. Handlers find
+    /// the decision in the extensions of the request in any case.
     #[must_use]
     pub fn hide_decision(self) -> Self {
         self.set(HttpLimiter::hide_decision)

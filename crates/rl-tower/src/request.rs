@@ -8,8 +8,8 @@ use rl_core::Subject;
 use rl_core::adapter::Extensions;
 use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 
-/// Reads the extensions of a request in closures over `&dyn RequestInfo`, such as settings of a
-/// [`RateLimitLayer`](crate::RateLimitLayer).
+/// Lets a closure that takes a `&dyn RequestInfo` read the extensions of the request. Some settings
+/// of [`RateLimitLayer`](crate::RateLimitLayer) are such closures.
 ///
 /// # Examples
 ///
