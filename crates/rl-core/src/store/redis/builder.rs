@@ -304,8 +304,8 @@ impl RedisStoreBuilder {
             self.clock,
         );
         let is_enabled = self.coalesce && is_packed;
-        let parts_batcher = PartsBatcher::new(executor.clone(), is_enabled, response_timeout);
         let batches = BatchSettings { is_enabled, placement, response_timeout };
+        let parts_batcher = PartsBatcher::new(executor.clone(), &batches);
         let batcher = Batcher::new(executor.clone(), batches);
         let cache = DenialCache::new(batcher, caches_denials, Arc::clone(&clock));
         let leases =
@@ -313,7 +313,7 @@ impl RedisStoreBuilder {
         let layers = Leases::new(cache, leases, response_timeout, Arc::clone(&clock));
         #[cfg(feature = "redis-cluster")]
         let across_slots =
-            AcrossSlots::new(LayerCalls::new(&layers, &executor, &clock, response_timeout));
+            AcrossSlots::new(LayerCalls::new(&layers, &parts_batcher, &clock, response_timeout));
         Ok(RedisStore {
             inner: Arc::new(RedisStoreInner {
                 layers,

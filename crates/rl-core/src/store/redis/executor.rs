@@ -12,7 +12,7 @@ use super::encoding::Layout;
 use super::encoding::parts::{self, EncodedPart, OwnedGroups};
 use super::encoding::parts_batch::PartsReplies;
 use super::encoding::policy::PolicyEncoding;
-use super::encoding::reply::{CallResult, ScriptReply};
+use super::encoding::reply::{PartResult, ScriptReply};
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall, RequestEncoder};
 use super::layer::{Amendment, Layer, LeaseRequest, PartRequest};
@@ -126,21 +126,6 @@ impl ScriptExecutor {
         parts::can_batch(&self.shared.encoder, groups, mode)
     }
 
-    /// Decides a request of several parts in a call of its own.
-    pub(crate) fn decide_parts(
-        &self,
-        groups: &[PartGroup<'_, SubjectKey>],
-        mode: Mode,
-    ) -> StoreFuture<SmallVec<[Decision; 4]>> {
-        match self.call_of_parts(groups, mode) {
-            Ok(call) => {
-                let this = self.clone();
-                MaybeReady::later(async move { this.execute_parts(call).await })
-            }
-            Err(error) => MaybeReady::ready(Err(error)),
-        }
-    }
-
     /// Decides `requests` in one script call, one after the other. The parts of each request have
     /// these `policies`, in this order.
     pub(crate) async fn execute_batch(
@@ -152,7 +137,10 @@ impl ScriptExecutor {
         let Some((command, parts)) = call else {
             return Ok(PartsReplies::undecided(requests.len()));
         };
-        let reply = self.send(command).await?;
+        let reply = self.shared.router.try_send(&self.at_manual_time(command)).await;
+        self.shared.counts.add_call(policies.len() * requests.len(), reply.is_err());
+        // While their slot is being migrated, subjects cannot be decided together.
+        let Some(reply) = reply? else { return Ok(PartsReplies::undecided(requests.len())) };
         let (replies, healed) = PartsReplies::read(reply, parts, requests.len())?;
         self.count_healed(healed);
         Ok(replies)
@@ -195,8 +183,8 @@ impl ScriptExecutor {
         let reply = reply_reader::read_parts(&reply, &parts)?;
         self.count_healed(reply.healed);
         let results = reply.parts.iter().zip(&parts);
-        let decision = |(result, part): (&CallResult, &EncodedPart)| {
-            result.part_decision(part.args(mode), reply.is_allowed)
+        let decision = |(result, part): (&PartResult, &EncodedPart)| {
+            result.decision(part.args(mode), reply.is_allowed)
         };
         Ok(results.map(decision).collect())
     }

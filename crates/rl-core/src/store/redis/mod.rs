@@ -8,6 +8,7 @@
 mod across_slots;
 mod batching;
 mod builder;
+mod closing;
 mod connection;
 mod encoding;
 mod error;
@@ -252,23 +253,6 @@ impl RedisStore {
     #[must_use]
     pub fn unreturned_charges(&self) -> u64 {
         self.inner.across_slots.unreturned()
-    }
-
-    /// Returns all [leased](RedisStoreBuilder::lease) units to the server, and leases no more.
-    ///
-    /// A service calls it when it shuts down, after its last request. The store continues to decide
-    /// afterwards, and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close)
-    /// does the same through the limiter.
-    ///
-    /// Closing takes one round trip for each subject, with 64 of them at the same time, and at most
-    /// 5 seconds. Without leases it does nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if some units could not be returned. They stay charged until their windows
-    /// end.
-    pub async fn close(&self) -> Result<(), StoreError> {
-        self.inner.layers.close().await
     }
 
     /// Gives the units of expired or idle leases back to the server.

@@ -57,9 +57,8 @@ impl RedisStore {
         let can_take = |group: &KeyedGroup<'_>| {
             !group.is_shadow && leases.can_take(part_request(group, mode, now))
         };
-        if !groups.iter().any(can_take) {
-            let none = groups.iter().map(|_| None).collect();
-            return self.decide_rest(groups, mode, parts.join(), none);
+        if groups.len() > 1 && !groups.iter().any(can_take) {
+            return self.decide_in_one_call(groups, mode, parts.join());
         }
         let mut taken: Taken = SmallVec::new();
         let mut needs_refill = false;
@@ -102,13 +101,47 @@ impl RedisStore {
         mode: Mode,
         join: PartJoin,
     ) -> StoreFuture<Decision> {
-        let none = groups.iter().map(|_| None).collect();
-        match self.look_up(groups, &none, mode) {
+        match self.look_up(groups, &[], mode) {
             Ok(stamps) => self.inner.across_slots.decide(groups, slots, &stamps, mode, join),
             Err(denied) => {
                 let (index, denial) = *denied;
                 MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))))
             }
+        }
+    }
+
+    /// Decides groups of which none has leased units.
+    fn decide_in_one_call(
+        &self,
+        groups: &[KeyedGroup<'_>],
+        mode: Mode,
+        join: PartJoin,
+    ) -> StoreFuture<Decision> {
+        let stamps = match self.look_up(groups, &[], mode) {
+            Ok(stamps) => stamps,
+            Err(denied) => {
+                let (index, denial) = *denied;
+                return MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))));
+            }
+        };
+        let pending = match self.inner.parts_batcher.decide(groups, mode) {
+            Ok(pending) => pending,
+            Err(error) => return MaybeReady::ready(Err(error)),
+        };
+        let keys: SmallVec<[SubjectKey; 4]> = groups.iter().map(|group| group.key).collect();
+        let this = self.clone();
+        MaybeReady::later(async move {
+            let decisions = pending.decisions().await?;
+            this.remember_denials(&keys, &decisions, stamps);
+            Ok(join.decision(decisions))
+        })
+    }
+
+    /// Caches the denials of these subjects.
+    fn remember_denials(&self, keys: &[SubjectKey], decisions: &[Decision], stamps: Stamps) {
+        let denials = self.inner.layers.denials();
+        for ((key, decision), stamp) in keys.iter().zip(decisions).zip(stamps) {
+            denials.remember(*key, decision, stamp);
         }
     }
 
@@ -139,10 +172,7 @@ impl RedisStore {
         let owned = has_taken.then(|| OwnedGroups::new(groups));
         MaybeReady::later(async move {
             let decisions = decided.await?;
-            let denials = this.inner.layers.denials();
-            for ((key, decision), stamp) in keys.iter().zip(&decisions).zip(stamps) {
-                denials.remember(*key, decision, stamp);
-            }
+            this.remember_denials(&keys, &decisions, stamps);
             Ok(join.decision(match owned {
                 Some(groups) => with_taken(&groups, taken, decisions),
                 None => decisions,
@@ -159,12 +189,16 @@ impl RedisStore {
                 let decided = self.inner.layers.denials().decide(request);
                 decided.map(|decided| Ok(SmallVec::from_iter([decided?])))
             }
-            _ => self.inner.parts_batcher.decide(groups, mode),
+            _ => match self.inner.parts_batcher.decide(groups, mode) {
+                Ok(pending) => MaybeReady::later(pending.decisions()),
+                Err(error) => MaybeReady::ready(Err(error)),
+            },
         }
     }
 
     /// Looks up cached denials of the groups without leased units. For each of them, returns a
-    /// stamp of the present state of the denial cache.
+    /// stamp of the present state of the denial cache. `taken` is empty
+    /// if no group has leased units.
     ///
     /// # Errors
     ///
@@ -172,14 +206,14 @@ impl RedisStore {
     fn look_up(
         &self,
         groups: &[KeyedGroup<'_>],
-        taken: &Taken,
+        taken: &[Option<TakenUnits<Batcher<ScriptExecutor>>>],
         mode: Mode,
     ) -> Result<Stamps, Box<(usize, Decision)>> {
         let (denials, now) = (self.inner.layers.denials(), self.inner.clock.now());
         let mut stamps = Stamps::new();
-        for (index, (group, taken)) in groups.iter().zip(taken).enumerate() {
+        for (index, group) in groups.iter().enumerate() {
             let request = part_request(group, mode, now);
-            if taken.is_some() {
+            if taken.get(index).is_some_and(Option::is_some) {
                 continue;
             }
             stamps.push(match denials.lookup(request) {

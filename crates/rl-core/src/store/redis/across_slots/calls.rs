@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Mode, StoreError};
 use crate::store::part_groups::{GroupDecisions, PartGroup};
-use crate::store::redis::batching::Batcher;
+use crate::store::redis::batching::{Batcher, PartsBatcher};
 use crate::store::redis::executor::ScriptExecutor;
 use crate::store::redis::layer::{Amendment, Layer, PartRequest};
 use crate::store::redis::shortcuts::{DenialCache, Leases, MonotonicClock, RequestStamp};
@@ -23,7 +23,8 @@ use crate::store::{Reservations, StoreFuture};
 /// refund must wait as long, because it is not repeated after a timeout.
 const LONGEST_MIGRATION: Duration = Duration::from_secs(1);
 
-/// Runs the calls to one slot. Clones share their state. A call is sent when its future is polled.
+/// Runs the calls to one slot. Clones share their state. A call is sent when its future is polled,
+/// unless it is a check, which may join a batch before.
 pub(crate) trait SlotCalls: Clone + Send + Sync + 'static {
     /// Decides groups in one slot, in one step. `stamps` has an entry for each group.
     fn decide(
@@ -43,11 +44,12 @@ pub(crate) trait SlotCalls: Clone + Send + Sync + 'static {
 /// Calls slots through the layers of the store.
 ///
 /// A group that is alone in its slot is decided by the layers like a request of one part: with
-/// leased units, by a cached denial, or in a batch. Several groups take a script call of their own.
+/// leased units, by a cached denial, or in a batch. Several groups are decided in one script call,
+/// which they may share with those of other requests.
 #[derive(Clone)]
 pub(crate) struct LayerCalls {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
-    executor: ScriptExecutor,
+    parts_batcher: PartsBatcher,
     clock: Arc<MonotonicClock>,
     /// The longest time that a call may take. The calls outlive the deadline of the request, so
     /// they need a bound of their own.
@@ -58,12 +60,16 @@ impl LayerCalls {
     /// Creates the calls of a store with these layers.
     pub(crate) fn new(
         layers: &Leases<DenialCache<Batcher<ScriptExecutor>>>,
-        executor: &ScriptExecutor,
+        parts_batcher: &PartsBatcher,
         clock: &Arc<MonotonicClock>,
         response_timeout: Duration,
     ) -> Self {
-        let (layers, executor, clock) = (layers.clone(), executor.clone(), Arc::clone(clock));
-        Self { layers, executor, clock, response_timeout }
+        Self {
+            layers: layers.clone(),
+            parts_batcher: parts_batcher.clone(),
+            clock: Arc::clone(clock),
+            response_timeout,
+        }
     }
 
     fn decide_one(
@@ -91,15 +97,15 @@ impl LayerCalls {
         stamps: &[Option<RequestStamp>],
         mode: Mode,
     ) -> StoreFuture<GroupDecisions> {
-        let call = match self.executor.call_of_parts(groups, mode) {
-            Ok(call) => call,
+        let pending = match self.parts_batcher.decide(groups, mode) {
+            Ok(pending) => pending,
             Err(error) => return MaybeReady::ready(Err(error)),
         };
         let keys = groups.iter().map(|group| group.key);
         let keys: Vec<_> = keys.zip(stamps.iter().copied()).collect();
         let this = self.clone();
         MaybeReady::later(async move {
-            let decisions = this.executor.execute_parts(call).await?;
+            let decisions = pending.decisions().await?;
             for ((key, stamp), decision) in keys.into_iter().zip(&decisions) {
                 this.layers.denials().remember(key, decision, stamp);
             }
@@ -138,12 +144,12 @@ impl SlotCalls for LayerCalls {
     }
 
     fn label(&self) -> &str {
-        self.executor.label()
+        self.parts_batcher.label()
     }
 }
 
 /// Waits for all results. They are awaited at the same time.
-pub(super) async fn join_all<T: Send + 'static>(
+pub(crate) async fn join_all<T: Send + 'static>(
     mut pending: Vec<StoreFuture<T>>,
 ) -> Vec<Result<T, StoreError>> {
     let mut results: Vec<_> = pending.iter().map(|_| None).collect();

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::calls::{SlotCalls, join_all};
 use super::group::OwnedGroup;
+use super::pending::PendingTasks;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
@@ -78,6 +79,7 @@ impl Owed {
 pub(super) struct GiveBack<C> {
     calls: C,
     runtime: Handle,
+    pending: PendingTasks,
     shared: Arc<Counts>,
 }
 
@@ -89,13 +91,13 @@ struct Counts {
 
 impl<C: SlotCalls> GiveBack<C> {
     /// Creates the component. Its tasks run in `runtime`.
-    pub(super) fn new(calls: C, runtime: Handle) -> Self {
+    pub(super) fn new(calls: C, runtime: Handle, pending: PendingTasks) -> Self {
         let counts = Counts {
             retries: Semaphore::new(MAX_RETRIES),
             unreturned: AtomicU64::new(0),
             failing: Transition::new(RECOVERY_PERIOD),
         };
-        Self { calls, runtime, shared: Arc::new(counts) }
+        Self { calls, runtime, pending, shared: Arc::new(counts) }
     }
 
     /// Returns how many charges could not be given back.
@@ -111,13 +113,14 @@ impl<C: SlotCalls> GiveBack<C> {
     ) -> impl Future<Output = ()> + Send + 'static + use<C> {
         let (tried, all_tried) = oneshot::channel::<()>();
         if !owed.is_empty() {
-            let this = self.clone();
+            let (this, task) = (self.clone(), self.pending.begin());
             self.runtime.spawn(async move {
                 let results = join_all(owed.iter().map(|owed| this.refund(owed)).collect()).await;
                 drop(tried);
                 for (owed, result) in owed.into_iter().zip(results) {
                     this.conclude(owed, result);
                 }
+                drop(task);
             });
         }
         async move {
@@ -142,8 +145,9 @@ impl<C: SlotCalls> GiveBack<C> {
         if !error.has_executed_nothing() || self.shared.retries.available_permits() == 0 {
             return self.failed(&error);
         }
-        let this = self.clone();
+        let (this, task) = (self.clone(), self.pending.begin());
         self.runtime.spawn(async move {
+            let _task = task;
             let Ok(_permit) = this.shared.retries.try_acquire() else { return this.failed(&error) };
             match this.repeat(&owed, error).await {
                 Ok(()) => this.succeeded(),

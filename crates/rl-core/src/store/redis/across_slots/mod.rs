@@ -27,25 +27,27 @@ mod calls;
 mod give_back;
 mod group;
 mod last_seen;
+mod pending;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use calls::LayerCalls;
-use calls::{SlotCalls, join_all};
+use calls::SlotCalls;
+pub(super) use calls::{LayerCalls, join_all};
 use give_back::{GiveBack, Owed};
 use group::OwnedGroup;
 pub(super) use group::Slot;
 use last_seen::LastSeen;
+use pending::PendingTasks;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::layer::runtime_has_ended;
-use super::shortcuts::RequestStamp;
+use super::shortcuts::{CLOSE_TIMEOUT, RequestStamp};
 use super::subject_key::SubjectKey;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
@@ -66,6 +68,7 @@ struct Shared<C> {
     calls: C,
     last_seen: LastSeen,
     give_back: GiveBack<C>,
+    pending: PendingTasks,
     runtime: Handle,
 }
 
@@ -73,8 +76,22 @@ impl<C: SlotCalls> AcrossSlots<C> {
     /// Creates the state that all requests share. Their tasks run in the current runtime.
     pub(super) fn new(calls: C) -> Self {
         let runtime = Handle::current();
-        let give_back = GiveBack::new(calls.clone(), runtime.clone());
-        Self { shared: Arc::new(Shared { calls, last_seen: LastSeen::new(), give_back, runtime }) }
+        let pending = PendingTasks::new();
+        let give_back = GiveBack::new(calls.clone(), runtime.clone(), pending.clone());
+        let last_seen = LastSeen::new();
+        Self { shared: Arc::new(Shared { calls, last_seen, give_back, pending, runtime }) }
+    }
+
+    /// Waits until no request is between its calls, and no charge is to be given back.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if charges are still to be given back after [`CLOSE_TIMEOUT`].
+    pub(super) fn close(&self) -> StoreFuture<()> {
+        let pending = self.shared.pending.clone();
+        MaybeReady::later(async move {
+            timeout(CLOSE_TIMEOUT, pending.wait()).await.map_err(|_| late())
+        })
     }
 
     /// Returns how many charges could not be given back.
@@ -97,8 +114,11 @@ impl<C: SlotCalls> AcrossSlots<C> {
         let request = Arc::new(Request { shared, groups, slots, mode });
         MaybeReady::later(async move {
             let (reply, received) = oneshot::channel();
-            let runtime = request.shared.runtime.clone();
-            runtime.spawn(request.run(reply));
+            let (runtime, task) = (request.shared.runtime.clone(), request.shared.pending.begin());
+            runtime.spawn(async move {
+                request.run(reply).await;
+                drop(task);
+            });
             let decisions = received.await.unwrap_or_else(|_| Err(runtime_has_ended()))?;
             Ok(join.decision(decisions))
         })

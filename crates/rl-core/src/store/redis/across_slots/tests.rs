@@ -304,6 +304,31 @@ async fn a_request_that_is_cancelled_between_its_calls_leaves_no_charge() {
     assert_eq!(fixture.across.unreturned(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_closed_store_waits_until_charges_are_given_back() {
+    let fixture = Fixture::new(6, 0);
+    let parts = [part("0-fleet", 100, 1), part("1-key", 10, 1)];
+    let mut future = fixture.decide(&parts, Mode::Check);
+    while fixture.slots.used(&parts[1].0, &parts[1].1) == 0 {
+        assert!(tokio::time::timeout(Duration::ZERO, &mut future).await.is_err());
+    }
+    drop(future);
+    fixture.across.close().await.unwrap();
+    assert_eq!(fixture.slots.used(&parts[1].0, &parts[1].1), 0);
+
+    // No refund is executed, so the store gives up.
+    let mut owed = fixture.decide(&parts, Mode::Check);
+    while fixture.slots.used(&parts[1].0, &parts[1].1) == 0 {
+        assert!(tokio::time::timeout(Duration::ZERO, &mut owed).await.is_err());
+    }
+    fixture.slots.state().faults = 1;
+    drop(owed);
+    let begun = tokio::time::Instant::now();
+    let error = fixture.across.close().await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::TimedOut);
+    assert!(begun.elapsed() >= CLOSE_TIMEOUT);
+}
+
 /// Makes many requests at once, with random parts, costs, faults and cancellations. Then compares
 /// the used units of each subject with those of the allowed requests.
 #[tokio::test(start_paused = true)]

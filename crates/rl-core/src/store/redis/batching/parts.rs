@@ -10,7 +10,9 @@
 //!
 //! Requests with the same list of policies share a call. They may share subjects, such as the fleet
 //! that all requests count. The script decides them one after the other. Cancellation, failures,
-//! bounds and [pacing](super#pacing) are the same as for batches of single subjects.
+//! bounds and [pacing](super#pacing) are the same as for batches of single subjects. On a cluster,
+//! only requests whose subjects are in one [slot group](super::super::encoding::placement) share a
+//! call.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,23 +24,20 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::MIN_HALF;
 use super::overdue::within_timeout;
+use super::queue::BatchLimits;
+use super::{BatchSettings, MIN_HALF};
 use crate::decision::Decision;
-use crate::maybe_ready::MaybeReady;
-use crate::model::{Mode, StoreError};
+use crate::model::{Cost, Mode, StoreError};
 use crate::policy::Policy;
-use crate::store::StoreFuture;
 use crate::store::part_groups::PartGroup;
 use crate::store::redis::encoding::parts::OwnedGroups;
 use crate::store::redis::encoding::parts_batch::PartsReplies;
+use crate::store::redis::encoding::placement::Placement;
 use crate::store::redis::encoding::policy::max_requests;
-use crate::store::redis::executor::ScriptExecutor;
+use crate::store::redis::executor::{PartsCall, ScriptExecutor};
 use crate::store::redis::layer::runtime_has_ended;
 use crate::store::redis::subject_key::SubjectKey;
-
-/// The largest number of calls in flight. Further requests are collected until one of them returns.
-const MAX_IN_FLIGHT: usize = 4;
 
 type PolicyList = SmallVec<[Policy; 4]>;
 type PartDecisions = SmallVec<[Decision; 4]>;
@@ -53,16 +52,19 @@ pub(crate) struct PartsBatcher {
 struct PartsBatcherShared {
     executor: ScriptExecutor,
     is_enabled: bool,
+    placement: Placement,
     response_timeout: Duration,
     queue: Mutex<PartsQueue>,
     runtime: Handle,
 }
 
-#[derive(Default)]
 struct PartsQueue {
-    /// The waiting requests, by the policies of their parts. The list that has waited longest comes
-    /// first.
+    /// The waiting requests, by the policies and the slot group of their parts. The list that has
+    /// waited longest comes first.
     lists: VecDeque<WaitingList>,
+    /// The largest number of calls in flight. Further requests are collected until one of them
+    /// returns.
+    max_in_flight: usize,
     in_flight: usize,
     is_flushing: bool,
     /// Whether a task is waking the callers of a batch.
@@ -71,9 +73,10 @@ struct PartsQueue {
     has_solo: bool,
 }
 
-/// Requests whose parts have the same policies, in the order of their arrival.
+/// Requests whose parts have the same policies and slot group, in the order of their arrival.
 struct WaitingList {
     policies: PolicyList,
+    slot_group: u16,
     /// The largest number of requests in one call.
     max_requests: usize,
     requests: VecDeque<QueuedRequest>,
@@ -85,33 +88,55 @@ struct QueuedRequest {
 }
 
 /// The reply for one request.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all replies are batched, and a box would be one more allocation for each"
-)]
-enum RequestReply {
+pub(crate) enum RequestReply {
     /// The request was decided in a batch. The waiting task computes the decisions.
-    Batched { replies: Arc<PartsReplies>, bytes: Range<usize>, groups: OwnedGroups },
+    Batched { replies: Arc<PartsReplies>, bytes: Range<usize> },
     /// The request was decided in a call of its own.
     Alone(Box<PartDecisions>),
 }
 
-impl RequestReply {
-    fn decisions(self) -> Result<PartDecisions, StoreError> {
+/// A request whose call has not ended.
+pub(crate) enum PendingParts {
+    /// The request has a call of its own, which is sent when the decisions are awaited.
+    Alone { executor: ScriptExecutor, call: PartsCall, solo: Option<Solo> },
+    /// The request waits for its batch. The costs are those of its groups.
+    Queued {
+        reply: oneshot::Receiver<Result<RequestReply, StoreError>>,
+        costs: SmallVec<[Cost; 4]>,
+    },
+}
+
+impl PendingParts {
+    /// Waits for the decision on each group of the request.
+    pub(crate) async fn decisions(self) -> Result<PartDecisions, StoreError> {
         match self {
-            Self::Batched { replies, bytes, groups } => replies.decisions(bytes, &groups),
-            Self::Alone(decisions) => Ok(*decisions),
+            Self::Alone { executor, call, solo } => {
+                let _solo = solo;
+                executor.execute_parts(call).await
+            }
+            Self::Queued { reply, costs } => {
+                match reply.await.unwrap_or_else(|_| Err(runtime_has_ended()))? {
+                    RequestReply::Batched { replies, bytes } => replies.decisions(bytes, &costs),
+                    RequestReply::Alone(decisions) => Ok(*decisions),
+                }
+            }
         }
     }
 }
 
 impl PartsQueue {
-    /// Adds a request to the list of its policies.
-    fn add(&mut self, groups: &[PartGroup<'_, SubjectKey>], reply: RequestReplySender) {
+    /// Adds a request to the list of its policies and slot group.
+    fn add(
+        &mut self,
+        groups: &[PartGroup<'_, SubjectKey>],
+        slot_group: u16,
+        reply: RequestReplySender,
+    ) {
         let request = QueuedRequest { groups: OwnedGroups::new(groups), reply };
         let is_same = |list: &&mut WaitingList| {
             let pairs = || list.policies.iter().zip(groups);
-            list.policies.len() == groups.len()
+            list.slot_group == slot_group
+                && list.policies.len() == groups.len()
                 && pairs().all(|(known, group)| {
                     known.is_same_handle(group.policy) || known == group.policy
                 })
@@ -123,13 +148,13 @@ impl PartsQueue {
         let policies: PolicyList = groups.iter().map(|group| group.policy.clone()).collect();
         let max_requests = max_requests(&policies);
         let requests = VecDeque::from([request]);
-        self.lists.push_back(WaitingList { policies, max_requests, requests });
+        self.lists.push_back(WaitingList { policies, slot_group, max_requests, requests });
     }
 
     /// Returns whether a flush would send a batch.
     fn is_due(&self) -> bool {
         let is_full = |list: &WaitingList| list.requests.len() >= list.max_requests;
-        let has_room = self.in_flight < MAX_IN_FLIGHT && !self.lists.is_empty();
+        let has_room = self.in_flight < self.max_in_flight && !self.lists.is_empty();
         has_room || self.lists.iter().any(is_full)
     }
 
@@ -146,12 +171,11 @@ impl PartsQueue {
             if is_idle {
                 most = most.min(list.requests.len().div_ceil(2).max(MIN_HALF));
             }
-            let has_room = self.in_flight + number < MAX_IN_FLIGHT;
+            let has_room = self.in_flight + number < self.max_in_flight;
             while !list.requests.is_empty() && (has_room || list.requests.len() >= most) {
                 let rest = list.requests.split_off(most.min(list.requests.len()));
                 let requests = std::mem::replace(&mut list.requests, rest);
-                let (policies, max_requests) = (list.policies.clone(), list.max_requests);
-                batches.push(WaitingList { policies, max_requests, requests });
+                batches.push(WaitingList { policies: list.policies.clone(), requests, ..list });
             }
             if !list.requests.is_empty() {
                 kept.push_back(list);
@@ -165,43 +189,70 @@ impl PartsQueue {
 
 impl PartsBatcher {
     /// Creates the batcher. Its tasks run in the runtime in which it is created.
-    pub(crate) fn new(
-        executor: ScriptExecutor,
-        is_enabled: bool,
-        response_timeout: Duration,
-    ) -> Self {
-        let (queue, runtime) = (Mutex::default(), Handle::current());
-        let shared = PartsBatcherShared { executor, is_enabled, response_timeout, queue, runtime };
+    pub(crate) fn new(executor: ScriptExecutor, settings: &BatchSettings) -> Self {
+        let BatchSettings { is_enabled, response_timeout, ref placement } = *settings;
+        let (placement, runtime) = (placement.clone(), Handle::current());
+        let max_in_flight = BatchLimits::new(&placement).max_in_flight;
+        let queue = PartsQueue {
+            lists: VecDeque::new(),
+            max_in_flight,
+            in_flight: 0,
+            is_flushing: false,
+            is_delivering: false,
+            has_solo: false,
+        };
+        let queue = Mutex::new(queue);
+        let shared = PartsBatcherShared {
+            executor,
+            is_enabled,
+            placement,
+            response_timeout,
+            queue,
+            runtime,
+        };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Decides a request. Resolves to the decision on each of its groups.
+    /// Decides a request in a call of its own, or in a batch.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the layout does not support a limit.
     pub(crate) fn decide(
         &self,
         groups: &[PartGroup<'_, SubjectKey>],
         mode: Mode,
-    ) -> StoreFuture<PartDecisions> {
+    ) -> Result<PendingParts, StoreError> {
         let executor = &self.shared.executor;
+        let alone = |solo| {
+            let (executor, call) = (executor.clone(), executor.call_of_parts(groups, mode)?);
+            Ok(PendingParts::Alone { executor, call, solo })
+        };
         if !self.shared.is_enabled || !executor.can_batch_parts(groups, mode) {
-            return executor.decide_parts(groups, mode);
+            return alone(None);
         }
         let mut queue = self.lock();
         if queue.lists.is_empty() && queue.in_flight == 0 && !queue.has_solo {
             queue.has_solo = true;
             drop(queue);
-            let (solo, decided) = (Solo(self.clone()), executor.decide_parts(groups, mode));
-            return MaybeReady::later(async move {
-                let _solo = solo;
-                decided.await
-            });
+            return alone(Some(Solo(self.clone())));
         }
-        let (reply, receiver) = oneshot::channel();
-        queue.add(groups, reply);
+        let (sender, reply) = oneshot::channel();
+        // All groups of the request are in one slot, and so in one slot group.
+        let first = groups.first();
+        let slot_group = |first: &PartGroup<'_, SubjectKey>| {
+            self.shared.placement.group_of(first.namespace, first.subject)
+        };
+        queue.add(groups, first.map_or(0, slot_group), sender);
         self.flush_soon(queue);
-        MaybeReady::later(async move {
-            let reply = receiver.await.unwrap_or_else(|_| Err(runtime_has_ended()))?;
-            reply.decisions()
-        })
+        let costs = groups.iter().map(|group| group.cost).collect();
+        Ok(PendingParts::Queued { reply, costs })
+    }
+
+    /// Returns the name of the store for the log.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) fn label(&self) -> &str {
+        self.shared.executor.label()
     }
 
     fn lock(&self) -> MutexGuard<'_, PartsQueue> {
@@ -282,15 +333,16 @@ fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
         if let Some(bytes) = bytes {
             // An error means that the request was cancelled. It stays charged, because the script
             // has already run.
-            let _ = reply.send(Ok(RequestReply::Batched {
-                replies: Arc::clone(&replies),
-                bytes,
-                groups,
-            }));
+            let replies = Arc::clone(&replies);
+            let _ = reply.send(Ok(RequestReply::Batched { replies, bytes }));
             continue;
         }
-        let decided = batcher.shared.executor.decide_parts(&groups.as_groups(), Mode::Check);
+        let executor = batcher.shared.executor.clone();
         batcher.shared.runtime.spawn(async move {
+            let decided = async {
+                let call = executor.call_of_parts(&groups.as_groups(), Mode::Check)?;
+                executor.execute_parts(call).await
+            };
             let decided = decided.await.map(|decisions| RequestReply::Alone(Box::new(decisions)));
             let _ = reply.send(decided);
         });
@@ -298,7 +350,7 @@ fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
 }
 
 /// Marks a call in flight that was sent without the queue.
-struct Solo(PartsBatcher);
+pub(crate) struct Solo(PartsBatcher);
 
 impl Drop for Solo {
     fn drop(&mut self) {

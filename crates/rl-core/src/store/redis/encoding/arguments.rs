@@ -25,14 +25,43 @@ pub(crate) fn decide_plan(
     least: u16,
 ) -> Vec<u8> {
     let mut plan = Vec::with_capacity(18 + 21 * policy.limits().len());
+    push_decide_plan(&mut plan, policy, encoding, mode, cost, [calls, least]);
+    plan
+}
+
+/// Appends the argument of `parts_arguments.lua` for one part.
+pub(crate) fn push_part(
+    bytes: &mut Vec<u8>,
+    policy: &Policy,
+    encoding: &PolicyEncoding,
+    mode: Mode,
+    cost: Cost,
+) {
+    for text in [&encoding.shape, &encoding.format] {
+        let length = u16::try_from(text.len()).expect("a shape and a format are short");
+        bytes.extend_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(text);
+    }
+    push_decide_plan(bytes, policy, encoding, mode, cost, [1, 1]);
+}
+
+/// Appends the plan of `decide.lua`. `calls` are the number of calls, and the least number that must
+/// be allowed.
+fn push_decide_plan(
+    plan: &mut Vec<u8>,
+    policy: &Policy,
+    encoding: &PolicyEncoding,
+    mode: Mode,
+    cost: Cost,
+    calls: [u16; 2],
+) {
     plan.push(mode_byte(mode));
-    push_marks(&mut plan, encoding.limits(policy));
-    push_u56(&mut plan, cost.units());
-    for number in [calls, least, encoding.state_len] {
+    push_marks(plan, encoding.limits(policy));
+    push_u56(plan, cost.units());
+    for number in [calls[0], calls[1], encoding.state_len] {
         plan.extend_from_slice(&number.to_be_bytes());
     }
-    push_constants(&mut plan, policy, encoding);
-    plan
+    push_constants(plan, policy, encoding);
 }
 
 /// Changes a plan of a check or a refund into one for several subjects.

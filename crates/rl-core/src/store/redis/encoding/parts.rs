@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::arguments;
 use super::layout::Layout;
+use super::placement::Placement;
 use super::policy::{PolicyEncoding, has_fast_path};
 use super::reply::CallArgs;
 use super::request::RequestEncoder;
@@ -28,6 +29,23 @@ impl EncodedPart {
     /// Returns the arguments of the decision on the part.
     pub(crate) const fn args(&self, mode: Mode) -> CallArgs<'_> {
         CallArgs { policy: &self.policy, mode, cost: self.cost }
+    }
+
+    /// Returns the argument of the part in the packed layout.
+    pub(super) fn argument(&self, mode: Mode) -> Vec<u8> {
+        let mut bytes = self.argument_buffer();
+        self.push_argument(&mut bytes, mode);
+        bytes
+    }
+
+    fn push_argument(&self, bytes: &mut Vec<u8>, mode: Mode) {
+        arguments::push_part(bytes, &self.policy, &self.encoding, mode, self.cost);
+    }
+
+    /// Returns an empty buffer with room for the argument of the part, and for the flags.
+    fn argument_buffer(&self) -> Vec<u8> {
+        let PolicyEncoding { shape, format, stored, .. } = &self.encoding;
+        Vec::with_capacity(shape.len() + format.len() + 21 * stored.len() + 32)
     }
 }
 
@@ -107,34 +125,21 @@ impl RequestEncoder {
             cost: group.cost,
         };
         let parts: Vec<_> = groups.iter().map(encode).collect();
-        let (mut keys, mut flags, mut arguments) = (Vec::new(), Vec::new(), vec![Vec::new()]);
+        let (mut keys, mut flags) = (Vec::with_capacity(parts.len()), Vec::with_capacity(4));
         for (group, part) in groups.iter().zip(&parts) {
             let before = keys.len();
             let PartGroup { namespace, subject, policy, .. } = *group;
             self.push_keys(&mut keys, namespace, subject, policy, &part.encoding)?;
             let count = u8::try_from(keys.len() - before).expect("a part has at most 17 keys");
             flags.push(count | u8::from(group.is_shadow) << 7);
-            arguments.extend(self.part_arguments(part, mode));
         }
-        arguments[0] = flags;
+        let arguments = match self.layout {
+            Layout::Packed => packed_arguments(&parts, mode, &flags),
+            Layout::Readable => readable_arguments(&parts, mode, flags),
+        };
         let script = self.fast_script_of_parts(groups, &parts, mode);
         let script = script.unwrap_or_else(|| of_any_parts(self.layout));
         Ok((Command::Script { script, keys, arguments }, parts))
-    }
-
-    pub(super) fn part_arguments(&self, part: &EncodedPart, mode: Mode) -> Vec<Vec<u8>> {
-        let EncodedPart { policy, encoding, cost } = part;
-        match self.layout {
-            Layout::Packed => {
-                let plan = arguments::decide_plan(policy, encoding, mode, *cost, 1, 1);
-                vec![encoding.shape.clone(), plan, encoding.format.clone()]
-            }
-            Layout::Readable => {
-                let (shape, format) = encoding.of_any_count();
-                let plan = arguments::readable_plan(policy, encoding, mode, *cost);
-                vec![arguments::readable_periods(policy, encoding), plan, shape, format]
-            }
-        }
     }
 
     /// Returns the script with a fast path for the parts. There is one only for checks of enforced
@@ -156,8 +161,34 @@ impl RequestEncoder {
     }
 }
 
+/// Returns the arguments of the parts in the packed layout. The first one begins with the flags.
+fn packed_arguments(parts: &[EncodedPart], mode: Mode, flags: &[u8]) -> Vec<Vec<u8>> {
+    let count = u8::try_from(flags.len()).expect("a request has at most 8 parts");
+    let argument = |(index, part): (usize, &EncodedPart)| {
+        let mut bytes = part.argument_buffer();
+        if index == 0 {
+            bytes.push(count);
+            bytes.extend_from_slice(flags);
+        }
+        part.push_argument(&mut bytes, mode);
+        bytes
+    };
+    parts.iter().enumerate().map(argument).collect()
+}
+
+/// Returns the arguments of the parts in the readable layout.
+fn readable_arguments(parts: &[EncodedPart], mode: Mode, flags: Vec<u8>) -> Vec<Vec<u8>> {
+    let mut arguments = vec![flags];
+    for EncodedPart { policy, encoding, cost } in parts {
+        let (shape, format) = encoding.of_any_count();
+        let plan = arguments::readable_plan(policy, encoding, mode, *cost);
+        arguments.extend([arguments::readable_periods(policy, encoding), plan, shape, format]);
+    }
+    arguments
+}
+
 /// Returns whether a script can decide the request together with others: a check of enforced limits
-/// without logs, on a single server.
+/// without logs. On a cluster, only subjects of one slot group share a call.
 pub(crate) fn can_batch(
     encoder: &RequestEncoder,
     groups: &[PartGroup<'_, SubjectKey>],
@@ -175,6 +206,6 @@ pub(crate) fn can_batch(
     };
     mode == Mode::Check
         && encoder.layout == Layout::Packed
-        && !encoder.placement.is_cluster()
+        && !matches!(encoder.placement, Placement::SubjectSlots)
         && groups.iter().all(is_fast)
 }

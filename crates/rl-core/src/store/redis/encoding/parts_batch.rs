@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 use super::arguments;
 use super::parts::{EncodedPart, OwnedGroups};
 use super::policy::PolicyEncoding;
-use super::reply::{CallArgs, CallResult};
+use super::reply::CallArgs;
 use super::reply_reader;
 use super::request::RequestEncoder;
 use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, Mode, StoreError};
-use crate::policy::{LimitSet, Policy};
+use crate::policy::Policy;
 use crate::store::redis::connection::Command;
 use crate::store::redis::scripts::composer;
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
@@ -69,7 +69,7 @@ impl RequestEncoder {
             }
         }
         let mut arguments = vec![table];
-        arguments.extend(parts.iter().flat_map(|part| self.part_arguments(part, Mode::Check)));
+        arguments.extend(parts.iter().map(|part| part.argument(Mode::Check)));
         Ok(Some((Command::Script { script, keys, arguments }, parts)))
     }
 }
@@ -110,11 +110,12 @@ impl PartsReplies {
         self.ranges.iter().cloned()
     }
 
-    /// Returns the decision on each group of a request. `bytes` is the position of the reply to it.
+    /// Returns the decision on each group of a request. `bytes` is the position of the reply to it,
+    /// and `costs` are those of the groups.
     pub(crate) fn decisions(
         &self,
         bytes: Range<usize>,
-        groups: &OwnedGroups,
+        costs: &[Cost],
     ) -> Result<SmallVec<[Decision; 4]>, StoreError> {
         let is_allowed = match self.bytes[bytes.start] {
             DENIED => false,
@@ -123,13 +124,11 @@ impl PartsReplies {
         };
         let mut rest = &self.bytes[bytes.start + 1..bytes.end];
         let mut decisions = SmallVec::new();
-        for (part, group) in self.parts.iter().zip(groups.iter()) {
+        for (part, cost) in self.parts.iter().zip(costs) {
             let (state, after) = rest.split_at(part.encoding.state_len.into());
-            let states = reply_reader::read_states(state, part)?;
-            let granted = if is_allowed { group.cost.units() } else { 0 };
-            let result = CallResult { uncharged: LimitSet::EMPTY, granted, states };
-            let args = CallArgs { policy: &part.policy, mode: Mode::Check, cost: group.cost };
-            decisions.push(result.part_decision(args, is_allowed));
+            let last = reply_reader::read_state(state, part)?;
+            let args = CallArgs { policy: &part.policy, mode: Mode::Check, cost: *cost };
+            decisions.push(last.part_decision(args, is_allowed));
             rest = after;
         }
         Ok(decisions)

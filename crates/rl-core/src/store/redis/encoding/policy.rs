@@ -69,7 +69,7 @@ pub(crate) struct StoredLimit {
     pub(crate) precision: u64,
     /// The number of older buckets of a sliding window.
     pub(crate) older: u16,
-    /// The number of stored cells, for kinds whose cells all have seven bytes.
+    /// The number of stored cells, for kinds whose cells all have seven bytes; else 0.
     cells: u8,
 }
 
@@ -82,10 +82,19 @@ impl StoredLimit {
             Algorithm::SlidingWindow { precision } => precision.as_micros(),
             _ => period,
         };
-        // The newest bucket, its number and the first charge have cells of their own.
-        let older = u16::try_from(algorithm::replied_cells(limit).saturating_sub(3));
-        let older = older.expect("a policy has at most a few hundred buckets");
-        let cells = u8::try_from(algorithm::stored_cells(limit)).unwrap_or(u8::MAX);
+        // To count the cells takes as long as everything else here, so it is done only if needed.
+        let older = match kind {
+            // The newest bucket, its number and the first charge have cells of their own.
+            Kind::SlidingWindow => algorithm::replied_cells(limit).saturating_sub(3),
+            _ => 0,
+        };
+        let older = u16::try_from(older).expect("a policy has at most a few hundred buckets");
+        let cells = match kind {
+            Kind::Gcra | Kind::IntervalBucket | Kind::SlidingLog | Kind::Concurrency => {
+                u8::try_from(algorithm::stored_cells(limit)).unwrap_or(u8::MAX)
+            }
+            _ => 0,
+        };
         Self {
             kind,
             counts_requests,

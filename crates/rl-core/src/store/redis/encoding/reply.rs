@@ -52,7 +52,7 @@ pub(crate) struct CallResult {
 impl CallResult {
     /// Returns the decision on one part of a request. `is_allowed` is the verdict on the whole
     /// request.
-    pub(crate) fn part_decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
+    fn part_decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
         let CallArgs { policy, mode, cost } = args;
         let Self { uncharged, granted, states } = self;
         let required = |place| match *granted {
@@ -62,6 +62,25 @@ impl CallResult {
             granted => mode.required_after(cost, granted, uncharged.contains(place)),
         };
         states.decision(policy, cost, *granted, Adjustment::NONE, required)
+    }
+}
+
+/// The result of one part of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum PartResult {
+    /// The result of a call that was not decided by a fast path.
+    General(CallResult),
+    /// The state of a part without limits in shadow, which was charged its whole cost or nothing.
+    Checked(FinalState),
+}
+
+impl PartResult {
+    /// Returns the decision on the part. `is_allowed` is the verdict on the whole request.
+    pub(crate) fn decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
+        match self {
+            Self::General(result) => result.part_decision(args, is_allowed),
+            Self::Checked(last) => last.part_decision(args, is_allowed),
+        }
     }
 }
 
@@ -194,6 +213,15 @@ impl FinalState {
                 Self::States(Box::new(States { now, states: windows.iter().map(state).collect() }))
             }
         }
+    }
+
+    /// Returns the decision on a part that was charged its whole cost, or nothing. `is_allowed` is
+    /// the verdict on the whole request.
+    pub(crate) fn part_decision(&self, args: CallArgs<'_>, is_allowed: bool) -> Decision {
+        let CallArgs { policy, mode, cost } = args;
+        let granted = if is_allowed { cost.units() } else { 0 };
+        let required = mode.required_after(cost, granted, false);
+        self.decision(policy, cost, granted, Adjustment::NONE, required)
     }
 
     #[inline(always)]

@@ -17,7 +17,7 @@ use smallvec::{SmallVec, smallvec};
 use super::kind::Kind;
 use super::parts::EncodedPart;
 use super::policy::{self, PolicyEncoding, StoredLimit};
-use super::reply::{CallResult, FinalState, ReplyBody, ScriptReply, States};
+use super::reply::{CallResult, FinalState, PartResult, ReplyBody, ScriptReply, States};
 use crate::algorithm::State;
 use crate::model::{FailureKind, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
@@ -205,6 +205,12 @@ impl<'a> Reader<'a> {
         Ok(CallResult { uncharged, granted, states: self.stored_states(true)? })
     }
 
+    /// Reads the number of keys of a part that had lost their expiry, and the result of the part.
+    fn part_result(&mut self) -> Result<(u8, PartResult), Refusal> {
+        let [healed] = self.take()?;
+        Ok((healed, PartResult::General(self.call_result()?)))
+    }
+
     fn counted(&mut self) -> Result<Option<ScriptReply>, Refusal> {
         let [healed, allowed @ ..] = self.take::<3>()?;
         match u16::from_be_bytes(allowed) {
@@ -289,29 +295,42 @@ pub(crate) struct PartsReply {
     /// The number of counters whose missing expiry was restored.
     pub(crate) healed: u64,
     /// The result of each part.
-    pub(crate) parts: Vec<CallResult>,
+    pub(crate) parts: SmallVec<[PartResult; 2]>,
 }
+
+/// The first byte of the reply of a fast path for several parts.
+const PARTS_ALLOWED: u8 = 2;
+const PARTS_DENIED: u8 = 3;
 
 /// Decodes the reply to a request of these parts.
 ///
 /// ```text
-///   allowed:1  { healed:1  uncharged:2  granted:7  states } for each part
+///   first byte
+///   0, 1  not allowed, allowed  { healed:1  uncharged:2  granted:7  states } for each part
+///   2     allowed               a stored state for each part, which was charged its cost
+///   3     not allowed           healed:1  a stored state for each part
 /// ```
 pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsReply, StoreError> {
     let malformed = || {
         let detail = format!("a script replied {} bytes for {} parts", bytes.len(), parts.len());
         StoreError::new(FailureKind::Protocol).with_detail(detail)
     };
-    let (&is_allowed, mut rest) = bytes.split_first().ok_or_else(malformed)?;
-    let mut reply = PartsReply {
-        is_allowed: is_allowed == 1,
-        healed: 0,
-        parts: Vec::with_capacity(parts.len()),
-    };
+    let (&form, mut rest) = bytes.split_first().ok_or_else(malformed)?;
+    let is_allowed = matches!(form, 1 | PARTS_ALLOWED);
+    let mut reply = PartsReply { is_allowed, healed: 0, parts: SmallVec::new() };
+    if form == PARTS_DENIED {
+        let (&healed, states) = rest.split_first().ok_or_else(malformed)?;
+        (reply.healed, rest) = (healed.into(), states);
+    }
     for part in parts {
         let EncodedPart { policy, encoding, .. } = part;
         let mut reader = Reader { bytes: rest, policy, encoding, calls: 1 };
-        let read = reader.take().and_then(|[healed]| Ok((healed, reader.call_result()?)));
+        let read = match form {
+            PARTS_ALLOWED | PARTS_DENIED => {
+                reader.final_state(false).map(|last| (0, PartResult::Checked(last)))
+            }
+            _ => reader.part_result(),
+        };
         let (healed, result) = read.map_err(|refusal| match refusal {
             Some(found) => StoreError::new(FailureKind::Protocol)
                 .with_detail(format!("a script replied {found}")),
@@ -325,10 +344,10 @@ pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsRep
 }
 
 /// Decodes the stored state of a part without logs.
-pub(crate) fn read_states(bytes: &[u8], part: &EncodedPart) -> Result<States, StoreError> {
+pub(crate) fn read_state(bytes: &[u8], part: &EncodedPart) -> Result<FinalState, StoreError> {
     let EncodedPart { policy, encoding, .. } = part;
     let mut reader = Reader { bytes, policy, encoding, calls: 1 };
-    reader.stored_states(false).map_err(|refusal| {
+    reader.final_state(false).map_err(|refusal| {
         let found = refusal.unwrap_or("a state of another length");
         StoreError::new(FailureKind::Protocol).with_detail(format!("a script replied {found}"))
     })

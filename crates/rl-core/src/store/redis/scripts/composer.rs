@@ -217,7 +217,7 @@ pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
     const MAX_VARIABLES: usize = 150;
     let limits = || shapes.iter().flatten().map(|limit| AlgorithmParts::of(limit.kind));
     let variables = limits().map(|parts| parts.cells.len() + parts.constants.len()).sum::<usize>();
-    variables + 4 * shapes.len() <= MAX_VARIABLES && !limits().any(|parts| parts.kind.is_log())
+    variables + 6 * shapes.len() <= MAX_VARIABLES && !limits().any(|parts| parts.kind.is_log())
 }
 
 /// Returns the fast path for checks of parts with these shapes, or an empty text if `shapes` is
@@ -228,7 +228,7 @@ pub(super) fn parts_fast_path(shapes: &[ScriptShape]) -> String {
 
 /// Returns the Lua code that checks several requests with parts of these shapes.
 pub(super) fn parts_batch(shapes: &[ScriptShape]) -> String {
-    with_parts(&PARTS_BATCH.replace("PARTS", &shapes.len().to_string()), shapes)
+    with_parts(PARTS_BATCH, shapes)
 }
 
 fn with_parts(template: &str, shapes: &[ScriptShape]) -> String {
@@ -239,7 +239,7 @@ fn with_parts(template: &str, shapes: &[ScriptShape]) -> String {
     });
     let is_read = |line: &&str| is_code(line) || line.trim_start().starts_with("--@");
     let lines: Vec<_> = template.lines().filter(is_read).map(str::trim).collect();
-    let template = lines.join("\n") + "\n";
+    let template = lines.join("\n").replace("PARTS", &shapes.len().to_string()) + "\n";
     for (index, section) in template.split("--@ parts\n").enumerate() {
         let (of_parts, rest) = match section.split_once("--@ end parts\n") {
             Some((of_parts, rest)) if index > 0 => (of_parts, rest),
@@ -247,7 +247,10 @@ fn with_parts(template: &str, shapes: &[ScriptShape]) -> String {
         };
         let mut first = 1;
         for (number, shape) in (1..).zip(shapes) {
-            let of_part = of_parts.replace("PART", &number.to_string());
+            let has_buckets = shape.iter().any(|limit| limit.kind == Kind::SlidingWindow);
+            let bucket_size = if has_buckets { "string.byte(shape_pPART, 2)" } else { "0" };
+            let of_part = of_parts.replace("BUCKET_SIZE", bucket_size);
+            let of_part = of_part.replace("PART", &number.to_string());
             script.push_str(&written_out(&of_part, shape, first));
             first += shape.len();
         }

@@ -12,7 +12,7 @@
 //! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `amend` |
 //! | `readable` of a shape | `readable_shape` (composed), readable limits, `readable`, `readable_reply` |
 //! | `readable` | readable limits, `readable`, `readable_reply` |
-//! | `parts` of a list of shapes | `parts_shape` (composed), a function of `arguments`, `stored`, packed states and `part`, `parts` |
+//! | `parts` of a list of shapes | `parts_shape` (composed), `parts_arguments`, a function of `arguments`, `stored`, packed states and `part`, `parts` |
 //! | `batch` of a list of shapes | `parts_batch` (composed) |
 //! | `readable_parts` | a function of readable limits and `readable_part`, `parts` |
 //! | `readable_refund` | `readable_counters`, `readable_refund` |

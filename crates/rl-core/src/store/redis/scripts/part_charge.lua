@@ -2,7 +2,7 @@
 --
 -- Sets  value: the state as it would be stored
 --       lifetime: the time in ms for which it is needed
-local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+local cost, last, bucket_size = cost_pPART, last_pPART, BUCKET_SIZE
 local longest = 0
 if fits then
   --@ each
@@ -19,7 +19,7 @@ do
   if lasts > longest then longest = lasts end
 end
 --@ end
-local value = struct.pack(ARGV[3 * PART + 1], ARGV[3 * PART - 1], now, <<cells>>)
+local value = struct.pack(format_pPART, shape_pPART, now, <<cells>>)
 -- Round the lifetime up to ms.
 local lifetime = now + longest - server_time + 999
 lifetime = (lifetime - lifetime % 1000) / 1000 + linger

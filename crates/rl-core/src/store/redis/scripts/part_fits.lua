@@ -2,7 +2,7 @@
 --
 -- Sets  fits: false if a limit of the part cannot grant the cost
 do
-  local cost, last, bucket_size = cost_pPART, last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+  local cost, last, bucket_size = cost_pPART, last_pPART, BUCKET_SIZE
   local gone = now - last
   --@ each
   do

@@ -1,9 +1,11 @@
 -- Decides a request of several parts: charges all of them or none.
 --
 -- KEYS      for each part, the keys of its subject (see lib/slots.lua or lib/readable_counters.lua)
--- ARGV[1]   a byte for each part: the number of its keys, plus 128 if the part is in shadow
--- ARGV[2…]  for each part, the three arguments of decide.lua in the packed layout, or periods,
---           plan, shape and format in the readable layout (four)
+-- ARGV      in the packed layout, see parts_arguments.lua. In the readable layout, the flags, and
+--           then for each part its periods, plan, shape and format
+--
+-- `flags` has a byte for each part: the number of its keys, plus 128 if the part is in shadow.
+-- `arguments_of` returns the arguments of a part.
 --
 -- Returns   1 byte   1 if all enforced parts grant the request, else 0
 --           and for each part:
@@ -15,14 +17,13 @@
 -- `read_part` reads and checks a part. All parts are read before one is written, because a script
 -- is not rolled back. If the clock has stepped back, the time of the decision is the latest time at
 -- which a part was changed.
-local flags, parts, at = ARGV[1], {}, server_time
+local parts, at = {}, server_time
 repeat
   local first, time = 1, at
   for p = 1, #flags do
     local flag = string.byte(flags, p)
     local last_key = first + flag % 128 - 1
-    local before = 1 + (p - 1) * ARGUMENTS_OF_PART
-    local arguments = { unpack(ARGV, before + 1, before + ARGUMENTS_OF_PART) }
+    local arguments = arguments_of(p)
     -- The time of tests is the last argument.
     arguments[#arguments + 1] = ARGV[#ARGV]
     local part = read_part({ unpack(KEYS, first, last_key) }, arguments, time)

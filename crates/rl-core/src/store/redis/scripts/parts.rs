@@ -3,7 +3,7 @@
 //! ```text
 //! batch      time · several requests of a list of shapes
 //! packed     time · fast path of a list of shapes
-//!            · read_part { arguments, stored, packed states, limits, part } · parts
+//!            · parts_arguments · read_part { arguments, stored, packed states, limits, part } · parts
 //! readable   read_part { windows, readable limits, readable_part } · parts · time
 //! ```
 
@@ -19,6 +19,7 @@ use crate::store::redis::encoding::kind::{ScriptShape, script_name};
 pub(crate) type PartShapes = Vec<ScriptShape>;
 
 const DECIDE_PARTS: &str = include_str!("parts.lua");
+const PARTS_ARGUMENTS: &str = include_str!("parts_arguments.lua");
 const PART: &str = concat!(include_str!("lib/limits.lua"), "\n", include_str!("part.lua"));
 const READABLE_PART: &str = include_str!("readable_part.lua");
 
@@ -30,7 +31,8 @@ static ANY_PARTS: LazyLock<Script> = LazyLock::new(|| packed(&[]));
 static READABLE_PARTS: LazyLock<Script> = LazyLock::new(|| {
     Script::new("readable_parts", |source| {
         [
-            "local server_time, ARGUMENTS_OF_PART = 0, 4",
+            "local server_time, flags = 0, ARGV[1]",
+            "local function arguments_of(p) return { unpack(ARGV, 4 * p - 2, 4 * p + 1) } end",
             "local function read_part(KEYS, ARGV)",
             source.windows,
             READABLE_LIMITS,
@@ -72,7 +74,7 @@ fn packed(shapes: &[ScriptShape]) -> Script {
             source.time,
             HEAD,
             &fast_path,
-            "local ARGUMENTS_OF_PART = 3",
+            PARTS_ARGUMENTS,
             "local function read_part(KEYS, ARGV, now)",
             ARGUMENTS,
             STORED,

@@ -2,11 +2,11 @@
 -- the shape of its policy (see lib/slots.lua) and has no states of other policies. All requests
 -- have the same list of policies. They may share subjects, and their costs may differ.
 --
--- This is a template (see parts_shape.lua). PARTS stands for the number of parts of a request.
+-- This is a template (see parts_shape.lua).
 --
 -- KEYS      the states of all subjects, each once
 -- ARGV[1]   for each part of each request: the index of its key (2 bytes), and its cost (7 bytes)
--- ARGV[2…]  for each part, the three arguments of decide.lua. The cost in the plan is not used
+-- ARGV[2…]  for each part, the argument of parts_arguments.lua. The cost in the plan is not used
 --
 -- Returns   1 byte   the number of keys that had lost their expiry
 --           and for each request:
@@ -14,41 +14,52 @@
 --                      decided. Its states are unchanged, and the client sends it again in a call of
 --                      its own
 --             the state of each part as it would be stored
-local found = redis.pcall('MGET', unpack(KEYS))
+local KEYS, ARGV, found = KEYS, ARGV, redis.pcall('MGET', unpack(KEYS))
 -- values: the states that were read, with the charges of the requests so far. lifetimes: the times
 -- in ms for which they are needed. is_changed: whether they must be stored.
-local values, lifetimes, is_changed, replies, next_part = {}, {}, {}, { '' }, 1
+local values, lifetimes, is_changed, replies, count = {}, {}, {}, { '' }, 1
+local request, next_request = '>' .. string.rep('I2I7', PARTS), 1
 --@ parts
-local size_pPART, <<constants>> = struct.unpack('>I2<<I7 constants>>', ARGV[3 * PART], 17)
+local shape_pPART, format_pPART, size_pPART, <<constants>> = struct.unpack('>I2c0I2c0xxxxxxxxxxxxxxxxI2<<I7 constants>>', ARGV[1 + PART])
+-- held: the state that is in `last` and the cells; false if there is none. Requests often share a
+-- subject, such as the fleet, whose state is then not read again.
+local key_pPART, cost_pPART, held_pPART, last_pPART, <<cells>>
 --@ end parts
 for n = 1, #ARGV[1] / (9 * PARTS) do
   local now, is_ours, fits = server_time, true, true
   --@ parts
-  local key_pPART, cost_pPART, last_pPART, <<cells>>
-  key_pPART, cost_pPART, next_part = struct.unpack('>I2I7', ARGV[1], next_part)
+  key_pPART, cost_pPART,
+  --@ end parts
+  next_request = struct.unpack(request, ARGV[1], next_request)
+  --@ parts
   do
     local stored = values[key_pPART]
     if not stored then
       -- MGET returns nothing for a key that is not a string, or if the user has no permission for
       -- it.
       stored = found[key_pPART] or redis.pcall('GET', KEYS[key_pPART])
-        or ARGV[3 * PART - 1] .. string.rep('\0', size_pPART - #ARGV[3 * PART - 1])
+        or shape_pPART .. string.rep('\0', size_pPART - #shape_pPART)
       values[key_pPART] = stored
     end
-    if #stored == size_pPART then
-      local head
-      head, last_pPART, <<cells>> = struct.unpack(ARGV[3 * PART + 1], stored)
-      if head ~= ARGV[3 * PART - 1] then is_ours = false end
-      if last_pPART > now then now = last_pPART end
-    else
+    if stored ~= held_pPART then
+      held_pPART = false
+      if #stored == size_pPART then
+        local head
+        head, last_pPART, <<cells>> = struct.unpack(format_pPART, stored)
+        if head == shape_pPART then held_pPART = stored end
+      end
+    end
+    if not held_pPART then
       is_ours = false
+    elseif last_pPART > now then
+      now = last_pPART
     end
   end
   --@ end parts
   if is_ours and now < LATEST then
     --@ parts
     do
-      local last, bucket_size = last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+      local last, bucket_size = last_pPART, BUCKET_SIZE
       local gone = now - last
       --@ each
       --@ part declare
@@ -59,21 +70,29 @@ for n = 1, #ARGV[1] / (9 * PARTS) do
   else
     is_ours = false
   end
+  count = count + 1
   if is_ours then
     --@ parts
     --@ include part_fits
     --@ end parts
-    replies[#replies + 1] = fits and '\1' or '\0'
+    replies[count] = fits and '\1' or '\0'
     --@ parts
     do
       --@ include part_charge
       lifetimes[key_pPART] = lifetime
-      if fits then values[key_pPART], is_changed[key_pPART] = value, true end
-      replies[#replies + 1] = value
+      if fits then
+        values[key_pPART], is_changed[key_pPART] = value, true
+        held_pPART, last_pPART = value, now
+      else
+        -- The cells have advanced to `now`, but the state has not.
+        held_pPART = false
+      end
+      count = count + 1
+      replies[count] = value
     end
     --@ end parts
   else
-    replies[#replies + 1] = '\2'
+    replies[count] = '\2'
   end
 end
 local healed = 0

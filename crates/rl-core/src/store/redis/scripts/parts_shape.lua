@@ -7,22 +7,26 @@
 --   --@ include FILE            stands for the lines of this file
 --   --@ parts … --@ end parts   is repeated for each part. PART stands for its number. The limits
 --                               of all parts are numbered in one sequence
+--   PARTS                       stands for the number of parts
+--   BUCKET_SIZE                 stands for the bytes of a bucket of the part's sliding windows
 --
--- KEYS, ARGV, Returns  see parts.lua
+-- KEYS, ARGV  see parts.lua and parts_arguments.lua
+-- Returns     a byte, 2, if the request is allowed; else a byte, 3, and a byte, the number of keys
+--             that had lost their expiry; then the state of each part as it would be stored
 do
-  local now, is_ours = server_time, true
-  local found, replies = redis.pcall('MGET', unpack(KEYS)), {}
+  local now, is_ours, fits, healed = server_time, true, true, 0
+  -- Local variables are faster to read than global ones.
+  local KEYS, ARGV = KEYS, ARGV
   --@ parts
-  local cost_pPART = struct.unpack('>I7', ARGV[3 * PART], 6)
-  local size_pPART, <<constants>> = struct.unpack('>I2<<I7 constants>>', ARGV[3 * PART], 17)
-  -- MGET returns nothing for a key that is not a string, or if the user has no permission for it.
-  local stored_pPART = found[PART] or redis.pcall('GET', KEYS[PART])
-    or ARGV[3 * PART - 1] .. string.rep('\0', size_pPART - #ARGV[3 * PART - 1])
+  local shape_pPART, format_pPART, cost_pPART, size_pPART, <<constants>> = struct.unpack('>I2c0I2c0xxxxxI7xxxxI2<<I7 constants>>', ARGV[PART], PART == 1 and 2 + PARTS or 1)
+  -- For a key that is not a string, this is an error table.
+  local value_pPART = redis.pcall('GET', KEYS[PART])
+    or shape_pPART .. string.rep('\0', size_pPART - #shape_pPART)
   local last_pPART, <<cells>>
-  if #stored_pPART == size_pPART then
+  if #value_pPART == size_pPART then
     local head
-    head, last_pPART, <<cells>> = struct.unpack(ARGV[3 * PART + 1], stored_pPART)
-    if head ~= ARGV[3 * PART - 1] then is_ours = false end
+    head, last_pPART, <<cells>> = struct.unpack(format_pPART, value_pPART)
+    if head ~= shape_pPART then is_ours = false end
     if last_pPART > now then now = last_pPART end
   else
     is_ours = false
@@ -31,7 +35,7 @@ do
   if is_ours and now < LATEST then
     --@ parts
     do
-      local last, bucket_size = last_pPART, string.byte(ARGV[3 * PART - 1], 2)
+      local last, bucket_size = last_pPART, BUCKET_SIZE
       local gone = now - last
       --@ each
       --@ part declare
@@ -40,25 +44,26 @@ do
     end
     --@ end parts
     if is_ours then
-      local fits = true
       --@ parts
       --@ include part_fits
       --@ end parts
       --@ parts
       do
         --@ include part_charge
-        local healed = 0
+        value_pPART = value
         if fits then
-          redis.call('SET', KEYS[PART], value, 'PX', string.format('%d', lifetime))
+          redis.call('SET', KEYS[PART], value_pPART, 'PX', string.format('%d', lifetime))
         elseif redis.call('PTTL', KEYS[PART]) == -1 then
           -- Another client removed the expiry. Without one the key would stay for ever.
           redis.call('PEXPIRE', KEYS[PART], lifetime > 0 and lifetime or 1)
-          healed = 1
+          healed = healed + 1
         end
-        replies[PART] = struct.pack('>BI2I7', healed, 0, fits and cost or 0) .. value
       end
       --@ end parts
-      return (fits and '\1' or '\0') .. table.concat(replies)
+      return (fits and '\2' or '\3' .. string.char(healed))
+      --@ parts
+        .. value_pPART
+      --@ end parts
     end
   end
 end

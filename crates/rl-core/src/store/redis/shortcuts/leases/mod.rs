@@ -32,6 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use parts::TakenUnits;
+#[cfg(feature = "redis-cluster")]
+pub(crate) use returning::CLOSE_TIMEOUT;
 use returning::UnitReturner;
 use slot::{ActiveLease, ReturnedUnits};
 use table::{LeaseTable, RefillGuard};

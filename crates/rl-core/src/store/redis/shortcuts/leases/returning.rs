@@ -31,7 +31,7 @@ const RETURNED_AT_ONCE: usize = 64;
 const RETURNED_PER_SWEEP: usize = 2_048;
 
 /// The longest time that closing may take.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shortest and the longest pause between two sweeps.
 const MIN_PAUSE: Duration = Duration::from_millis(5);

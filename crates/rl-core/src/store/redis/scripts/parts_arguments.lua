@@ -1,0 +1,13 @@
+-- The arguments of a request of several parts, in the packed layout. Each part has one argument,
+-- because the server takes longer for several short ones.
+--
+-- ARGV[1]   a byte, the number of parts, and the flags of parts.lua; then like the others
+-- ARGV[2…]  for each further part: the length of its shape in 2 bytes, the shape, the length of its
+--           format in 2 bytes, the format, and the plan (see decide.lua)
+--
+-- Sets      flags: the flags of parts.lua
+local flags = string.sub(ARGV[1], 2, 1 + string.byte(ARGV[1]))
+local function arguments_of(p)
+  local shape, format, at = struct.unpack('>I2c0I2c0', ARGV[p], p == 1 and 2 + #flags or 1)
+  return { shape, string.sub(ARGV[p], at), format }
+end
