@@ -19,7 +19,8 @@ use rl_core::{
 };
 use rl_tests::RedisServer;
 
-/// The number of random steps in each run. `RL_TWIN_STEPS` sets another number.
+/// The number of random steps in each run. `RL_TWIN_STEPS` sets another number: 100000 takes about
+/// five times as long.
 const STEPS: usize = 20_000;
 const STEPS_PER_TIMELINE: usize = 50;
 

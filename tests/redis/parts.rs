@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, spawn};
 
 use rl_core::store::Namespace;
-use rl_core::{Cost, Limit, Part, Policy, RateLimiter, Subject};
+use rl_core::{Cost, Limit, Part, Policy, RateLimiter, RedisStoreBuilder, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 const PROCESSES: usize = 8;
@@ -16,16 +16,40 @@ const REQUESTS: u64 = 16;
 const KEYS: usize = 4;
 const CUSTOMERS: usize = 2;
 
-/// The limits of each key, of each customer and of the fleet.
-const LIMITS: [(u64, &str); 3] = [(3_000, "3000/day"), (4_500, "4500/day"), (8_000, "8000/day")];
+/// The servers of a run, and its number of requests.
+struct Run {
+    /// The URLs of the servers, separated by commas.
+    urls: String,
+    /// The servers whose connections are cut.
+    servers: Vec<Bystander>,
+    store: RedisStoreBuilder,
+    /// The limits of each key, of each customer and of the fleet.
+    limits: [u64; 3],
+    /// The number of decisions after which the processes end. It suffices to use up the limit of the
+    /// fleet.
+    decisions: u64,
+    /// The numbers of decisions between two kills, and between two cuts of all connections.
+    between_kills: u64,
+    between_cuts: u64,
+}
 
-/// The number of decisions after which the processes end. It suffices to use up the limit of the
-/// fleet.
-const DECISIONS: u64 = 24_000;
+impl Run {
+    async fn on_server(server: &RedisServer) -> Self {
+        Self {
+            urls: server.url(),
+            servers: vec![Bystander::new(server).await],
+            store: server.patient_store(),
+            limits: [3_000, 4_500, 8_000],
+            decisions: 24_000,
+            between_kills: 2_000,
+            between_cuts: 700,
+        }
+    }
 
-/// The numbers of decisions between two kills, and between two cuts of all connections.
-const BETWEEN_KILLS: u64 = 2_000;
-const BETWEEN_CUTS: u64 = 700;
+    fn limits(&self) -> [String; 3] {
+        self.limits.map(|max| format!("{max}/day"))
+    }
+}
 
 /// A process that makes requests.
 struct Worker {
@@ -35,9 +59,9 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(server: &RedisServer, lease: u32, results: &Sender<Vec<u64>>) -> Self {
+    fn start(run: &Run, lease: u32, results: &Sender<Vec<u64>>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_part-worker"));
-        command.arg(server.url()).args(LIMITS.map(|(_, limit)| limit)).arg(lease.to_string());
+        command.arg(&run.urls).args(run.limits()).arg(lease.to_string());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (process.stdin.take(), process.stdout.take().unwrap());
         let results = results.clone();
@@ -46,7 +70,7 @@ impl Worker {
                 let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
                 // The last line of a killed process may be incomplete.
                 if let Ok(numbers) = numbers
-                    && numbers.len() == 1 + KEYS + CUSTOMERS
+                    && numbers.len() == 2 + KEYS + CUSTOMERS
                 {
                     let _ = results.send(numbers);
                 }
@@ -69,6 +93,8 @@ impl Drop for Worker {
 struct Reports {
     decided: u64,
     allowed: [u64; KEYS + CUSTOMERS],
+    /// The number of charges that could not be given back.
+    unreturned: u64,
     kills: u64,
     cuts: u64,
 }
@@ -77,25 +103,28 @@ impl Reports {
     fn add(&mut self, numbers: &[u64]) {
         self.decided += numbers[0];
         self.allowed.iter_mut().zip(&numbers[1..]).for_each(|(sum, allowed)| *sum += allowed);
+        self.unreturned += numbers[1 + KEYS + CUSTOMERS];
     }
 }
 
 /// Runs the processes. Repeatedly kills one of them, and cuts all connections.
-async fn run(server: &RedisServer, lease: u32) -> Reports {
+async fn run(run: &mut Run, lease: u32) -> Reports {
     let (sender, results): (_, Receiver<Vec<u64>>) = channel();
-    let start = || Worker::start(server, lease, &sender);
-    let mut workers: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
-    let (mut operator, mut reports) = (Bystander::new(server).await, Reports::default());
-    while reports.decided < DECISIONS {
+    let start = |run: &Run| Worker::start(run, lease, &sender);
+    let mut workers: Vec<_> = (0..PROCESSES).map(|_| start(run)).collect();
+    let mut reports = Reports::default();
+    while reports.decided < run.decisions {
         reports.add(&results.recv().unwrap());
-        if reports.decided / BETWEEN_CUTS > reports.cuts {
+        if reports.decided / run.between_cuts > reports.cuts {
             reports.cuts += 1;
-            operator.query::<()>("CLIENT KILL TYPE normal SKIPME yes").await;
+            for operator in &mut run.servers {
+                operator.query::<()>("CLIENT KILL TYPE normal SKIPME yes").await;
+            }
         }
-        if reports.decided / BETWEEN_KILLS > reports.kills {
+        if reports.decided / run.between_kills > reports.kills {
             let next = usize::try_from(reports.kills).unwrap() % PROCESSES;
             workers[next].process.kill().unwrap();
-            workers[next] = start();
+            workers[next] = start(run);
             reports.kills += 1;
         }
     }
@@ -106,15 +135,15 @@ async fn run(server: &RedisServer, lease: u32) -> Reports {
 }
 
 /// Returns the used units of each key, of each customer and of the fleet.
-async fn used(server: &RedisServer) -> [Vec<u64>; 3] {
-    let store = server.patient_store().connect().await.unwrap();
+async fn used(run: &Run) -> [Vec<u64>; 3] {
+    let store = run.store.clone().connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(store).build().unwrap();
     let mut used = [("keys", KEYS), ("customers", CUSTOMERS), ("fleet", 0)].map(|_| Vec::new());
     for (rule, (name, count)) in
         [("keys", KEYS), ("customers", CUSTOMERS), ("fleet", 0)].into_iter().enumerate()
     {
         let namespace: Namespace = limiter.namespace().rule(name).unwrap();
-        let policy = Policy::new([LIMITS[rule].1.parse::<Limit>().unwrap()]).unwrap();
+        let policy = Policy::new([run.limits()[rule].parse::<Limit>().unwrap()]).unwrap();
         let subjects = (0..count).map(|n| Subject::user(&n.to_string()));
         let fleet = (count == 0).then(Subject::global);
         for subject in subjects.chain(fleet) {
@@ -129,9 +158,9 @@ async fn used(server: &RedisServer) -> [Vec<u64>; 3] {
 /// Asserts what must hold with and without leases. No part is charged above its limit, and each
 /// allowed request is charged to all its parts. At most `bound` units are charged for requests that
 /// no process has reported as allowed.
-fn audit(reports: &Reports, used: &[Vec<u64>; 3], bound: u64) {
-    let [keys, customers, fleet] = used;
-    for (units, limit) in [(keys, LIMITS[0].0), (customers, LIMITS[1].0), (fleet, LIMITS[2].0)] {
+fn audit(run: &Run, reports: &Reports, used: &[Vec<u64>; 3], bound: u64) {
+    let [keys, customers, _] = used;
+    for (units, limit) in used.iter().zip(run.limits) {
         assert!(units.iter().all(|units| *units <= limit), "{used:?}");
     }
     let (of_keys, of_customers) = reports.allowed.split_at(KEYS);
@@ -162,11 +191,12 @@ fn in_flight(reports: &Reports) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_processes_and_cut_connections_never_charge_one_part_without_the_others() {
     let server = RedisServer::start();
-    let reports = run(&server, 0).await;
-    let used = used(&server).await;
-    audit(&reports, &used, in_flight(&reports));
+    let mut on_server = Run::on_server(&server).await;
+    let reports = run(&mut on_server, 0).await;
+    let used = used(&on_server).await;
+    audit(&on_server, &reports, &used, in_flight(&reports));
     let sums = used.map(|used| used.iter().sum::<u64>());
-    assert_eq!(sums, [LIMITS[2].0; 3], "every request charges all its parts, or none");
+    assert_eq!(sums, [on_server.limits[2]; 3], "every request charges all its parts, or none");
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }
 
@@ -177,9 +207,11 @@ async fn killed_processes_lose_at_most_their_leases_and_grant_no_unit_twice() {
     const LEASE: u32 = 20;
 
     let server = RedisServer::start();
-    let reports = run(&server, LEASE).await;
+    let mut on_server = Run::on_server(&server).await;
+    let reports = run(&mut on_server, LEASE).await;
     let leases = u64::from(LEASE) * (1 + KEYS + CUSTOMERS) as u64;
     let lost = leases * (reports.kills + reports.cuts * PROCESSES as u64);
-    audit(&reports, &used(&server).await, lost + in_flight(&reports));
+    let used = used(&on_server).await;
+    audit(&on_server, &reports, &used, lost + in_flight(&reports));
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
 }

@@ -184,6 +184,26 @@ impl RedisServer {
         self.port
     }
 
+    /// Returns the number of bytes that clients have sent and the server has not read yet.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the system is not Linux.
+    #[must_use]
+    pub fn unread_bytes(&self) -> u64 {
+        let sockets = fs::read_to_string("/proc/net/tcp").expect("the sockets of Linux");
+        let port = format!(":{:04X}", self.port);
+        // The fields of a line: number, local address, remote address, state, queues, and others.
+        let unread = |line: &str| {
+            let mut fields = line.split_whitespace().skip(1);
+            let is_ours = fields.next()?.ends_with(&port);
+            let is_connected = fields.nth(1)? == "01";
+            let (_, received) = fields.next()?.split_once(':')?;
+            (is_ours && is_connected).then(|| u64::from_str_radix(received, 16).ok())?
+        };
+        sockets.lines().filter_map(unread).sum()
+    }
+
     /// Opens a connection for an operator or another client.
     ///
     /// # Panics

@@ -141,6 +141,34 @@ async fn subjects_of_one_slot_group_share_calls_and_are_spread_over_all_primarie
     assert_eq!(slots.len(), GROUPS as usize, "{slots:?}");
 }
 
+/// The parts of each request are in one group, and so in one slot. The requests are decided one after
+/// the other, as on one server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_parts_in_one_slot_group_share_calls() {
+    const REQUESTS: usize = 600;
+    const PER_KEY: u32 = 4;
+    let cluster = RedisCluster::start().await;
+    let store = patient(store_of_administrator(&cluster).slot_groups(1)).await;
+    let limiter = RateLimiter::builder().policies(|_: &Subject| None).store(store);
+    let limiter = limiter.deadline(PATIENCE).build().unwrap();
+    let keys = Policy::new([Limit::per_hour(PER_KEY)]).unwrap();
+    let fleet = Policy::new([Limit::per_day(500)]).unwrap();
+    let before = calls(&cluster).await;
+    let requests = (0..REQUESTS).map(|number| {
+        let (key, global) = (subject(number % 100), Subject::global());
+        let parts = [Part::new(&key, &keys, 1.into()), Part::new(&global, &fleet, 1.into())];
+        limiter.check_parts(&parts)
+    });
+    let decisions = futures::future::join_all(requests.collect::<Vec<_>>()).await;
+    assert!(decisions.iter().all(|decision| decision.origin() == Origin::Store));
+    let allowed = decisions.iter().filter(|decision| decision.is_allowed()).count();
+    assert_eq!(allowed, 100 * PER_KEY as usize, "each key uses up its limit");
+    let calls = calls(&cluster).await - before;
+    assert!(calls < REQUESTS as u64 / 4, "{calls} calls for {REQUESTS} requests");
+    let peeked = limiter.peek_parts(&[Part::new(&Subject::global(), &fleet, 0.into())]).await;
+    assert_eq!(peeked.limits().next().unwrap().used(), 400, "denied requests charge no part");
+}
+
 #[tokio::test]
 async fn slot_groups_that_do_not_fit_fail_the_connect() {
     let cluster = || RedisStore::cluster(["redis://127.0.0.1:1/"]);
@@ -334,12 +362,12 @@ pub(super) async fn assert_fail_over(
     let mut cluster = start().await;
     let store = configure(store(&cluster)).connect().await.unwrap();
     let mut load = Load::start(RateLimiter::builder(), store).await;
-    load.run_for(1.3).await;
+    load.decide_for(1.3).await;
     fail(&mut cluster.servers[0]);
     let failed = SystemClock.now();
     let promoted = promotion(&cluster).await;
     let asked = first_decision(&cluster.servers[3]).await;
-    load.run_for(3.0).await;
+    load.decide_for(3.0).await;
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds(what);
 }
 

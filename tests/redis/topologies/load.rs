@@ -52,6 +52,8 @@ fn at_once() -> usize {
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     sent: watch::Receiver<usize>,
+    /// The number of requests that the store has decided.
+    decided: watch::Receiver<usize>,
     /// The subjects for which a store has decided that the limit of an hour is used up.
     exhausted: watch::Receiver<BTreeSet<usize>>,
     running: JoinHandle<Outcome>,
@@ -89,6 +91,7 @@ impl Load {
         let stopped = Arc::clone(&stop);
         let (count, sent) = watch::channel(0);
         let (found, exhausted) = watch::channel(BTreeSet::new());
+        let (by_store, decided) = watch::channel(0);
         let running = tokio::spawn(async move {
             let mut requests = JoinSet::new();
             let mut ticks = interval(Duration::from_millis(5));
@@ -100,9 +103,13 @@ impl Load {
                 count.send_modify(|sent| *sent += at_once());
                 for number in numbers.by_ref().take(at_once()) {
                     let (limiter, found) = (limiter.clone(), found.clone());
+                    let by_store = by_store.clone();
                     requests.spawn(async move {
                         let sent = SystemClock.now();
                         let decision = limiter.check(&subject(number), 1).await;
+                        if decision.origin() == Origin::Store {
+                            by_store.send_modify(|decided| *decided += 1);
+                        }
                         if is_exhausted(&decision) {
                             found.send_if_modified(|subjects| subjects.insert(number));
                         }
@@ -114,7 +121,7 @@ impl Load {
             answers.sort_by_key(|answer| answer.sent);
             Outcome { answers, stall }
         });
-        Self { stop, sent, exhausted, running, _alone: alone }
+        Self { stop, sent, decided, exhausted, running, _alone: alone }
     }
 
     /// Waits until the requests of this many seconds have been sent.
@@ -122,6 +129,15 @@ impl Load {
         let now = *self.sent.borrow();
         let end = now + (seconds * 200.0) as usize * at_once();
         self.sent.wait_for(|sent| *sent >= end).await.unwrap();
+    }
+
+    /// Waits until the store has decided as many further requests as are sent in this many seconds.
+    /// That takes longer on a busy machine.
+    pub(super) async fn decide_for(&mut self, seconds: f64) {
+        let now = *self.decided.borrow();
+        let end = now + (seconds * 200.0) as usize * at_once();
+        let decided = timeout(2 * PATIENCE, self.decided.wait_for(|decided| *decided >= end)).await;
+        decided.expect("the store decides in the end").unwrap();
     }
 
     /// Waits until each subject has used up its limit per hour. Only then does a lost count show as

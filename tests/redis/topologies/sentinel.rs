@@ -108,12 +108,12 @@ async fn a_primary_that_dies_under_load_is_replaced_within_a_second_of_the_promo
     let mut sentinels = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
-    load.run_for(1.3).await;
+    load.decide_for(1.3).await;
 
     sentinels.servers[0].stop();
     let failed = SystemClock.now();
     let (promoted, asked) = promotion(&sentinels).await;
-    load.run_for(3.0).await;
+    load.decide_for(3.0).await;
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary killed");
 }
 
@@ -123,12 +123,12 @@ async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_prom
     let sentinels = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
-    load.run_for(1.3).await;
+    load.decide_for(1.3).await;
 
     sentinels.servers[0].signal("STOP");
     let failed = SystemClock.now();
     let (promoted, asked) = promotion(&sentinels).await;
-    load.run_for(3.0).await;
+    load.decide_for(3.0).await;
     load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary frozen");
 }
 
@@ -139,12 +139,12 @@ async fn a_primary_demoted_under_load_is_abandoned_immediately() {
     let sentinels = start().await;
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
-    load.run_for(1.3).await;
+    load.decide_for(1.3).await;
 
     let failed = SystemClock.now();
     let mut operator = sentinels.operators().await.remove(0);
     operator.query::<()>(&format!("SENTINEL FAILOVER {}", Sentinels::NAME)).await;
     let (promoted, asked) = promotion(&sentinels).await;
-    load.run_for(3.0).await;
+    load.decide_for(3.0).await;
     load.stop().await.figures(failed, asked, promoted, asked).assert_bounds("primary demoted");
 }

@@ -1,10 +1,11 @@
-//! One of several processes whose requests have three parts: `part-worker URL KEY CUSTOMER FLEET
-//! [LEASE]`. `KEY`, `CUSTOMER` and `FLEET` are the limits of the parts, and `LEASE` is the number
-//! of units in a lease.
+//! One of several processes whose requests have three parts: `part-worker URLS KEY CUSTOMER FLEET
+//! [LEASE]`. `URLS` is the URL of a server, or those of servers of a cluster, separated by commas.
+//! `KEY`, `CUSTOMER` and `FLEET` are the limits of the parts, and `LEASE` is the number of units in
+//! a lease.
 //!
 //! It makes rounds of concurrent requests until its input is closed. After each round, it prints
-//! how many requests were decided, and how many were allowed for each key and each customer. Before
-//! it ends, it returns its leases.
+//! how many requests were decided, how many were allowed for each key and each customer, and how
+//! many charges could not be given back. Before it ends, it returns its leases.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
@@ -24,14 +25,18 @@ const CUSTOMERS: usize = 2;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, key, customer, fleet, lease @ ..] = &arguments[..] else {
-        return Err("usage: part-worker URL KEY CUSTOMER FLEET [LEASE]".into());
+    let [urls, key, customer, fleet, lease @ ..] = &arguments[..] else {
+        return Err("usage: part-worker URLS KEY CUSTOMER FLEET [LEASE]".into());
     };
     let lease = lease.first().map_or(Ok(0), |units| units.parse())?;
-    let store = RedisStore::builder(url).connection_wait(Duration::from_secs(30)).lease(lease);
+    let store = match urls.split(',').collect::<Vec<_>>()[..] {
+        [url] => RedisStore::builder(url),
+        ref urls => RedisStore::cluster(urls),
+    };
+    let store = store.connection_wait(Duration::from_secs(30)).lease(lease).connect().await?;
     let limiter = RateLimiter::builder()
         .limit(Limit::per_second(1))
-        .store(store.connect().await?)
+        .store(store.clone())
         .on_store_failure(OnFailure::Reject)
         .deadline(Duration::from_secs(30))
         .build()?;
@@ -52,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let _ = tokio::io::stdin().read_to_end(&mut Vec::new()).await;
         let _ = closed.send(());
     });
-    let mut number = std::process::id() as usize;
+    let (mut number, mut unreturned) = (std::process::id() as usize, 0);
     while is_closed.try_recv() == Err(TryRecvError::Empty) {
         let mut calls = Vec::with_capacity(REQUESTS);
         for _ in 0..REQUESTS {
@@ -81,7 +86,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         if decided > 0 {
             let allowed = allowed.map(|count: u32| count.to_string()).join(" ");
-            println!("{decided} {allowed}");
+            let before = std::mem::replace(&mut unreturned, store.unreturned_charges());
+            println!("{decided} {allowed} {}", unreturned - before);
         } else {
             tokio::task::yield_now().await;
         }
