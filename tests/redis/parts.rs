@@ -4,10 +4,13 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
 
 use rl_core::store::Namespace;
-use rl_core::{Cost, Limit, Part, Policy, RateLimiter, RedisStoreBuilder, Subject};
-use rl_tests::{Bystander, RedisServer};
+use rl_core::{
+    Cost, Limit, Part, Policy, RateLimiter, RedisStore, RedisStoreBuilder, StoreError, Subject,
+};
+use rl_tests::{Bystander, RedisCluster, RedisServer};
 
 const PROCESSES: usize = 8;
 
@@ -23,10 +26,11 @@ struct Run {
     /// The servers whose connections are cut.
     servers: Vec<Bystander>,
     store: RedisStoreBuilder,
-    /// The limits of each key, of each customer and of the fleet.
+    /// The limits of each key, of each customer and of the fleet in a day.
     limits: [u64; 3],
-    /// The number of decisions after which the processes end. It suffices to use up the limit of the
-    /// fleet.
+    /// Further limits of each key and each customer.
+    further_limits: [&'static str; 2],
+    /// The number of decisions after which the processes end, if the limit of the fleet is used up.
     decisions: u64,
     /// The numbers of decisions between two kills, and between two cuts of all connections.
     between_kills: u64,
@@ -40,14 +44,35 @@ impl Run {
             servers: vec![Bystander::new(server).await],
             store: server.patient_store(),
             limits: [3_000, 4_500, 8_000],
+            further_limits: [""; 2],
             decisions: 24_000,
             between_kills: 2_000,
             between_cuts: 700,
         }
     }
 
+    /// Creates a run on the primaries of a cluster. The limits of a second deny many requests after
+    /// other parts were charged, so that these charges are given back.
+    async fn on_cluster(cluster: &RedisCluster) -> Self {
+        let patience = Duration::from_secs(60);
+        Self {
+            urls: cluster.urls().join(","),
+            servers: cluster.operators().await.drain(..3).collect(),
+            store: RedisStore::cluster(cluster.urls()).connection_wait(patience),
+            limits: [900, 1_400, 2_400],
+            further_limits: [",150/second", ",250/second"],
+            decisions: 7_200,
+            between_kills: 700,
+            between_cuts: 300,
+        }
+    }
+
+    /// Returns the limits of each key, of each customer and of the fleet. The limit of a day is the
+    /// first one.
     fn limits(&self) -> [String; 3] {
-        self.limits.map(|max| format!("{max}/day"))
+        let [key, customer, fleet] = self.limits.map(|max| format!("{max}/day"));
+        let [of_key, of_customer] = self.further_limits;
+        [key + of_key, customer + of_customer, fleet]
     }
 }
 
@@ -70,7 +95,7 @@ impl Worker {
                 let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
                 // The last line of a killed process may be incomplete.
                 if let Ok(numbers) = numbers
-                    && numbers.len() == 2 + KEYS + CUSTOMERS
+                    && numbers.len() == 3 + KEYS + CUSTOMERS
                 {
                     let _ = results.send(numbers);
                 }
@@ -89,10 +114,12 @@ impl Drop for Worker {
 }
 
 /// The decisions that the processes have reported.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Reports {
     decided: u64,
     allowed: [u64; KEYS + CUSTOMERS],
+    /// The number of requests without a decision, because a reply was lost.
+    undecided: u64,
     /// The number of charges that could not be given back.
     unreturned: u64,
     kills: u64,
@@ -103,7 +130,8 @@ impl Reports {
     fn add(&mut self, numbers: &[u64]) {
         self.decided += numbers[0];
         self.allowed.iter_mut().zip(&numbers[1..]).for_each(|(sum, allowed)| *sum += allowed);
-        self.unreturned += numbers[1 + KEYS + CUSTOMERS];
+        self.undecided += numbers[1 + KEYS + CUSTOMERS];
+        self.unreturned += numbers[2 + KEYS + CUSTOMERS];
     }
 }
 
@@ -113,7 +141,7 @@ async fn run(run: &mut Run, lease: u32) -> Reports {
     let start = |run: &Run| Worker::start(run, lease, &sender);
     let mut workers: Vec<_> = (0..PROCESSES).map(|_| start(run)).collect();
     let mut reports = Reports::default();
-    while reports.decided < run.decisions {
+    while reports.decided < run.decisions || !is_exhausted(run).await {
         reports.add(&results.recv().unwrap());
         if reports.decided / run.between_cuts > reports.cuts {
             reports.cuts += 1;
@@ -134,8 +162,17 @@ async fn run(run: &mut Run, lease: u32) -> Reports {
     reports
 }
 
+/// Returns whether the limit of the fleet is used up. A cut connection counts as no.
+async fn is_exhausted(run: &Run) -> bool {
+    try_used(run).await.is_ok_and(|[.., fleet]| fleet[0] == run.limits[2])
+}
+
 /// Returns the used units of each key, of each customer and of the fleet.
 async fn used(run: &Run) -> [Vec<u64>; 3] {
+    try_used(run).await.unwrap()
+}
+
+async fn try_used(run: &Run) -> Result<[Vec<u64>; 3], StoreError> {
     let store = run.store.clone().connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_second(1)).store(store).build().unwrap();
     let mut used = [("keys", KEYS), ("customers", CUSTOMERS), ("fleet", 0)].map(|_| Vec::new());
@@ -143,16 +180,18 @@ async fn used(run: &Run) -> [Vec<u64>; 3] {
         [("keys", KEYS), ("customers", CUSTOMERS), ("fleet", 0)].into_iter().enumerate()
     {
         let namespace: Namespace = limiter.namespace().rule(name).unwrap();
-        let policy = Policy::new([run.limits()[rule].parse::<Limit>().unwrap()]).unwrap();
+        let limits = run.limits();
+        let limits = limits[rule].split(',').map(|limit| limit.parse::<Limit>().unwrap());
+        let policy = Policy::new(limits).unwrap();
         let subjects = (0..count).map(|n| Subject::user(&n.to_string()));
         let fleet = (count == 0).then(Subject::global);
         for subject in subjects.chain(fleet) {
             let part = Part::new(&subject, &policy, Cost::ZERO).with_namespace(&namespace);
-            let usage = limiter.usage_of_part(part).await.unwrap();
-            used[rule].extend(usage.limits().map(|limit| limit.used()));
+            let usage = limiter.usage_of_part(part).await?;
+            used[rule].extend(usage.limits().next().map(|limit| limit.used()));
         }
     }
-    used
+    Ok(used)
 }
 
 /// Asserts what must hold with and without leases. No part is charged above its limit, and each
@@ -214,4 +253,28 @@ async fn killed_processes_lose_at_most_their_leases_and_grant_no_unit_twice() {
     let used = used(&on_server).await;
     audit(&on_server, &reports, &used, lost + in_flight(&reports));
     assert_eq!(server.keys_without_expiry().await, [""; 0]);
+}
+
+/// On a cluster, the parts of a request are in several slots, and several calls charge them. So a
+/// kill or a cut may leave charges of some parts only. They are bounded by three numbers: the
+/// requests that got no decision, the requests of killed processes, and the charges that could not
+/// be given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_processes_and_cut_connections_exceed_no_limit_across_slots() {
+    let cluster = RedisCluster::start().await;
+    let mut on_cluster = Run::on_cluster(&cluster).await;
+    let reports = run(&mut on_cluster, 0).await;
+    let used = used(&on_cluster).await;
+    let mut primaries = 0;
+    for operator in &mut on_cluster.servers {
+        primaries += usize::from(operator.calls().await.contains_key("evalsha"));
+    }
+    assert_eq!(primaries, 3, "the parts of the requests are not spread over the primaries");
+    // A killed process may also be repeating refunds of the requests before the last ones.
+    let killed = 2 * REQUESTS * reports.kills;
+    println!("{reports:?}, used {used:?}");
+    audit(&on_cluster, &reports, &used, reports.undecided + killed + reports.unreturned);
+    for server in &cluster.servers[..3] {
+        assert_eq!(server.keys_without_expiry().await, [""; 0]);
+    }
 }

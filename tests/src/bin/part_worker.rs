@@ -1,11 +1,12 @@
 //! One of several processes whose requests have three parts: `part-worker URLS KEY CUSTOMER FLEET
 //! [LEASE]`. `URLS` is the URL of a server, or those of servers of a cluster, separated by commas.
-//! `KEY`, `CUSTOMER` and `FLEET` are the limits of the parts, and `LEASE` is the number of units in
-//! a lease.
+//! `KEY`, `CUSTOMER` and `FLEET` are the limits of the parts, separated by commas, and `LEASE` is
+//! the number of units in a lease.
 //!
 //! It makes rounds of concurrent requests until its input is closed. After each round, it prints
-//! how many requests were decided, how many were allowed for each key and each customer, and how
-//! many charges could not be given back. Before it ends, it returns its leases.
+//! how many requests were decided, how many were allowed for each key and each customer, how many
+//! got no decision, and how many charges could not be given back. Before it ends, it returns its
+//! leases and prints such a line once more.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
@@ -29,19 +30,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: part-worker URLS KEY CUSTOMER FLEET [LEASE]".into());
     };
     let lease = lease.first().map_or(Ok(0), |units| units.parse())?;
+    let patience = Duration::from_secs(30);
     let store = match urls.split(',').collect::<Vec<_>>()[..] {
         [url] => RedisStore::builder(url),
-        ref urls => RedisStore::cluster(urls),
+        // A denied request ends after its charges are given back. So a process that is killed has
+        // such charges only for its last requests. Cached denials would count as decisions that
+        // never reach a server.
+        ref urls => RedisStore::cluster(urls).status_wait(patience).local_denial(false),
     };
-    let store = store.connection_wait(Duration::from_secs(30)).lease(lease).connect().await?;
+    let store = store.connection_wait(patience).lease(lease).connect().await?;
     let limiter = RateLimiter::builder()
         .limit(Limit::per_second(1))
         .store(store.clone())
         .on_store_failure(OnFailure::Reject)
-        .deadline(Duration::from_secs(30))
+        .deadline(patience)
         .build()?;
     let policy = |limit: &String| -> Result<Policy, Box<dyn Error>> {
-        Ok(Policy::new([limit.parse::<Limit>()?])?)
+        let limits: Result<Vec<Limit>, _> = limit.split(',').map(str::parse).collect();
+        Ok(Policy::new(limits?)?)
     };
     let (of_key, of_customer, of_fleet) = (policy(key)?, policy(customer)?, policy(fleet)?);
     let rule = |name: &str| limiter.namespace().rule(name);
@@ -84,14 +90,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 allowed[KEYS + customer] += 1;
             }
         }
-        if decided > 0 {
-            let allowed = allowed.map(|count: u32| count.to_string()).join(" ");
-            let before = std::mem::replace(&mut unreturned, store.unreturned_charges());
-            println!("{decided} {allowed} {}", unreturned - before);
-        } else {
+        let allowed = allowed.map(|count: u32| count.to_string()).join(" ");
+        let before = std::mem::replace(&mut unreturned, store.unreturned_charges());
+        println!("{decided} {allowed} {} {}", REQUESTS - decided, unreturned - before);
+        if decided == 0 {
             tokio::task::yield_now().await;
         }
     }
-    limiter.close().await?;
+    let closed = limiter.close().await;
+    let none = ["0"; 1 + KEYS + CUSTOMERS].join(" ");
+    println!("{none} 0 {}", store.unreturned_charges() - unreturned);
+    closed?;
     Ok(())
 }

@@ -50,7 +50,10 @@ impl Stores {
     /// Returns an error if the servers do not start.
     pub async fn with_cluster(mut self) -> io::Result<Self> {
         let cluster = RedisCluster::start().await;
-        let store = RedisStore::cluster(cluster.urls()).connection_wait(Duration::from_secs(60));
+        // On a busy machine, connections and the status of parts take longer than the defaults.
+        let patience = Duration::from_secs(60);
+        let store = RedisStore::cluster(cluster.urls()).connection_wait(patience);
+        let store = store.response_timeout(patience).status_wait(patience);
         let store = store.manual_clock(self.clock.clone()).connect().await;
         self.cluster = Some((store.map_err(io::Error::other)?, cluster));
         Ok(self)

@@ -1,3 +1,4 @@
+mod leases;
 mod servers;
 
 use std::fmt;
@@ -16,7 +17,7 @@ use super::batching::{BatchSettings, Batcher, PartsBatcher};
 use super::connection::Tls;
 use super::connection::{ConnectionSettings, Login};
 use super::encoding::keys;
-use super::encoding::placement::{Placement, SlotGroups};
+use super::encoding::placement::Placement;
 use super::encoding::request::RequestEncoder;
 use super::executor::ScriptExecutor;
 use super::shortcuts::{DenialCache, LeaseSettings, Leases, MonotonicClock};
@@ -36,6 +37,8 @@ pub struct RedisStoreBuilder {
     prefix: Option<String>,
     script_shapes: usize,
     slot_groups: Option<u32>,
+    #[cfg(feature = "redis-cluster")]
+    status_wait: Duration,
     connections: u32,
     connection_wait: Duration,
     connect_timeout: Duration,
@@ -57,6 +60,8 @@ impl RedisStoreBuilder {
             prefix: None,
             script_shapes: scripts::MAX_SHAPES,
             slot_groups: None,
+            #[cfg(feature = "redis-cluster")]
+            status_wait: Duration::from_millis(20),
             connections: 4,
             connection_wait: Duration::from_millis(75),
             connect_timeout: Duration::from_secs(1),
@@ -153,6 +158,21 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets the longest time that a denied request waits for the status of its parts in other slots
+    /// of a cluster. Defaults to 20 ms.
+    ///
+    /// The status takes up to two round trips after the denial: charges are given back, then the
+    /// limits are read. If a slot does not reply in time, the decision has no limits for its parts.
+    /// The verdict does not depend on the status. Increase the wait if a round trip takes more than
+    /// 5 ms, but keep it well below the limiter's deadline: once that has passed, the failure policy
+    /// decides the request.
+    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    pub fn status_wait(mut self, wait: Duration) -> Self {
+        self.status_wait = wait;
+        self
+    }
+
     /// Sets the maximum number of connections to a server. Defaults to 4. A connection carries the
     /// commands of many requests at the same time, so more connections seldom help.
     pub fn connections(mut self, connections: u32) -> Self {
@@ -213,54 +233,6 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Charges up to `units` of a subject ahead, in one call and in every window of its policy, and
-    /// spends them without asking the server. Defaults to 0, which leases nothing. The maximum is
-    /// 65 534; larger values count as the maximum.
-    ///
-    /// The limits hold for any number of instances, even if instances or replies are lost. Other
-    /// instances may be *denied* units that an instance has leased but not spent: at most `units`
-    /// for each instance.
-    ///
-    /// Unspent units are returned when the first window ends, when they are
-    /// [idle](Self::lease_idle), at the end of the lease's [lifetime](Self::lease_lifetime), and
-    /// when the store is [closed](RedisStore::close). Call
-    /// [`RateLimiter::close`](crate::RateLimiter::close) when a service shuts down. If a process is
-    /// killed, its unspent units stay charged until the windows end.
-    ///
-    /// [`usage`](crate::RateLimiter::usage) and the decisions of other instances count leased units
-    /// as used. A reset by another instance does not affect units that are leased here until the
-    /// lease ends.
-    ///
-    /// Use it for subjects whose limits are much larger than a lease. Only checks in the packed
-    /// layout use leases, and only under fixed windows that begin with the first request and count
-    /// units. If a policy has any other limit, such as one that counts requests, each check asks
-    /// the server. Decisions with leased units have the origin
-    /// [`Origin::Leased`](crate::Origin::Leased).
-    pub fn lease(mut self, units: u32) -> Self {
-        self.lease.units = units.into();
-        self
-    }
-
-    /// Sets the idle time after which the leased units of a subject are returned. Defaults to 10 s.
-    ///
-    /// A task of the store looks for idle leases four times in this time, and at least every
-    /// second.
-    pub fn lease_idle(mut self, idle: Duration) -> Self {
-        self.lease.idle = idle;
-        self
-    }
-
-    /// Sets the maximum lifetime of a lease, however long its windows last. At its end, the unspent
-    /// units are returned. Defaults to 60 seconds.
-    ///
-    /// After a step of the server's clock, or after this machine was suspended, leased units may be
-    /// spent in a window to which they were not charged. The lifetime bounds the time in which this
-    /// can happen. At most one lease for each instance is affected.
-    pub fn lease_lifetime(mut self, lifetime: Duration) -> Self {
-        self.lease.lifetime = lifetime;
-        self
-    }
-
     /// Sets a clock that replaces the server's clock, for tests that control the time.
     #[cfg(feature = "conformance")]
     #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
@@ -280,7 +252,9 @@ impl RedisStoreBuilder {
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let prefix = keys::checked_prefix(self.prefix.clone(), self.layout)?;
         let settings = Arc::new(self.connection_settings()?);
-        let placement = self.placement(&prefix)?;
+        let placement =
+            Placement::new(self.servers.is_cluster(), self.slot_groups, self.layout, &prefix)
+                .map_err(|why| ConnectError::SlotGroups { why })?;
         let Connected { router, probed, label } =
             self.servers.connect(&self.login, &settings).await?;
         match probed {
@@ -312,8 +286,10 @@ impl RedisStoreBuilder {
             LeaseSettings { units: if is_packed { self.lease.units } else { 0 }, ..self.lease };
         let layers = Leases::new(cache, leases, response_timeout, Arc::clone(&clock));
         #[cfg(feature = "redis-cluster")]
-        let across_slots =
-            AcrossSlots::new(LayerCalls::new(&layers, &parts_batcher, &clock, response_timeout));
+        let across_slots = AcrossSlots::new(
+            LayerCalls::new(&layers, &parts_batcher, &clock, response_timeout),
+            self.status_wait,
+        );
         Ok(RedisStore {
             inner: Arc::new(RedisStoreInner {
                 layers,
@@ -326,25 +302,6 @@ impl RedisStoreBuilder {
                 registry: LimiterRegistry::default(),
             }),
         })
-    }
-
-    /// Returns the placement of keys. Fails if the servers or the layout do not support slot
-    /// groups, or if their number is out of range.
-    fn placement(&self, prefix: &str) -> Result<Placement, ConnectError> {
-        let invalid = |why| Err(ConnectError::SlotGroups { why });
-        let is_cluster = self.servers.is_cluster();
-        match self.slot_groups.map(u16::try_from) {
-            None if is_cluster => Ok(Placement::SubjectSlots),
-            None => Ok(Placement::OneServer),
-            Some(_) if !is_cluster => invalid("slot_groups is a setting of a cluster only"),
-            Some(_) if self.layout == Layout::Readable => {
-                invalid("slot_groups needs the packed layout")
-            }
-            Some(Ok(groups @ 1..=SlotGroups::MAX)) => {
-                Ok(Placement::GroupSlots(Arc::new(SlotGroups::new(groups, prefix))))
-            }
-            Some(_) => invalid("slot_groups must be at least 1 and at most 16384"),
-        }
     }
 
     /// Returns the clock for intervals on this machine, and whether denials are cached.
@@ -367,6 +324,8 @@ impl RedisStoreBuilder {
             ("connection_wait", self.connection_wait),
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
+            #[cfg(feature = "redis-cluster")]
+            ("status_wait", self.status_wait),
             ("lease_idle", self.lease.idle),
             ("lease_lifetime", self.lease.lifetime),
         ];

@@ -56,9 +56,6 @@ use crate::store::StoreFuture;
 use crate::store::part_groups::{GroupDecisions, PartGroup, PartJoin};
 use crate::time::Timestamp;
 
-/// The longest time that a denied request waits for the status of the parts that do not deny it.
-const STATUS_WAIT: Duration = Duration::from_millis(20);
-
 /// Decides requests whose parts are in several slots. `C` runs the call to one slot.
 pub(super) struct AcrossSlots<C> {
     shared: Arc<Shared<C>>,
@@ -69,17 +66,21 @@ struct Shared<C> {
     last_seen: LastSeen,
     give_back: GiveBack<C>,
     pending: PendingTasks,
+    /// The longest time that a denied request waits for the status of the parts that do not deny
+    /// it.
+    status_wait: Duration,
     runtime: Handle,
 }
 
 impl<C: SlotCalls> AcrossSlots<C> {
     /// Creates the state that all requests share. Their tasks run in the current runtime.
-    pub(super) fn new(calls: C) -> Self {
+    pub(super) fn new(calls: C, status_wait: Duration) -> Self {
         let runtime = Handle::current();
         let pending = PendingTasks::new();
         let give_back = GiveBack::new(calls.clone(), runtime.clone(), pending.clone());
         let last_seen = LastSeen::new();
-        Self { shared: Arc::new(Shared { calls, last_seen, give_back, pending, runtime }) }
+        let shared = Shared { calls, last_seen, give_back, pending, status_wait, runtime };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Waits until no request is between its calls, and no charge is to be given back.
@@ -247,13 +248,7 @@ impl<C: SlotCalls> Request<C> {
             let given_back = self.give_back(&[*slot], &decided, 0);
             let required = |group: &OwnedGroup| self.mode.required(group.cost);
             let peek = self.call_slot(&self.slots[*slot], Mode::Peek, required);
-            MaybeReady::later(async move {
-                let status = async {
-                    given_back.await;
-                    peek.await
-                };
-                timeout(STATUS_WAIT, status).await.unwrap_or_else(|_| Err(late()))
-            })
+            self.status_after(given_back, peek)
         };
         let statuses = join_all(others.iter().map(status).collect()).await;
         for (slot, status) in others.iter().zip(statuses) {
@@ -283,13 +278,7 @@ impl<C: SlotCalls> Request<C> {
             // These limits have granted the request, but may have no units left. A peek with a cost
             // of 0 still reports that they grant it.
             let peek = self.call_slot(&self.slots[*slot], Mode::Peek, |_| 0);
-            MaybeReady::later(async move {
-                let status = async {
-                    given_back.await;
-                    peek.await
-                };
-                timeout(STATUS_WAIT, status).await.unwrap_or_else(|_| Err(late()))
-            })
+            self.status_after(given_back, peek)
         };
         let statuses = join_all(reduced.iter().map(status).collect()).await;
         for (slot, status) in reduced.iter().zip(statuses) {
@@ -306,6 +295,23 @@ impl<C: SlotCalls> Request<C> {
             }
         }
         decided
+    }
+
+    /// Waits for the status of a slot, for at most the status wait. The slot is read after its
+    /// charges were given back.
+    fn status_after(
+        &self,
+        given_back: impl Future<Output = ()> + Send + 'static,
+        peek: StoreFuture<GroupDecisions>,
+    ) -> StoreFuture<GroupDecisions> {
+        let status_wait = self.shared.status_wait;
+        MaybeReady::later(async move {
+            let status = async {
+                given_back.await;
+                peek.await
+            };
+            timeout(status_wait, status).await.unwrap_or_else(|_| Err(late()))
+        })
     }
 
     /// Starts to give back all charges, without waiting.

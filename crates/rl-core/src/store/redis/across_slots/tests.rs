@@ -161,6 +161,11 @@ impl SlotCalls for TestSlots {
     }
 }
 
+/// Creates the component with the default of the status wait.
+fn across_slots(slots: &TestSlots) -> AcrossSlots<TestSlots> {
+    AcrossSlots::new(slots.clone(), Duration::from_millis(20))
+}
+
 fn test_part((subject, policy, cost, is_shadow): &TestPart) -> Part<'_> {
     let part = Part::new(subject, policy, Cost::new(*cost));
     if *is_shadow { part.shadow() } else { part }
@@ -177,7 +182,7 @@ type TestPart = (Subject, Policy, u64, bool);
 impl Fixture {
     fn new(seed: u64, faults: u64) -> Self {
         let slots = TestSlots::new(seed, faults);
-        Self { across: AcrossSlots::new(slots.clone()), slots }
+        Self { across: across_slots(&slots), slots }
     }
 
     fn decide(&self, parts: &[TestPart], mode: Mode) -> StoreFuture<Decision> {
@@ -242,7 +247,7 @@ async fn a_denial_by_a_later_part_gives_back_the_earlier_charges() {
     let (key, fleet) = (part("1-key", 2, 1), part("0-fleet", 3, 1));
     // Another process uses up the fleet's limit. This process has not seen the limit since.
     let other =
-        Fixture { slots: fixture.slots.clone(), across: AcrossSlots::new(fixture.slots.clone()) };
+        Fixture { slots: fixture.slots.clone(), across: across_slots(&fixture.slots) };
     let user = part("2-user", 9, 3);
     assert!(other.decide(&[user, part("0-fleet", 3, 3)], Mode::Check).await.unwrap().is_allowed());
     fixture.calls();

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use super::layout::Layout;
 use crate::model::Subject;
 use crate::store::Namespace;
 use crate::store::redis::hash_slot::{SLOTS, slot_of_tag};
@@ -38,6 +39,29 @@ pub(crate) struct SlotGroups {
 }
 
 impl Placement {
+    /// Creates the placement of the keys with this prefix. `groups` is the number of slot groups.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why servers or layout do not support these slot groups.
+    pub(crate) fn new(
+        is_cluster: bool,
+        groups: Option<u32>,
+        layout: Layout,
+        prefix: &str,
+    ) -> Result<Self, &'static str> {
+        match groups.map(u16::try_from) {
+            None if is_cluster => Ok(Self::SubjectSlots),
+            None => Ok(Self::OneServer),
+            Some(_) if !is_cluster => Err("slot_groups is a setting of a cluster only"),
+            Some(_) if layout == Layout::Readable => Err("slot_groups needs the packed layout"),
+            Some(Ok(groups @ 1..=SlotGroups::MAX)) => {
+                Ok(Self::GroupSlots(Arc::new(SlotGroups::new(groups, prefix))))
+            }
+            Some(_) => Err("slot_groups must be at least 1 and at most 16384"),
+        }
+    }
+
     /// Returns whether the servers are a cluster.
     pub(crate) const fn is_cluster(&self) -> bool {
         !matches!(self, Self::OneServer)
