@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use rl_core::rules::{Rule, Rules};
 use rl_core::store::Layout;
-use rl_core::{Cost, Limit, Origin, Part, Policy, RedisStore, Subject};
+use rl_core::{Cost, Limit, Origin, Part, PartStatus, Policy, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, six_limits, store_of, used};
@@ -180,7 +181,7 @@ async fn listed_scripts_decide_requests_of_parts_without_loading_others() {
     let server = RedisServer::start();
     let policy = |limits: &[&str]| Policy::new(limits.iter().map(|l| l.parse().unwrap())).unwrap();
     let (of_key, of_fleet) = (policy(&["9/minute", "90/day"]), policy(&["900/day:clock"]));
-    let listed = RedisStore::scripts_of_parts([&[&of_key, &of_fleet][..]]);
+    let listed = RedisStore::scripts_of_parts([[&of_key, &of_fleet]]);
     assert_eq!(listed.len(), 2);
     let mut operator = Bystander::new(&server).await;
     for script in RedisStore::scripts(Layout::Packed, []).into_iter().chain(listed) {
@@ -209,6 +210,81 @@ async fn listed_scripts_decide_requests_of_parts_without_loading_others() {
     let usage = limiter.usage_of_part(parts(&all)[1]).await.unwrap();
     assert_eq!(usage.limits().map(|limit| limit.used()).collect::<Vec<_>>(), [27]);
     assert_eq!(server.calls("script|load").await, loaded, "another script was loaded");
+}
+
+/// A store that preloads the scripts of rules needs no other script for requests under them.
+#[tokio::test]
+async fn preloaded_scripts_decide_requests_under_rules_without_loading_others() {
+    let server = RedisServer::start();
+    let login = Rule::named("login").on("POST", "/login").limit(Limit::per_minute(5));
+    let fleet = Rule::named("fleet").limits([Limit::per_second(50), Limit::per_day(5_000)]);
+    let lists = Rules::new().rule(login).rule(fleet).policies_of_requests().unwrap();
+    assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    let scripts = RedisStore::scripts_of_parts(&lists);
+    let store = server.patient_store().connections(1).preload(scripts.clone());
+    let store = store.connect().await.unwrap();
+    let limiter = limiter(&store, &[Limit::per_hour(1)]);
+    // A connection of its own tests the server, and the first call opens another.
+    check(&limiter, &Subject::user("first")).await;
+    let loaded = server.calls("script|load").await;
+    let of_layout = RedisStore::scripts(Layout::Packed, []);
+    assert!(loaded >= (of_layout.len() + scripts.len()) as u64, "{loaded}");
+    let (rules, all) = (["login", "fleet"], Subject::global());
+    let namespaces = rules.map(|rule| limiter.namespace().rule(rule).unwrap());
+    for list in &lists {
+        let parts = list.iter().zip(&namespaces[2 - list.len()..]).map(|(policy, namespace)| {
+            Part::new(&all, policy, Cost::ONE).with_namespace(namespace)
+        });
+        let parts: Vec<_> = parts.collect();
+        let together = (0..3).map(|_| limiter.check_parts(&parts));
+        for decision in futures::future::join_all(together.collect::<Vec<_>>()).await {
+            assert_eq!(decision.origin(), Origin::Store);
+        }
+    }
+    assert_eq!(server.calls("script|load").await, loaded, "another script was loaded");
+}
+
+/// The usage of several parts takes one call, and so does their reset.
+#[tokio::test]
+async fn the_usage_and_the_reset_of_several_parts_take_one_call_each() {
+    let server = RedisServer::start();
+    let policy = |limits: &[&str]| Policy::new(limits.iter().map(|l| l.parse().unwrap())).unwrap();
+    for layout in super::LAYOUTS {
+        let (of_key, of_fleet) = match layout {
+            Layout::Readable => (policy(&["9/minute", "90/day"]), policy(&["900/hour"])),
+            _ => (policy(&["9/minute", "90/day:sliding-log"]), policy(&["900/hour"])),
+        };
+        let store = store_of(&server, layout).await;
+        let limiter = limiter(&store, &[Limit::per_hour(1)]);
+        let fleet = limiter.namespace().rule("fleet").unwrap();
+        let (subjects, all) = ([1, 2].map(|n| Subject::user(&n.to_string())), Subject::global());
+        let of_key = |key| Part::new(key, &of_key, Cost::ONE);
+        let of_fleet = Part::new(&all, &of_fleet, Cost::ONE).with_namespace(&fleet);
+        for key in &subjects {
+            let decision = limiter.check_parts(&[of_key(key), of_fleet]).await;
+            assert!(decision.is_allowed(), "{layout:?}");
+        }
+        // The same part twice has one status, and is reset once.
+        let parts = [of_key(&subjects[0]), of_key(&subjects[1]), of_fleet, of_fleet];
+        let used = async || {
+            let usage = limiter.usage_of_parts(&parts).await.unwrap();
+            let used = |part: PartStatus<'_>| part.limits().map(|limit| limit.used()).collect();
+            usage.parts().map(used).collect::<Vec<Vec<u64>>>()
+        };
+        assert_eq!(used().await, [vec![1, 1], vec![1, 1], vec![2], vec![2]], "{layout:?}");
+        let mut operator = Bystander::new(&server).await;
+        let before = operator.calls().await;
+        used().await;
+        assert_eq!(commands_since(&mut operator, &before).await.get("evalsha"), Some(&1));
+        let before = operator.calls().await;
+        limiter.reset_parts(&parts).await.unwrap();
+        let calls = commands_since(&mut operator, &before).await;
+        let evalsha = if layout == Layout::Readable { None } else { Some(&1) };
+        assert_eq!(calls.get("evalsha"), evalsha, "{layout:?}");
+        assert_eq!(used().await, [vec![0, 0], vec![0, 0], vec![0], vec![0]], "{layout:?}");
+        limiter.reset_parts(&[]).await.unwrap();
+        assert_eq!(limiter.usage_of_parts(&[]).await.unwrap().limits().count(), 0);
+    }
 }
 
 /// A server may lose its scripts through a restart, a fail-over or `SCRIPT FLUSH`. They are loaded

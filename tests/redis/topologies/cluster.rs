@@ -97,7 +97,7 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
 }
 
 /// Returns the number of script calls of all primaries.
-async fn calls(cluster: &RedisCluster) -> u64 {
+pub(super) async fn calls(cluster: &RedisCluster) -> u64 {
     let mut sum = 0;
     for server in &cluster.servers[..3] {
         sum += server.calls("evalsha").await;

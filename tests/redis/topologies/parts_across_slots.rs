@@ -14,7 +14,7 @@ use rl_tests::web::eventually;
 use rl_tests::{Bystander, RedisCluster};
 use tokio::task::JoinSet;
 
-use super::cluster::{owner, promotion, start, store};
+use super::cluster::{calls, owner, promotion, start, store};
 use super::{PATIENCE, patient};
 
 /// The number of tasks that send requests concurrently, and the number of stores that they share.
@@ -268,6 +268,18 @@ async fn every_operation_works_on_parts_in_several_slots() {
     let administrator = self::limiter(patient(administrator).await, PATIENCE);
     administrator.reset_part(parts(1)[1], None).await.unwrap();
     assert_used([7, 0, 0]).await;
+
+    // Usage and reset of all parts take a call for each slot.
+    let before = calls(&cluster).await;
+    let usage = administrator.usage_of_parts(&parts(1)).await.unwrap();
+    let used: Vec<u64> =
+        usage.parts().flat_map(|part| part.limits().next()).map(|l| l.used()).collect();
+    assert_eq!(used, [7, 0, 0]);
+    assert_eq!(calls(&cluster).await - before, 3);
+    let before = calls(&cluster).await;
+    administrator.reset_parts(&parts(1)).await.unwrap();
+    assert_eq!(calls(&cluster).await - before, 3);
+    assert_used([0, 0, 0]).await;
 }
 
 /// No limit is exceeded. In the end, the fleet has used all its units: units that a denied request

@@ -181,6 +181,33 @@ impl RateLimiter {
         self.pipeline.stores.usage(part.policy, &part)
     }
 
+    /// Returns the status of each limit of all parts. Charges nothing, and the failure policy does
+    /// not apply. The costs of the parts are ignored.
+    ///
+    /// On Redis, this takes one call, or one for each slot of a cluster. Without parts, the decision
+    /// has no limits.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the store fails, or if there are more than [`Part::MAX`] parts.
+    pub fn usage_of_parts(&self, parts: &[Part<'_>]) -> StoreFuture<Decision> {
+        if parts.is_empty() {
+            return MaybeReady::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited)));
+        }
+        let parts: Vec<_> = parts.iter().map(|part| Part { cost: Cost::ZERO, ..*part }).collect();
+        self.pipeline.stores.usage_of_parts(&parts)
+    }
+
+    /// Resets all limits of all parts to unused. On Redis, this takes one call, or one for each slot
+    /// of a cluster.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if the store fails. Some of the parts may have been reset.
+    pub fn reset_parts(&self, parts: &[Part<'_>]) -> StoreFuture<()> {
+        self.pipeline.stores.reset_parts(parts)
+    }
+
     /// Resets the limit called `name` under the policy of a part, or all its limits if `name` is
     /// `None`.
     ///

@@ -69,8 +69,12 @@ impl Stores {
         policy: &Policy,
         counters: impl Into<Counters<'a>>,
     ) -> StoreFuture<Decision> {
-        let parts = [counters.into().part(policy, Cost::ZERO)];
-        let usage = self.decide(&*self.primary, &parts, Mode::Peek, false);
+        self.usage_of_parts(&[counters.into().part(policy, Cost::ZERO)])
+    }
+
+    /// Reads what the subjects of these parts have used.
+    pub(super) fn usage_of_parts(&self, parts: &[Part<'_>]) -> StoreFuture<Decision> {
+        let usage = self.decide(&*self.primary, parts, Mode::Peek, false);
         self.within_deadline(usage, &*self.primary, "usage")
     }
 
@@ -226,6 +230,18 @@ impl Stores {
         let (namespace, subject) = (self.namespace_of(counters), counters.subject);
         let reset = self.primary.reset(Reset { namespace, subject, policy, limit });
         self.within_deadline(reset, &*self.primary, "reset")
+    }
+
+    /// Resets all limits of these parts.
+    pub(super) fn reset_parts(&self, parts: &[Part<'_>]) -> StoreFuture<()> {
+        let resets = parts.iter().map(|part| Reset {
+            namespace: self.namespace_of(part.into()),
+            subject: part.subject,
+            policy: part.policy,
+            limit: None,
+        });
+        let resets: Vec<_> = resets.collect();
+        self.within_deadline(self.primary.reset_all(&resets), &*self.primary, "reset")
     }
 
     /// Closes the store and the fallback.

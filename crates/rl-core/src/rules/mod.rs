@@ -81,6 +81,7 @@ mod over_limit;
 mod overlap;
 mod path_templates;
 mod request_match;
+mod request_policies;
 mod rule;
 mod rule_list;
 mod rule_set;

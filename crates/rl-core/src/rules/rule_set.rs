@@ -95,6 +95,11 @@ impl RuleSet {
         Ok((!parts.is_empty()).then(|| RequestParts::new(self, parts)))
     }
 
+    /// Returns the rules, in their order.
+    pub(super) fn rules(&self) -> &[ValidRule] {
+        &self.rules
+    }
+
     /// Returns the namespace of each rule, with the policies that the rule itself sets.
     pub(crate) fn policies(&self) -> impl Iterator<Item = (&Namespace, Vec<Policy>)> {
         self.rules.iter().map(|rule| (&rule.namespace, rule.own_policies()))

@@ -194,6 +194,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Resolves to an error if the reset failed or its result is unknown.
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()>;
 
+    /// Makes several resets.
+    ///
+    /// The default makes one after the other, by [`reset`](Self::reset).
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if a reset failed or its result is unknown. The others may have been
+    /// made.
+    fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        resets.iter().map(|reset| self.reset(*reset)).fold(done(), both)
+    }
+
     /// Renews or settles a reservation. Changes nothing if the reservation has expired or is
     /// unknown.
     ///
@@ -281,6 +293,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         (**self).reset(reset)
+    }
+
+    fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        (**self).reset_all(resets)
     }
 
     fn change_reservation(

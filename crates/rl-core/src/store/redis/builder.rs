@@ -21,7 +21,7 @@ use super::encoding::placement::Placement;
 use super::encoding::request::RequestEncoder;
 use super::executor::ScriptExecutor;
 use super::shortcuts::{DenialCache, LeaseSettings, Leases, MonotonicClock};
-use super::{ConnectError, Layout, RedisStore, RedisStoreInner, scripts};
+use super::{ConnectError, Layout, RedisStore, RedisStoreInner, Script, scripts};
 use crate::observe;
 use crate::store::LimiterRegistry;
 #[cfg(feature = "conformance")]
@@ -36,6 +36,7 @@ pub struct RedisStoreBuilder {
     layout: Layout,
     prefix: Option<String>,
     script_shapes: usize,
+    preloaded: Vec<&'static Script>,
     slot_groups: Option<u32>,
     #[cfg(feature = "redis-cluster")]
     status_wait: Duration,
@@ -59,6 +60,7 @@ impl RedisStoreBuilder {
             layout: Layout::default(),
             prefix: None,
             script_shapes: scripts::MAX_SHAPES,
+            preloaded: Vec::new(),
             slot_groups: None,
             #[cfg(feature = "redis-cluster")]
             status_wait: Duration::from_millis(20),
@@ -138,6 +140,35 @@ impl RedisStoreBuilder {
     /// keeps about 200 kB for each script.
     pub fn script_shapes(mut self, most: usize) -> Self {
         self.script_shapes = most;
+        self
+    }
+
+    /// Adds scripts that are loaded whenever a connection is opened, on each primary of a cluster.
+    /// Otherwise, the first request that needs such a script loads it, which takes a round trip more
+    /// and the time to compile it.
+    ///
+    /// The scripts that do not depend on policies are always loaded. [`RedisStore::scripts`] and
+    /// [`RedisStore::scripts_of_parts`] list the others. Opening a connection takes longer with each
+    /// script, so list the policies that most requests have.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rl_core::rules::{Rule, Rules};
+    /// use rl_core::{Limit, RateLimiter, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let login = Rule::named("login").on("POST", "/login").limit(Limit::per_minute(5));
+    /// let fleet = Rule::named("fleet").limit(Limit::per_second(5_000));
+    /// let rules = Rules::new().rule(login).rule(fleet);
+    ///
+    /// let scripts = RedisStore::scripts_of_parts(&rules.policies_of_requests()?);
+    /// let store = RedisStore::builder("redis://127.0.0.1/").preload(scripts).connect().await?;
+    /// let limiter = RateLimiter::builder().rules(rules).store(store).build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn preload(mut self, scripts: impl IntoIterator<Item = &'static Script>) -> Self {
+        self.preloaded.extend(scripts);
         self
     }
 
@@ -332,8 +363,10 @@ impl RedisStoreBuilder {
         if let Some((setting, _)) = durations.into_iter().find(|(_, value)| value.is_zero()) {
             return Err(ConnectError::ZeroDuration { setting });
         }
+        let mut scripts = scripts::of_layout(self.layout);
+        scripts.extend(&self.preloaded);
         Ok(ConnectionSettings {
-            scripts: scripts::of_layout(self.layout),
+            scripts,
             connections: self.connections,
             connection_wait: self.connection_wait,
             connect_timeout: self.connect_timeout,

@@ -24,7 +24,7 @@ use crate::observe::{self, Transition};
 use crate::policy::Policy;
 use crate::stats::{RedisCounts, RedisStats};
 use crate::store::part_groups::PartGroup;
-use crate::store::{Mode, Refund, Reservations, Settlement, StoreFuture};
+use crate::store::{Mode, Refund, Reservations, Reset, Settlement, StoreFuture};
 #[cfg(feature = "conformance")]
 use crate::time::{Clock, ManualClock};
 
@@ -191,12 +191,22 @@ impl ScriptExecutor {
 
     /// Settles the charges of several subjects, in one call for each slot.
     pub(crate) fn settle(&self, settlements: &[Settlement<'_>]) -> Vec<StoreFuture<()>> {
-        let settle = |command: Command| {
+        self.send_all(self.shared.encoder.settle(settlements))
+    }
+
+    /// Resets all limits of several subjects, in one call for each slot.
+    pub(crate) fn reset(&self, resets: &[Reset<'_>]) -> Vec<StoreFuture<()>> {
+        self.send_all(self.shared.encoder.reset_together(resets))
+    }
+
+    /// Returns a future for each command, which sends it.
+    fn send_all(&self, commands: Result<Vec<Command>, StoreError>) -> Vec<StoreFuture<()>> {
+        let send = |command: Command| {
             let this = self.clone();
             MaybeReady::later(async move { this.send(command).await.map(drop) })
         };
-        match self.shared.encoder.settle(settlements) {
-            Ok(commands) => commands.into_iter().map(settle).collect(),
+        match commands {
+            Ok(commands) => commands.into_iter().map(send).collect(),
             Err(error) => vec![MaybeReady::ready(Err(error))],
         }
     }

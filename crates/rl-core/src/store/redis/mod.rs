@@ -15,7 +15,9 @@ mod error;
 mod executor;
 mod hash_slot;
 mod layer;
+mod listed_scripts;
 mod parts;
+mod resets;
 mod scripts;
 mod settlement;
 mod shortcuts;
@@ -36,11 +38,11 @@ use builder::Servers;
 pub use connection::Tls;
 pub use encoding::Layout;
 use encoding::arguments;
+#[cfg(feature = "conformance")]
 use encoding::policy::PolicyEncoding;
 pub use error::ConnectError;
 use executor::ScriptExecutor;
 use layer::{AmendOperation, Amendment, Layer, PartRequest};
-use scripts::Purpose;
 pub use scripts::Script;
 use shortcuts::{DenialCache, Leases, MonotonicClock};
 use subject_key::{KeyedSubjectRef, SubjectKey};
@@ -167,63 +169,6 @@ impl RedisStore {
     pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedisStoreBuilder {
         let urls = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
         RedisStoreBuilder::new(Servers::Cluster(urls))
-    }
-
-    /// Returns the scripts of a layout that decide these policies, for operators who load them
-    /// ahead of the service.
-    ///
-    /// Policies whose limits are of the same kinds share scripts. A store runs the scripts of the
-    /// first 64 combinations of kinds that it decides. Other combinations, and all operations
-    /// except checks and refunds, need only the scripts that this function returns without any
-    /// policy.
-    pub fn scripts<'a>(
-        layout: Layout,
-        policies: impl IntoIterator<Item = &'a Policy>,
-    ) -> Vec<&'static Script> {
-        let mut scripts = scripts::of_layout(layout);
-        for policy in policies {
-            let shape = PolicyEncoding::new(policy).script_shape();
-            for purpose in Purpose::of_layout(layout) {
-                if let Some(script) = scripts::of_shape(*purpose, &shape)
-                    && !scripts.iter().any(|listed| listed.sha() == script.sha())
-                {
-                    scripts.push(script);
-                }
-            }
-        }
-        scripts
-    }
-
-    /// Returns the scripts of the packed layout that decide requests of several parts. Each request
-    /// is the list of the policies of its parts, in their order: one policy for each
-    /// [rule](crate::rules) that may match.
-    ///
-    /// Requests whose policies are of the same kinds share scripts. A store runs these scripts for
-    /// the first 64 lists of kinds that it decides. Other requests need only the scripts that
-    /// [`scripts`](Self::scripts) returns without any policy.
-    ///
-    /// ```
-    /// use rl_core::{Limit, Policy, RedisStore};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (key, fleet) = (Policy::new([Limit::per_minute(9)])?, Policy::new([Limit::per_second(90)])?);
-    /// let scripts = RedisStore::scripts_of_parts([&[&key, &fleet][..], &[&key]]);
-    /// assert!(scripts.iter().all(|script| script.name().contains("fixed_window")));
-    /// # Ok(()) }
-    /// ```
-    pub fn scripts_of_parts<'a>(
-        requests: impl IntoIterator<Item = &'a [&'a Policy]>,
-    ) -> Vec<&'static Script> {
-        let mut listed: Vec<&'static Script> = Vec::new();
-        for policies in requests {
-            let shape = |policy: &&Policy| PolicyEncoding::new(policy).script_shape();
-            for script in scripts::of_parts(&policies.iter().map(shape).collect()) {
-                if !listed.iter().any(|known| known.sha() == script.sha()) {
-                    listed.push(script);
-                }
-            }
-        }
-        listed
     }
 
     /// Returns how many counters were found without expiry, and given one, since the store was
@@ -360,6 +305,10 @@ impl Store for RedisStore {
         let operation = AmendOperation::Reset(reset);
         let amended = self.inner.layers.amend(Amendment { subject, operation });
         amended.map(|reply| reply.map(drop))
+    }
+
+    fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        self.reset_together(resets)
     }
 
     fn change_reservation(

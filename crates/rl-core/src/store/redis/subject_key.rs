@@ -39,7 +39,6 @@ impl SubjectKey {
     }
 
     /// Returns 64 bits of the key. Two subjects hardly ever have the same bits.
-    #[cfg(feature = "redis-cluster")]
     pub(crate) const fn bits(self) -> u64 {
         self.0.bits()
     }

@@ -246,8 +246,7 @@ async fn a_denial_by_a_later_part_gives_back_the_earlier_charges() {
     let fixture = Fixture::new(2, 0);
     let (key, fleet) = (part("1-key", 2, 1), part("0-fleet", 3, 1));
     // Another process uses up the fleet's limit. This process has not seen the limit since.
-    let other =
-        Fixture { slots: fixture.slots.clone(), across: across_slots(&fixture.slots) };
+    let other = Fixture { slots: fixture.slots.clone(), across: across_slots(&fixture.slots) };
     let user = part("2-user", 9, 3);
     assert!(other.decide(&[user, part("0-fleet", 3, 3)], Mode::Check).await.unwrap().is_allowed());
     fixture.calls();

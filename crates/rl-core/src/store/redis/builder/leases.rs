@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::RedisStoreBuilder;
 #[cfg(doc)]
 use super::RedisStore;
+use super::RedisStoreBuilder;
 
 impl RedisStoreBuilder {
     /// Charges up to `units` of a subject ahead, in one call and in every window of its policy, and

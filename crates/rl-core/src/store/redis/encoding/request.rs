@@ -266,7 +266,8 @@ impl RequestEncoder {
         Ok(Command::Script { script: scripts::change_reservation(), keys, arguments })
     }
 
-    fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
+    /// Creates the command that resets a subject.
+    pub(super) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
         let Reset { namespace, subject, policy, limit } = *reset;
         let encoding = PolicyEncoding::new(policy);
         let keys = match (self.layout, limit) {

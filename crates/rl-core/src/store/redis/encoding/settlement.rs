@@ -1,16 +1,16 @@
-//! The script calls that settle the charges of several subjects.
+//! The calls that settle the charges of several subjects, or reset several subjects.
 
 use super::arguments;
 use super::layout::Layout;
 use super::policy::PolicyEncoding;
 use super::request::RequestEncoder;
 use crate::model::StoreError;
-use crate::store::Settlement;
 use crate::store::redis::connection::Command;
-use crate::store::redis::scripts;
+use crate::store::redis::scripts::{self, Script};
+use crate::store::{Reset, Settlement};
 
 /// The keys and arguments of one subject.
-struct EncodedSettlement {
+struct EncodedSubject {
     keys: Vec<String>,
     arguments: Vec<Vec<u8>>,
 }
@@ -23,22 +23,46 @@ impl RequestEncoder {
         settlements: &[Settlement<'_>],
     ) -> Result<Vec<Command>, StoreError> {
         let encoded = settlements.iter().map(|settlement| self.encode_settlement(settlement));
-        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
-        let mut calls: Vec<(u16, Vec<EncodedSettlement>)> = Vec::new();
-        for settlement in encoded {
-            let slot = if self.placement.is_cluster() { slot_of(&settlement.keys[0]) } else { 0 };
-            match calls.iter_mut().find(|(known, _)| *known == slot) {
-                Some((_, settlements)) => settlements.push(settlement),
-                None => calls.push((slot, vec![settlement])),
-            }
-        }
-        Ok(calls.into_iter().map(|(_, settlements)| self.settle_in_one_slot(settlements)).collect())
+        let slots = self.by_slot(encoded.collect::<Result<_, _>>()?);
+        let settle = scripts::settle(self.layout);
+        Ok(slots.into_iter().map(|subjects| call(settle, subjects)).collect())
     }
 
-    fn encode_settlement(
-        &self,
-        settlement: &Settlement<'_>,
-    ) -> Result<EncodedSettlement, StoreError> {
+    /// Creates the command that resets all limits of these subjects. On a cluster, creates a command
+    /// for each slot.
+    pub(crate) fn reset_together(&self, resets: &[Reset<'_>]) -> Result<Vec<Command>, StoreError> {
+        let encoded = resets.iter().map(|reset| {
+            Ok(match self.reset(reset)? {
+                Command::Script { keys, arguments, .. } => EncodedSubject { keys, arguments },
+                Command::Delete { keys } => EncodedSubject { keys, arguments: Vec::new() },
+            })
+        });
+        let slots = self.by_slot(encoded.collect::<Result<_, StoreError>>()?).into_iter();
+        Ok(match self.layout {
+            Layout::Packed => slots.map(|subjects| call(scripts::reset(), subjects)).collect(),
+            Layout::Readable => {
+                let keys = |subjects: Vec<EncodedSubject>| {
+                    subjects.into_iter().flat_map(|subject| subject.keys).collect()
+                };
+                slots.map(|subjects| Command::Delete { keys: keys(subjects) }).collect()
+            }
+        })
+    }
+
+    /// Groups subjects by the slot of their keys. One server holds all keys in one group.
+    fn by_slot(&self, subjects: Vec<EncodedSubject>) -> Vec<Vec<EncodedSubject>> {
+        let mut slots: Vec<(u16, Vec<EncodedSubject>)> = Vec::new();
+        for subject in subjects {
+            let slot = if self.placement.is_cluster() { slot_of(&subject.keys[0]) } else { 0 };
+            match slots.iter_mut().find(|(known, _)| *known == slot) {
+                Some((_, subjects)) => subjects.push(subject),
+                None => slots.push((slot, vec![subject])),
+            }
+        }
+        slots.into_iter().map(|(_, subjects)| subjects).collect()
+    }
+
+    fn encode_settlement(&self, settlement: &Settlement<'_>) -> Result<EncodedSubject, StoreError> {
         let Settlement { namespace, subject, policy, .. } = *settlement;
         let encoding = PolicyEncoding::new(policy);
         let mut keys = Vec::with_capacity(1);
@@ -53,21 +77,22 @@ impl RequestEncoder {
                 vec![periods, arguments::readable_settle_plan(settlement, &encoding)]
             }
         };
-        Ok(EncodedSettlement { keys, arguments })
+        Ok(EncodedSubject { keys, arguments })
     }
+}
 
-    fn settle_in_one_slot(&self, settlements: Vec<EncodedSettlement>) -> Command {
-        let count = |settlement: &EncodedSettlement| {
-            u8::try_from(settlement.keys.len()).expect("a subject has at most 17 keys")
-        };
-        let mut arguments = vec![settlements.iter().map(count).collect()];
-        let mut keys = Vec::with_capacity(settlements.len());
-        for settlement in settlements {
-            keys.extend(settlement.keys);
-            arguments.extend(settlement.arguments);
-        }
-        Command::Script { script: scripts::settle(self.layout), keys, arguments }
+/// Creates the call of a script for several subjects: `settle.lua` or `reset.lua`.
+fn call(script: &'static Script, subjects: Vec<EncodedSubject>) -> Command {
+    let count = |subject: &EncodedSubject| {
+        u8::try_from(subject.keys.len()).expect("a subject has at most 17 keys")
+    };
+    let mut arguments = vec![subjects.iter().map(count).collect()];
+    let mut keys = Vec::with_capacity(subjects.len());
+    for subject in subjects {
+        keys.extend(subject.keys);
+        arguments.extend(subject.arguments);
     }
+    Command::Script { script, keys, arguments }
 }
 
 fn slot_of(key: &str) -> u16 {

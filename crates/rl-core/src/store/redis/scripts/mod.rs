@@ -8,6 +8,7 @@
 //! | `decide` | `arguments`, `stored`, packed states, `decide` |
 //! | `refund` of a shape | `arguments`, `refund_shape` (composed), `stored`, packed states, `amend` |
 //! | `amend` | `arguments`, `forget`, `stored`, packed states, `amend` |
+//! | `reset` | a function of `forget`, `reset` |
 //! | `reserve` | `arguments`, `stored`, packed states, `expired`, a function of `decide`, `reserve` |
 //! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `amend` |
 //! | `readable` of a shape | `readable_shape` (composed), readable limits, `readable`, `readable_reply` |
@@ -127,6 +128,12 @@ static AMEND: LazyLock<Script> = LazyLock::new(|| {
     let amend = include_str!("amend.lua");
     Script::new("amend", |source| {
         [source.time, ARGUMENTS, FORGET, STORED, &PACKED_STATES, amend].join("\n")
+    })
+});
+static RESET: LazyLock<Script> = LazyLock::new(|| {
+    let reset = include_str!("reset.lua");
+    Script::new("reset", |source| {
+        [source.time, "local function forget(KEYS, ARGV)", FORGET, "end", reset].join("\n")
     })
 });
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
@@ -267,6 +274,11 @@ pub(super) fn settle(layout: Layout) -> &'static Script {
     }
 }
 
+/// Returns the script that resets all limits of several subjects, in the packed layout.
+pub(super) fn reset() -> &'static Script {
+    &RESET
+}
+
 /// Returns the script that decides and reserves units, in the packed layout.
 pub(super) fn reserve() -> &'static Script {
     &RESERVE
@@ -281,7 +293,7 @@ pub(super) fn change_reservation() -> &'static Script {
 pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
     let mut scripts = vec![decide(layout), amend(layout), of_any_parts(layout), settle(layout)];
     if layout == Layout::Packed {
-        scripts.extend([reserve(), change_reservation()]);
+        scripts.extend([reset(), reserve(), change_reservation()]);
     }
     scripts
 }

@@ -312,6 +312,31 @@ impl<S: Layer> Leases<DenialCache<S>> {
         Ok(Refilled { decision: added.decision, units: leased })
     }
 
+    /// Runs `reset`, which resets these subjects, after their leased units are dropped.
+    pub(crate) fn reset_after_leases(
+        &self,
+        mut subjects: Vec<KeyedSubject>,
+        reset: StoreFuture<()>,
+    ) -> StoreFuture<()> {
+        let keys = subjects.iter().map(|subject| subject.key);
+        let reset = self.shared.inner.invalidate_after(keys, reset);
+        if !Self::is_enabled(&self.shared) {
+            return reset;
+        }
+        // Each reset locks subjects in this order, and each subject once. Otherwise two resets could
+        // wait for each other.
+        subjects.sort_unstable_by_key(|subject| subject.key.bits());
+        subjects.dedup_by_key(|subject| subject.key.bits());
+        let this = self.clone();
+        MaybeReady::later(async move {
+            let mut guards = Vec::with_capacity(subjects.len());
+            for subject in subjects {
+                guards.push(this.clone().drop_lease(subject).await);
+            }
+            reset.await
+        })
+    }
+
     /// Drops the leased units of a subject. Until the returned guard is dropped, other tasks can
     /// neither spend nor lease units of the subject.
     async fn drop_lease(self, subject: KeyedSubject) -> Option<RefillGuard> {
@@ -408,6 +433,25 @@ mod tests {
         assert_eq!(table.lock().len(), 0, "a cancelled task leaves nothing behind");
         drop(leases.clone().drop_lease(bob.to_owned()).await);
         assert_eq!(table.lock().len(), 0, "the slot had no lease");
+    }
+
+    /// Otherwise the resets would wait for each other, or for themselves.
+    #[tokio::test]
+    async fn resets_of_several_subjects_lock_them_in_one_order_and_each_once() {
+        let leases = leases(failing());
+        let (namespace, alice, bob) =
+            (Namespace::default(), Subject::user("alice"), Subject::user("bob"));
+        let owned = |subject: &Subject| keyed(&namespace, subject).to_owned();
+        for _ in 0..100 {
+            let (one, other) = (vec![&alice, &bob, &alice], vec![&bob, &alice]);
+            let reset = |subjects: Vec<&Subject>| {
+                let subjects = subjects.into_iter().map(owned).collect();
+                tokio::spawn(leases.reset_after_leases(subjects, crate::maybe_ready::done()))
+            };
+            let (one, other) = tokio::join!(reset(one), reset(other));
+            assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
+        }
+        assert_eq!(leases.shared.table.lock().len(), 0, "the slots had no leases");
     }
 
     #[tokio::test]

@@ -1,0 +1,76 @@
+//! Lists of scripts, for servers into which they are loaded ahead of the first request.
+
+use super::encoding::policy::PolicyEncoding;
+use super::scripts::{self, Purpose, Script};
+use super::{Layout, RedisStore};
+use crate::policy::Policy;
+
+impl RedisStore {
+    /// Returns the scripts of a layout that decide these policies, for operators who load them
+    /// ahead of the service, or for [`preload`](super::RedisStoreBuilder::preload).
+    ///
+    /// Policies whose limits are of the same kinds share scripts. A store runs the scripts of the
+    /// first 64 combinations of kinds that it decides. Other combinations, and all operations
+    /// except checks and refunds, need only the scripts that this function returns without any
+    /// policy.
+    pub fn scripts<'a>(
+        layout: Layout,
+        policies: impl IntoIterator<Item = &'a Policy>,
+    ) -> Vec<&'static Script> {
+        let mut listed = scripts::of_layout(layout);
+        policies.into_iter().for_each(|policy| add_scripts_of(policy, layout, &mut listed));
+        listed
+    }
+
+    /// Returns the scripts of the packed layout that decide requests of several parts. Each request
+    /// is the list of the policies of its parts, in their order: one policy for each
+    /// [rule](crate::rules) that may match.
+    /// [`Rules::policies_of_requests`](crate::rules::Rules::policies_of_requests) returns these
+    /// lists.
+    ///
+    /// Requests whose policies are of the same kinds share scripts. A store runs these scripts for
+    /// the first 64 lists of kinds that it decides. Other requests need only the scripts that
+    /// [`scripts`](Self::scripts) returns without any policy.
+    ///
+    /// ```
+    /// use rl_core::{Limit, Policy, RedisStore};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (key, fleet) = (Policy::new([Limit::per_minute(9)])?, Policy::new([Limit::per_second(90)])?);
+    /// let scripts = RedisStore::scripts_of_parts([vec![&key, &fleet], vec![&key]]);
+    /// assert!(scripts.iter().all(|script| script.name().contains("fixed_window")));
+    /// # Ok(()) }
+    /// ```
+    pub fn scripts_of_parts<'a, P>(requests: impl IntoIterator<Item = P>) -> Vec<&'static Script>
+    where
+        P: IntoIterator<Item = &'a Policy>,
+    {
+        let mut listed = Vec::new();
+        for request in requests {
+            let policies: Vec<_> = request.into_iter().collect();
+            if let [policy] = policies[..] {
+                add_scripts_of(policy, Layout::Packed, &mut listed);
+                continue;
+            }
+            let shapes = policies.into_iter().map(|p| PolicyEncoding::new(p).script_shape());
+            add(scripts::of_parts(&shapes.collect()), &mut listed);
+        }
+        listed
+    }
+}
+
+/// Adds the scripts that decide requests of one part under this policy.
+fn add_scripts_of(policy: &Policy, layout: Layout, listed: &mut Vec<&'static Script>) {
+    let shape = PolicyEncoding::new(policy).script_shape();
+    let purposes = Purpose::of_layout(layout).iter();
+    add(purposes.filter_map(|purpose| scripts::of_shape(*purpose, &shape)), listed);
+}
+
+/// Adds the scripts that are not listed yet.
+fn add(scripts: impl IntoIterator<Item = &'static Script>, listed: &mut Vec<&'static Script>) {
+    for script in scripts {
+        if !listed.iter().any(|known| known.sha() == script.sha()) {
+            listed.push(script);
+        }
+    }
+}
