@@ -310,7 +310,7 @@ async fn a_request_that_is_cancelled_between_its_calls_leaves_no_charge() {
 
 #[tokio::test(start_paused = true)]
 async fn a_closed_store_waits_until_charges_are_given_back() {
-    let fixture = Fixture::new(6, 0);
+    let fixture = Fixture::new(5, 0);
     let parts = [part("0-fleet", 100, 1), part("1-key", 10, 1)];
     let mut future = fixture.decide(&parts, Mode::Check);
     while fixture.slots.used(&parts[1].0, &parts[1].1) == 0 {
