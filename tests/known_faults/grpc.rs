@@ -45,7 +45,8 @@ fn two_per_minute() -> RateLimiter {
     limiter(&new_year(), &["2/minute"])
 }
 
-/// gRPC clients treat HTTP 429 as an outage, `UNAVAILABLE`, and retry immediately.
+/// gRPC clients treat HTTP 429 as an outage, `UNAVAILABLE`, and retry immediately. So a denial must
+/// be a gRPC response with its own code.
 #[tokio::test]
 async fn t08_a_denied_call_is_resource_exhausted() {
     let server = serve(HttpLimiter::new(two_per_minute())).await;

@@ -215,8 +215,8 @@ async fn a_metered_load_reaches_the_rate_of_its_limit_under_every_algorithm() {
     }
 }
 
-/// Returns the minimum number of units that `used_by_a_metered_load` must return for this time.
-/// ALGORITHMS.md has the formulas.
+/// Returns the minimum number of units that `used_by_a_metered_load` must return for a load of
+/// `seconds`. ALGORITHMS.md has the formulas.
 ///
 /// Under GCRA and an evenly refilled bucket, the load reaches the rate of the limit. Under the
 /// other algorithms, reserved units count until they are settled.

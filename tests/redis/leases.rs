@@ -277,8 +277,9 @@ async fn leasing(lease: u32) -> (RedisServer, Arc<ManualClock>, RedisStore) {
     (server, clock, store)
 }
 
-/// A request needs more units than its lease contains. During the call that gets more, the lease
-/// expires. The new units alone are not enough, so the whole request is charged.
+/// A request needs more units than its lease contains. During the call that leases more units, the
+/// lease expires. The new units alone do not cover the cost, so the whole cost is charged in the
+/// next window.
 #[tokio::test]
 async fn a_request_whose_lease_ends_during_its_call_is_charged_in_full() {
     let (server, clock, store) = leasing(4).await;

@@ -129,8 +129,8 @@ async fn a_limit_of_a_hundred_per_minute_follows_the_trace() {
     }
 }
 
-/// Makes the same requests in the readable layout, where windows end on the server's clock. To skip
-/// 59 seconds, the test changes the expiry of the key.
+/// Makes the same requests as the test above, but in the readable layout, where windows end on the
+/// server's clock. To skip 59 seconds, the test changes the expiry of the key.
 #[tokio::test]
 async fn the_trace_holds_on_the_servers_clock_and_is_visible_in_the_keys() {
     let server = RedisServer::start();

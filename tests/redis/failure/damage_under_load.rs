@@ -115,8 +115,8 @@ async fn a_value_damaged_under_load_rejects_only_its_subject() {
     report.print("a damaged value (2 lines in the log)", "");
 }
 
-/// The clocks of two instances differ by five seconds, and the server's clock is set back.
-/// Nevertheless, together they allow no more than the limit.
+/// Two instances use one manual clock in place of the server's clock. It is set forwards and back
+/// by up to five seconds. Together, the instances still allow no more than the limit.
 #[tokio::test]
 async fn a_server_clock_that_is_set_back_grants_nothing_twice() {
     let server = server();

@@ -182,9 +182,8 @@ pub(super) struct Figures {
 impl Outcome {
     /// Computes the measurements.
     ///
-    /// `failed` and `left` are the times at which the old primary failed, and at which clients
-    /// stopped using it. `promoted` and `asked` are the times at which the new one was promoted,
-    /// and at which it made its first decision.
+    /// The old primary failed at `failed`, and clients stopped using it at `left`. The new primary
+    /// was promoted at `promoted`, and made its first decision at `asked`.
     pub(super) fn figures(
         &self,
         failed: Timestamp,
@@ -238,7 +237,8 @@ impl Outcome {
         }
     }
 
-    /// Returns how many requests the store allowed above the limits.
+    /// Returns how many requests the store allowed above the limit per second, or above the limit
+    /// per hour if these are more.
     pub(super) fn above_the_limit(&self) -> u64 {
         let mut seconds = BTreeMap::<_, u64>::new();
         // The window of an hour does not end during the test, and its counts must not be lost.

@@ -17,8 +17,8 @@ pub(crate) trait Listener: Send + Sync {
     /// Marks the values of `owner` as changed.
     fn changed(&self, kind: Kind, owner: &str);
 
-    /// Returns a future that looks up the cached values of `owner` after a change by this process.
-    /// Returns `None` if there is nothing to look up.
+    /// Returns a future that looks up the values of `owner` after a change by this process. Returns
+    /// `None` if the change affects no value, or if the database may not be read now.
     fn refresh(&self, kind: Kind, owner: &str) -> Option<BoxFuture<'static, ()>>;
 }
 

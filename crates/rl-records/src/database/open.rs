@@ -75,7 +75,8 @@ pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseEr
     })
 }
 
-/// Returns the first connection. Waits for a server that is not listening yet.
+/// Returns the first connection. Waits for a server that is not listening yet, at most for
+/// `STARTUP`.
 async fn first_connection(
     edits: &Arc<Connections>,
     is_server: bool,

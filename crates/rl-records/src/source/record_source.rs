@@ -189,7 +189,7 @@ impl RecordSource {
     }
 
     /// Returns the cached value of `key`, converted by `convert`. If the value is being looked up,
-    /// waits for it until the deadline.
+    /// waits for it: until the deadline if an older value is known, else until the look-up ends.
     fn cached<V: Send + Sync + 'static, T: Send + 'static>(
         &self,
         cache: &Arc<Cache<V>>,
