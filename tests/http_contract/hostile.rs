@@ -130,7 +130,7 @@ pub(super) async fn pipelined_requests_are_charged_one_by_one<T: Target>() {
 }
 
 /// Each request contains two lengths. Servers differ in which one they use, and therefore in where
-/// the request ends for them. In all cases, each request that is served is counted exactly once.
+/// the request ends for them. In all cases, no request may be served without being counted.
 pub(super) async fn requests_of_two_lengths_are_not_served_uncharged<T: Target>() {
     let inner = "GET /users/7 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let lengths = [

@@ -59,7 +59,8 @@ async fn records_are_listed_in_pages_and_searched() {
     .await;
 }
 
-/// The console accepts any text as a name, so these lists must continue after any name.
+/// The console accepts any text as a name. So the lists of consumers and tiers must continue after
+/// any name.
 #[tokio::test]
 async fn a_list_continues_after_any_name() {
     in_both_worlds(async |bank: Bank| {

@@ -222,7 +222,7 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     assert_eq!((&free["allowed"], &free["limits"]), (&json!(true), &json!([])), "{free}");
 }
 
-/// The server and the services use the same names and counters for a subject, and write the same
+/// With the same settings, servers and services use the same name for a subject, and write the same
 /// hash of it into their logs.
 #[tokio::test]
 async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_services() {
@@ -297,7 +297,7 @@ impl Member {
 }
 
 /// Two services, the management, PostgreSQL and Redis each run in separate processes. A changed
-/// limit applies to the next request everywhere. While the database is down, the last known limit
+/// limit must take effect in both services. While the database is down, the last known limit
 /// applies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_limit_applies_in_every_process_and_while_the_database_is_down() {
