@@ -1,4 +1,4 @@
-//! Responses of `http`: their bodies, denials, and the view that the limiter reads.
+//! Responses of `http`: their bodies, denials, and the access of the limiter to them.
 
 use std::borrow::Cow;
 use std::pin::Pin;

@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Returns the number of allocations for a request of a known client.
+    /// Returns the number of allocations for the second request of a client.
     fn allocations<S>(service: &mut S) -> u64
     where
         S: Service<Request<()>, Error = Infallible>,
