@@ -72,7 +72,7 @@ impl Stores {
         self.usage_of_parts(&[counters.into().part(policy, Cost::ZERO)])
     }
 
-    /// Reads what the subjects of these parts have used.
+    /// Returns the status of each limit of `parts`, as the primary store has counted it.
     pub(super) fn usage_of_parts(&self, parts: &[Part<'_>]) -> StoreFuture<Decision> {
         let usage = self.decide(&*self.primary, parts, Mode::Peek, false);
         self.within_deadline(usage, &*self.primary, "usage")
@@ -232,7 +232,7 @@ impl Stores {
         self.within_deadline(reset, &*self.primary, "reset")
     }
 
-    /// Resets all limits of these parts.
+    /// Resets all limits of `parts` in the primary store.
     pub(super) fn reset_parts(&self, parts: &[Part<'_>]) -> StoreFuture<()> {
         let resets = parts.iter().map(|part| Reset {
             namespace: self.namespace_of(part.into()),

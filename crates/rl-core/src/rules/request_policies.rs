@@ -8,21 +8,23 @@ use super::valid_rule::ValidRule;
 use crate::policy::Policy;
 use crate::store::Namespace;
 
-/// The maximum number of lists. A store on Redis runs scripts for as many by default.
+/// The maximum number of lists. By default, a store on Redis has special scripts for the same
+/// number of lists.
 const MAX_LISTS: usize = 64;
 
-/// The maximum number of combinations of rules that are tried, because many of them may have equal
-/// policies.
+/// The maximum number of combinations of rules that are tried. Combinations with equal policies have
+/// one list, so there may be many more combinations than lists.
 const MAX_TRIED: usize = 4_096;
 
 impl Rules {
-    /// Returns the lists of policies that requests may have, each in the order of the rules. The
-    /// longest lists come first. For `RedisStore::scripts_of_parts`, which returns their scripts.
+    /// Returns the lists of policies under which requests may be decided. Each list is in the order
+    /// of the rules, and the longest lists come first. `RedisStore::scripts_of_parts` returns the
+    /// scripts for these lists.
     ///
     /// Each combination of rules that may match one request has a list for each combination of their
-    /// tiers. A rule without a match belongs to every combination, unless requests without a key
-    /// are [allowed](MissingKey::Allow). There are at most 64 lists. Combinations with a rule whose
-    /// limits a source finds have no list.
+    /// tiers. A rule without a match belongs to every combination, unless it has exemptions or
+    /// [allows](MissingKey::Allow) requests without a key. There are at most 64 lists. A combination
+    /// has no list if a source finds the limits of one of its rules.
     ///
     /// # Errors
     ///
@@ -54,7 +56,7 @@ impl Rules {
 
 /// A search for combinations of rules.
 struct Search<'a> {
-    /// The rules of the present combination, with a policy for each.
+    /// The rules of the present combination. `policies` contains one policy for each.
     chosen: Vec<&'a ValidRule>,
     policies: Vec<Policy>,
     lists: Vec<Vec<Policy>>,
@@ -62,7 +64,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Extends the present combination by all combinations of `rules`.
+    /// Adds the lists of the present combination together with each combination of `rules`.
     fn extend(&mut self, rules: &'a [ValidRule]) {
         if self.lists.len() >= MAX_LISTS || self.tried >= MAX_TRIED {
             return;
@@ -103,7 +105,7 @@ mod tests {
     use crate::rules::Rule;
     use crate::source::Preset;
 
-    /// Returns the lists, with the maximum of each policy in place of the policy.
+    /// Returns the lists of `rules`, with the maximum of its first limit in place of each policy.
     fn lists(rules: Rules) -> Vec<Vec<u64>> {
         let max = |policy: &Policy| policy.limits()[0].limit().max();
         let lists = rules.policies_of_requests().unwrap();
