@@ -29,7 +29,8 @@ pub(crate) struct Position {
 /// The changes after a position.
 #[derive(Debug)]
 pub(crate) enum ChangesSince {
-    /// The changes are known: the kind and the owner of each. The position is that of the last one.
+    /// The changes are known: the kind and the owner of each, and the position of the newest
+    /// change.
     Known(Vec<(Kind, String)>, Position),
     /// The changes are unknown: there are too many, or the log no longer contains the position.
     Unknown,

@@ -48,7 +48,8 @@ impl LookupLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a look-up to the queue for cached values or to the queue for unknown values.
+    /// Adds a look-up to a queue: to the one for cached values if `is_known` is true, else to the
+    /// one for unknown values.
     ///
     /// # Errors
     ///
