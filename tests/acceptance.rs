@@ -93,8 +93,8 @@ fn is_in_macro(before: &str, opening: &str) -> bool {
     !before[at..].contains(&format!("\n{margin}}}\n"))
 }
 
-/// Returns whether the macro `contract!` of the parent module lists the function, which makes it a
-/// test for each adapter.
+/// Returns whether the macro `contract!` of the parent module lists the function. The macro makes
+/// each function that it lists a test for each adapter.
 fn is_listed(file: &Path, name: &str) -> bool {
     let parent = file.with_file_name("mod.rs");
     let text = fs::read_to_string(parent).unwrap_or_default();

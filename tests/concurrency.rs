@@ -27,7 +27,7 @@ fn subject(round: usize) -> Subject {
     Subject::user(&format!("round-{round}"))
 }
 
-/// Returns the decision of a limiter in memory, which is ready immediately.
+/// Returns the decision of a limiter in memory. Such a decision is ready immediately.
 fn at_once(decision: MaybeReady<Decision>) -> Decision {
     match decision {
         MaybeReady::Ready(Some(decision)) => decision,

@@ -84,7 +84,8 @@ fn limits(numbers: [i64; 6]) -> CallLimits {
     CallLimits::from_numbers(numbers).unwrap()
 }
 
-/// Returns a record of `calls` per hour, which begins at noon. No test reaches its end.
+/// Returns a record with a limit of `calls` per hour. The record begins at noon, and no test
+/// reaches its end.
 fn per_hour(consumer: &str, calls: i64) -> RecordContent {
     let (from, to) = (NOON, NOON.plus_micros(1_000_000 * HOUR));
     RecordContent::new(consumer, from, to, limits([-1, -1, calls, -1, -1, -1]))

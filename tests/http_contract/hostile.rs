@@ -34,8 +34,7 @@ fn with_line(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", line, b"\r\n\r\n"].concat()
 }
 
-/// One client must not find the input of another one in a response, which may be cached, or in a
-/// log.
+/// A response must repeat nothing of its request, because another client may get it from a cache.
 pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     const MARK: &str = "x4711x";
     let bodies =

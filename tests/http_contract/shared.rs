@@ -1,4 +1,4 @@
-//! Adapters with a store on a server, which does not decide immediately.
+//! Adapters with a store on a server. Such a store does not decide immediately.
 
 use std::time::Duration;
 

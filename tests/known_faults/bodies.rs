@@ -51,9 +51,9 @@ where
     [next().await, next().await]
 }
 
-/// Some middlewares require one type of body, or a body that can be created from their error. They
-/// work with only one framework. Ours requires only that the data of a body can be created from
-/// bytes, so that it can create the body of a denial.
+/// Some middlewares require one type of body, or a body that can be created from their error. Such
+/// a middleware works with only one framework. Ours requires only that the data of a body can be
+/// created from bytes, so that it can create the body of a denial.
 #[tokio::test]
 async fn t06_every_body_type_is_taken() {
     fn expect([allowed, denied]: [Arrived; 2], body: &str) {

@@ -39,7 +39,8 @@ fn used(decision: &Decision) -> u64 {
 }
 
 /// A multiplexed connection that is lost does not restore itself. Some pools never check their
-/// connections. They return the dead one until it has reached its maximum age, half an hour later.
+/// connections. Such a pool returns the dead connection until it reaches its maximum age, half an
+/// hour later.
 #[tokio::test]
 async fn t31_a_lost_connection_is_replaced_at_once() {
     let redis = RedisServer::start();

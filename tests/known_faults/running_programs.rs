@@ -31,7 +31,7 @@ const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/axum-rules
 const SHARED_REDIS: &str = env!("CARGO_BIN_EXE_example-shared-redis");
 const ADMIN_SERVER: &str = env!("CARGO_BIN_EXE_admin-server");
 
-/// A process that listens at `address`. It is stopped when it is dropped.
+/// A process that listens at `address`. Dropping this value stops the process.
 pub(crate) struct Program {
     child: Child,
     pub(crate) address: String,

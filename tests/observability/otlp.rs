@@ -30,7 +30,7 @@ use super::Service;
 /// The values of series, by their names and their labels in alphabetical order.
 type Values = BTreeMap<(String, Vec<String>), f64>;
 
-/// An HTTP client for the exporter, which sends its requests on the runtime of the test.
+/// An HTTP client for the exporter. The client sends requests on the runtime of the test.
 #[derive(Debug)]
 struct Client {
     runtime: Handle,

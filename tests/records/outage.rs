@@ -52,7 +52,7 @@ async fn the_last_limits_apply_while_the_database_is_down_and_changes_follow_aft
     assert_eq!(policy_text(&source, "never seen").await, "-");
 }
 
-/// Fault: the instance had noticed the new block, but could no longer read it. It allowed the
+/// Fault: the instance had noticed the new block, but could no longer read it, and allowed the
 /// consumer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_applies_on_its_instance_although_the_database_is_lost_before_the_next_call() {

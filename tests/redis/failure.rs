@@ -303,7 +303,8 @@ async fn a_server_that_cannot_write_is_an_outage() {
     log.assert_lines(&expected);
 }
 
-/// The server runs an endless script. It refuses all commands, even on new connections.
+/// While the server runs an endless script, it refuses all commands, even on new connections. This
+/// must count as an outage.
 #[tokio::test]
 async fn a_busy_server_is_an_outage_for_old_and_new_stores() {
     let (log, _guard) = Log::capture();
