@@ -51,8 +51,8 @@ impl Run {
         }
     }
 
-    /// Creates a run on the primaries of a cluster. The limits of a second deny many requests after
-    /// other parts were charged, so that these charges are given back.
+    /// Creates a run on the primaries of a cluster. Keys and customers also have limits per second.
+    /// They deny many requests after other parts were charged, so that those charges are refunded.
     async fn on_cluster(cluster: &RedisCluster) -> Self {
         let patience = Duration::from_secs(60);
         Self {
@@ -67,7 +67,7 @@ impl Run {
         }
     }
 
-    /// Returns the limits of each key, of each customer and of the fleet. The limit of a day is the
+    /// Returns the limits of each key, of each customer and of the fleet. The limit per day is the
     /// first one.
     fn limits(&self) -> [String; 3] {
         let [key, customer, fleet] = self.limits.map(|max| format!("{max}/day"));
