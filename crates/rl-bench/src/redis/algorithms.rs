@@ -274,15 +274,32 @@ pub(super) async fn coalescing(
         let sum = |blocks: &[Block; 2]| blocks[0].seconds + blocks[1].seconds;
         rounds.iter().map(|round| sum(&round[2 * place + 1]) / sum(&round[2 * place])).collect()
     };
-    let title = format!("coalescing of {SUBJECTS} subjects: {} in flight", COALESCED.in_flight);
-    let head = ["", "thousand/s", "alone", "gain", "beside the gain of windows"];
+    let title = format!(
+        "coalescing of {SUBJECTS} subjects: {} in flight; server: µs of its processor for a \
+         decision; largest: the gain if only the server took time",
+        COALESCED.in_flight
+    );
+    let head = [
+        "",
+        "thousand/s",
+        "alone",
+        "gain",
+        "beside the gain of windows",
+        "server",
+        "alone",
+        "largest",
+        "largest beside that of windows",
+    ];
+    let server = |place| typical(&rounds, place, |block| block.server);
+    let largest = |place| server(2 * place + 1) / server(2 * place);
     let mut table = Table::new(&title, head);
     for (place, row) in rows.iter().enumerate() {
-        let reference = rows.iter().position(|other| other.name == row.reference());
-        let reference = gains(reference.ok_or("no row of fixed windows")?);
-        let ratios = gains(place).into_iter().zip(reference).map(|(gain, other)| gain / other);
+        let windows = rows.iter().position(|other| other.name == row.reference());
+        let windows = windows.ok_or("no row of fixed windows")?;
+        let ratios = gains(place).into_iter().zip(gains(windows)).map(|(gain, other)| gain / other);
         let beside = Estimate::of(&ratios.collect::<Vec<_>>());
         let rate = |place| format!("{:.1}", 1e-3 / typical(&rounds, place, |b| b.seconds)).into();
+        let show = |value: f64| format!("{value:.2}").into();
         let gain = Estimate::of(&gains(place)).into();
         table.row::<Cell>([
             row.name.into(),
@@ -290,6 +307,10 @@ pub(super) async fn coalescing(
             rate(2 * place + 1),
             gain,
             beside.into(),
+            show(server(2 * place)),
+            show(server(2 * place + 1)),
+            show(largest(place)),
+            show(largest(place) / largest(windows)),
         ]);
         if ![ONE_WINDOW, SIX_WINDOWS].contains(&row.name) {
             let what = format!("{}: gain by coalescing beside that of windows", row.name);
