@@ -31,7 +31,7 @@ impl OnFailure {
         match self {
             Self::Allow => "undecided requests are allowed without limits",
             Self::Reject => "undecided requests are rejected with 503",
-            Self::Fallback => "the fallback decides on a share of the limits",
+            Self::Fallback => "the fallback decides under this instance's share of the limits",
         }
     }
 
