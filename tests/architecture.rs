@@ -261,7 +261,7 @@ fn scripts_touch_the_keys_they_are_given_and_nothing_else() {
     for file in scripts {
         let text = read(&file);
         assert!(text.starts_with("-- "), "{file}: no header");
-        assert!(!text.contains('\u{a0}'), "{file}: a space that is none");
+        assert!(!text.contains('\u{a0}'), "{file}: a no-break space");
         let lines = text.lines().filter(|line| !line.trim_start().starts_with("--"));
         let code = lines.collect::<Vec<_>>().join("\n");
         for (at, _) in code.match_indices("KEYS[") {

@@ -152,7 +152,7 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
 /// The subject has 32 states, the maximum: one for each limit of two policies. Neither a refused
 /// request under a third policy nor a refund may drop one of them.
 #[tokio::test]
-async fn a_refund_and_a_reset_beside_32_states_forget_nothing() {
+async fn neither_a_refused_request_nor_a_refund_forgets_one_of_32_states() {
     let redis = RedisServer::start();
     let (_, stores) = stores(&redis).await;
     for store in stores {
