@@ -503,8 +503,8 @@ fn calls_of_one_batch_are_decided_one_after_the_other() {
                         one_by_one.push(decide(&memory, call).await);
                     }
                 });
-                // On Redis, the requests may share a script call. If one of them is refused, all
-                // requests of that call are refused.
+                // On Redis, the requests may share a script call. If the subject of one of them has
+                // states of too many policies, the call fails for all of them.
                 let is_refused_somewhere = one_by_one.iter().any(is_refused);
                 for (rust, lua) in one_by_one.iter().zip(&together) {
                     if is_refused_somewhere && is_refused(lua) {

@@ -419,7 +419,7 @@ async fn pages_show_the_consequence_for_calls_during_an_outage() {
     let browser = Browser::start().await;
     log_in(&browser, &house, OWNER).await;
     // On a busy machine, connecting may take longer than the limiter waits, so the page is opened
-    // until it shows that the store is connected.
+    // again and again until it shows that the store is connected.
     let healthy = async {
         let mut looks = tokio::time::interval(Duration::from_millis(50));
         loop {

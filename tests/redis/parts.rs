@@ -256,9 +256,9 @@ async fn killed_processes_lose_at_most_their_leases_and_grant_no_unit_twice() {
 }
 
 /// On a cluster, the parts of a request are in several slots, and several calls charge them. So a
-/// kill or a cut may leave charges of some parts only. They are bounded by three numbers: the
-/// requests that got no decision, the requests of killed processes, and the charges that could not
-/// be given back.
+/// kill or a cut may leave charges of some parts only. In each rule, these are at most the sum of
+/// three numbers: the requests that got no decision, the last requests of killed processes, and the
+/// charges that could not be given back.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_processes_and_cut_connections_exceed_no_limit_across_slots() {
     let cluster = RedisCluster::start().await;

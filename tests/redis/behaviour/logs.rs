@@ -20,7 +20,8 @@ const START: Timestamp = Timestamp::from_secs(1_769_903_998);
 
 /// The size in bytes of an entry of a log.
 const ENTRY: u64 = 14;
-/// The size in bytes of the state of a subject with one empty log, whose period has a name.
+/// The size in bytes of the state of a subject with one empty log: the shape (5 for a named period,
+/// such as an hour), the time (7), and eight cells of 7.
 const NO_ENTRIES: u64 = 5 + 7 + 8 * 7;
 
 /// One subject under some limits, on a server with a manual clock.

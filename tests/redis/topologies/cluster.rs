@@ -285,7 +285,8 @@ async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
     let grouped = || store(&cluster).slot_groups(GROUPS);
     let limiter = RateLimiter::builder().deadline(PATIENCE);
     let mut load = Load::start(limiter, patient(grouped()).await).await;
-    // These subjects also have a log with its entries, so each group has hundreds of keys.
+    // After more than 36 charges, each of these subjects has a second key, with the sealed entries
+    // of its log. Each group then has about a hundred keys.
     let limiter = RateLimiter::builder()
         .limit(Limit::per_hour(50))
         .limit("60/hour:sliding-log".parse().unwrap())

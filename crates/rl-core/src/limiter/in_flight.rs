@@ -167,8 +167,8 @@ impl InFlight {
             return;
         }
         // After a pause of this process, few replies have arrived, although the store is fast. So
-        // the replies of the whole window are used too, and `borne`, the later bound, is at least
-        // half of the decisions that wait.
+        // the replies since `window.from` are used too, and `borne`, the bound from `shows_from` on,
+        // is at least half of the decisions that wait.
         let over_window = self.borne(answered.wrapping_sub(window.answered), now - window.from);
         let borne = self.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
         if borne < waiting && borne < self.bound() {

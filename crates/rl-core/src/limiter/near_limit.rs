@@ -114,9 +114,9 @@ impl Reported {
 fn crossed(max: u64, before: u64, after: u64) -> Option<u8> {
     let reaches =
         |used: u64, percent: u8| u128::from(used) * 100 >= u128::from(max) * u128::from(percent);
-    // A limit of 0 would reach every threshold.
+    // Under a limit of 0, `before` already reaches every threshold, so none is new.
     let is_new = |percent: &u8| reaches(after, *percent) && !reaches(before, *percent);
-    THRESHOLDS.into_iter().find(is_new).filter(|_| max > 0)
+    THRESHOLDS.into_iter().find(is_new)
 }
 
 #[cfg(test)]

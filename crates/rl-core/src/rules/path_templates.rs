@@ -14,7 +14,10 @@ const EXPECTED: &str = "a path that begins with `/`, in which `{name}` is a segm
 /// A list of path templates. A path matches the list if it matches one of them.
 #[derive(Clone)]
 pub(super) struct PathTemplates {
-    router: Router<()>,
+    /// Together they contain each template once. `matchit` refuses a template with a parameter where
+    /// another one has a parameter of another name or the rest of the path, even if it matches other
+    /// paths. Such a template is in another router.
+    routers: Vec<Router<()>>,
     templates: Box<[Box<str>]>,
 }
 
@@ -25,31 +28,29 @@ impl PathTemplates {
     ///
     /// Returns an error for the first template that is not valid.
     pub(super) fn new(templates: &[Box<str>]) -> Result<Self, InvalidMatch> {
-        let mut router = Router::new();
+        let mut routers = Vec::new();
         for template in templates {
-            if !template.starts_with('/') {
+            let is_valid = template.starts_with('/') && insert(&mut routers, template).is_ok();
+            if !is_valid {
                 return Err(InvalidMatch::new("path", template, EXPECTED));
             }
-            // A template that conflicts with an earlier one matches the same paths, so it is left
-            // out.
-            match router.insert(&**template, ()) {
-                Ok(()) | Err(InsertError::Conflict { .. }) => {}
-                Err(_) => return Err(InvalidMatch::new("path", template, EXPECTED)),
-            }
         }
-        Ok(Self { router, templates: templates.into() })
+        Ok(Self { routers, templates: templates.into() })
     }
 
     /// Returns whether a template matches the path in one of the forms in which services may read
     /// it.
     pub(super) fn matches(&self, paths: &RequestPath<'_>) -> bool {
-        let is_match = |path: &str| self.router.at(path).is_ok();
-        is_match(paths.raw) || paths.normalized.as_deref().is_some_and(is_match)
+        self.has(paths.raw) || paths.normalized.as_deref().is_some_and(|path| self.has(path))
     }
 
     /// Returns whether a template matches the path, and services can read the path in only one way.
     pub(super) fn matches_plainly(&self, paths: &RequestPath<'_>) -> bool {
-        paths.normalized.is_none() && self.router.at(paths.raw).is_ok()
+        paths.normalized.is_none() && self.has(paths.raw)
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.routers.iter().any(|router| router.at(path).is_ok())
     }
 
     /// Returns whether one path may match both lists.
@@ -60,6 +61,20 @@ impl PathTemplates {
             .flat_map(|one| other.templates.iter().map(move |other| (&**one, &**other)));
         pairs.into_iter().any(|(one, other)| may_overlap(one, other))
     }
+}
+
+/// Adds a template to the first router that accepts it, or to a new one.
+fn insert(routers: &mut Vec<Router<()>>, template: &str) -> Result<(), InsertError> {
+    for router in &mut *routers {
+        match router.insert(template, ()) {
+            Err(InsertError::Conflict { .. }) => {}
+            result => return result,
+        }
+    }
+    let mut router = Router::new();
+    router.insert(template, ())?;
+    routers.push(router);
+    Ok(())
 }
 
 impl fmt::Debug for PathTemplates {
@@ -173,7 +188,30 @@ mod tests {
             let error = templates(&[template]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("path {template:?}: expected a path")), "{error}");
         }
-        assert!(templates(&["/{a}", "/{b}"]).is_ok(), "both match the same paths");
+    }
+
+    /// Fault: a template was left out if `matchit` does not accept it beside an earlier one, even if
+    /// it matches more paths.
+    #[test]
+    fn a_list_matches_what_each_of_its_templates_matches() {
+        let lists: [&[&str]; 7] = [
+            &["/{a}", "/{b}"],
+            &["/{a}", "/{*rest}"],
+            &["/{*rest}", "/{a}"],
+            &["/files/{name}", "/files/{*rest}"],
+            &["/{a}/{b}", "/{a}/{*rest}", "/{*rest}"],
+            &["/a/{x}/c", "/a/{y}", "/a/b/{*z}", "/{*all}"],
+            &["/a/{x}", "/{y}/b", "/a/b"],
+        ];
+        let paths = ["/", "/a", "/a/b", "/a/b/c", "/a/x/c", "/files", "/files/a", "/files/a/b"];
+        for list in lists {
+            let all = templates(list).unwrap();
+            for path in paths.map(RequestPath::new) {
+                let alone = |one: &&str| templates(&[one]).unwrap().matches(&path);
+                let expected = list.iter().any(alone);
+                assert_eq!(all.matches(&path), expected, "{list:?} {path:?}");
+            }
+        }
     }
 
     #[test]

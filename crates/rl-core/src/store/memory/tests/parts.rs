@@ -357,8 +357,8 @@ fn a_known_subject_is_charged_although_a_new_one_of_the_request_needs_room() {
     assert!(!is_allowed(&store, &policy, &known));
 }
 
-/// Faults: the denied request evicted a subject, and returned units of another request to the
-/// shared entry.
+/// Faults: the denied request evicted a subject. When its charges were undone, units that another
+/// request had charged to the shared entry were refunded too.
 #[test]
 fn a_denied_request_with_newcomers_changes_no_counter() {
     let (store, _) = store(64);

@@ -20,7 +20,8 @@ use crate::store::redis::subject_key::{KeyedSubjectRef, SubjectKey};
 use crate::store::{Reservations, StoreFuture};
 
 /// The longest time for which a command waits while only some of its keys have been migrated. A
-/// refund must wait as long, because it is not repeated after a timeout.
+/// refund may take this much longer than the response timeout. After a timeout it would not be
+/// repeated, because the server may have executed it.
 const LONGEST_MIGRATION: Duration = Duration::from_secs(1);
 
 /// Runs the calls to one slot. Clones share their state. A call is sent when its future is polled,
