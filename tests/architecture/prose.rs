@@ -5,7 +5,8 @@ use super::source::read;
 /// A ruled-out wording, and what to write instead.
 #[derive(Clone, Copy, Debug)]
 struct Wording {
-    /// The words, each between spaces or punctuation. `^` means the beginning of a sentence.
+    /// Words or phrases, which are found only as whole words. Those that begin with `^` are found
+    /// only at the beginning of a sentence.
     words: &'static [&'static str],
     instead: &'static str,
 }

@@ -1,4 +1,5 @@
-//! The example with a load and Prometheus.
+//! The example `observability`: its demonstration, which sends requests to itself and runs a
+//! Prometheus server, and its compose file.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -423,7 +423,8 @@ impl Report {
         first.map_or(Duration::MAX, |first| first.sent + first.took - back)
     }
 
-    /// Asserts that the store made all decisions from one second after `back` on.
+    /// Asserts that the store decided every request that was sent more than one second after
+    /// `back`. Asserts nothing if the machine was too busy to keep the deadlines.
     pub(super) fn assert_recovered(&self, back: Duration) {
         if self.is_disturbed() {
             return;

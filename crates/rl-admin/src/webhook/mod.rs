@@ -5,8 +5,8 @@
 //! 2. **Delivery is tried several times**, with growing pauses of random length, and a time limit for
 //!    each attempt. It is tried again after a failed connection, a timeout, 408, 429 and 5xx.
 //! 3. **Every delivery is signed**, as below. A receiver can verify its origin and its age.
-//! 4. **Nothing personal or secret is sent or logged.** Subjects are shown as the keyed hash of the
-//!    log. Log lines name only the host of a receiver, because its path may be a secret.
+//! 4. **Nothing personal or secret is sent or logged.** Subjects are shown as the same keyed
+//!    hash as in the log. Log lines name only the host of a receiver, because its path may be a secret.
 //!
 //! # The signature
 //!

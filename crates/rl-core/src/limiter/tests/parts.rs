@@ -211,7 +211,8 @@ fn bob() -> &'static Subject {
     Box::leak(Box::new(Subject::user("bob")))
 }
 
-/// Fault: each part refunded the one request that both parts together had been charged.
+/// Fault: both parts together had been charged one unit of the limit that counts requests, and each
+/// of them refunded it.
 #[tokio::test]
 async fn parts_with_the_same_counters_are_refunded_and_settled_as_one_request() {
     let rules = rules(in_memory(), &["9/minute"], &["20/minute:requests", "10000/minute"]);

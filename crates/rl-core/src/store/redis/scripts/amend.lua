@@ -26,10 +26,10 @@ for _, slot in ipairs(slots) do
   if slot.units > 0 and operation == 2 then
     clear(slot)
     if slot.kind > 7 then sliding_log.forget(slot) end
+  -- A charge later than `now` is not refunded. `now` is never before the last change of the stored
+  -- state, so this state does not contain such a charge: the clock has stepped back, and the state
+  -- with the charge was lost or reset.
   elseif slot.units > 0 and charged <= now then
-    -- A charge later than `now` is skipped. `now` is never before the last change of the stored
-    -- state, so this state does not contain the charge: the clock has stepped back, and the state
-    -- with the charge was lost or reset.
     algorithm('refund', slot, slot.units, charged)
     if operation == 1 then algorithm('charge', slot, slot.units) end
   end

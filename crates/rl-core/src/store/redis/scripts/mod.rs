@@ -376,7 +376,8 @@ impl Script {
         &self.name
     }
 
-    /// Returns the version of the script's behaviour. Scripts of one version may run side by side.
+    /// Returns the version of the script's behaviour. Instances whose scripts have the
+    /// same version may use one Redis server at the same time.
     #[must_use]
     pub const fn version(&self) -> u32 {
         VERSION

@@ -1,4 +1,4 @@
--- Lines of parts_shape.lua and parts_batch.lua: charges a part if the request is allowed.
+-- Included in parts_shape.lua and parts_batch.lua. Charges a part if the request is allowed.
 --
 -- Sets  value: the state as it would be stored
 --       lifetime: the time in ms for which it is needed

@@ -1,4 +1,4 @@
--- Lines of parts_shape.lua and parts_batch.lua: brings the states of a part up to now.
+-- Included in parts_shape.lua and parts_batch.lua. Brings the states of a part up to now.
 --
 -- Sets  fits: false if a limit of the part cannot grant the cost
 do
