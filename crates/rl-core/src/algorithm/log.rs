@@ -1,20 +1,17 @@
 //! The entries of a sliding log: a ring of slots, with sums.
 
-/// The units that were charged at one time.
-///
-/// An entry in use has at least one unit. An entry whose units were refunded has none, and keeps
-/// its time until its slot is reused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct LogEntry {
-    time: u64,
-    units: u64,
-}
+mod slots;
+
+use slots::LogSlots;
 
 /// The number of slots of an empty log, a power of two.
 const FEWEST_SLOTS: usize = 4;
 
 /// A log of at most this number of slots never shrinks.
 const FEW_SLOTS: usize = 32;
+
+/// A log of at most this number of slots has no sums, because its units are added as quickly.
+const ADDED_SLOTS: usize = 64;
 
 /// The number of slots, or of sums in the level below, that one sum covers: a power of two.
 const FAN_OUT: usize = 1 << FAN_OUT_BITS;
@@ -34,8 +31,8 @@ const COMPARED: usize = 8;
 ///            cleared   expired       in use
 /// slots    [ 0 0 0 0 | e e e e e e | e e - e e e e e | 0 0 0 ]     a ring; - was refunded
 ///                      first         first + expired   first + stored
-/// level 0  [  sum of 16 slots  |  sum of 16 slots  | …       ]     levels end at 16 sums or fewer
-/// level 1  [  sum of 16 of these                     | …     ]
+/// level 0  [  sum of 16 slots  |  sum of 16 slots  | …       ]     none for 64 slots or fewer;
+/// level 1  [  sum of 16 of these                     | …     ]     the last has at most 16 sums
 /// ```
 ///
 /// No entry moves when another one is refunded or expires. The levels of sums answer two questions
@@ -43,7 +40,7 @@ const COMPARED: usize = 8;
 /// and how many units have expired at a given time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    slots: Box<[LogEntry]>,
+    slots: LogSlots,
     levels: Vec<Box<[u64]>>,
     /// The slot of the oldest stored entry.
     first: usize,
@@ -55,6 +52,13 @@ pub(crate) struct Log {
     /// The number of refunded entries that come after the expired ones.
     emptied: usize,
     /// The units of the entries in use.
+    units: u64,
+}
+
+/// The entries that expire at some time, and have not expired before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpiringEntries {
+    count: usize,
     units: u64,
 }
 
@@ -75,23 +79,33 @@ impl Log {
 
     /// Returns the time of the newest entry.
     pub(super) fn newest(&self) -> Option<u64> {
-        (self.len() > 0).then(|| self.entry(self.stored - 1).time)
+        (self.len() > 0).then(|| self.time(self.stored - 1))
     }
 
     /// Returns the units of the entries that are later than `until`, or all units if `until` is
     /// `None`.
     #[inline]
     pub(super) fn units_after(&self, until: Option<u64>) -> u64 {
-        let (_, units) = self.expiring(until);
-        self.units - units
+        self.units_without(self.expiring(until))
+    }
+
+    /// Returns the units of the entries that are not expiring.
+    #[inline]
+    pub(super) const fn units_without(&self, expiring: ExpiringEntries) -> u64 {
+        self.units - expiring.units
     }
 
     /// Removes the entries that are not later than `until`.
     #[inline]
     pub(super) fn drop_until(&mut self, until: Option<u64>) {
-        let (count, units) = self.expiring(until);
+        self.drop_expiring(self.expiring(until));
+    }
+
+    /// Removes the entries that [`expiring`](Self::expiring) has found.
+    #[inline]
+    pub(super) fn drop_expiring(&mut self, ExpiringEntries { count, units }: ExpiringEntries) {
         if count > 0 {
-            let emptied = |position: &usize| self.entry(*position).units == 0;
+            let emptied = |position: &usize| self.units_at(*position) == 0;
             if self.emptied > 0 {
                 self.emptied -= (self.expired..self.expired + count).filter(emptied).count();
             }
@@ -119,8 +133,8 @@ impl Log {
     pub(super) fn add(&mut self, time: u64, units: u64) {
         if self.len() > 0 {
             let slot = self.slot(self.stored - 1);
-            self.slots[slot].time = time;
-            self.set_units(slot, self.slots[slot].units + units);
+            self.slots.set_time(slot, time);
+            self.set_units(slot, self.slots.units()[slot] + units);
             self.units += units;
         }
     }
@@ -133,8 +147,8 @@ impl Log {
             self.rebuild();
         }
         let slot = self.slot(self.stored);
-        self.slots[slot].time = time;
-        self.set_units(slot, self.slots[slot].units + units);
+        self.slots.set_time(slot, time);
+        self.set_units(slot, self.slots.units()[slot] + units);
         self.units += units;
         self.stored += 1;
     }
@@ -143,29 +157,30 @@ impl Log {
     /// there is none.
     pub(super) fn find(&self, time: u64) -> Option<(LogPosition, u64)> {
         let newest = self.stored.checked_sub(1)?;
-        let position = match self.entry(newest).time {
+        let position = match self.time(newest) {
             latest if latest == time => newest,
             _ => self.first_from(time),
         };
-        let is_in_use = (self.expired..self.stored).contains(&position);
-        let entry = is_in_use.then(|| self.entry(position))?;
-        (entry.time == time && entry.units > 0).then_some((LogPosition(position), entry.units))
+        let is_stored = (self.expired..self.stored).contains(&position);
+        let units = if is_stored { self.units_at(position) } else { 0 };
+        (units > 0 && self.time(position) == time).then_some((LogPosition(position), units))
     }
 
     /// Removes units from an entry. Removes the entry if none are left.
     pub(super) fn lower(&mut self, LogPosition(position): LogPosition, units: u64) {
         let slot = self.slot(position);
-        self.set_units(slot, self.slots[slot].units - units);
+        let left = self.slots.units()[slot] - units;
+        self.set_units(slot, left);
         self.units -= units;
-        if self.slots[slot].units > 0 {
+        if left > 0 {
             return;
         }
         self.emptied += 1;
-        while self.emptied > 0 && self.entry(self.stored - 1).units == 0 {
+        while self.emptied > 0 && self.units_at(self.stored - 1) == 0 {
             self.stored -= 1;
             self.emptied -= 1;
         }
-        while self.emptied > 0 && self.entry(self.expired).units == 0 {
+        while self.emptied > 0 && self.units_at(self.expired) == 0 {
             self.expired += 1;
             self.emptied -= 1;
         }
@@ -176,8 +191,7 @@ impl Log {
     /// expire oldest first. Those that are not later than `until` have already expired. Returns
     /// `None` if the other entries have fewer units.
     pub(super) fn leaves_with(&self, until: Option<u64>, units: u64) -> Option<u64> {
-        let (_, expiring) = self.expiring(until);
-        let units = units + expiring;
+        let units = units + self.expiring(until).units;
         if units > self.units {
             return None;
         }
@@ -186,39 +200,38 @@ impl Log {
         let begun_again = self.units_before(self.first);
         let at_end = self.units + self.expired_units - begun_again;
         let sought = if units <= at_end { units + begun_again } else { units - at_end };
-        Some(self.slots[self.slot_with(sought)].time)
+        Some(self.slots.time(self.slot_with(sought)))
     }
 
-    /// Returns the number and the units of the entries that expire because they are not later than
-    /// `until`. Refunded entries are included, but not entries that have already expired.
+    /// Returns the entries that expire because they are not later than `until`. Refunded entries
+    /// are included, but not entries that have already expired.
     #[inline(always)]
-    fn expiring(&self, until: Option<u64>) -> (usize, u64) {
+    pub(super) fn expiring(&self, until: Option<u64>) -> ExpiringEntries {
         match until {
-            Some(until) if self.stored > self.expired && self.entry(self.expired).time <= until => {
+            Some(until) if self.stored > self.expired && self.time(self.expired) <= until => {
                 self.count_expiring(until)
             }
-            _ => (0, 0),
+            _ => ExpiringEntries { count: 0, units: 0 },
         }
     }
 
     #[inline(never)]
-    fn count_expiring(&self, until: u64) -> (usize, u64) {
+    fn count_expiring(&self, until: u64) -> ExpiringEntries {
         let mut units = 0;
         for position in self.expired..self.stored {
-            let entry = self.entry(position);
-            if entry.time > until {
-                return (position - self.expired, units);
+            if self.time(position) > until {
+                return ExpiringEntries { count: position - self.expired, units };
             }
             if position == self.expired + COMPARED {
                 return self.expiring_of_many(until);
             }
-            units += entry.units;
+            units += self.units_at(position);
         }
-        (self.stored - self.expired, units)
+        ExpiringEntries { count: self.stored - self.expired, units }
     }
 
     #[inline(never)]
-    fn expiring_of_many(&self, until: u64) -> (usize, u64) {
+    fn expiring_of_many(&self, until: u64) -> ExpiringEntries {
         let end = self.first_from(until + 1);
         let slot = self.first + end;
         let begun_again = self.units_before(self.first);
@@ -226,7 +239,7 @@ impl Log {
             None => self.units_before(slot) - begun_again,
             Some(slot) => self.units + self.expired_units - begun_again + self.units_before(slot),
         };
-        (end - self.expired, stored - self.expired_units)
+        ExpiringEntries { count: end - self.expired, units: stored - self.expired_units }
     }
 
     /// Returns the position of the first entry at `time` or later.
@@ -238,7 +251,7 @@ impl Log {
         while low < high {
             let mut middle = low + (high - low) / 2;
             if guesses > 0 && high - low > COMPARED {
-                let (begin, end) = (self.entry(low).time, self.entry(high - 1).time);
+                let (begin, end) = (self.time(low), self.time(high - 1));
                 if time <= begin {
                     return low;
                 }
@@ -250,7 +263,7 @@ impl Log {
                 middle = low + (part * (high - 1 - low) as f64) as usize;
                 guesses -= 1;
             }
-            match self.entry(middle).time {
+            match self.time(middle) {
                 found if found == time => return middle,
                 earlier if earlier < time => low = middle + 1,
                 _ => high = middle,
@@ -265,15 +278,22 @@ impl Log {
         (self.first + position) & (self.slots.len() - 1)
     }
 
+    /// Returns the time of an entry.
     #[inline]
-    fn entry(&self, position: usize) -> LogEntry {
-        self.slots[self.slot(position)]
+    fn time(&self, position: usize) -> u64 {
+        self.slots.time(self.slot(position))
+    }
+
+    /// Returns the units of an entry.
+    #[inline]
+    fn units_at(&self, position: usize) -> u64 {
+        self.slots.units()[self.slot(position)]
     }
 
     /// Sets the units of a slot, and the sums that contain it.
     #[inline]
     fn set_units(&mut self, slot: usize, units: u64) {
-        let before = std::mem::replace(&mut self.slots[slot].units, units);
+        let before = std::mem::replace(&mut self.slots.units_mut()[slot], units);
         let mut index = slot;
         for level in &mut self.levels {
             index >>= FAN_OUT_BITS;
@@ -283,7 +303,7 @@ impl Log {
 
     /// Clears the slot of the oldest entry, which has expired.
     fn clear_oldest(&mut self) {
-        self.expired_units -= self.slots[self.first].units;
+        self.expired_units -= self.slots.units()[self.first];
         self.set_units(self.first, 0);
         self.first = self.slot(1);
         self.stored -= 1;
@@ -296,7 +316,7 @@ impl Log {
             return 0;
         }
         let begin = if self.levels.is_empty() { 0 } else { end & !(FAN_OUT - 1) };
-        let mut units = self.slots[begin..end].iter().map(|entry| entry.units).sum();
+        let mut units = self.slots.units()[begin..end].iter().sum();
         for (height, level) in self.levels.iter().enumerate() {
             end >>= FAN_OUT_BITS;
             let begin = if height + 1 == self.levels.len() { 0 } else { end & !(FAN_OUT - 1) };
@@ -317,8 +337,9 @@ impl Log {
             }
             index <<= FAN_OUT_BITS;
         }
-        while self.slots[index].units < units {
-            units -= self.slots[index].units;
+        let slots = self.slots.units();
+        while slots[index] < units {
+            units -= slots[index];
             index += 1;
         }
         index
@@ -328,30 +349,26 @@ impl Log {
     #[inline(never)]
     fn rebuild(&mut self) {
         let wanted = self.len() + self.len() / 2;
-        let mut slots = vec![LogEntry::default(); wanted.next_power_of_two().max(FEWEST_SLOTS)];
-        let entries = (self.expired..self.stored).map(|position| self.entry(position));
+        let mut slots = LogSlots::new(wanted.next_power_of_two().max(FEWEST_SLOTS));
         let mut stored = 0;
-        for entry in entries.filter(|entry| entry.units > 0) {
-            slots[stored] = entry;
-            stored += 1;
-        }
-        let mut levels: Vec<Box<[u64]>> = Vec::new();
-        let sums = |units: &mut dyn Iterator<Item = u64>| {
-            let mut sums = Vec::new();
-            while let Some(first) = units.next() {
-                sums.push(first + units.take(FAN_OUT - 1).sum::<u64>());
+        for slot in (self.expired..self.stored).map(|position| self.slot(position)) {
+            let units = self.slots.units()[slot];
+            if units > 0 {
+                slots.set_time(stored, self.slots.time(slot));
+                slots.units_mut()[stored] = units;
+                stored += 1;
             }
-            sums.into_boxed_slice()
-        };
-        if slots.len() > FAN_OUT {
-            levels.push(sums(&mut slots.iter().map(|entry| entry.units)));
+        }
+        let sums = |units: &[u64]| units.chunks(FAN_OUT).map(|units| units.iter().sum()).collect();
+        let mut levels: Vec<Box<[u64]>> = Vec::new();
+        if slots.len() > ADDED_SLOTS {
+            levels.push(sums(slots.units()));
         }
         while let Some(last) = levels.last().filter(|last| last.len() > FAN_OUT) {
-            let next = sums(&mut last.iter().copied());
-            levels.push(next);
+            levels.push(sums(last));
         }
         let units = self.units;
-        *self = Self { slots: slots.into(), levels, stored, units, ..Self::default() };
+        *self = Self { slots, levels, stored, units, ..Self::default() };
     }
 }
 
@@ -365,16 +382,16 @@ mod tests {
         /// Panics if a sum is wrong, or if a slot without an entry has units.
         fn assert_sound(&self) {
             let units = |range: std::ops::Range<usize>| -> u64 {
-                range.map(|position| self.entry(position).units).sum()
+                range.map(|position| self.units_at(position)).sum()
             };
             assert_eq!(self.expired_units, units(0..self.expired));
             assert_eq!(self.units, units(self.expired..self.stored));
-            let emptied = (self.expired..self.stored).filter(|at| self.entry(*at).units == 0);
+            let emptied = (self.expired..self.stored).filter(|at| self.units_at(*at) == 0);
             assert_eq!(self.emptied, emptied.count());
-            let all: u64 = self.slots.iter().map(|entry| entry.units).sum();
+            let all: u64 = self.slots.units().iter().sum();
             assert_eq!(all, self.units + self.expired_units);
             for end in 0..=self.slots.len() {
-                let before: u64 = self.slots[..end].iter().map(|entry| entry.units).sum();
+                let before: u64 = self.slots.units()[..end].iter().sum();
                 assert_eq!(self.units_before(end), before, "{end}");
             }
         }

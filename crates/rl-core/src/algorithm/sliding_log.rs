@@ -15,7 +15,7 @@
 //! * **Refunds** remove units from the entry of the time at which they were charged, if it still
 //!   exists. No other entry moves.
 //! * **Rounding**: none.
-//! * **State**: two integers for each entry, and a sum for every 16 entries.
+//! * **State**: two integers for each entry, and a sum for every 16 entries of a long log.
 //!
 //! # Concurrency
 //!
@@ -32,7 +32,7 @@
 //! `store/redis/scripts/algorithms/sliding_log.lua` is the same function in Lua; change both.
 
 use super::counting::until;
-use super::log::Log;
+use super::log::{ExpiringEntries, Log};
 use crate::model::{Limit, MAX_UNITS, Outcome};
 use crate::time::Timestamp;
 
@@ -107,7 +107,20 @@ impl SlidingLog {
     /// afterwards.
     #[inline]
     pub(super) fn charge(self, log: &mut Log, now: Timestamp, units: u64) -> Outcome {
-        log.drop_until(self.left_until(now));
+        let expiring = log.expiring(self.left_until(now));
+        self.charge_after(log, expiring, now, units)
+    }
+
+    /// Charges `units` at `now`, after the `expiring` entries have been dropped.
+    #[inline]
+    fn charge_after(
+        self,
+        log: &mut Log,
+        expiring: ExpiringEntries,
+        now: Timestamp,
+        units: u64,
+    ) -> Outcome {
+        log.drop_expiring(expiring);
         let units = units.min(MAX_UNITS - log.units());
         let time = now.as_micros();
         let (newest, count) = (log.newest(), log.len() as u64);
@@ -129,7 +142,9 @@ impl SlidingLog {
     /// Otherwise returns `None` and changes nothing.
     #[inline]
     pub(super) fn try_charge(self, log: &mut Log, now: Timestamp, units: u64) -> Option<Outcome> {
-        (units <= self.available(log, now)).then(|| self.charge(log, now, units))
+        let expiring = log.expiring(self.left_until(now));
+        let available = self.max.saturating_sub(log.units_without(expiring));
+        (units <= available).then(|| self.charge_after(log, expiring, now, units))
     }
 
     /// Refunds the `units` that were charged at `charged`, as far as they still count at `now`.

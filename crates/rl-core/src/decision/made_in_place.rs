@@ -3,7 +3,7 @@
 use super::Decision;
 use super::limit_status::LimitStatuses;
 use super::origin::{Origin, Verdict};
-use super::outcomes::{Outcomes, Usages};
+use super::outcomes::{OpenWindows, Outcomes};
 use super::policy_handle::PolicyHandle;
 use super::recycled::Recycled;
 use crate::algorithm::fixed_window::{PackedStates, PackedTime};
@@ -39,17 +39,14 @@ impl Decision {
     /// to each window, and `later` microseconds have passed. The whole cost is charged, or nothing.
     #[inline(always)]
     pub(crate) fn from_open_windows(
-        policy: &Policy,
+        policy: PolicyHandle,
         cost: Cost,
         at: Timestamp,
         is_allowed: bool,
-        (before, charged_since, later): (&Usages, u32, u64),
+        open: Recycled<OpenWindows>,
     ) -> Self {
-        let policy = PolicyHandle::new(policy);
-        let (charged, required) = if is_allowed { (cost.units(), 0) } else { (0, cost.units()) };
-        let required = u32::try_from(required).unwrap_or(u32::MAX);
-        let outcomes = Outcomes::open(before, charged_since, required, later);
-        let statuses = LimitStatuses { policy, outcomes, decided_at: at };
+        let charged = if is_allowed { cost.units() } else { 0 };
+        let statuses = LimitStatuses { policy, outcomes: Outcomes::Open(open), decided_at: at };
         Self { charged, verdict: Verdict::new(is_allowed), ..Self::empty(statuses, cost) }
     }
 

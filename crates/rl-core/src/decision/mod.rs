@@ -35,7 +35,7 @@ use linked::Linked;
 pub(crate) use linked::PartFlags;
 pub use origin::Origin;
 use origin::Verdict;
-pub(crate) use outcomes::{Outcomes, Usages};
+pub(crate) use outcomes::{OpenWindows, Outcomes, Usages};
 pub(crate) use parts::DecisionList;
 pub use parts::PartStatus;
 pub(crate) use policy_handle::PolicyHandle;
@@ -283,6 +283,7 @@ impl Decision {
     }
 
     /// Returns the units that the store charged, which can be refunded.
+    #[inline]
     pub(crate) fn charged(&self) -> u64 {
         self.described().charged
     }
@@ -303,6 +304,7 @@ impl Decision {
     /// Returns the policy under which the request was decided; `None` if neither a store nor the
     /// policy itself decided.
     #[must_use]
+    #[inline]
     pub fn policy(&self) -> Option<&Policy> {
         self.described().statuses.policy()
     }

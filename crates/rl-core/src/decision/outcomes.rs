@@ -2,7 +2,7 @@ use std::thread::LocalKey;
 
 use super::recycled::{Recycle, Recycled, Slots};
 use crate::algorithm::fixed_window::{CompiledWindows, DecidedWindows, PackedStates};
-use crate::model::{Limit, Outcome};
+use crate::model::{Cost, Limit, Outcome};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::time::Timestamp;
 
@@ -119,6 +119,20 @@ pub(crate) struct OpenWindows {
 }
 
 impl OpenWindows {
+    /// Creates windows in a recycled box. `required` is the cost of a denied request.
+    #[inline(always)]
+    pub(crate) fn boxed(
+        before: &Usages,
+        charged: u32,
+        required: Cost,
+        later: u64,
+    ) -> Recycled<Self> {
+        let mut open: Recycled<Self> = Recycled::new();
+        let required = u32::try_from(required.units()).unwrap_or(u32::MAX);
+        *open.get_or_new() = Self { before: *before, charged, required, later };
+        open
+    }
+
     fn outcome(&self, index: usize, max: u64) -> Outcome {
         let before = self.before.outcome(index);
         let used = before.used() + u64::from(self.charged);
@@ -211,15 +225,6 @@ impl Outcomes {
             (0..policy.limits().len()).map(move |lane| decided.outcome(windows, lane, at))
         });
         lanes.collect()
-    }
-
-    /// Creates the outcomes of windows that were all open at an earlier decision. The arguments are
-    /// the fields of `OpenWindows`.
-    #[inline(always)]
-    pub(super) fn open(before: &Usages, charged: u32, required: u32, later: u64) -> Self {
-        let mut open: Recycled<OpenWindows> = Recycled::new();
-        *open.get_or_new() = OpenWindows { before: *before, charged, required, later };
-        Self::Open(open)
     }
 
     /// Returns the windows of lazy outcomes.

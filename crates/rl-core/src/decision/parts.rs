@@ -294,6 +294,15 @@ impl Decision {
         self.denying_part().or(self.governing_part()).unwrap_or(0)
     }
 
+    /// Returns the units that the store charged to all parts together.
+    #[inline]
+    pub(crate) fn charged_in_all(&self) -> u64 {
+        match self.decided_parts() {
+            None => self.charged,
+            Some(parts) => parts.all().iter().map(|part| part.charged).fold(0, u64::saturating_add),
+        }
+    }
+
     /// Returns the limits that deny a request of one part, or would deny it if they were not in
     /// shadow.
     pub(crate) fn over(&self) -> LimitSet {

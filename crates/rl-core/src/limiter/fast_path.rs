@@ -10,6 +10,7 @@ use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::stats::DecisionCounts;
 use crate::store::{DecideRequest, FastPath, FastPathLimiter};
+use crate::time::Timestamp;
 
 impl Pipeline {
     /// Lets the store decide without the other steps. If the store cannot, the request is decided
@@ -51,6 +52,10 @@ impl FastPathLimiter for Arc<Pipeline> {
         // This operation makes no reservation, because a limiter that makes reservations has no
         // fast path.
         self.decide_with_policies(request.parts, self.operation(request.mode))
+    }
+
+    fn try_count_allowed(&self, request: &DecideRequest<'_>, units: u64, at: Timestamp) -> bool {
+        self.tally.try_count_allowed(request, units, at)
     }
 
     fn count(&self, request: &DecideRequest<'_>, decision: &Decision) {

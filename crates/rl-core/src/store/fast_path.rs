@@ -15,7 +15,8 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy)]
 pub struct FastPath<'a> {
     limiter: &'a dyn FastPathLimiter,
-    /// The counts of the thread; `None` if the limiter must count from the whole decision.
+    /// The counts of the thread; `None` if the decision changes other counts too, such as that of a
+    /// rule.
     counts: Option<&'a DecisionCounts>,
 }
 
@@ -23,6 +24,10 @@ pub struct FastPath<'a> {
 pub(crate) trait FastPathLimiter {
     /// Implements [`FastPath::decide_by_steps`].
     fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision>;
+
+    /// Counts an allowed request whose parts were charged `units` together at the time `at`. Returns
+    /// false, and counts nothing, if the limiter needs the whole decision.
+    fn try_count_allowed(&self, request: &DecideRequest<'_>, units: u64, at: Timestamp) -> bool;
 
     /// Implements [`FastPath::count`].
     fn count(&self, request: &DecideRequest<'_>, decision: &Decision);
@@ -51,18 +56,30 @@ impl<'a> FastPath<'a> {
     }
 
     /// Counts a request of one subject that was charged `units` at the time `at`. Returns false, and
-    /// counts nothing, if the limiter needs the whole decision. The store then calls
+    /// counts nothing, if the limiter needs more than this. The store then calls
     /// [`count`](Self::count).
     #[inline(always)]
     pub(crate) fn try_count_allowed(&self, units: u64, at: Timestamp) -> bool {
         self.counts.is_some_and(|counts| counts.try_add_allowed(units, at))
     }
 
-    /// Counts a request of one subject that the limits of `over` denied at the time `at`. Returns
-    /// false, and counts nothing, if the limiter needs the whole decision.
+    /// Counts an allowed request under its rules. Its parts were charged `units` together at the
+    /// time `at`. Otherwise as [`try_count_allowed`](Self::try_count_allowed).
+    #[inline]
+    pub(crate) fn try_count_under_rules(
+        &self,
+        request: &DecideRequest<'_>,
+        units: u64,
+        at: Timestamp,
+    ) -> bool {
+        self.limiter.try_count_allowed(request, units, at)
+    }
+
+    /// Counts a request of one subject that was denied at the time `at`. `over` returns the limits
+    /// that denied it. Returns false, and counts nothing, if the limiter needs the whole decision.
     #[inline(always)]
-    pub(crate) fn try_count_denied(&self, over: LimitSet, at: Timestamp) -> bool {
-        self.counts.is_some_and(|counts| counts.try_add_denied(over, at))
+    pub(crate) fn try_count_denied(&self, over: impl FnOnce() -> LimitSet, at: Timestamp) -> bool {
+        self.counts.is_some_and(|counts| counts.try_add_denied(over(), at))
     }
 }
 

@@ -29,7 +29,7 @@ use crate::stats::{
     DecisionCounts, OwnShard, PerThread, REQUEST_BOUNDS, Sharded, TIMED, TimeHistogram,
     TopSubjects, is_record_due,
 };
-use crate::store::Namespace;
+use crate::store::{DecideRequest, Namespace, Part};
 use crate::time::Timestamp;
 
 /// The counts of a limiter.
@@ -104,6 +104,28 @@ impl Tally {
         }
     }
 
+    /// Counts an allowed request whose parts were charged `units` together at the time `at`. Returns
+    /// false, and counts nothing, if [`count`](Self::count) needs the decision.
+    pub(super) fn try_count_allowed(
+        &self,
+        request: &DecideRequest<'_>,
+        units: u64,
+        at: Timestamp,
+    ) -> bool {
+        let is_plain = |part: &Part<'_>| !part.is_shadow() && !part.policy.has_shadow();
+        let Some(decisions) = self.plain_counts(request.mode) else { return false };
+        if !request.parts.iter().all(is_plain) || !decisions.try_add_allowed(units, at) {
+            return false;
+        }
+        let own = self.shards.own();
+        for part in request.parts {
+            if let Some(rule) = self.rule(part.into()) {
+                own.counts.of_name(self.names.place_of_rule(rule)).within.add(1, own.writer);
+            }
+        }
+        true
+    }
+
     /// Counts a decision in `mode`. `counters_of` returns the counters of the part at a position.
     pub(super) fn count<'a>(
         &self,
@@ -112,10 +134,7 @@ impl Tally {
         counters_of: &dyn Fn(usize) -> Counters<'a>,
     ) {
         let OwnShard { counts: decisions, writer } = self.decisions.own();
-        let charged = match decision.has_parts() {
-            true => decision.parts().map(|part| part.charged()).fold(0, u64::saturating_add),
-            false => decision.charged(),
-        };
+        let charged = decision.charged_in_all();
         match mode {
             Mode::Peek => return,
             Mode::Charge => return self.charged_after(charged),

@@ -58,6 +58,7 @@ impl CounterNames {
     }
 
     /// Returns the place of a rule.
+    #[inline(always)]
     pub(super) fn place_of_rule(&self, rule: &Namespace) -> usize {
         self.place(Some(rule), None).unwrap_or(OTHER_RULES)
     }
@@ -72,7 +73,7 @@ impl CounterNames {
         RESERVED..RESERVED.max(*self.count.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(&self, rule: Option<&Namespace>, limit: Option<&NamedLimit>) -> Option<usize> {
         let begin = hash(rule, limit);
         match self.find(begin, rule, limit) {
@@ -83,14 +84,14 @@ impl CounterNames {
 
     /// Searches the index from `begin`. Returns the place of a name, or as an error the position in
     /// the index at which the name is to be added.
-    #[inline]
+    #[inline(always)]
     fn find(
         &self,
         begin: usize,
         rule: Option<&Namespace>,
         limit: Option<&NamedLimit>,
     ) -> Result<usize, usize> {
-        let index = self.index.get_or_init(|| (0..INDEX).map(|_| AtomicU32::new(0)).collect());
+        let index = self.index.get_or_init(new_index);
         let mut position = begin % INDEX;
         loop {
             // With `Acquire`, a thread that reads a place also sees its name.
@@ -136,6 +137,11 @@ impl CountedName {
         self.rule.as_ref() == rule
             && self.limit.as_ref().map(NamedLimit::name) == limit.map(NamedLimit::name)
     }
+}
+
+#[cold]
+fn new_index() -> Box<[AtomicU32]> {
+    (0..INDEX).map(|_| AtomicU32::new(0)).collect()
 }
 
 #[inline]

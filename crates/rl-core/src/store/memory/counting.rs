@@ -7,7 +7,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::store::{DecideRequest, FastPath, FastPathLimiter};
 use crate::time::Timestamp;
 
-/// Counts a decision about one subject.
+/// Counts a decision.
 #[inline(always)]
 pub(super) fn count_decision(
     request: &DecideRequest<'_>,
@@ -15,9 +15,10 @@ pub(super) fn count_decision(
     limiter: &FastPath<'_>,
 ) {
     let is_counted = if decision.is_allowed() {
-        limiter.try_count_allowed(decision.charged(), decision.at())
+        let (units, at) = (decision.charged_in_all(), decision.at());
+        limiter.try_count_allowed(units, at) || limiter.try_count_under_rules(request, units, at)
     } else {
-        limiter.try_count_denied(decision.over(), decision.at())
+        limiter.try_count_denied(|| decision.over(), decision.at())
     };
     if !is_counted {
         limiter.count(request, decision);
@@ -42,20 +43,20 @@ pub(super) fn count_fast(
         if limiter.try_count_allowed(cost.units(), time) {
             return MaybeReady::ready(Decision::from_windows(policy, cost, at, true, states));
         }
-    } else if limiter.try_count_denied(over, time) {
+    } else if limiter.try_count_denied(|| over, time) {
         return MaybeReady::ready(Decision::from_windows(policy, cost, at, false, states));
     }
     count_whole(request, Decision::from_windows(policy, cost, at, is_allowed, states), limiter)
 }
 
-/// Passes the whole decision to the limiter, which counts it. Returns the decision.
+/// Returns a decision that changes other counts than those of the thread, and counts it.
 #[inline(never)]
 pub(super) fn count_whole(
     request: &DecideRequest<'_>,
     decision: Decision,
     limiter: &FastPath<'_>,
 ) -> MaybeReady<Decision> {
-    limiter.count(request, &decision);
+    count_decision(request, &decision, limiter);
     MaybeReady::ready(decision)
 }
 
@@ -66,6 +67,10 @@ pub(super) struct NotCounting;
 impl FastPathLimiter for NotCounting {
     fn decide_by_steps(&self, _: &DecideRequest<'_>) -> MaybeReady<Decision> {
         MaybeReady::Ready(None)
+    }
+
+    fn try_count_allowed(&self, _: &DecideRequest<'_>, _: u64, _: Timestamp) -> bool {
+        true
     }
 
     fn count(&self, _: &DecideRequest<'_>, _: &Decision) {}

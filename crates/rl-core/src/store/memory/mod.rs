@@ -45,9 +45,9 @@ use super::{
     DecideRequest, FastPath, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Settlement, Store,
     StoreFuture,
 };
-use crate::decision::Decision;
+use crate::decision::{Decision, OpenWindows, PolicyHandle};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
+use crate::model::{Cost, FailureKind, StoreError, TOO_MANY_STATES};
 use crate::observe;
 use crate::stats::{MemoryStats, StoreStats, next_store_id};
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -156,6 +156,7 @@ impl<C: Clock> MemoryStore<C> {
 
 /// Locks a shard. A poisoned lock is ignored, because a panic under the lock leaves no entry
 /// half-changed.
+#[inline(always)]
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -194,14 +195,18 @@ fn decide_many_windows(
             let is_counted = if is_allowed {
                 limiter.try_count_allowed(cost.units(), at)
             } else {
-                limiter.try_count_denied(over, at)
+                limiter.try_count_denied(|| over, at)
             };
-            let open = (before, charged, later);
-            let decision = || Decision::from_open_windows(policy, cost, at, is_allowed, open);
+            // The box and the handle are created first, so that the decision is created in place.
+            let required = if is_allowed { Cost::ZERO } else { cost };
+            let open = OpenWindows::boxed(before, charged, required, later);
+            let policy = PolicyHandle::from(policy);
             if is_counted {
-                return MaybeReady::ready(decision());
+                let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
+                return MaybeReady::ready(decision);
             }
-            count_whole(request, decision(), limiter)
+            let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
+            count_whole(request, decision, limiter)
         }
         None => decide_fully(shard, subject, request, args, limiter),
     }

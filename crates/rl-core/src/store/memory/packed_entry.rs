@@ -297,6 +297,7 @@ impl PackedEntry {
     }
 
     /// Returns the used fraction of the fullest limit at the last change, scaled to 0–255.
+    #[inline(always)]
     pub(super) fn used_fraction(&self, layout: &StateLayout, base: TimeBase) -> u8 {
         if layout.windows().is_some() {
             // All windows were open at the last change, so the states contain only current counts.

@@ -20,6 +20,7 @@ mod room;
 
 use smallvec::SmallVec;
 
+use super::counting::count_decision;
 use super::locked_shards::LockedShards;
 use super::run::{DecideArgs, TooManyStates};
 use super::shard::Shard;
@@ -70,7 +71,7 @@ impl<C: Clock> MemoryStore<C> {
         let Ok(decision) = self.decide_parts(request) else {
             return limiter.decide_by_steps(request);
         };
-        limiter.count(request, &decision);
+        count_decision(request, &decision, limiter);
         MaybeReady::ready(decision)
     }
 }

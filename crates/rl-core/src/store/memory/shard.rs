@@ -345,6 +345,7 @@ impl Shard {
     /// inspected entry with the smallest used fraction. Stops early at an entry whose fraction is
     /// small and no larger than that of the new subject. Does not use the room in `claims`. Returns
     /// `None` if no inspected entry may be evicted.
+    #[inline(always)]
     fn find_room(&mut self, now: Timestamp, newcomer: u8, claims: Claims<'_>) -> Option<Vacancy> {
         let capacity = self.capacity.saturating_sub(claims.free);
         let now = self.context.time_base.moment(now);

@@ -119,6 +119,7 @@ impl<T> Table<T> {
     }
 
     /// Replaces the record at `position` by one of `subject`, which is not in the table yet.
+    #[inline(always)]
     pub(super) fn replace_at(&mut self, position: usize, subject: Fingerprint, value: T) {
         self.index.remove(self.record(position).subject, position);
         self.chunks[position / CHUNK][position % CHUNK] = Record { subject, value };
