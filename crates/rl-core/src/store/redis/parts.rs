@@ -262,7 +262,7 @@ impl RedisStore {
     }
 }
 
-/// For each slot with keys of the request, returns the indices of the groups in this slot.
+/// Returns the slots with keys of the request, and the indices of the groups in each of them.
 #[cfg(feature = "redis-cluster")]
 fn slots_of(executor: &ScriptExecutor, groups: &[KeyedGroup<'_>]) -> Result<Vec<Slot>, StoreError> {
     let mut slots: Vec<(u16, Slot)> = Vec::new();
