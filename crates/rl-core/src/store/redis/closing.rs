@@ -8,7 +8,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 
 impl RedisStore {
-    /// Returns all [leased](RedisStoreBuilder::lease) units to the server, and leases no more. On a
+    /// Returns all [leased](super::RedisStoreBuilder::lease) units to the server, and leases no more. On a
     /// cluster, also waits until the charges of denied requests are given back.
     ///
     /// A service calls it when it shuts down, after its last request. The store continues to decide
