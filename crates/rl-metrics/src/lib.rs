@@ -48,6 +48,8 @@ mod overflow;
 mod prometheus;
 mod registry;
 mod sample;
+#[cfg(feature = "opentelemetry")]
+mod snapshots;
 #[cfg(test)]
 mod tests;
 mod text;

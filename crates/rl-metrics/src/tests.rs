@@ -185,6 +185,16 @@ fn limiters_beyond_the_cap_are_added_up_under_one_name() {
     assert_eq!(sum, 1_200, "each decision is counted once");
 }
 
+/// Returns a limiter that has allowed one request and denied two.
+#[cfg(any(feature = "prometheus", feature = "opentelemetry", feature = "metrics"))]
+fn limiter_with_two_denials() -> RateLimiter {
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
+    for _ in 0..3 {
+        drop(limiter.check(&Subject::global(), 1));
+    }
+    limiter
+}
+
 /// Checks that the collector exports every series of the text, and the right number of denials.
 #[cfg(feature = "prometheus")]
 #[test]
@@ -192,11 +202,7 @@ fn the_collector_reports_each_series() {
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 
-    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
-    for _ in 0..3 {
-        drop(limiter.check(&Subject::global(), 1));
-    }
-    let metrics = Metrics::new().limiter(&limiter);
+    let metrics = Metrics::new().limiter(&limiter_with_two_denials());
     let mut registry = Registry::default();
     registry.register_collector(Box::new(metrics.clone()));
     let mut text = String::new();
@@ -218,10 +224,7 @@ fn opentelemetry_reads_the_same_counts() {
     use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
     use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
 
-    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
-    for _ in 0..3 {
-        drop(limiter.check(&Subject::global(), 1));
-    }
+    let limiter = limiter_with_two_denials();
     let exporter = InMemoryMetricExporter::default();
     let reader = PeriodicReader::builder(exporter.clone()).build();
     let provider = SdkMeterProvider::builder().with_reader(reader).build();
@@ -250,10 +253,7 @@ fn opentelemetry_reads_the_same_counts() {
 fn the_facade_gets_the_same_counts() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
-    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
-    for _ in 0..3 {
-        drop(limiter.check(&Subject::global(), 1));
-    }
+    let limiter = limiter_with_two_denials();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     ::metrics::with_local_recorder(&recorder, || Metrics::new().limiter(&limiter).record());
