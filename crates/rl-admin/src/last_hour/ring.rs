@@ -91,8 +91,12 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use rl_core::rules::{Match, Rule, Rules};
+    use rl_core::stats::{Histogram, LimitStats, RuleStats};
     use rl_core::{Limit, RateLimiter, Subject};
 
+    use super::super::sample::{LimitDenials, LimitPath};
+    use super::super::top::TopCounts;
     use super::*;
 
     fn at(seconds: u64) -> Timestamp {
@@ -137,6 +141,66 @@ mod tests {
         assert!(report.samples.iter().all(|sample| sample.end > report.start));
         assert!(report.samples.len() >= 400);
         assert_eq!(report.begun, at(0));
+    }
+
+    /// The largest number of top subjects that a limiter reports.
+    const TOP: usize = 32;
+
+    /// Returns the bytes of a ring on the heap, without the names of limits and the ids of
+    /// subjects.
+    fn bytes(ring: &Ring) -> usize {
+        let vec = |capacity: usize, size: usize| capacity * size;
+        let of_sample = |sample: &Sample| {
+            vec(sample.times.capacity(), 8)
+                + vec(sample.denials.capacity(), size_of::<LimitDenials>())
+        };
+        let of_histogram =
+            |one: &Histogram| vec(one.bounds.capacity(), 8) + vec(one.counts.capacity(), 8);
+        let of_stats = |stats: &LimiterStats| {
+            let limits = stats.limits.iter().map(|limit| of_histogram(&limit.utilization));
+            vec(stats.limits.capacity(), size_of::<LimitStats>())
+                + vec(stats.rules.capacity(), size_of::<RuleStats>())
+                + limits.sum::<usize>()
+        };
+        let of_top = |top: &TopCounts| {
+            // Both lists count as full, although few subjects may have been granted units.
+            let entries = top.denied.capacity().max(TOP) + top.used.capacity().max(TOP);
+            vec(entries, size_of::<(Subject, u64)>())
+        };
+        let paths =
+            ring.paths.0.capacity() * (8 + 1) + ring.paths.0.len() * (16 + size_of::<LimitPath>());
+        vec(ring.samples.capacity(), size_of::<Sample>())
+            + ring.samples.iter().map(of_sample).sum::<usize>()
+            + vec(ring.top.0.capacity(), size_of::<TopCounts>())
+            + ring.top.0.iter().map(of_top).sum::<usize>()
+            + of_stats(&ring.last.1)
+            + of_stats(&ring.now.1)
+            + paths
+    }
+
+    #[tokio::test]
+    async fn an_hour_in_which_all_of_500_limits_deny_takes_little_more_than_a_megabyte() {
+        let rules = (0..100).map(|rule| {
+            let limits = (1..=5).map(|hours| format!("1/{hours}h").parse::<Limit>().unwrap());
+            let path = Match::new().path(format!("/{rule}"));
+            limits.fold(Rule::named(format!("rule-{rule}")).matching(path), Rule::limit)
+        });
+        let limiter = RateLimiter::builder().rules(rules.fold(Rules::new(), Rules::rule));
+        let limiter = limiter.build().unwrap();
+        let mut ring = Ring::new(at(0), limiter.stats());
+        for step in 1..=400 {
+            for rule in 0..100 {
+                let subject = Subject::consumer(&format!("consumer-{rule}"));
+                limiter.check_rule(&format!("rule-{rule}"), &subject, 1).await;
+            }
+            ring.update(at(9 * step), limiter.stats());
+        }
+        assert!(ring.samples.len() >= 399 && ring.paths.0.len() > 500, "{}", ring.samples.len());
+        assert!(ring.samples.iter().skip(1).all(|sample| sample.denials.len() == 32));
+        assert_eq!(ring.top(Ranking::Denied).len(), TOP);
+        let bytes = bytes(&ring);
+        println!("{bytes} bytes");
+        assert!(bytes <= 1_070_000, "{bytes}");
     }
 
     #[tokio::test]

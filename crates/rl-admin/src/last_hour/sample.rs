@@ -56,7 +56,7 @@ pub(crate) const fn times(stats: &LimiterStats) -> &Histogram {
 /// The names of limits, each stored once for all samples. The set stays small, because a limiter
 /// counts only a bounded number of names.
 #[derive(Debug, Default)]
-pub(crate) struct LimitPaths(HashSet<Arc<LimitPath>>);
+pub(crate) struct LimitPaths(pub(super) HashSet<Arc<LimitPath>>);
 
 impl LimitPaths {
     fn get(&mut self, rule: &str, limit: &str) -> Arc<LimitPath> {
@@ -154,5 +154,7 @@ fn bounded(mut denials: Vec<LimitDenials>, paths: &mut LimitPaths) -> Vec<LimitD
             shadow_over: others.iter().map(|denials| denials.shadow_over).sum(),
         });
     }
+    // Otherwise each of 400 samples would keep the capacity for all limits that denied a request.
+    denials.shrink_to_fit();
     denials
 }

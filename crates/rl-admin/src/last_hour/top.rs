@@ -53,14 +53,14 @@ pub(crate) struct TopEntry {
 
 /// The lists of top subjects of the last hour, one for each minute.
 #[derive(Debug)]
-pub(super) struct TopHistory(VecDeque<TopCounts>);
+pub(super) struct TopHistory(pub(super) VecDeque<TopCounts>);
 
 /// The counts of the top subjects at a time.
 #[derive(Debug)]
-struct TopCounts {
+pub(super) struct TopCounts {
     at: Timestamp,
-    denied: Vec<(Subject, u64)>,
-    used: Vec<(Subject, u64)>,
+    pub(super) denied: Vec<(Subject, u64)>,
+    pub(super) used: Vec<(Subject, u64)>,
 }
 
 impl TopCounts {
