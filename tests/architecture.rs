@@ -13,6 +13,19 @@ use imports::Crate;
 use names::Names;
 use source::{crate_paths, files, modules, packages, read, section, top};
 
+/// The modules that each store may use.
+const USED_BY_STORES: &[&str] = &[
+    "maybe_ready",
+    "time",
+    "model",
+    "policy",
+    "decision",
+    "algorithm",
+    "stats",
+    "store",
+    "observe",
+];
+
 /// The modules that each module of rl-core may use. A module comes after all modules that it uses.
 const LEVELS: [(&str, &[&str]); 21] = [
     ("maybe_ready", &[]),
@@ -30,34 +43,8 @@ const LEVELS: [(&str, &[&str]); 21] = [
     ("store", &["maybe_ready", "time", "model", "policy", "decision", "algorithm", "stats"]),
     ("observe", &["model", "policy", "decision"]),
     ("source", &["maybe_ready", "model", "policy"]),
-    (
-        "store/memory",
-        &[
-            "maybe_ready",
-            "time",
-            "model",
-            "policy",
-            "decision",
-            "algorithm",
-            "stats",
-            "store",
-            "observe",
-        ],
-    ),
-    (
-        "store/redis",
-        &[
-            "maybe_ready",
-            "time",
-            "model",
-            "policy",
-            "decision",
-            "algorithm",
-            "stats",
-            "store",
-            "observe",
-        ],
-    ),
+    ("store/memory", USED_BY_STORES),
+    ("store/redis", USED_BY_STORES),
     ("rules", &["model", "policy", "client_ip", "headers", "key", "store", "observe", "source"]),
     (
         "limiter",

@@ -20,9 +20,9 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     page()
 }
 
-/// Measures the page of metrics for 500 limits: 100 rules of five limits each. Every limit has
-/// counted requests.
-fn page() -> Result<(), Box<dyn Error>> {
+/// Creates a limiter of 100 rules with five limits each. Each rule has allowed 20 requests.
+fn limiter() -> Result<RateLimiter, Box<dyn Error>> {
+    let smooth: Limit = "99/hour:gcra".parse()?;
     let rules = (0..100).map(|number| {
         let rule = Rule::named(format!("rule-{number}"));
         let rule = rule.matching(Match::new().path(format!("/rule-{number}")));
@@ -30,7 +30,7 @@ fn page() -> Result<(), Box<dyn Error>> {
             .limit(Limit::per_minute(99))
             .limit(Limit::per_hour(999))
             .limit(Limit::per_day(9_999))
-            .named_limit("smooth", Limit::per_hour(99))
+            .named_limit("smooth", smooth)
     });
     let limiter = RateLimiter::builder().rules(rules.fold(Rules::new(), Rules::rule)).build()?;
     for number in 0..100 {
@@ -39,7 +39,12 @@ fn page() -> Result<(), Box<dyn Error>> {
             drop(limiter.check_rule(&format!("rule-{number}"), &subject, 1));
         }
     }
-    let metrics = Metrics::new().limiter(&limiter);
+    Ok(limiter)
+}
+
+/// Measures a page of 500 limits.
+fn page() -> Result<(), Box<dyn Error>> {
+    let metrics = Metrics::new().limiter(&limiter()?);
     let (mut millis, mut bytes) = (Vec::new(), 0);
     for _ in 0..PAGES {
         let (taken, page) = time(|| metrics.render());
@@ -52,4 +57,19 @@ fn page() -> Result<(), Box<dyn Error>> {
     table.row([name, text(median(&millis)), text(p99(&millis)), "5".to_owned()]);
     println!("{table}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_measured_page_shows_500_limits_and_the_requests_of_their_rules() {
+        let page = Metrics::new().limiter(&limiter().unwrap()).render();
+        assert_eq!(page.matches("\nrl_limit_max{").count(), 500);
+        let allowed = page.lines().filter(|line| {
+            line.starts_with("rl_rule_evaluations_total{") && line.ends_with("\"} 20")
+        });
+        assert_eq!(allowed.count(), 100);
+    }
 }
