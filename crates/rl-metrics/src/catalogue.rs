@@ -64,7 +64,7 @@ catalogue! {
     CONSUMER_DECISIONS = "rl_consumer_decisions_total" Counter ["consumer", "outcome"]
         "Decisions about a consumer of the list that the service follows.";
     DECISION_SECONDS = "rl_decision_seconds" Histogram ["limiter"]
-        "Time of decisions: one of 64 of those in memory, and all that waited for a store.";
+        "Time of decisions: all that waited for a store, and a sample of those in memory.";
     DECISIONS = "rl_decisions_total" Counter ["limiter", "origin", "outcome"]
         "Decisions by outcome (allowed or denied) and by origin.";
     DEGRADED = "rl_degraded_total" Counter ["limiter"]

@@ -15,6 +15,7 @@ mod parts;
 use std::hint::black_box;
 use std::process::ExitCode;
 
+use rl_core::observe::Observer;
 use rl_core::{Limit, MaybeReady, MemoryStore, Period, Policy, RateLimiter, Subject};
 
 /// A limit that is never used up.
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let (limits, cost) = match operation.as_str() {
         "decide" | "acquire" => (given.to_vec(), 1),
         "allowed" | "axum" | "axum-plain" | "axum-lines" => (six(""), 1),
+        "observed" | "observing" | "logged" => (six(""), 1),
         "actix" | "actix-plain" | "actix-lines" => (six(""), 1),
         "newcomer" => (with_a_small_hour(), 1),
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
@@ -50,6 +52,12 @@ fn main() -> ExitCode {
     match operation.as_str() {
         "acquire" => acquire(&limiter(policy), times),
         "newcomer" => flood(policy, times),
+        "observed" => decide(&observed(policy, ()), cost, times),
+        "observing" => decide(&observed(policy, EachDecision), cost, times),
+        "logged" => {
+            log_to_nowhere();
+            decide(&limiter(policy), cost, times);
+        }
         "one-part" => parts::decide(&policy, "90000/minute", 1, times),
         "three-parts" | "three-parts-denied" => parts::decide(&policy, "90000/minute", 3, times),
         "three-parts-gcra" => parts::decide(&policy, "90000/minute:gcra", 3, times),
@@ -134,6 +142,24 @@ fn flood(policy: Policy, times: u64) {
 
 fn limiter(policy: Policy) -> RateLimiter {
     RateLimiter::builder().policy(policy).build().expect("a limiter")
+}
+
+/// An observer that receives each decision, and does nothing with it.
+#[derive(Debug)]
+struct EachDecision;
+
+impl Observer for EachDecision {}
+
+fn observed(policy: Policy, observer: impl Observer) -> RateLimiter {
+    RateLimiter::builder().policy(policy).observer(observer).build().expect("a limiter")
+}
+
+/// Formats the log lines of decisions, and drops the text.
+fn log_to_nowhere() {
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+        .with_writer(std::io::sink)
+        .init();
 }
 
 /// Runs `work`. callgrind counts only the instructions inside this function.

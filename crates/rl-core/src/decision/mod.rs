@@ -125,10 +125,16 @@ impl Decision {
         decision
     }
 
-    /// Creates the denial of a request that needs `required` units, which are never granted.
-    pub(crate) fn never_granted(policy: &Policy, cost: Cost, required: u64) -> Self {
+    /// Creates the denial at `now` of a request that needs `required` units, which are never
+    /// granted.
+    pub(crate) fn never_granted(
+        policy: &Policy,
+        cost: Cost,
+        required: u64,
+        now: Timestamp,
+    ) -> Self {
         let outcome = |limit: Limit| Outcome::before_use(limit, required);
-        Self::denied_by_policy(policy, cost, Timestamp::EPOCH, outcome)
+        Self::denied_by_policy(policy, cost, now, outcome)
     }
 
     /// Creates the denial of a request that is blocked at `now`.
@@ -294,8 +300,11 @@ impl Decision {
         self.origin
     }
 
-    /// Returns the time of the decision on the store's clock; the epoch if no store decided. If
-    /// several servers decided the parts of the request, it is the latest of their times.
+    /// Returns the time of the decision on the store's clock. If several servers decided the parts
+    /// of the request, it is the latest of their times.
+    ///
+    /// A denial by the policy alone has the time of the limiter's clock. It is the epoch if neither
+    /// a store nor a policy decided.
     #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.statuses.decided_at

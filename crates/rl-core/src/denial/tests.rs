@@ -57,7 +57,7 @@ fn without_decision(body: &DenialBody, reason: DenialReason<'_>) -> Denial {
 /// Returns the decision on a request of `cost` that `limits` can never grant.
 fn by_policy(limits: &[&str], cost: u64) -> Decision {
     let policy = Policy::new(limits.iter().map(|limit| limit.parse::<Limit>().unwrap())).unwrap();
-    Decision::never_granted(&policy, Cost::new(cost), cost)
+    Decision::never_granted(&policy, Cost::new(cost), cost, Timestamp::EPOCH)
 }
 
 fn blocked_for(seconds: u64) -> Decision {

@@ -214,7 +214,7 @@ fn every_family_reports_the_end_of_a_block() {
 #[test]
 fn headers_for_a_cost_that_is_never_granted_name_only_the_limit() {
     let policy = Policy::new([Limit::per_second(50), Limit::per_minute(100)]).unwrap();
-    let never = Decision::never_granted(&policy, Cost::new(101), 101);
+    let never = Decision::never_granted(&policy, Cost::new(101), 101, Timestamp::EPOCH);
     for family in HeaderFamily::ALL.iter().copied() {
         let lines = lines(&Headers::new(family), &never);
         let is_known = |line: &String| {

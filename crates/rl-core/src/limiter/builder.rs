@@ -179,8 +179,8 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets what happens to requests while the store is down, slow or failing over. Defaults to
-    /// [`OnFailure::Allow`].
+    /// Sets what happens to requests while the store, or the source of policies, is down, slow or
+    /// failing over. Defaults to [`OnFailure::Allow`].
     pub fn on_store_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_store_failure = on_failure;
         self
@@ -220,6 +220,10 @@ impl RateLimiterBuilder {
     /// overloaded. The store enforces this instance's share of the limits. Also sets
     /// [`OnFailure::Fallback`] for store failures and for overload.
     ///
+    /// The fallback cannot decide a request whose policy is unknown because the source of policies
+    /// fails. Such a request is rejected, unless
+    /// [`on_fallback_failure`](Self::on_fallback_failure) allows it.
+    ///
     /// A [`MemoryStore`] decides without waiting; a fallback on a server gets a deadline of its
     /// own. Its decisions have [`Origin::Fallback`](crate::Origin::Fallback) and the limits of the
     /// share. After the recovery the primary store decides again, with the counts that it had
@@ -232,8 +236,8 @@ impl RateLimiterBuilder {
     /// Sets what happens to a request that the fallback cannot decide. Defaults to
     /// [`OnFailure::Reject`].
     ///
-    /// A fallback cannot decide if its store fails, or if this instance's share of a limit is less
-    /// than the request costs.
+    /// A fallback cannot decide if its store fails, if this instance's share of a limit is less
+    /// than the request costs, or if the source of policies fails.
     ///
     /// ```
     /// use rl_core::{Limit, MemoryStore, OnFailure, RateLimiter, Share};
@@ -282,9 +286,9 @@ impl RateLimiterBuilder {
     /// Sets the observer of decisions and [events](crate::observe::EventKind). Defaults to none;
     /// log lines are written in any case.
     ///
-    /// An observer of decisions takes some hundred nanoseconds for each decision in memory, because
-    /// the limiter then decides step by step. An observer of [other events
-    /// only](Observer::observes_decisions) costs nothing.
+    /// With an observer of decisions, the limiter decides step by step, and a decision in memory
+    /// takes 2600 instructions instead of 550. With an observer of [other events
+    /// only](Observer::observes_decisions), it takes as many as without an observer.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self

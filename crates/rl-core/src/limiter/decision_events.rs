@@ -1,7 +1,7 @@
 //! The events that follow from decisions: a limit is nearly used up, or the failure policy begins
 //! or stops deciding requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::counters::Counters;
@@ -68,9 +68,46 @@ pub(super) struct DecisionEvents {
     /// Whether the observer receives decisions.
     observes_decisions: bool,
     near_limits: NearLimits,
-    /// For each action of the failure policy (it allows requests, rejects them, or lets the
-    /// fallback decide): the condition that this action decides requests now.
-    failure_policy: [(Origin, Transition); 3],
+    /// The actions of the failure policy: it allows requests, rejects them, or lets the fallback
+    /// decide.
+    failure_policy: [FailureAction; 3],
+}
+
+/// An action of the failure policy.
+#[derive(Debug)]
+struct FailureAction {
+    /// The index of the origin of its decisions.
+    origin_index: usize,
+    /// The origin of the first decision since the action began, with its kind of failure.
+    first_origin: Mutex<Origin>,
+    /// The condition that the action decides requests.
+    condition: Transition,
+}
+
+impl FailureAction {
+    fn new(origin: Origin, recovery_period: Duration) -> Self {
+        Self {
+            origin_index: origin.index(),
+            first_origin: Mutex::new(origin),
+            condition: Transition::new(recovery_period),
+        }
+    }
+
+    /// Records a decision of this action. Returns true if the action begins with it.
+    fn decided(&self, origin: Origin) -> bool {
+        let begins = self.condition.occurred();
+        if begins {
+            *self.first_origin.lock().unwrap_or_else(PoisonError::into_inner) = origin;
+        }
+        begins
+    }
+
+    /// Ends the action if it has decided no request for a while. Returns the origin of its first
+    /// decision.
+    fn ended(&self) -> Option<(Origin, Ended)> {
+        let ended = self.condition.ended()?;
+        Some((*self.first_origin.lock().unwrap_or_else(PoisonError::into_inner), ended))
+    }
 }
 
 impl DecisionEvents {
@@ -84,7 +121,7 @@ impl DecisionEvents {
             observer: Arc::clone(observer),
             observes_decisions: observer.observes_decisions(),
             near_limits: NearLimits::default(),
-            failure_policy: origins.map(|origin| (origin, Transition::new(recovery_period))),
+            failure_policy: origins.map(|origin| FailureAction::new(origin, recovery_period)),
         }
     }
 
@@ -97,9 +134,9 @@ impl DecisionEvents {
         event: &DecisionEvent<'_>,
     ) {
         let origin = decision.origin();
-        let mut conditions = self.failure_policy.iter();
-        let condition = conditions.find(|(known, _)| known.index() == origin.index());
-        if condition.is_some_and(|(_, condition)| condition.occurred()) {
+        let mut actions = self.failure_policy.iter();
+        let action = actions.find(|action| action.origin_index == origin.index());
+        if action.is_some_and(|action| action.decided(origin)) {
             let kind = EventKind::FailurePolicyBegan { origin };
             self.observer.observe(&Event::new(event.location, kind));
         }
@@ -124,12 +161,10 @@ impl DecisionEvents {
     /// Reports the end of each action of the failure policy that has decided no request for a
     /// while.
     pub(super) fn failure_policy_ended(&self, names: &EventNames) {
-        for (origin, condition) in &self.failure_policy {
-            if let Some(Ended { lasted, count: requests }) = condition.ended() {
-                let (origin, location) = (*origin, names.of_origin(*origin));
-                let kind = EventKind::FailurePolicyEnded { origin, lasted, requests };
-                self.observer.observe(&Event::new(location, kind));
-            }
+        for (origin, ended) in self.failure_policy.iter().filter_map(FailureAction::ended) {
+            let Ended { lasted, count: requests } = ended;
+            let kind = EventKind::FailurePolicyEnded { origin, lasted, requests };
+            self.observer.observe(&Event::new(names.of_origin(origin), kind));
         }
     }
 }

@@ -85,7 +85,7 @@ impl FailurePolicy {
     /// the setting is `Fallback`, because a fallback cannot decide without a policy.
     pub(super) const fn action_without_policy(self, failure: FailureKind) -> OnFailure {
         match self.action(failure) {
-            OnFailure::Fallback => OnFailure::Reject,
+            OnFailure::Fallback => self.on_fallback_failure,
             action => action,
         }
     }

@@ -24,7 +24,10 @@ impl Pipeline {
         counts: Option<&DecisionCounts>,
     ) -> MaybeReady<Decision> {
         let limiter = FastPath::new(self, counts);
-        if counts.is_some_and(DecisionCounts::is_next_timed) {
+        if let Some(counts) = counts
+            && counts.is_next_timed()
+        {
+            counts.timing_begins();
             return self.decide_timed(request, &limiter);
         }
         self.stores.primary.try_decide(request, &limiter)

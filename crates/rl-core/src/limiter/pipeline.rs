@@ -211,7 +211,8 @@ impl Pipeline {
             Ok(policy) => policy,
             Err(error) => {
                 // Without a policy, a fallback cannot decide.
-                let origin = self.failure_policy.action(error.kind()).origin(error.kind());
+                let action = self.failure_policy.action_without_policy(error.kind());
+                let origin = action.origin(error.kind());
                 return self.decide_without_store(subject, cost, operation, origin);
             }
         };

@@ -8,7 +8,7 @@ use super::stores::Stores;
 use crate::decision::{Decision, DecisionList};
 use crate::model::Cost;
 use crate::store::{Namespace, Part};
-use crate::time::Clock;
+use crate::time::{Clock, Timestamp};
 
 /// Returns the denial of a request if the policy of one part suffices to deny it. A part without a
 /// namespace is in the namespace of `stores`.
@@ -25,7 +25,7 @@ pub(super) fn deny(
     {
         let needed = operation.needed(part.cost);
         return if part.policy.may_deny_alone(needed) {
-            find_reason(part, needed, clock)
+            find_reason(part, needed, clock.now())
         } else {
             None
         };
@@ -43,15 +43,14 @@ pub(super) fn deny(
 }
 
 #[cold]
-fn find_reason(part: &Part<'_>, needed: u64, clock: &dyn Clock) -> Option<Decision> {
+fn find_reason(part: &Part<'_>, needed: u64, now: Timestamp) -> Option<Decision> {
     let Part { policy, cost, .. } = *part;
-    if let Some(block) = policy.block() {
-        let now = clock.now();
-        if block.holds_at(now) {
-            return Some(Decision::blocked(block, cost, now));
-        }
+    if let Some(block) = policy.block()
+        && block.holds_at(now)
+    {
+        return Some(Decision::blocked(block, cost, now));
     }
-    policy.never_grants(needed).then(|| Decision::never_granted(policy, cost, needed))
+    policy.never_grants(needed).then(|| Decision::never_granted(policy, cost, needed, now))
 }
 
 /// Returns the denial of a request if the policy of one enforced part suffices to deny it. The
@@ -72,15 +71,16 @@ fn find_reason_of_parts(
     if !parts.iter().zip(&needed).any(|(part, needed)| part.policy.may_deny_alone(*needed)) {
         return None;
     }
+    let now = clock.now();
     let statuses: DecisionList = parts
         .iter()
         .zip(needed)
-        .map(|(part, needed)| match find_reason(part, needed, clock) {
+        .map(|(part, needed)| match find_reason(part, needed, now) {
             Some(denial) => {
                 is_denied |= !part.is_shadow();
                 denial
             }
-            None => Decision::never_granted(part.policy, part.cost, needed),
+            None => Decision::never_granted(part.policy, part.cost, needed, now),
         })
         .collect();
     is_denied.then(|| Decision::of_parts(Part::flags(parts), statuses))

@@ -103,7 +103,8 @@ impl Pipeline {
         (subject, cost): (&Subject, Cost),
         error: &StoreError,
     ) -> MaybeReady<Decision> {
-        let origin = self.failure_policy.action(error.kind()).origin(error.kind());
+        let action = self.failure_policy.action_without_policy(error.kind());
+        let origin = action.origin(error.kind());
         self.decide_without_store(subject, cost, self.operation(Mode::Check), origin)
     }
 }

@@ -181,8 +181,7 @@ pub enum EventKind<'a> {
     /// The failure policy has made no decision of this origin for a second, while the store has
     /// decided other requests.
     FailurePolicyEnded {
-        /// The origin of the decisions. Ignore the kind of failure in it: they may have had
-        /// different kinds.
+        /// The origin of the first of these decisions. Later ones may have another kind of failure.
         origin: Origin,
         /// The time from the first of these decisions to the last.
         lasted: Duration,

@@ -14,9 +14,25 @@
 //! | `policy look-ups overloaded` | `policy look-up overload ended` | `lasted_ms`, `refused` |
 //! | `policy of subject unreadable` | `policy of subject readable again` | `realm`, `subject`, `kind`, `cause`; `lasted_ms`, `requests` |
 //! | `fallback failing` | `fallback recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
-//! | `concurrency lease lapsed…` | `concurrency leases no longer lapse` | `subject`, `is_retaken`; `lasted_ms`, `leases` |
+//! | `concurrency lease lapsed` | `concurrency leases no longer lapse` | `subject`, `is_retaken`; `lasted_ms`, `leases` |
 //! | `charge of a denied request not given back` | `charges of denied requests given back again` | `cause`; `lasted_ms`, `charges` |
-//! | `counters without expiry found` | `no more counters without expiry` | `counters` |
+//! | `counters without expiry found` | `no more counters without expiry` | `counters`; `lasted_ms`, `counters` |
+//!
+//! Other lines have no second line:
+//!
+//! | line | level | fields |
+//! |---|---|---|
+//! | `decided` | debug | `realm`, `subject`, `allowed`, `origin`, `limit`, `used`, `duration_us` |
+//! | `limit in shadow would deny` | warn for the first request in a window, debug for the others | `subject`, `limit`, `max`, `used` |
+//! | `many stored values damaged` | error | `consequence` |
+//! | `requests rejected` | error | `cause`: the policies of one subject have more states than a store in memory can hold |
+//! | `two limiters with different limits share counters` | warn | |
+//! | `starting without the store` | warn | `kind`, `cause` |
+//! | `Redis may evict counters` | warn | `maxmemory_policy` |
+//! | `rules applied` | info | `path`, `version` |
+//! | `rules refused` | error | `path`, `error`, `consequence` |
+//! | `request without a key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
+//! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!
 //! The field `limiter` contains the namespace of the limiter, and `store` the kind of the store and
 //! its server. A line that is not about a limiter or a store lacks the field. The field `rule` is
@@ -83,6 +99,8 @@ mod spans;
 #[cfg(not(feature = "tracing"))]
 #[path = "spans_disabled.rs"]
 mod spans;
+#[cfg(test)]
+mod tests;
 mod transition;
 
 use std::fmt;

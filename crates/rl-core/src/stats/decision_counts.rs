@@ -14,10 +14,6 @@ use super::sharded::{ThreadCount, Writer};
 use crate::policy::LimitSet;
 use crate::time::Timestamp;
 
-/// On each thread, one in this number of decisions is timed, because two readings of a clock take
-/// 50 ns.
-pub(crate) const TIMED: u64 = 64;
-
 /// The time in µs after which the subject and the utilization of the next decision are recorded.
 const RECORD_INTERVAL: u64 = 1_000;
 
@@ -37,6 +33,8 @@ pub(crate) struct DecisionCounts {
     pub(crate) granted: ThreadCount,
     /// The denials by the policy that all subjects share. They are allocated at the first denial.
     denied_by: OnceLock<Box<DenialCounts>>,
+    /// 1 if the next decision is timed, else 0.
+    times_next: ThreadCount,
 }
 
 const _: () = assert!(size_of::<DecisionCounts>() == 64);
@@ -45,7 +43,8 @@ const _: () = assert!(size_of::<DecisionCounts>() == 64);
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeCounts {
     pub(crate) count: ThreadCount,
-    /// The time on the store's clock at which the subject of a decision was last recorded.
+    /// The time at which the subject of a decision was last recorded. It is on the store's clock, or
+    /// on the limiter's for a denial by the policy alone.
     pub(crate) recorded_at: ThreadCount,
 }
 
@@ -86,8 +85,18 @@ impl DecisionCounts {
     /// Returns whether the next decision of the thread is timed.
     #[inline(always)]
     pub(crate) fn is_next_timed(&self) -> bool {
-        let decided = self.allowed.count.get().wrapping_add(self.denied.count.get());
-        decided % TIMED == TIMED - 1
+        self.times_next.get() != 0
+    }
+
+    /// Lets the next decision of the thread be timed. Two readings of a clock take 50 ns, so this is
+    /// called at most once in a millisecond for each outcome.
+    pub(crate) fn time_next(&self) {
+        self.times_next.set(1);
+    }
+
+    /// Notes that a decision is timed.
+    pub(crate) fn timing_begins(&self) {
+        self.times_next.set(0);
     }
 
     /// Returns the decisions with this outcome.

@@ -57,11 +57,11 @@ pub(crate) const REQUEST_BOUNDS: [u64; BOUNDS] = [
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
-/// for _ in 0..64 {
+/// for _ in 0..2 {
 ///     limiter.check(&Subject::global(), 1).await;
 /// }
 /// let times = limiter.stats().decision_seconds;
-/// assert_eq!(times.count(), 1, "one decision of 64 is timed");
+/// assert_eq!(times.count(), 1, "a thread times one decision in a millisecond, after the first one");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -5,8 +5,8 @@
 //! OpenTelemetry and the `metrics` facade.
 //!
 //! * **Counts are exact.** Every decision is counted once, except peeks.
-//! * **Times, utilizations and top subjects are sampled** for decisions in memory. Each thread
-//!   times one decision in 64, and records the utilization and the subject of one in a millisecond.
+//! * **Times, utilizations and top subjects are sampled** for decisions in memory: each thread
+//!   records those of one decision in a millisecond.
 //! * **Memory is bounded.** No request adds a counter. A limiter counts up to 1022 limits and rules by
 //!   name, and all others together under the name [`OTHER_NAME`].
 //!
@@ -38,14 +38,14 @@ mod store_stats;
 mod thread_slot;
 mod top;
 
-pub(crate) use decision_counts::{DecisionCounts, TIMED, is_record_due};
+pub(crate) use decision_counts::{DecisionCounts, is_record_due};
 pub use histogram::Histogram;
 pub(crate) use histogram::{REQUEST_BOUNDS, TimeHistogram};
 pub use limiter_stats::{
     DecisionCount, FailureCount, LimitStats, LimiterStats, OTHER_NAME, RuleStats,
     UncountedRequests, UnitCounts,
 };
-pub(crate) use sharded::{OwnShard, PerThread, Sharded, ThreadCount};
+pub(crate) use sharded::{OwnShard, PerThread, Sharded, ThreadCount, Writer};
 #[cfg(feature = "redis")]
 pub(crate) use store_stats::RedisCounts;
 pub(crate) use store_stats::next_store_id;

@@ -26,11 +26,14 @@ use crate::decision::{Decision, Origin, PartStatus};
 use crate::model::{FailureKind, Mode};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::stats::{
-    DecisionCounts, OwnShard, PerThread, REQUEST_BOUNDS, Sharded, TIMED, TimeHistogram,
-    TopSubjects, is_record_due,
+    DecisionCounts, OwnShard, PerThread, REQUEST_BOUNDS, Sharded, TimeHistogram, TopSubjects,
+    is_record_due,
 };
 use crate::store::{DecideRequest, Namespace, Part};
 use crate::time::Timestamp;
+
+/// On each thread, at least one in this number of permits is timed.
+const TIMED_PERMITS: u64 = 64;
 
 /// The counts of a limiter.
 pub(super) struct Tally {
@@ -143,8 +146,7 @@ impl Tally {
         let (origin, is_allowed) = (decision.origin(), decision.is_allowed());
         match origin {
             Origin::Store => decisions.of_outcome(is_allowed).count.add(1, writer),
-            _ => self.shards.own().counts.by_origin[origin.index()][usize::from(is_allowed)]
-                .add(1, writer),
+            _ => self.shards.own().counts.add_other_origin(origin, is_allowed, writer),
         }
         if !origin.has_outcomes() {
             return;
@@ -157,10 +159,7 @@ impl Tally {
         } else {
             self.count_names(self.shards.own(), decision, counters_of);
         }
-        // A denial by the policy alone has no time, and is not recorded.
-        if decision.at() > Timestamp::EPOCH
-            && decisions.of_outcome(is_allowed).is_record_due(decision.at())
-        {
+        if decisions.of_outcome(is_allowed).is_record_due(decision.at()) {
             self.record(decision, counters_of);
         }
     }
@@ -228,12 +227,14 @@ impl Tally {
     #[inline(never)]
     fn record<'a>(&self, decision: &Decision, counters_of: &dyn Fn(usize) -> Counters<'a>) {
         let (own, is_allowed) = (self.shards.own(), decision.is_allowed());
-        let of_outcome = self.decisions.own().counts.of_outcome(is_allowed);
+        let decisions = self.decisions.own().counts;
+        decisions.time_next();
+        let of_outcome = decisions.of_outcome(is_allowed);
         of_outcome.recorded_at.set(decision.at().as_micros());
-        let counted = of_outcome.count.get();
+        let others = &own.counts.of_other_origins[usize::from(is_allowed)];
+        let counted = others.get().wrapping_add(of_outcome.count.get());
         let recorded = &own.counts.recorded[usize::from(is_allowed)];
-        // `counted` contains only decisions of the store, so the difference may be 0 for a decision
-        // of another origin.
+        // Threads that share their counts may find no decision since the record of another thread.
         let weight = counted.wrapping_sub(recorded.get()).max(1);
         let subject = counters_of(decision.reported_part()).subject;
         let (top, units) = match is_allowed {
@@ -242,6 +243,10 @@ impl Tally {
         };
         if top.try_add(subject, units) {
             recorded.set(counted);
+        }
+        if decision.origin() == Origin::Policy {
+            // No counter was read, so the used units are unknown.
+            return;
         }
         for (index, part) in decision.parts().enumerate() {
             let rule = self.rule(counters_of(index));
@@ -340,7 +345,7 @@ impl Tally {
         let OwnShard { counts, writer } = self.shards.own();
         counts.permits_begun.add(1, writer);
         let is_due = is_record_due(decision.at(), &counts.permit_sampled_at)
-            || counts.permits_begun.get().is_multiple_of(TIMED);
+            || counts.permits_begun.get().is_multiple_of(TIMED_PERMITS);
         if !is_due {
             return None;
         }

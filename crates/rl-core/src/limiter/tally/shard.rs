@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::names::{CHUNK, CHUNKS};
 use crate::decision::Origin;
-use crate::stats::{ThreadCount, TimeHistogram};
+use crate::stats::{ThreadCount, TimeHistogram, Writer};
 
 /// The bounds of used fractions, in millionths.
 pub(super) const UTILIZATION_BOUNDS: [u64; 5] = [250_000, 500_000, 750_000, 900_000, 1_000_000];
@@ -16,7 +16,7 @@ pub(super) const UTILIZATION_BUCKETS: usize = UTILIZATION_BOUNDS.len() + 1;
 /// The counts of one thread, except those in `DecisionCounts`, which most decisions change.
 #[derive(Debug, Default)]
 pub(super) struct TallyShard {
-    /// For the denied and for the allowed decisions of the store: their number when one of them was
+    /// For the denied and for the allowed decisions about limits: their number when one of them was
     /// last recorded under its subject. The decisions since then are the weight of the next record.
     pub(super) recorded: [ThreadCount; 2],
     pub(super) permits_begun: ThreadCount,
@@ -27,6 +27,8 @@ pub(super) struct TallyShard {
     pub(super) refunded: ThreadCount,
     /// The denied and the allowed decisions of each origin other than the store.
     pub(super) by_origin: [[ThreadCount; 2]; Origin::COUNT],
+    /// The sum over those origins whose decisions have an outcome for each limit.
+    pub(super) of_other_origins: [ThreadCount; 2],
     pub(super) decision_times: TimeHistogram,
     names: [OnceLock<Box<[NameCounts; CHUNK]>>; CHUNKS],
 }
@@ -44,6 +46,14 @@ pub(super) struct NameCounts {
 }
 
 impl TallyShard {
+    /// Counts a decision that the store did not make.
+    pub(super) fn add_other_origin(&self, origin: Origin, is_allowed: bool, writer: Writer) {
+        self.by_origin[origin.index()][usize::from(is_allowed)].add(1, writer);
+        if origin.has_outcomes() {
+            self.of_other_origins[usize::from(is_allowed)].add(1, writer);
+        }
+    }
+
     /// Returns the counts of the name at `place`.
     #[inline]
     pub(super) fn of_name(&self, place: usize) -> &NameCounts {

@@ -54,9 +54,9 @@ impl Observer for Lines {
             EventKind::FallbackFailing { error, on_failure } => {
                 format!("{} {on_failure}", error.kind().as_str())
             }
-            EventKind::FailurePolicyBegan { origin } => origin.as_str().to_owned(),
+            EventKind::FailurePolicyBegan { origin } => format!("{origin:?}"),
             EventKind::FailurePolicyEnded { origin, lasted, requests } => {
-                format!("{} {lasted:?} {requests}", origin.as_str())
+                format!("{origin:?} {lasted:?} {requests}")
             }
             EventKind::StoreRecovered { lasted, undecided } => format!("{lasted:?} {undecided}"),
             EventKind::BreakerClosed { lasted } => format!("{lasted:?}"),
@@ -187,7 +187,7 @@ async fn an_outage_is_reported_with_the_breaker_and_the_failure_policy() {
     store.fail_with(FailureKind::Unavailable);
     let began = [
         "default on store: store_failing unavailable allow",
-        "default on store: failure_policy_began failed_open",
+        "default on store: failure_policy_began FailedOpen(Unavailable)",
         "default on store: breaker_opened",
     ];
     assert_eq!(ask(20).await, began);
@@ -198,12 +198,36 @@ async fn an_outage_is_reported_with_the_breaker_and_the_failure_policy() {
     let ended = [
         "default on store: store_recovered 5s 25",
         "default on store: breaker_closed 5s",
-        "default on store: failure_policy_ended failed_open 2s 25",
+        "default on store: failure_policy_ended FailedOpen(Unavailable) 2s 25",
     ];
     assert_eq!(ask(5).await, ended);
     let origins = lines.take_decisions().into_iter().map(|(origin, _)| origin);
     let allowed = origins.filter(|origin| *origin == "failed_open").count();
     assert_eq!(allowed, 25);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_failure_policy_names_the_failure_with_which_it_began() {
+    let (store, lines) = (Arc::new(Faulty::default()), Arc::new(Lines::default()));
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(100)).store(store.clone());
+    let limiter = limiter.observer(lines.clone()).build().unwrap();
+    for kinds in [[FailureKind::TimedOut, FailureKind::Unavailable], [FailureKind::Refused; 2]] {
+        for kind in kinds {
+            store.fail_with(kind);
+            limiter.check(&alice(), 1).await;
+        }
+        store.fail_with(None);
+        advance(Duration::from_secs(2)).await;
+        limiter.check(&alice(), 1).await;
+    }
+    let of_policy = lines.take().into_iter().filter(|line| line.contains("failure_policy"));
+    let expected = [
+        "default on store: failure_policy_began FailedOpen(TimedOut)",
+        "default on store: failure_policy_ended FailedOpen(TimedOut) 0ns 2",
+        "default on store: failure_policy_began FailedClosed(Refused)",
+        "default on store: failure_policy_ended FailedClosed(Refused) 0ns 2",
+    ];
+    assert_eq!(of_policy.collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +241,7 @@ async fn events_of_the_fallback_name_its_store() {
     limiter.check(&alice(), 1).await;
     let began = [
         "default on store: store_failing unavailable fallback",
-        "default on memory: failure_policy_began fallback",
+        "default on memory: failure_policy_began Fallback(Unavailable)",
     ];
     assert_eq!(lines.take(), began);
 
@@ -230,7 +254,7 @@ async fn events_of_the_fallback_name_its_store() {
     let began = [
         "b on store: store_failing unavailable fallback",
         "b on store: fallback_failing refused allow",
-        "b on store: failure_policy_began failed_open",
+        "b on store: failure_policy_began FailedOpen(Refused)",
     ];
     assert_eq!(lines.take(), began);
 }
@@ -250,7 +274,7 @@ async fn an_observer_of_conditions_leaves_the_fast_path_and_gets_no_decision() {
     limiter.check(&alice(), 1).await;
     let began = [
         "default on store: store_failing refused reject",
-        "default on store: failure_policy_began failed_closed",
+        "default on store: failure_policy_began FailedClosed(Refused)",
     ];
     assert_eq!((lines.take(), lines.take_decisions().len()), (began.map(str::to_owned).into(), 0));
     assert!(

@@ -7,8 +7,10 @@ use crate::decision::{Origin, RetryAfter};
 use crate::limiter::tests::Faulty;
 use crate::limiter::{BuildError, OnFailure, Share};
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
-use crate::model::{Algorithm, Cost, FailureKind, Limit, Period, Refill, Subject};
+use crate::maybe_ready::MaybeReady;
+use crate::model::{Algorithm, Cost, FailureKind, Limit, Period, Refill, StoreError, Subject};
 use crate::policy::Policy;
+use crate::source::{PolicyFuture, PolicySource};
 use crate::store::memory::MemoryStore;
 use crate::time::ManualClock;
 
@@ -146,6 +148,32 @@ async fn a_request_is_allowed_if_configured_when_the_fallback_cannot_decide() {
     assert_eq!((passed.is_allowed(), passed.origin()), (true, origin));
     // The policy alone still denies a cost above its limit.
     assert!(!limiter.check(&alice(), 9).await.is_allowed());
+}
+
+/// A source that always fails.
+#[derive(Debug)]
+struct FailingSource;
+
+impl PolicySource for FailingSource {
+    fn policy(&self, _: &Subject) -> PolicyFuture {
+        MaybeReady::ready(Err(StoreError::new(DOWN)))
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_policy_is_decided_like_one_that_the_fallback_cannot_decide() {
+    let builder = || RateLimiter::builder().policies(FailingSource);
+    let with_fallback = || builder().fallback(MemoryStore::new(), Share::with_instances(2));
+    let rejecting = with_fallback().build().unwrap();
+    let allowing = with_fallback().on_fallback_failure(OnFailure::Allow).build().unwrap();
+    let alone = builder().on_fallback_failure(OnFailure::Reject).build().unwrap();
+    for (limiter, origin) in [
+        (rejecting, Origin::FailedClosed(DOWN)),
+        (allowing, Origin::FailedOpen(DOWN)),
+        (alone, Origin::FailedOpen(DOWN)),
+    ] {
+        assert_eq!(limiter.check(&alice(), 1).await.origin(), origin);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::*;
 use crate::rules::{Rule, Rules};
 use crate::stats::LimiterStats;
 use crate::store::{Namespace, Part};
-use crate::time::TokioClock;
+use crate::time::{Timestamp, TokioClock};
 
 /// The decisions and denials that callers saw.
 #[derive(Debug, Default, PartialEq)]
@@ -127,9 +127,26 @@ fn the_counts_of_eight_threads_equal_what_their_callers_saw() {
     assert_eq!(seen.allowed + seen.denied, 160_000, "all but peeks and charges");
     let both = seen.allowed.min(seen.denied);
     assert!(both > 1_000 && seen.over.len() >= 4, "the decisions are mixed: {seen:?}");
-    // Each thread times one in 64 decisions of the fast path. Decisions that are made step by step,
-    // such as those of `check_with_policy`, are not timed.
-    assert!(stats.decision_seconds.count() <= 200_000 / 64);
+}
+
+#[test]
+fn a_thread_times_one_decision_in_a_millisecond() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let limiter = three().store(store).build().unwrap();
+    for milliseconds in 1..=5 {
+        for _ in 0..100 {
+            ready(limiter.check(&alice(), 0));
+            // Decisions that are made step by step are neither timed nor count as the next one.
+            ready(limiter.check_with_policy(
+                &Policy::new([Limit::per_hour(9)]).unwrap(),
+                &alice(),
+                0,
+            ));
+        }
+        assert_eq!(limiter.stats().decision_seconds.count(), milliseconds);
+        clock.advance(Duration::from_millis(1));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,6 +250,47 @@ async fn the_most_denied_subjects_are_known_by_exact_numbers_at_low_rates() {
     // At 3 of 3 units, the utilization is 1.
     assert_eq!(stats.limits[0].utilization.count(), stats.allowed() + stats.denied());
     assert_eq!(stats.limits[0].utilization.counts[4], 2 + 27 + 7);
+}
+
+#[tokio::test]
+async fn subjects_that_the_policy_alone_denies_are_among_the_most_denied() {
+    let clock = Arc::new(ManualClock::default());
+    let limiter = three().clock(clock.clone()).build().unwrap();
+    let of = |limit: &str| Policy::new([limit.parse().unwrap()]).unwrap();
+    let (closed, blocked) = (of("0/minute"), of("9/minute").blocked_until(None));
+    let subject = |id: &str| Subject::user(id);
+    for n in 1..=12 {
+        clock.advance(Duration::from_millis(5));
+        limiter.check(&subject("greedy"), 1_000).await;
+        clock.advance(Duration::from_millis(5));
+        let policy = if n % 2 == 0 { &closed } else { &blocked };
+        limiter.check_with_policy(policy, &subject("closed"), 1).await;
+        if n % 3 == 0 {
+            clock.advance(Duration::from_millis(5));
+            let [one, other] = [subject("ordinary"), subject("of-parts")];
+            let (one, other) =
+                (Part::new(&one, &closed, 0.into()), Part::new(&other, &closed, 1.into()));
+            limiter.check_parts(&[one, other]).await;
+        }
+    }
+    let counts = |stats: &LimiterStats| -> Vec<(Subject, u64)> {
+        stats.top_denied.iter().map(|top| (top.subject.clone(), top.count)).collect()
+    };
+    let stats = limiter.stats();
+    let expected = [("greedy", 12), ("closed", 12), ("of-parts", 4)];
+    assert_eq!(counts(&stats), expected.map(|(id, count)| (subject(id), count)));
+    // No counter was read, so nothing is known about used units.
+    assert!(stats.limits.iter().all(|limit| limit.utilization.count() == 0));
+
+    // A record stands for all denials since the last one.
+    for _ in 0..1_000 {
+        limiter.check(&subject("greedy"), 1_000).await;
+    }
+    clock.advance(Duration::from_millis(5));
+    limiter.check(&subject("greedy"), 1_000).await;
+    let stats = limiter.stats();
+    assert_eq!(counts(&stats)[0], (subject("greedy"), 12 + 1_001));
+    assert_eq!(stats.denied(), 28 + 1_001);
 }
 
 #[tokio::test]
