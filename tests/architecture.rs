@@ -217,9 +217,9 @@ fn every_algorithm_has_a_twin_and_both_name_each_other() {
         let name = name.trim_start_matches('/').trim_end_matches(".rs");
         let (name, path) = match name {
             "fixed_window/mod" => ("fixed_window", "fixed_window/mod"),
-            // The other files of fixed windows have no twin of their own: `fixed_window/mod.rs`
-            // names the twin. The files in the next line are not algorithms.
+            // Of the files of fixed windows, only `fixed_window/mod.rs` names the twin.
             name if name.starts_with("fixed_window/") => continue,
+            // These files are not algorithms.
             "mod" | "counting" | "divisor" | "log" | "log/slots" | "plan" | "replied" | "step" => {
                 continue;
             }

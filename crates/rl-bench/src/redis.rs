@@ -1,5 +1,5 @@
-//! Decisions on a Redis server. Our store is compared with plain commands, the usual script and
-//! other limiters.
+//! Measures decisions on a Redis server: our store, plain commands, the usual script (a counter with
+//! an expiry for each limit), and other limiters.
 
 mod across_slots;
 mod algorithms;

@@ -224,7 +224,8 @@ async fn preloaded_scripts_decide_requests_under_rules_without_loading_others() 
     let store = server.patient_store().connections(1).preload(scripts.clone());
     let store = store.connect().await.unwrap();
     let limiter = limiter(&store, &[Limit::per_hour(1)]);
-    // A connection of its own tests the server, and the first call opens another.
+    // Connecting has tested the server on a separate connection. This call opens the connection of
+    // the pool. Both load the scripts.
     check(&limiter, &Subject::user("first")).await;
     let loaded = server.calls("script|load").await;
     let of_layout = RedisStore::scripts(Layout::Packed, []);

@@ -74,7 +74,7 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Returns the decision, if a subject was counted.
+    /// Returns the decision. There is none if the key is missing or ambiguous.
     pub(super) const fn decision(self) -> Option<&'a Decision> {
         match self {
             Self::Blocked { decision, .. }

@@ -32,7 +32,7 @@ pub(super) struct ReplyProgress {
     replied: AtomicU64,
     // The last time that the server was found to be behind, in microseconds from `origin`, or 0.
     behind: AtomicU64,
-    // The number of answered calls at the time of the last refused call.
+    // The number of answered calls when a call was last refused because too many were in flight.
     answered_by_refusal: AtomicU64,
 }
 

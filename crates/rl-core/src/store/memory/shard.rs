@@ -364,8 +364,8 @@ impl Shard {
                     continue;
                 }
                 if entry.is_expired(&self.context, now) {
-                    // The last entry moves to this position, and is inspected next. If it was the
-                    // best candidate so far, its position has changed, so the candidate is dropped.
+                    // The last entry moves to this position, and is inspected next. The best
+                    // candidate so far may be that entry, so the candidate is dropped.
                     self.entries.remove_at(position);
                     best = None;
                     continue;

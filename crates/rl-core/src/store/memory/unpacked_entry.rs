@@ -1,8 +1,8 @@
 //! The states of one subject on the heap, for any number of limits and every algorithm.
 //!
 //! ```text
-//! policy  cells -> [ cells of the policy's limits, as its plan lays them out ]
-//!         extra -> [ logs of the policy's limits | states that other policies left ]
+//! cells -> [ cells of the policy's limits, as its plan lays them out ]
+//! extra -> [ logs of the policy's limits | states that other policies left ]
 //! ```
 
 mod judge;

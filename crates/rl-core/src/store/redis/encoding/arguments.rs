@@ -14,8 +14,9 @@ use crate::policy::{LimitSet, Policy};
 use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus, Settlement};
 use crate::time::Timestamp;
 
-/// Returns the plan of `decide.lua` for `calls` checks of one cost. If fewer than `least` of them
-/// would be allowed, the script allows none.
+/// Returns the plan of `decide.lua` for `calls` calls, each with the cost `cost`. If fewer than
+/// `least` of them would be allowed, the script allows none. If `calls` is 0, the costs differ, and
+/// are in an argument of their own.
 pub(crate) fn decide_plan(
     policy: &Policy,
     encoding: &PolicyEncoding,

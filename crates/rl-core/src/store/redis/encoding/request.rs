@@ -89,8 +89,9 @@ pub(crate) struct RequestEncoder {
 }
 
 impl RequestEncoder {
-    /// Creates an encoder that uses, for each purpose, the scripts of at most `script_shapes`
-    /// shapes.
+    /// Creates an encoder. For each purpose (decisions, refunds, requests of parts, batches of
+    /// these), at most `script_shapes` combinations of kinds of limits get a fast script of their
+    /// own. The others use the script that accepts any policy.
     pub(crate) fn new(
         layout: Layout,
         prefix: String,

@@ -84,7 +84,8 @@ for n = 1, #ARGV[1] / (9 * PARTS) do
         values[key_pPART], is_changed[key_pPART] = value, true
         held_pPART, last_pPART = value, now
       else
-        -- The cells have advanced to `now`, but the state has not.
+        -- The local cells have advanced to `now`, but the state in `values` is unchanged. The next
+        -- request reads it again.
         held_pPART = false
       end
       count = count + 1

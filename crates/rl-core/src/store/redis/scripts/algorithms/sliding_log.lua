@@ -57,7 +57,7 @@ local function item_of(page, index)
   return struct.unpack('>I7I7Bc4', page, HEAD + index * ITEM + 1)
 end
 
--- Returns `bytes` with `size` bytes from the offset `from` on replaced.
+-- Returns `bytes`, in which `new` takes the place of the `size` bytes at the offset `from`.
 local function replaced(bytes, from, size, new)
   return string.sub(bytes, 1, from) .. new .. string.sub(bytes, from + size + 1)
 end
@@ -330,7 +330,7 @@ local function advance(slot)
     local page = page_of(slot, 0)
     local bytes = page and block_of(slot, page, 0)
     if not bytes then return false end
-    -- The sums contain the entries that had expired before.
+    -- The sums below contain the first `from` entries, which the cells no longer count.
     units, entries = -units_of(bytes, 0, from), -from
     -- If the first entry of a page has expired, all entries of the page before it have expired.
     local pages = count_until(slot.log.top, place_of(slot, 0), TOP, expired) - 1

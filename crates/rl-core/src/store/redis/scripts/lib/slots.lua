@@ -180,9 +180,9 @@ local function read_constants(at)
 end
 
 local is_ours, width = true, stored and string.byte(stored, 2)
--- Older buckets get the larger of two widths: that of the policy's shape, and that of the stored
--- state. `pack` chose the stored width so that it holds the newest bucket too, and this call adds
--- units only to the newest bucket, which is a cell of its own.
+-- An older bucket has the larger of two widths: that of the policy's shape, and that of the stored
+-- state. The newest bucket fits when it becomes an older one, because `pack` chose the stored width
+-- for it too. This call adds units only to the newest bucket, which is a cell of its own.
 bucket_size = string.byte(shape, 2)
 if width and width <= 7 then bucket_size = max_of(bucket_size, width) end
 for _, slot in ipairs(slots) do clear(slot) end
