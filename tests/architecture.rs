@@ -217,7 +217,8 @@ fn every_algorithm_has_a_twin_and_both_name_each_other() {
         let name = name.trim_start_matches('/').trim_end_matches(".rs");
         let (name, path) = match name {
             "fixed_window/mod" => ("fixed_window", "fixed_window/mod"),
-            // Of the files of fixed windows, only `fixed_window/mod.rs` names the twin.
+            // Only `fixed_window/mod.rs` names the twin, so the other files of its folder are
+            // skipped.
             name if name.starts_with("fixed_window/") => continue,
             // These files are not algorithms.
             "mod" | "counting" | "divisor" | "log" | "log/slots" | "plan" | "replied" | "step" => {

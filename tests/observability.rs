@@ -169,7 +169,8 @@ async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
     let mut tasks = JoinSet::new();
     tasks.spawn(load);
 
-    // A rate needs two scrapes, and the recording rules need one more evaluation after them.
+    // Each query is repeated until it has a result. A rate needs two scrapes, and the recording
+    // rules need one more evaluation after them.
     let mut looks = interval(Duration::from_millis(100));
     let mut empty = expressions_of_dashboard();
     assert!(empty.len() >= 12, "{empty:#?}");

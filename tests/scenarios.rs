@@ -29,7 +29,8 @@ async fn verdicts_on(stores: &Stores, file: &str) -> Vec<(String, &'static str, 
 async fn six_windows_are_decided_as_written_in_memory_and_on_redis() {
     let verdicts = verdicts("six-windows.json").await;
     let on = |store: &str| verdicts.iter().filter(|(_, other, _)| *other == store).count();
-    // The readable layout does not support the clock-aligned windows of the other scenarios.
+    // Only three of the eleven scenarios run on the readable layout. The others have clock-aligned
+    // windows, which it does not support.
     assert_eq!((on("memory"), on("redis-packed"), on("redis-readable")), (11, 11, 3));
     for (id, store, verdict) in &verdicts {
         assert_eq!(*verdict, Verdict::Passed, "{id} {store} {verdict}");

@@ -422,7 +422,8 @@ fn long_logs_are_decided_alike() {
         let algorithm = if is_lease { Algorithm::Concurrency } else { Algorithm::SlidingLog };
         let period = Period::from_millis(millis).unwrap();
         let log = |max| Limit::new(max, period).unwrap().with_algorithm(algorithm).unwrap();
-        // The second policy has another limit that denies, so that the log is read but not charged.
+        // The second policy has a daily limit, too. When it denies, the log is read but not
+        // charged.
         let policies = [vec![log(max)], vec![log(max), Limit::per_day(50)], vec![log(max / 2)]];
         policies.map(|limits| Policy::new(limits).unwrap())
     });
@@ -466,7 +467,7 @@ fn calls_of_one_batch_are_decided_one_after_the_other() {
     let redis = server.patient_store().connections(1).manual_clock(clock.clone());
     let redis = runtime.block_on(redis.script_shapes(usize::MAX).connect()).unwrap();
     let namespace = Namespace::default();
-    // The last algorithm is left out, because permits are not batched.
+    // The last algorithm, `concurrency`, is left out, because permits are not batched.
     let any = || policy(ALGORITHMS[..8].to_vec()).boxed();
     let mostly_plain = || prop_oneof![1 => any(), 2 => fixed_windows()].boxed();
     let crowds = prop::collection::vec((0..2_000_000_i64, crowd()), 1..8);

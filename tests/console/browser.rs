@@ -251,7 +251,8 @@ async fn every_page_has_names_labels_and_headings_and_works_by_keyboard() {
     let browser = Browser::start().await;
     browser.open(&house.site.url("/console")).await;
     assert_eq!(browser.script(OBSTACLES).await, serde_json::json!([]), "login");
-    // The field already has the focus, so the test types and presses enter without a click.
+    // The field for the token already has the focus, so the test types and presses enter without a
+    // click.
     browser
         .client()
         .active_element()

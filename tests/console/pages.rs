@@ -315,7 +315,7 @@ async fn pages_work_and_show_that_the_store_does_not_answer() {
     house.record("abc", 10, 100).await;
     let viewer = house.log_in(VIEWER).await;
     // On a busy machine, connecting may take longer than the limiter waits, so the page is loaded
-    // until it shows that the store is connected.
+    // again and again until it shows that the store is connected.
     let healthy =
         async { while viewer.get("/console/store").await.body.contains("unavailable") {} };
     tokio::time::timeout(GIVE_UP, healthy).await.expect("the counters answer");
@@ -361,7 +361,7 @@ async fn an_idle_session_ends_although_its_page_refreshes_itself() {
         Some("/console/login?next=%2Fconsole%2Fconsumer%3Fid%3Dabc")
     );
 
-    // Even a session that is in use ends, after twelve hours.
+    // A session ends after twelve hours, even if it is in use.
     let viewer = house.log_in(VIEWER).await;
     for _ in 0..28 {
         after(25);

@@ -46,8 +46,8 @@ pub(super) async fn behind_a_proxy_the_rightmost_stranger_counts<T: Target>() {
     assert_eq!(left(&site, &["198.51.100.7:51234"]).await, "5");
     assert_eq!(left(&site, &["::ffff:198.51.100.7"]).await, "4");
     assert_eq!(left(&site, &["6.6.6.6"]).await, "8");
-    // The search from the right ends at an entry that is no address. The last trusted proxy is then
-    // counted, which is 127.0.0.1 itself.
+    // Without the header, the proxy itself is counted, by its address 127.0.0.1. It is also counted
+    // if the entry at the right end is no address.
     assert_eq!(left(&site, &[]).await, "8");
     assert_eq!(left(&site, &["198.51.100.7, garbage"]).await, "7");
     assert_eq!(left(&site, &["198.51.100.7, \u{ff}"]).await, "6");

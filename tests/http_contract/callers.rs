@@ -30,8 +30,8 @@ pub(super) async fn api_keys_are_read_from_headers_queries_cookies_and_bearer_to
             .or(ApiKey::cookie("session", secret()))
             .or(ApiKey::bearer(secret())),
     );
-    // Each key has its own count. A key is the same subject in a header, in the query and in a
-    // cookie.
+    // Each key has its own count. A key is the same subject wherever a request contains it: in a
+    // header, in the query, in a cookie, or as a bearer token.
     let header = || site.get("/").header("x-api-key", "alpha");
     assert_eq!(standing(header()).await, "200 3-2-60");
     assert_eq!(standing(site.get("/?a=b&api_key=beta")).await, "200 3-2-60");

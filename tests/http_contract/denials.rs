@@ -212,8 +212,8 @@ pub(super) async fn grpc_calls_are_denied_with_a_grpc_status<T: Target>() {
             [Some("application/grpc"), Some("8"), Some(words), Some("60000")]
         );
     }
-    // A denied gRPC-Web call gets an HTTP status, not a gRPC status. Its responses are framed
-    // differently, and a proxy between the client and the service translates them.
+    // A denied gRPC-Web call gets an HTTP status, not a gRPC status. gRPC-Web has another format of
+    // responses, into which a proxy between the client and the service may translate them.
     assert_eq!(call("application/grpc-web").await.status, 429);
     assert_eq!(site.handled(), 1);
 

@@ -216,7 +216,8 @@ pub(super) async fn an_id_cannot_change_the_other_parts_of_its_key<T: Target>() 
         ]
         .map(str::to_owned),
     );
-    // These ids look the same, but are different.
+    // Two of these ids look like `é`, and three look like the id `a` above. All of them are
+    // different.
     ids.extend(
         ["\u{e9}", "e\u{301}", "\u{430}", "a\u{200b}", "\u{202e}a", "💥"].map(str::to_owned),
     );

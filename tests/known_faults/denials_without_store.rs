@@ -25,8 +25,8 @@ fn policy_of(subject: &Subject) -> Policy {
 /// Returns a limiter that fails open when Redis is down.
 async fn limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::connect(&server.url()).await.unwrap();
-    // On a busy machine, this process may get too little CPU time. The limiter may then report an
-    // overload instead of an outage.
+    // On a busy machine, this process may get too little CPU time. The limiter may then take the
+    // outage for an overload, and would reject requests by default.
     let builder = RateLimiter::builder().on_overload(OnFailure::Allow).store(store);
     builder.policies(|subject: &Subject| Some(policy_of(subject))).build().unwrap()
 }

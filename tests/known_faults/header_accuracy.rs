@@ -113,7 +113,8 @@ async fn t17_the_reported_remaining_units_are_those_that_are_granted() {
     let limiter = limiter(&clock, &["13/minute"]);
     let site = Axum::serve(vec![HttpLimiter::new(limiter.clone())]);
     for used in [1, 3, 4, 2] {
-        // The same client makes other requests in between.
+        // Each round uses `used` units of the client: all but one here, and one by the request to
+        // the site.
         limiter.check(&caller(), used - 1).await;
         let answer = site.get("/").fetch().await;
         let left = limiter.usage(&caller()).await.unwrap().limits().next().unwrap().remaining();

@@ -148,7 +148,8 @@ async fn one_task_returns_the_idle_units_of_all_subjects() {
         decide(&store, subject, &policy, 1).await;
     }
     let after = tasks();
-    // The store uses at most 64 tasks to return idle units.
+    // The store returns the idle units of at most 64 subjects at the same time, so it needs no task
+    // for each of the 200 subjects.
     assert!(after <= before + 70, "{before} tasks became {after}");
     for subject in &subjects {
         let returned = async { while used(&store, subject, &policy).await != 1 {} };
@@ -221,7 +222,7 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
     for subjects in subjects.chunks(1_024) {
         join_all(subjects.iter().map(|subject| decide(&store, subject, &policy, 1))).await;
     }
-    // The leases are not idle yet, and no window has ended.
+    // Two seconds pass. The leases are not idle yet, and no window has ended.
     clock.advance(Duration::from_secs(2));
     let mut leased = 0;
     for n in 0..10 {
@@ -232,8 +233,8 @@ async fn idle_subjects_that_fill_the_table_do_not_switch_leases_off() {
         }
     }
     assert!(leased > 900, "{leased} of 1000 decisions were leased");
-    // Each lease that was replaced has returned its unspent units. The other leases are idle now.
-    // One sweep returns the units of 2048 subjects.
+    // Each lease that was replaced has returned its unspent units. After ten more seconds, the
+    // other leases are idle. One sweep returns the units of 2048 subjects.
     clock.advance(Duration::from_secs(10));
     for _ in 0..=MOST / 2_048 {
         store.return_idle_leases().await;

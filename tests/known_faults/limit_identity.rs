@@ -132,8 +132,8 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
             assert_eq!((denied.is_allowed(), used(&denied)), (false, vec![1]));
         }
         let refused = Origin::FailedClosed(FailureKind::Unsupported);
-        // For one subject, the store decides under the current policy and 16 others. Further
-        // policies are refused.
+        // For one subject, the store decides under the policy `daily` and 16 others. It refuses
+        // further policies.
         assert_eq!(origins[..16], [Origin::Store; 16]);
         assert_eq!(origins[16..], [refused; 4]);
 

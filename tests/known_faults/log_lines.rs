@@ -15,7 +15,8 @@ fn builder(url: &str) -> RedisStoreBuilder {
 
 fn limiter(store: RedisStore) -> RateLimiter {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(2)).store(store).namespace("api");
-    // The wait for a connection ends before the deadline, so that the log line contains its error.
+    // The wait for a connection ends before the deadline, so that the log line contains the error
+    // of the connection and not that of the deadline.
     limiter.deadline(GIVE_UP * 2).build().unwrap()
 }
 

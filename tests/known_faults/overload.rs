@@ -204,7 +204,8 @@ async fn an_overload_is_logged_once_when_it_begins_and_once_when_it_ends() {
     let limiter = five_per_hour(store.clone()).namespace("api").build().unwrap();
     flood(&limiter, 1_000, Duration::from_secs(2)).await;
     for _ in 0..3 {
-        // Requests that have timed out are still in the queue of the store.
+        // At first, the queue of the store still contains requests that have timed out. The store
+        // decides them while these two seconds pass.
         advance(Duration::from_secs(2)).await;
         limiter.check(&Subject::user("alice"), 1).await;
     }
@@ -313,8 +314,8 @@ async fn a_cached_denial_holds_during_an_overload_until_its_wait_ends() {
     for subject in [&denied, &reset] {
         while limiter.check(subject, 1).await.is_allowed() {}
     }
-    // Another instance resets this subject. This instance notices the reset with its next call to
-    // the server.
+    // Another instance resets the subject `reset`. The limiter of this test notices the reset with
+    // its next call to the server.
     let other = RedisStore::builder(&server.url()).manual_clock(clock.clone());
     let other = other.connection_wait(GIVE_UP);
     let other = five_per_hour(other.connect().await.unwrap()).deadline(GIVE_UP).build().unwrap();

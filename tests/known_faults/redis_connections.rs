@@ -74,8 +74,8 @@ async fn t31_a_decision_is_one_command() {
     for _ in 0..50 {
         check(&limiter).await;
     }
-    // Concurrent requests for one subject may share a call.
     let asked = operator.calls().await["evalsha"];
+    // Concurrent requests for one subject may share a call, so fifty requests make 1 to 50 calls.
     join_all((0..50).map(|_| check(&limiter))).await;
     let after = operator.calls().await;
     let made = |command: &str| {
@@ -139,8 +139,8 @@ async fn t31_a_connection_that_does_not_answer_is_replaced() {
     let redis = RedisServer::start();
     let way = Way::to(&redis).await;
     let store = RedisStore::connect(&way.url).await.unwrap();
-    // On a busy machine, this process may get too little CPU time. The limiter may then report an
-    // overload instead of an outage.
+    // On a busy machine, this process may get too little CPU time. The limiter may then take the
+    // outage for an overload, and would reject requests by default.
     let limit = RateLimiter::builder().limit(Limit::per_day(10_000)).on_overload(OnFailure::Allow);
     let limiter = limit.store(store).build().unwrap();
     let answered = async || while check(&limiter).await.origin() != Origin::Store {};

@@ -135,8 +135,7 @@ async fn a_refund_after_a_reset_returns_nothing_under_any_algorithm() {
     let server = RedisServer::start();
     for (place, limit) in LIMITS.into_iter().enumerate() {
         for loss in [Loss::ResetOfAll, Loss::ResetOfTheLimit] {
-            // Between the charge, the loss and the next charge, no time passes, or one microsecond,
-            // or a second.
+            // The time from the charge to the loss, and from the loss to the next charge.
             for micros in [0, 1, 1_000_000] {
                 let subject = format!("{place}-{loss:?}-{micros}");
                 let on_redis = Tested::on_redis(&server, limit, &subject).await;

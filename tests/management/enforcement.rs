@@ -162,7 +162,7 @@ async fn windows_and_records_end_on_time() {
         assert_eq!(bank.call().await.standing(), "429 1-0-1, retry 1");
         bank.clock.advance(Duration::from_micros(1));
         assert_eq!([bank.call().await.status, bank.call().await.status], [200, 429]);
-        // The record is active until 13:40, inclusive. The window began at 13:35.
+        // It is 13:35 now, and the record is active until 13:40, inclusive.
         bank.clock.advance(Duration::from_secs(300) + Duration::from_micros(1));
         assert_eq!([bank.call().await.status, bank.call().await.status], [200, 200]);
         assert_eq!(bank.call().await.standing(), "200 -1--1--1");

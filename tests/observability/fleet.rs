@@ -84,7 +84,7 @@ async fn the_counts_of_eight_processes_equal_what_their_callers_saw() {
     let seen = of_decisions(|worker| &worker.seen);
     assert_eq!(seen, of_decisions(|worker| &worker.stats));
     assert_eq!(seen, of_decisions(|worker| &worker.scraped));
-    // One call of twenty is a charge for finished work, which does not count as a decision.
+    // One call in twenty is a charge for finished work, which does not count as a decision.
     assert_eq!(seen.values().sum::<u64>(), PROCESSES * CALLS * 19 / 20);
 
     let kinds = ["rl_units_total{", "rl_limit_denials_total{", "rl_rule_evaluations_total{"];

@@ -35,7 +35,7 @@ async fn edits_that_wait_for_a_lock_delay_no_look_up() {
 
     assert_eq!(policy_text(&source, "abc").await, "hour=5/hour");
     assert_eq!(records.read(record.id).await.unwrap().unwrap().revision, 1);
-    // The lock is never released. Nevertheless the edits end, with an error.
+    // The lock is released only after the edits have ended. So each of them ends with an error.
     let ended = async {
         for edit in edits {
             let error = edit.await.unwrap().unwrap_err();

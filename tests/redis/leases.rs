@@ -220,7 +220,7 @@ async fn a_lease_grows_with_demand_and_returns_unspent_units() {
     let calls = server.calls("evalsha").await - before;
     assert_eq!(calls, 8 + 3, "8 peeks and 3 leases");
 
-    // The window of one second has ended. Six leased units are still unspent. They are returned to
+    // Six leased units are still unspent when the window of one second ends. They are returned to
     // the limit per hour before sixteen new units are leased.
     clock.advance(Duration::from_secs(1));
     assert_eq!(used(&store, subject, &policy).await, (vec![1, 9], vec![16, 24]));

@@ -270,7 +270,8 @@ async fn killed_processes_and_cut_connections_exceed_no_limit_across_slots() {
         primaries += usize::from(operator.calls().await.contains_key("evalsha"));
     }
     assert_eq!(primaries, 3, "the parts of the requests are not spread over the primaries");
-    // A killed process may also be repeating refunds of the requests before the last ones.
+    // When a process is killed, `REQUESTS` requests may be in flight, and refunds of as many
+    // earlier requests may be due.
     let killed = 2 * REQUESTS * reports.kills;
     println!("{reports:?}, used {used:?}");
     audit(&on_cluster, &reports, &used, reports.undecided + killed + reports.unreturned);

@@ -228,7 +228,7 @@ async fn a_cached_denial_takes_no_call_until_a_refund() {
     assert_eq!((passed.is_allowed(), passed.origin()), (true, Origin::Shadow));
     assert_eq!(server.calls("evalsha").await, before, "no call was made");
 
-    // Cached denials do not decide peeks or requests with another cost.
+    // Cached denials decide no peek, no check with another cost, and no `check_up_to`.
     assert_eq!(limiter.peek(&subject, 1).await.origin(), Origin::Store);
     assert_eq!(limiter.check(&subject, 2).await.origin(), Origin::Store);
     let some = limiter.check_up_to(&subject, 1).await;

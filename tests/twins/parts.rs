@@ -395,7 +395,7 @@ fn requests_of_parts_in_several_slots_are_decided_alike_in_memory_and_on_a_clust
                 let (rust, lua) = runtime.block_on(async {
                     let decided =
                         (twins.memory.decide(request).await, twins.redis.decide(request).await);
-                    // The charges of a denied request are given back before the next request.
+                    // Closing the store waits until the charges of a denied request are given back.
                     twins.redis.close().await.unwrap();
                     decided
                 });

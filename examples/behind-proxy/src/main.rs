@@ -29,7 +29,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    // Here `curl` takes the role of a proxy on the same machine.
+    // By default, the proxy is on this machine: `curl` takes its role.
     let proxies = setting("RL_PROXIES").unwrap_or_else(|| "127.0.0.0/8, ::1".to_owned());
     let proxies: TrustedProxies =
         proxies.parse().map_err(|error| format!("RL_PROXIES: {error}"))?;

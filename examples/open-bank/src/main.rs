@@ -151,10 +151,11 @@ fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
     let banks = async || answer_json(StatusCode::OK, "{\"banks\":[]}\n".to_owned());
     Router::new()
         .route(&format!("{PREFIX}/banks"), routing::get(banks))
-        // The layer that is added last runs first.
+        // The layer that is added last runs first, so clients are authenticated before they are
+        // limited.
         .layer(layer)
         .layer(from_fn_with_state(access.clone(), authenticate))
-        // This route is outside the authentication layer.
+        // Routes that are added after the layers are not authenticated or limited by them.
         .route(&format!("{PREFIX}/users"), routing::post(sign_up).with_state(access))
         .route("/", routing::get(async || Redirect::to("/console")))
 }

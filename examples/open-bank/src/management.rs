@@ -16,7 +16,7 @@ pub(crate) async fn first_records(records: &Records, consumer: &str) -> Result<(
     let query = RecordQuery { limit: 1, ..RecordQuery::default() };
     if records.list(&query).await?.records.is_empty() {
         let limits = CallLimits::from_numbers([-1, 5, 1_000, 10_000, -1, -1])?;
-        // The records apply until the end of the century.
+        // The record applies until the end of 2099.
         let (from, to) = (Timestamp::EPOCH, Timestamp::from_secs(4_102_444_799));
         records.create(RecordContent::new(consumer, from, to, limits), "open-bank").await?;
     }
@@ -50,7 +50,7 @@ pub(crate) fn admin(
     };
     let admin = Admin::builder(records, limiter)
         .authorize(tokens)
-        // The document is for browsers and tools, and contains no data of consumers.
+        // The OpenAPI document is for browsers and tools, and contains no data of consumers.
         .public_document(true)
         .backend(backend)
         .failed_attempts(FailedAttempts::default().client_address(client_ip));

@@ -123,8 +123,8 @@ fn flood(policy: Policy, times: u64) {
     let newcomers = |from: u64, count: u64| -> Vec<Subject> {
         (from..from + count).map(|n| Subject::consumer(&format!("consumer-{n:08}"))).collect()
     };
-    // Some shards fill earlier than others. With twice as many subjects as the capacity, all of
-    // them are full.
+    // Some shards fill earlier than others. After twice as many subjects as the capacity, every
+    // shard is full.
     for subject in newcomers(0, 2 * CAPACITY) {
         drop(black_box(limiter.check(&subject, 1)));
     }

@@ -50,7 +50,7 @@ async fn assert_logs_work(operator: &mut Bystander, server: &RedisServer) {
     let policy = Policy::new(limits.map(|text| text.parse().unwrap())).unwrap();
     let (subject, namespace) = (&Subject::consumer("bob"), &Namespace::default());
     let mut last = None;
-    // A log seals a block after 32 entries, so these 40 requests need the key of the sealed blocks
+    // A log seals each block of 36 entries, so these 40 requests need the key of the sealed blocks
     // too.
     for _ in 0..40 {
         let (mode, cost) = (Mode::Charge, Cost::ONE);

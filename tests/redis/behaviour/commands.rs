@@ -265,7 +265,7 @@ async fn the_usage_and_the_reset_of_several_parts_take_one_call_each() {
             let decision = limiter.check_parts(&[of_key(key), of_fleet]).await;
             assert!(decision.is_allowed(), "{layout:?}");
         }
-        // The same part twice has one status, and is reset once.
+        // The list contains one part twice. Both of its entries have the same status.
         let parts = [of_key(&subjects[0]), of_key(&subjects[1]), of_fleet, of_fleet];
         let used = async || {
             let usage = limiter.usage_of_parts(&parts).await.unwrap();

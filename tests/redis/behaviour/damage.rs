@@ -139,8 +139,7 @@ async fn requests_on_a_foreign_or_damaged_packed_state_are_rejected() {
         ("windows that there are not", changed(2, 0x3f)),
         ("all ones", vec![0xff; state.len()]),
         ("all zeros", vec![0; state.len()]),
-        // The value has the right form, but its numbers are larger than a real time or count can
-        // be.
+        // The values from here on have the right form, but contain numbers that no state can have.
         ("all ones after the header", ones(3..15)),
         ("a time of the last change in a far future", ones(3..10)),
         ("a window that is longer than its period", ones(10..14)),

@@ -362,7 +362,8 @@ async fn requests_on_damaged_blocks_are_rejected() {
     for damaged in [&list[1..], &[&list[..], b"\0"].concat(), b"", b"garbage"] {
         let mut set = redis::cmd("HSET");
         logs.operator.send::<()>(set.arg(&log_key).arg("b").arg(damaged)).await;
-        // The wait of a single unit is in the packed state, so a check of one unit reads no list.
+        // A check of one unit is left out: its wait is in the packed state, so the list is not
+        // read.
         for (mode, cost) in [(Mode::Check, 2), (Mode::Peek, 1), (Mode::Charge, 1)] {
             let error = logs.try_decide(mode, cost).await.unwrap_err();
             assert_eq!(error.kind(), FailureKind::Corrupt, "{mode:?}: {damaged:?}");

@@ -68,7 +68,8 @@ async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     let limiter = three_per_hour(store).build().unwrap();
     check_until(&limiter, is_store).await;
 
-    // The script itself needs `evalsha`, and a command inside it needs `get`.
+    // To run a script, a user needs the permission for `evalsha`, and for the commands in the
+    // script, such as `get`.
     let mut expected = Vec::new();
     for permission in ["get", "evalsha"] {
         let (take, give) =

@@ -15,7 +15,7 @@ use super::PASSWORD;
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     lines: Arc<Mutex<Vec<(Level, String)>>>,
-    // The number of lines above level `debug`.
+    // The number of lines at level `info` or more severe.
     count: Arc<AtomicUsize>,
     least: Level,
 }

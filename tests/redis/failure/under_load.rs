@@ -48,8 +48,9 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     let (mut cuts, mut killed) = (Vec::new(), 0);
     for _ in 0..8 {
         load.run_for_tenths(5).await;
-        // Requests accumulate while the server is stopped. It then reads them together with the
-        // command that closes their connections, and executes all of them before it replies.
+        // Requests accumulate while the server is stopped. When it continues, it reads them
+        // together with the command that closes their connections. It executes the requests, but
+        // their replies are lost.
         let begun = load.now();
         server.signal("STOP");
         load.run_for_requests(rate() / 50).await;

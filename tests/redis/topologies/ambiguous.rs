@@ -89,7 +89,7 @@ async fn a_decision_that_may_have_been_made_is_not_repeated() {
         let store = patient(connect(&server.url())).await;
         let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store);
         let limiter = limiter.deadline(PATIENCE).build().unwrap();
-        // The third failure opens the breaker.
+        // Only three requests are made, because the third failure opens the breaker.
         for asked in 1..=3 {
             let decision = limiter.check(&Subject::user("alice"), 1).await;
             let lost = Origin::FailedOpen(FailureKind::Unavailable);

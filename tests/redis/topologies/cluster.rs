@@ -87,7 +87,7 @@ async fn concurrent_requests_never_exceed_the_limit_on_a_cluster() {
     }
     assert_exactly_five_of_twenty_pass(store.clone()).await;
     assert_exactly_five_of_twenty_pass(grouped.clone()).await;
-    // The next call loads the scripts again.
+    // The servers lose their scripts. The next calls load them again.
     for operator in &mut operators[..3] {
         operator.query::<()>("FLUSHALL").await;
         operator.query::<()>("SCRIPT FLUSH").await;
@@ -285,8 +285,9 @@ async fn slot_groups_migrated_under_load_lose_no_request_and_no_count() {
     let grouped = || store(&cluster).slot_groups(GROUPS);
     let limiter = RateLimiter::builder().deadline(PATIENCE);
     let mut load = Load::start(limiter, patient(grouped()).await).await;
-    // After more than 36 charges, each of these subjects has a second key, with the sealed entries
-    // of its log. Each group then has about a hundred keys.
+    // After more than 36 charges, each of the 300 subjects of this limiter has a second key, with
+    // the sealed entries of its log. With the keys of `windows`, each group then has about a
+    // hundred keys.
     let limiter = RateLimiter::builder()
         .limit(Limit::per_hour(50))
         .limit("60/hour:sliding-log".parse().unwrap())

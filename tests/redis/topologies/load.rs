@@ -241,7 +241,8 @@ impl Outcome {
     /// per hour if these are more.
     pub(super) fn above_the_limit(&self) -> u64 {
         let mut seconds = BTreeMap::<_, u64>::new();
-        // The window of an hour does not end during the test, and its counts must not be lost.
+        // No window of an hour ends during the test, so all requests of a subject count in one
+        // window.
         let mut hours = BTreeMap::<_, u64>::new();
         for answer in &self.answers {
             let decision = &answer.decision;

@@ -35,7 +35,7 @@ async fn an_evicting_server_is_logged_when_the_store_connects() {
         }
     }
 
-    // If the user may not read the setting, the store connects without a warning.
+    // If the user may not read these settings, the store connects without a warning.
     let lines = log.lines().len();
     operator.query::<()>(&documented_user(Layout::Packed)).await;
     RedisStore::connect(&server.url_of("rl", "secret")).await.unwrap();

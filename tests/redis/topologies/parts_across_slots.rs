@@ -269,7 +269,8 @@ async fn every_operation_works_on_parts_in_several_slots() {
     administrator.reset_part(parts(1)[1], None).await.unwrap();
     assert_used([7, 0, 0]).await;
 
-    // Usage and reset of all parts take a call for each slot.
+    // The parts are in three slots. Their usage takes one call for each slot, and so does their
+    // reset.
     let before = calls(&cluster).await;
     let usage = administrator.usage_of_parts(&parts(1)).await.unwrap();
     let used: Vec<u64> =

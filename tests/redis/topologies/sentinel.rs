@@ -41,7 +41,7 @@ async fn the_primary_that_sentinels_name_keeps_the_contract() {
     assert_exactly_five_of_twenty_pass(patient(store(&sentinels)).await).await;
     assert_eq!(sentinels.servers[0].keys_without_expiry().await, [""; 0]);
 
-    // Of the three sentinels, only one is reachable.
+    // Only one of the three sentinels stays reachable.
     sentinels.sentinels[0].stop();
     sentinels.sentinels[1].signal("STOP");
     assert_exactly_one_passes(patient(store(&sentinels)).await).await;

@@ -33,9 +33,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let patience = Duration::from_secs(30);
     let store = match urls.split(',').collect::<Vec<_>>()[..] {
         [url] => RedisStore::builder(url),
-        // A denied request ends after its charges are given back. So a process that is killed has
-        // such charges only for its last requests. Cached denials would count as decisions that
-        // never reach a server.
+        // With this wait, a denied request ends only after its charges are given back. So a process
+        // that is killed leaves such charges only for its last requests. The denial cache is off,
+        // because its denials never reach a server.
         ref urls => RedisStore::cluster(urls).status_wait(patience).local_denial(false),
     };
     let store = store.connection_wait(patience).lease(lease).connect().await?;

@@ -25,7 +25,8 @@ pub(crate) struct LookupLimiter {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    // The number of waiting look-ups, first for unknown values and then for cached ones.
+    // The look-ups that wait: the number of those for unknown values, and of those for cached
+    // values.
     waiting: [usize; 2],
     outage: Option<Outage>,
 }
@@ -120,7 +121,8 @@ impl LookupPermit {
                 let pause_until = now.plus_micros(PAUSE_MICROS);
                 state.outage = Some(Outage { pause_until, is_probing });
             }
-            // A damaged record does not mean that the database is down: the database has replied.
+            // This failure, for example a damaged record, begins no outage, because the database
+            // has replied. As the result of a probe, it ends the outage.
             Some(_) if !self.is_probe => {}
             _ => state.outage = None,
         }

@@ -91,8 +91,8 @@ impl FromStr for RecordCursor {
         let id = part()?.parse()?;
         let from_date = part()?.parse().map_err(|_| InvalidRecordId)?;
         let from_date = Timestamp::from_micros(from_date);
-        // PostgreSQL rejects NUL in text, and no stored id contains it.
         let consumer_id = part()?.to_owned();
+        // PostgreSQL rejects NUL in text, and no stored id contains it.
         if consumer_id.contains('\0') {
             return Err(InvalidRecordId);
         }

@@ -74,8 +74,9 @@ impl<'a> Resources<'a> {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<ResourceLimit>, DatabaseError> {
-        // PostgreSQL rejects NUL in text, and `apps` has one name on each line. No stored name
-        // contains a control character, so the name after the replacement matches none.
+        // PostgreSQL rejects NUL in text, and a line feed would match across the lines of `apps`. A
+        // name with one of them is replaced by a name that no resource lists, because stored names
+        // contain no control character.
         let app = app.replace(['\0', '\n'], "\u{1}");
         let mut sql = Sql::new("SELECT * FROM rl_resource_limits WHERE");
         // `apps` contains one name on each line. If removing the line of `app` changes the text,

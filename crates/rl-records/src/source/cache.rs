@@ -159,7 +159,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
             },
         };
         match last {
-            // An old value whose key has not changed is returned while a look-up refreshes it.
+            // The look-up goes on, but this caller does not wait for it: the key has not changed,
+            // or an earlier caller has waited for too long.
             Some(value) if !is_stale || is_late => Cached::Value(value),
             last => Cached::Pending { lookup, last },
         }

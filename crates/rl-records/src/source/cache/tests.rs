@@ -261,14 +261,14 @@ async fn the_number_of_concurrent_look_ups_is_bounded_however_many_names_are_inv
         tokio::task::yield_now().await;
     }
     assert_eq!(database.reads(), MAX_RUNNING, "it hangs");
-    // Look-ups of known values have a queue of their own, so hanging look-ups of unknown ones do
-    // not delay them.
     database.permit(100_000);
     for found in found {
         let _ = wait(found).await;
     }
     database.0.may_reply.forget_permits(usize::MAX);
     let _hanging: Vec<_> = (0..10_000).map(|number| cache.get(&format!("new {number}"))).collect();
+    // Look-ups of known values have a queue of their own, so they are accepted even while look-ups
+    // of unknown values fill theirs.
     cache.invalidate("0");
     assert!(matches!(cache.get("0"), Cached::Pending { .. }));
 }
