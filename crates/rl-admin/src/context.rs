@@ -82,8 +82,9 @@ impl Context {
         for authorize in &self.authorize {
             match (authorize.authorize(request).await, &result) {
                 (Authorized::As(actor), _) => return Authorized::As(actor),
-                // Wrong credentials are counted even if another authorizer is unavailable.
-                // Otherwise the number of guesses would be unlimited during an outage.
+                // `Wrong` stays the result even if another authorizer is unavailable, because only
+                // wrong credentials are counted. Otherwise the number of guesses would be unlimited
+                // during an outage.
                 (_, Authorized::Wrong) | (Authorized::Unknown, _) => {}
                 (other, _) => result = other,
             }

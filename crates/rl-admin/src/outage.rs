@@ -136,7 +136,7 @@ mod tests {
         let records = Records::connect("sqlite::memory:").await.unwrap();
         let source = RecordSource::start(&records);
         let limiter = RateLimiter::builder().policies(source).build().unwrap();
-        // From here on the test controls the time. The database above was opened in real time.
+        // Paused only now, because opening the database could time out on a paused clock.
         tokio::time::pause();
         let log = OutageLog::new(records, limiter, None);
         let failure = DependencyFailure {

@@ -186,7 +186,7 @@ fn rates(
         };
         lines.push(Line::new(name, LOADS.map(|load| load.in_flight as f64).into_iter().zip(rates)));
     }
-    // Our line is drawn first.
+    // Our line is the last one here, but is drawn first.
     lines.rotate_right(1);
     let chart = Chart {
         name: "in-flight".to_owned(),

@@ -37,5 +37,6 @@ impl<A: Authorize + ?Sized> Authorize for Arc<A> {
     }
 }
 
-// Ensures that the trait can be used as an object: the configuration chooses the implementation.
+// Does not compile unless `dyn Authorize` is possible. It is needed, because the configuration
+// chooses the implementation.
 fn _object_safe(_: &dyn Authorize) {}

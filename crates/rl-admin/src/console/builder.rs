@@ -64,8 +64,8 @@ impl Console {
             .route(&path("/icon.svg"), get(assets::icon))
             .route(&path("/{*rest}"), any(async || Failure::no_page()))
             .method_not_allowed_fallback(async || Failure::no_page())
-            // `route_layer` keeps the guard off the application's own routes, which are merged with
-            // these.
+            // `layer` would apply the guard to the fallback too. After a merge with the routes of
+            // an application, that fallback serves every unknown path of the application.
             .route_layer(from_fn_with_state(self.site.clone(), guard::guard))
             .with_state(self.site.clone())
     }

@@ -131,7 +131,7 @@ fn path_within<'a>(site: &Site, request: &'a Request) -> &'a str {
 /// Returns the visitor of a request, if its cookie contains the id of a session.
 fn visitor(site: &Site, request: &Request) -> Option<Visitor> {
     let id = site.session_id(request.headers())?;
-    // The automatic refresh of a page must not keep a session alive.
+    // A page requests `/usage` once a second, which must not keep a session alive.
     let is_click = path_within(site, request) != "/usage";
     let Session { actor, form_token, .. } = site.sessions.find(id, site.context.now(), is_click)?;
     let context = site.context.clone();

@@ -104,7 +104,7 @@ pub(super) async fn update(
             let Record { updated_by, updated_at, .. } = &*current;
             let differences = differences(&current.content, &content);
             let rejection = Rejection::conflict("record", updated_by, *updated_at, &differences);
-            // If the form is saved again, it replaces the revision that this page shows.
+            // The form gets the current revision, so saving it once more replaces that revision.
             rejected(&form.with("revision", current.revision.to_string()), rejection)
         }
         Err(ChangeError::NotFound) => Ok(deleted_meanwhile(&site, &visitor, &form)),

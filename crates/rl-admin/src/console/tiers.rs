@@ -173,7 +173,7 @@ pub(super) async fn update(
             let Tier { updated_by, updated_at, .. } = &*current;
             let differences = differences(&current.content, &content);
             let rejection = Rejection::conflict("tier", updated_by, *updated_at, &differences);
-            // If the form is saved again, it replaces the revision that this page shows.
+            // The form gets the current revision, so saving it once more replaces that revision.
             rejected(&form.clone().with("revision", current.revision.to_string()), rejection)
         }
         Err(ChangeError::NotFound) => Err(no_tier()),

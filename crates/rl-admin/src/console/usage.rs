@@ -33,7 +33,7 @@ struct Bar {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
-    // `None` if calls are only counted.
+    // `None` if calls are counted, but not limited.
     max: Option<u64>,
     used: u64,
     remaining: u64,

@@ -163,7 +163,7 @@ mod tests {
                 + limits.sum::<usize>()
         };
         let of_top = |top: &TopCounts| {
-            // Both lists count as full, although few subjects may have been granted units.
+            // Each list counts as full, even if this test has filled only a part of it.
             let entries = top.denied.capacity().max(TOP) + top.used.capacity().max(TOP);
             vec(entries, size_of::<(Subject, u64)>())
         };

@@ -79,8 +79,8 @@ pub(super) async fn reset_limit(
     SubjectParams(subject): SubjectParams,
     PathParam(LimitName(limit)): PathParam<LimitName>,
 ) -> Result<StatusCode, ApiError> {
-    // A path may name the limit of a period `minute` or `per_minute`. The paths of call counters
-    // accept both forms too.
+    // The path may contain `minute` or `per_minute` for the limit of a minute, like the paths of
+    // call counters.
     let short = period_of(limit.as_str()).map(|period| period.period().to_string());
     let names = std::iter::once(limit.as_str()).chain(short.as_deref());
     for name in names {

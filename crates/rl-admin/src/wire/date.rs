@@ -107,7 +107,7 @@ impl From<Date> for String {
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Later times are clamped. Only another program can have stored them.
+        // A time after `DateTime::MAX` is clamped. Only another program can have stored it.
         write!(f, "{}Z", civil(self.0).unwrap_or(DateTime::MAX))
     }
 }

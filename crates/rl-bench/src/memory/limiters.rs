@@ -142,9 +142,8 @@ pub(super) struct OursWithPermits {
 
 impl OursWithPermits {
     pub(super) fn by(ours: Ours) -> Result<Self, Box<dyn Error>> {
-        // A future that has yielded continues when the runtime has polled `event_interval` tasks,
-        // or when no task is ready. Fewer tasks than that renew leases, so all of them are polled
-        // first.
+        // After a yield, `serve` continues when the runtime has polled `event_interval` tasks, or
+        // when no task is ready. Fewer tasks renew leases, so all of them are polled before.
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_time().event_interval(2 * SERVED_AT_ONCE as u32).build()?;
         Ok(Self { limiter: ours.0, runtime })

@@ -344,7 +344,8 @@ impl HttpLimiter {
     /// Returns the denial of a request that is over its limits or cannot be decided.
     pub(super) fn denial(&self, decision: &Decision, context: &RequestContext) -> Denial {
         let rule = context.parts.as_deref().and_then(|parts| {
-            // The message describes the governing part, if that one denies the request.
+            // The message describes the governing part if it denies the request, and otherwise the
+            // part that denies it for the longest time.
             let governing = decision.governing_part();
             let described = decision.denying_parts().find(|denying| Some(*denying) == governing);
             parts.rule(described.or_else(|| decision.denying_part())?)

@@ -145,8 +145,8 @@ impl CountedRequest {
             panic!("the decision is not ready")
         };
         let decision = slot.as_mut().expect("the response is not complete");
-        // An outer `HttpLimiter` merges the headers, so it needs this decision even if it is
-        // hidden.
+        // An outer `HttpLimiter` merges the headers. It needs this decision, even if the settings
+        // hide decisions.
         let leaves_decision = !settings.hides_decision || decision.outer().is_some();
         let headers = &settings.headers;
         let inner = response.extensions().remove::<Decision>();

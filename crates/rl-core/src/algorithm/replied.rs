@@ -35,7 +35,7 @@ impl State {
                 return state;
             }
             LimitCounter::Window(_) | LimitCounter::TwoWindows(_) => 1,
-            // The cell that contains the units of the newest bucket.
+            // Cell 2 contains the units of the newest bucket.
             LimitCounter::Buckets(_) => 2,
             LimitCounter::Log(_) => 0,
         };

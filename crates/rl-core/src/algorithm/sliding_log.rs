@@ -125,8 +125,8 @@ impl SlidingLog {
         let time = now.as_micros();
         let (newest, count) = (log.newest(), log.len() as u64);
         if units > 0 {
-            // An empty log gets an entry even if `max` is 0, because finished work is charged to it
-            // too.
+            // An empty log gets an entry even if `max` is 0, because finished work is charged even
+            // if nothing is allowed.
             if newest.is_none() || (newest < Some(time) && count < self.max) {
                 log.push(time, units);
             } else {

@@ -78,7 +78,8 @@ impl SlidingWindowCounter {
         if units <= allowed {
             return since;
         }
-        // ⌊units × left / period⌋ <= allowed means left < (allowed + 1) × period / units.
+        // With `left` µs until the current window ends, ⌊units × left / period⌋ of the units count.
+        // That is at most `allowed` if left < (allowed + 1) × period / units.
         let period = self.period.get();
         let bound = (u128::from(allowed) + 1) * u128::from(period);
         let left = bound.div_ceil(u128::from(units)) - 1;
@@ -164,7 +165,8 @@ mod tests {
         limit.charge(&mut state, at(0), 10);
         assert_eq!(limit.available(&state, at(59_999_999)), 0);
         assert_eq!(limit.outcome(&state, at(0), 1), Outcome::denied(10, 120_000_000, 60_000_001));
-        // One microsecond into the next window, 9.99… units count, which rounds down to 9.
+        // When the next window begins, all ten units still count. One microsecond later, 9.99… of
+        // them count, which rounds down to 9.
         assert_eq!(limit.available(&state, at(60_000_000)), 0);
         assert_eq!(limit.available(&state, at(60_000_001)), 1);
         assert_eq!(limit.available(&state, at(90_000_000)), 5);

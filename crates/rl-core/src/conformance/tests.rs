@@ -92,8 +92,8 @@ impl Faulty {
     fn policy(&self, policy: &Policy) -> Policy {
         let change = |text: String| match self.fault {
             Fault::IgnoresRequests => text.replace(":requests", ""),
-            // This fault leaves policies of a single limit correct, so only policies of several
-            // limits can detect it.
+            // This fault leaves policies of a single limit correct, so only a check of a policy
+            // with several limits detects it.
             Fault::CountsRequestsAsUnits if policy.limits().len() > 1 => {
                 text.replace(":requests", "")
             }

@@ -82,7 +82,7 @@ pub struct Decision {
     linked: Recycled<Linked<Decision>>,
 }
 
-// Up to this size, the compiler moves a decision without a call.
+// Up to this size, the compiler moves a decision without a call of `memcpy`.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Decision>() == 128);
 
@@ -367,7 +367,8 @@ impl Decision {
         let is_denied = !self.is_allowed();
         let is_enforced = self.origin != Origin::Shadow;
         if selection == GoverningLimit::ShortestActive && !is_denied && is_enforced {
-            // The shortest limit is nearly always active, so the other outcomes are not computed.
+            // The shortest limit is nearly always active. It is tried first, because the outcomes
+            // of the other limits are then not computed.
             let shortest = self.policy().and_then(Policy::shortest);
             let shortest = shortest.and_then(|index| self.described().statuses.get(index));
             if shortest.is_some_and(|limit| limit.is_active()) {

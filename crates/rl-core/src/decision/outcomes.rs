@@ -32,7 +32,8 @@ pub(crate) enum Outcomes {
     Open(Recycled<OpenWindows>),
 }
 
-// A decision is moved several times. Up to 128 bytes, the compiler moves it without a call.
+// With 72 bytes here, a decision has 128 bytes. Up to that size, the compiler moves it without a
+// call of `memcpy`.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Outcomes>() == 72);
 

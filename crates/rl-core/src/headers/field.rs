@@ -274,7 +274,7 @@ fn next_unit(limit: LimitStatus<'_>) -> Duration {
     let period = limit.limit().period().as_micros();
     let later = match limit.limit().algorithm() {
         // Used units come back one by one: the last one at the reset, and the next one `later` µs
-        // before.
+        // before the reset.
         Algorithm::Gcra { .. } | Algorithm::TokenBucket { refill: Refill::Greedy, .. } => {
             share(limit.used().saturating_sub(1), period, max)
         }

@@ -484,8 +484,8 @@ fn lists_describe_bursts_by_what_refills_them() {
         let limit: Limit = limit.parse().unwrap();
         lines(&headers, &decide(&[("b", limit, Outcome::granted(used, reset))]))
     };
-    // Ten units per second, with a burst of twenty: the burst is full after two seconds, and the
-    // next unit comes after a tenth of a second.
+    // Ten units per second, with a burst of twenty: an empty burst is full again after two seconds
+    // (`w=2`). The next unit comes after a tenth of a second, which is rounded up to `t=1`.
     assert_eq!(
         lines_of("10/second:gcra:burst=20", 5, SECOND / 2),
         ["ratelimit-policy: \"b\";q=20;w=2", "ratelimit: \"b\";r=15;t=1"]

@@ -56,7 +56,8 @@ pub(super) fn parameter<'a>(
     name: &str,
 ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
     let mut only = SingleValue::default();
-    // Some parsers split parameters at semicolons too, so a semicolon makes the key ambiguous.
+    // Some parsers split parameters at semicolons too. If they would find another value, the key is
+    // ambiguous.
     for pair in request.query().unwrap_or_default().as_bytes().split(|b| *b == b'&') {
         only.read(pair, b';', |key| compare_names(&form_decode(key), name));
     }
@@ -71,7 +72,8 @@ pub(super) fn cookie<'a>(
 ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
     let mut only = SingleValue::default();
     request.header_lines("cookie", &mut |line| {
-        // Some old parsers split cookies at commas too, so a comma makes the key ambiguous.
+        // Some old parsers split cookies at commas too. If they would find another value, the key
+        // is ambiguous.
         for pair in line.split(|b| *b == b';') {
             let compare =
                 |key: &[u8]| compare_names(&Cow::from(percent_decode(key.trim_ascii())), name);

@@ -134,8 +134,8 @@ impl InFlight {
         // If another thread holds the lock, that thread adjusts the bound.
         let Ok(mut window) = self.window.try_lock() else { return };
         if bound < window.then {
-            // The bound rises again when the store has finished the calls that timed out. A reply
-            // to a call that was sent after `from` shows earlier that the store has finished them.
+            // The bound rises again when the store has finished the calls that timed out. That is
+            // expected at `shows_from`. A reply to a call sent after `from` shows it earlier.
             if now >= window.shows_from || self.replies.newest_is_after(window.from) {
                 self.bound.store(window.then, Ordering::Relaxed);
                 window.shows_from = now;
@@ -161,8 +161,9 @@ impl InFlight {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let (answered, waiting) = (self.replies.answered_count(), self.waiting());
         let (replies, elapsed) = (answered.wrapping_sub(sent.answered), now - sent.at);
-        // A call says nothing about the bound if no reply has arrived since, or if it was sent
-        // before `shows_from`: calls that timed out may have kept the store busy.
+        // A late call says nothing about the bound if no reply has arrived since it was sent. It
+        // says nothing either if it was sent before `shows_from`, because the store may have been
+        // busy with calls that had timed out.
         if replies == 0 || sent.at < window.shows_from {
             return;
         }
@@ -289,7 +290,8 @@ mod tests {
         let mut remote = Remote::new(4_096, 1_000);
         for each_deadline in [1_000, 200, 3_000, 1_000] {
             remote.each_deadline = each_deadline;
-            // The store first has to finish the calls that timed out.
+            // During the first flood, the bound adapts, and the store finishes the calls that timed
+            // out. Only the second flood is measured.
             remote.flood(20_000, 3_000).await;
             remote.flood(20_000, 1_000).await;
             let (bound, share) = (remote.in_flight.bound(), remote.in_time * 10 / each_deadline);

@@ -216,7 +216,7 @@ impl Pipeline {
                 return self.decide_without_store(subject, cost, operation, origin);
             }
         };
-        // A charge is for finished work, which needs no unit of a concurrency limit, so these
+        // A charge is for finished work, which needs no unit of a concurrency limit, so concurrency
         // limits are left out.
         let policy = match operation.mode {
             Mode::Charge => policy.as_ref().and_then(without_permits),

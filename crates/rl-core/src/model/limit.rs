@@ -220,7 +220,7 @@ impl Limit {
     #[must_use]
     pub const fn capacity(self) -> u64 {
         match self.algorithm {
-            // At a rate of 0, a bucket is never filled.
+            // If `max` is 0, a bucket is never filled, so its capacity does not count.
             _ if self.max == 0 => 0,
             Algorithm::Gcra { burst: capacity } | Algorithm::TokenBucket { capacity, .. } => {
                 capacity

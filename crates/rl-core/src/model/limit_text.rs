@@ -126,8 +126,8 @@ fn read_enforced(whole: &str, enforced: &str) -> Result<Limit, ParseLimitError> 
     let is_negative = text.starts_with('-');
     let expected = if is_negative { NEGATIVE } else { MAX };
     let max: u64 = text[..digits].parse().map_err(|_| error(0, expected))?;
-    // A later comma means that the text has several limits. One directly after the digits is
-    // probably meant to separate thousands: below, the missing `/` is reported.
+    // A comma directly after the digits probably separates thousands. That text is refused
+    // below, because the `/` is missing. A later comma means that the text has several limits.
     if let Some(comma) = text.find(',').filter(|comma| *comma > digits) {
         return Err(error(comma, ONE_LIMIT));
     }

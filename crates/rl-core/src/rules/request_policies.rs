@@ -48,7 +48,7 @@ impl Rules {
         let mut search =
             Search { chosen: Vec::new(), policies: Vec::new(), lists: Vec::new(), tried: 0 };
         search.extend(set.rules());
-        // The sort is stable: lists of one length keep the order of the rules.
+        // The sort is stable: lists of equal length keep the order of the rules.
         search.lists.sort_by_key(|list| std::cmp::Reverse(list.len()));
         Ok(search.lists)
     }

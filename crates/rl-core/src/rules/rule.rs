@@ -292,7 +292,7 @@ impl fmt::Debug for RuleLimits {
 
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A key extractor may contain a secret.
+        // Omits the key extractors, because they may contain secrets.
         f.debug_struct("Rule")
             .field("name", &self.name)
             .field("matches", &self.matches)

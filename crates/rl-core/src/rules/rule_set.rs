@@ -85,8 +85,8 @@ impl RuleSet {
             };
             let tier = self.tier(rule, request, &subject);
             let cost = rule.cost(request, defaults);
-            // `RuleSet::new` bounds the rules that match one form of a path. The raw and the
-            // normalized form together may match more, so the path is ambiguous.
+            // `RuleSet::new` bounds the number of rules that match one form of a path. If the raw
+            // and the normalized form together match more, the path is ambiguous.
             let pushed = parts.try_push(RulePart { place, tier, subject, cost });
             if pushed.is_err() && !rule.is_shadow {
                 return Err(Uncounted::AmbiguousKey);

@@ -78,7 +78,8 @@ async fn many_logs(table: &mut Table) -> Done {
     bench.fill(0, max as usize / 256 * 256, 1_000).await;
     sample_decisions(&mut bench, table).await?;
     bench.advance(1);
-    // All entries of each log have expired, except for those in its last block.
+    // After this pause, an entry still counts only if its log covers 8 hours, and the entry is less
+    // than 0.1 s old now.
     leave(&mut bench, table, 8 * HOUR - 100_000, "nearly all leaves").await
 }
 
@@ -212,7 +213,8 @@ async fn batches(table: &mut Table) -> Done {
                 for call in 0..128 {
                     let (store, policy) = (bench.store.clone(), bench.policy.clone());
                     let (subject, cost) = (call % subjects, 1 + (call % costs) as u64);
-                    // Every second sample has so high a cost that it is denied.
+                    // In every second sample, the cost is nearly the whole `max` of most kinds, so
+                    // most calls are denied.
                     let cost = if n % 2 == 0 { cost } else { cost + 999_990 };
                     calls.spawn(async move {
                         decide(&store, &policy, subject, Mode::Check, cost).await

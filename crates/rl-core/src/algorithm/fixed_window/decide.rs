@@ -292,7 +292,8 @@ pub(crate) fn are_all_closed(
     states: &PackedStates,
     now: PackedTime,
 ) -> bool {
-    // In most policies, the last limit has the longest period, and its window ends last.
+    // In most policies, the last limit has the longest period, so its window ends last and is
+    // checked first.
     let last = windows.count.saturating_sub(1) as u8;
     !is_open(windows, states, last, now) && are_all_closed_slow(windows, states, now)
 }

@@ -109,7 +109,8 @@ impl LaneSet {
     /// Returns the lanes whose top bit is set.
     #[inline(always)]
     fn of_top_bits(Lanes([a, b, c]): Lanes) -> Self {
-        // The lower lanes get the bits 0, 2 and 4, the upper ones the bits 32, 34 and 36.
+        // The lower lanes of the words get the bits 0, 2 and 4. The upper lanes get the bits 32, 34
+        // and 36, which the second line shifts to 1, 3 and 5.
         let apart = (a & TOP_BITS) >> 31 | (b & TOP_BITS) >> 29 | (c & TOP_BITS) >> 27;
         Self((apart | apart >> 31) as u16)
     }

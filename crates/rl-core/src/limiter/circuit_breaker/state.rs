@@ -248,8 +248,8 @@ impl<W: AtomicState> BreakerState<W> {
                 Phase::Misconfigured if counts && state.has_recovered(now) => {
                     Some(Fields { count: 1, ..failed.next(Phase::Failing) })
                 }
-                // The call was sent before the store recovered or refused another call, or it
-                // failed soon after such a refusal.
+                // This failure begins no outage: the call was sent before the store recovered or
+                // refused another call, or it failed soon after such a refusal.
                 Phase::Closed | Phase::Misconfigured => None,
                 Phase::Failing if !counts => Some(failed),
                 Phase::Failing if state.count + 1 >= FAILURE_THRESHOLD => {

@@ -234,7 +234,8 @@ impl Tally {
         let others = &own.counts.of_other_origins[usize::from(is_allowed)];
         let counted = others.get().wrapping_add(of_outcome.count.get());
         let recorded = &own.counts.recorded[usize::from(is_allowed)];
-        // Threads that share their counts may find no decision since the record of another thread.
+        // If threads share their counts, the record of another thread may already contain this
+        // decision. The weight is 1 nevertheless.
         let weight = counted.wrapping_sub(recorded.get()).max(1);
         let subject = counters_of(decision.reported_part()).subject;
         let (top, units) = match is_allowed {

@@ -137,7 +137,8 @@ fn a_thread_times_one_decision_in_a_millisecond() {
     for milliseconds in 1..=5 {
         for _ in 0..100 {
             ready(limiter.check(&alice(), 0));
-            // Decisions that are made step by step are neither timed nor count as the next one.
+            // A decision under a policy for one call is made step by step. It is not timed, and
+            // leaves the timing to the next check above.
             ready(limiter.check_with_policy(
                 &Policy::new([Limit::per_hour(9)]).unwrap(),
                 &alice(),
@@ -247,7 +248,8 @@ async fn the_most_denied_subjects_are_known_by_exact_numbers_at_low_rates() {
     assert_eq!(denied, [(&alice(), 27), (&Subject::user("bob"), 7)]);
     let used: Vec<_> = stats.top_used.iter().map(|top| top.count).collect();
     assert_eq!(used, [3, 3]);
-    // At 3 of 3 units, the utilization is 1.
+    // The third allowed request of each subject has the utilization 1, and so have all denials.
+    // Bucket 4 counts the utilization 1.
     assert_eq!(stats.limits[0].utilization.count(), stats.allowed() + stats.denied());
     assert_eq!(stats.limits[0].utilization.counts[4], 2 + 27 + 7);
 }
@@ -282,7 +284,7 @@ async fn subjects_that_the_policy_alone_denies_are_among_the_most_denied() {
     // No counter was read, so nothing is known about used units.
     assert!(stats.limits.iter().all(|limit| limit.utilization.count() == 0));
 
-    // A record stands for all denials since the last one.
+    // One denial in a millisecond is recorded, and stands for all denials since the last record.
     for _ in 0..1_000 {
         limiter.check(&subject("greedy"), 1_000).await;
     }

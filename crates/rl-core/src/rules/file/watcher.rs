@@ -55,7 +55,7 @@ impl Watcher {
         let events = sender.clone();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().map_or(true, is_change) {
-                // This fails if the thread has ended.
+                // This fails only if the thread that reloads the file has ended.
                 let _ = events.send(Reload::IfChanged);
             }
         })?;
