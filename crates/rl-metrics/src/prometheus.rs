@@ -37,7 +37,8 @@ impl Collector for Metrics {
                 SeriesKind::Gauge => MetricType::Gauge,
                 SeriesKind::Histogram => MetricType::Histogram,
             };
-            // The encoder appends `_total` to the names of counters, and a full stop to help texts.
+            // The encoder appends `_total` to the names of counters, and a full stop to help texts,
+            // so both are removed here.
             let name = series.name.strip_suffix("_total").unwrap_or(series.name);
             let help = series.help.strip_suffix('.').unwrap_or(series.help);
             let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;

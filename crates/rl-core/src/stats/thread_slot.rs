@@ -62,7 +62,8 @@ fn assign() -> usize {
     };
     SLOT.set(slot);
     if slot < OWN_SLOTS {
-        // If the thread is ending, the claim is dropped at once, and the slot is free again.
+        // An error is impossible: once `CLAIM` has been destroyed, `SLOT` is the shared slot, and
+        // this function is no longer called.
         let _ = CLAIM.try_with(|claim| claim.set(Some(SlotClaim(slot))));
     }
     SLOT.get()

@@ -238,8 +238,8 @@ impl LaneSums {
         if rest.is_empty() {
             return;
         }
-        // At most seven bytes are left. In a long text, the last seven bytes are added; some of
-        // them may be added twice, which does no harm.
+        // At most seven bytes are left. In a text of eight bytes or more, the last seven bytes are
+        // added; some of them may be added twice, which does no harm.
         let number = match text.last_chunk::<8>() {
             Some(eight) => u64::from_le_bytes(*eight) >> 8,
             None => short_text(rest),

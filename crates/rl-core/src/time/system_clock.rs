@@ -37,7 +37,8 @@ mod tests {
     fn the_counter_and_the_system_clock_show_the_same_time() {
         let system =
             || Timestamp::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap());
-        // The loop is so long that some rounds read the system clock, and others the counter.
+        // The loop is so long that `SystemClock` reads the system clock in some rounds, and the
+        // counter in others.
         for _ in 0..10_000 {
             let (before, now, after) = (system(), SystemClock.now(), system());
             // A step of the system clock during the test is expected to be shorter than these 50

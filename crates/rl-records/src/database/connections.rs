@@ -155,7 +155,7 @@ impl Connections {
             if lease.is_usable().await {
                 return Ok(lease);
             }
-            // The connection is too old, or its server is lost. The other idle connections are
+            // The connection is too old, or no longer works. The other idle connections are
             // probably in the same state, so they are dropped too.
             self.idle().clear();
         }

@@ -35,7 +35,7 @@ pub(crate) struct Database {
     pub(super) aggregation: Aggregation,
     #[cfg(feature = "redis")]
     pub(super) redis: Option<redis::Client>,
-    // A call that makes a change notifies these before it returns.
+    // Every call that makes a change notifies these listeners before it returns.
     pub(super) listeners: Mutex<Vec<Weak<dyn Listener>>>,
 }
 

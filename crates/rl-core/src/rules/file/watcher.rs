@@ -80,8 +80,8 @@ impl Watcher {
             let _ = self.watcher.unwatch(directory);
         }
         for directory in &now {
-            // A directory that is still watched may have been replaced by another of the same name.
-            // If this fails, the file is still compared at intervals.
+            // Watch every directory again, even if it is watched already: it may have been replaced
+            // by another of the same name. If this fails, the file is still compared at intervals.
             let _ = self.watcher.watch(directory, RecursiveMode::NonRecursive);
         }
         self.directories = now;

@@ -37,7 +37,7 @@ pub(super) fn count_fast(
     let FastDecision { at, is_allowed, over, states } = decided;
     let time = Timestamp::from_micros(at.absolute);
     // Create the handle once. If each of the three calls below created it, the compiler would not
-    // inline that.
+    // inline its creation.
     let policy = PolicyHandle::from(policy);
     if is_allowed {
         if limiter.try_count_allowed(cost.units(), time) {

@@ -49,7 +49,7 @@ impl Entry {
         let layout = context.layouts.find(policy);
         let mut packed = PackedEntry::new(layout.map_or(LayoutId::FIRST, |found| found.id));
         let unpacked = decide_packed(&mut packed, context.time_base, args, decision);
-        // A new subject that is denied must not use memory, not even for a layout.
+        // A new subject without a charge must not use memory, not even for a layout.
         if decision.charged() == 0 {
             return Ok(None);
         }

@@ -170,8 +170,8 @@ fn decide_otherwise(
     now: Timestamp,
     limiter: &FastPath<'_>,
 ) -> MaybeReady<Decision> {
-    // Build the arguments again. If the caller passed a reference to its own, it could not keep
-    // them in registers.
+    // Build the arguments again. If the caller passed a reference to its arguments, the compiler
+    // could not keep them in registers.
     let args = DecideArgs::new(&request.parts[0], request.mode, now);
     if args.policy.plan().has_many_windows() {
         decide_many_windows(shard, subject, request, args, limiter)
@@ -197,7 +197,8 @@ fn decide_many_windows(
             } else {
                 limiter.try_count_denied(|| over, at)
             };
-            // The box and the handle are created first, so that the decision is created in place.
+            // Create the box and the handle first, so that the decision is built directly in the
+            // returned value.
             let required = if is_allowed { Cost::ZERO } else { cost };
             let open = OpenWindows::boxed(before, charged, required, later);
             let policy = PolicyHandle::from(policy);
@@ -303,7 +304,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         }
         let now = self.clock.now();
         // Find the entry with the permit by the time of the charge. It may be the entry that new
-        // subjects share.
+        // subjects share in a full shard.
         let holder = match refund.of {
             RefundOf::Permits => shard.permit_holder(subject, &refund, now),
             RefundOf::All | RefundOf::Rates => subject,

@@ -163,8 +163,8 @@ impl PackedEntry {
     ) -> Option<FastDecision<'_>> {
         let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
-        // While a recorded denial applies, one full window denies the request, and the end of that
-        // window need not be computed.
+        // While a recorded denial applies, an open window that is full denies the request. The end
+        // of the denial is known, so it need not be computed again.
         let denied = if at.relative < self.denied_until() {
             fixed_window::deny_full(windows, &self.states, at, mode, cost)
         } else {

@@ -67,7 +67,8 @@ pub(super) fn try_decide_sole_limit(
     let Some(outcome) = step.try_charge(states, at, units) else {
         let denied_until = deny(args, states.read(), at, decision);
         return Some(match args.policy.plan() {
-            // If the limit is full, return the time until which it denies even a single unit.
+            // If the limit also denies a single unit, return the time until which it does so. The
+            // epoch means that it grants a single unit.
             plan if units > 1 => match plan.denied_until(states.read(), at, 1) {
                 Timestamp::EPOCH => denied_until,
                 until => until,

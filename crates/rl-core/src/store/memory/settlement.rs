@@ -62,7 +62,7 @@ impl KeyedSettlement<'_> {
         let (release, refund) = (settlement.release(), settlement.refund());
         if !release.is_empty() {
             // Find the entry with the permit by the time of the charge. It may be the entry that
-            // new subjects share.
+            // new subjects share in a full shard.
             shard.refund(shard.permit_holder(*key, &release, now), &release, now);
         }
         if !refund.is_empty() {

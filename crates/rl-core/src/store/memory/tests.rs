@@ -277,8 +277,8 @@ fn a_refunded_subject_can_be_evicted_again() {
     let policy = Policy::new([Limit::per_hour(1)]).unwrap();
     for subject in (0..1_000).map(invented) {
         let charged = decide(&store, &policy, &subject, Mode::Check, 1);
-        // The previous subjects reached their limits, so they could be evicted only after their
-        // refunds. Otherwise new subjects would soon share one entry, and be denied.
+        // Each previous subject used up its limit, and then got a refund, so it can be evicted. If
+        // it could not, new subjects would soon share one entry, and be denied.
         assert!(charged.is_allowed());
         let (namespace, charged) = (&Namespace::default(), charged.at());
         let refund = Refund {

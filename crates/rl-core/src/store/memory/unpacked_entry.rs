@@ -231,7 +231,7 @@ impl UnpackedEntry {
         let is_foreign = |id| !policy.limits().iter().any(|named| named.state_id() == id);
         let counts = |id, expires| at < expires && is_foreign(id);
         let own = self.policy.limits().iter().zip(self.policy.plan().steps());
-        // A state without counts has already expired, so it is left out.
+        // `expires` returns the epoch for an unused state, so such a state is left out.
         let own = own.filter(|(named, step)| counts(named.state_id(), step.expires(self.states())));
         let left = self.foreign().iter().filter(|state| counts(state.id, state.expires));
         if own.count() + left.count() > MAX_FOREIGN_STATES { Err(TooManyStates) } else { Ok(()) }
@@ -256,8 +256,8 @@ impl UnpackedEntry {
             let _ = self.make_room(at);
         }
         run::amend(policy, &mut self.states_mut(), at, change);
-        // The change may have ended the recorded denial, unless states of other policies deny as
-        // well.
+        // The change may have ended the recorded denial. If there are states of other policies,
+        // they may deny too, so the denial is kept.
         if at < self.denied_until && self.foreign().is_empty() {
             self.denied_until = policy.plan().denied_until(self.states(), at, 1);
         }

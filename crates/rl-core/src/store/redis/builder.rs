@@ -377,7 +377,8 @@ impl RedisStoreBuilder {
     }
 }
 
-// Shows only the schemes of URLs, and no settings, because both may contain passwords.
+// URLs, the login and the settings of TLS may contain secrets. Of these, only the schemes of URLs
+// are shown.
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStoreBuilder")

@@ -139,7 +139,7 @@ impl ScriptExecutor {
         };
         let reply = self.shared.router.try_send(&self.at_manual_time(command)).await;
         self.shared.counts.add_call(policies.len() * requests.len(), reply.is_err());
-        // While their slot is being migrated, subjects cannot be decided together.
+        // While a slot is being migrated, the server may be unable to decide its subjects together.
         let Some(reply) = reply? else { return Ok(PartsReplies::undecided(requests.len())) };
         let (replies, healed) = PartsReplies::read(reply, parts, requests.len())?;
         self.count_healed(healed);
@@ -253,8 +253,8 @@ impl Execute for ScriptExecutor {
             _ => router.try_send(&command).await,
         };
         self.shared.counts.add_call(call.subjects.len(), reply.is_err());
-        // While their slot is being migrated, subjects cannot be decided together. Without replies,
-        // the caller sends each of them in a call of its own.
+        // While a slot is being migrated, the server may be unable to decide its subjects together.
+        // Without replies, the caller sends each of them in a call of its own.
         let Some(reply) = reply? else { return Ok(vec![None; call.subjects.len()]) };
         let replies =
             reply_reader::read(&reply, call.policy, &encoding, call.subjects.len(), call.calls())?;

@@ -8,7 +8,8 @@ use crate::store::{Reset, Store, StoreFuture};
 impl RedisStore {
     /// Makes several resets in one call, or in one for each slot of a cluster.
     pub(super) fn reset_together(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
-        // A reset of one limit has a script of its own.
+        // A reset of one limit has a script of its own, so it cannot be in a call with other
+        // resets.
         if resets.len() == 1 || resets.iter().any(|reset| reset.limit.is_some()) {
             return resets.iter().map(|reset| self.reset(*reset)).fold(done(), both);
         }

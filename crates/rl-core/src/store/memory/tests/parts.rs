@@ -370,7 +370,7 @@ fn a_denied_request_with_newcomers_changes_no_counter() {
     let charged = decide(&store, &[Part { cost: Cost::new(2), ..victim }], Mode::Check);
     assert!(decide(&store, &[part(1, 8)], Mode::Check).is_allowed());
     assert_eq!(used(&store, part(1, 0)), 0, "it is counted in the shared entry");
-    // Now the victim may be evicted.
+    // Refund a unit of the victim, so that it may be evicted.
     let refund = Refund {
         namespace: &Namespace::default(),
         subject: victim.subject,

@@ -146,8 +146,8 @@ impl<C: SlotCalls> Request<C> {
             Mode::Check | Mode::CheckUpTo => self.reserve(&reply).await,
             Mode::Peek | Mode::Charge => self.call_all().await,
         };
-        // A request that is cancelled after the last call stays charged, as if all its parts were
-        // in one slot.
+        // An error means that the request was cancelled after the last call. It stays charged, like
+        // a request whose parts are all in one slot.
         let _ = reply.send(decided.map(|decided| self.finish(decided)));
     }
 

@@ -150,8 +150,8 @@ impl SlotCalls for TestSlots {
             let refund =
                 crate::store::Refund { namespace, subject, policy, charged, units, of, uncharged };
             let execute = async { this.stores[slot_of(subject)].refund(refund).await };
-            // The simulated servers lose only the reply of a refund: it was executed, so no unit
-            // stays charged.
+            // If only the reply of a refund is lost, the refund was made, so no unit stays charged,
+            // and there is nothing to record.
             this.call(execute, |_, ()| {}).await.map(|()| Vec::new())
         })
     }
@@ -256,7 +256,8 @@ async fn a_denial_by_a_later_part_gives_back_the_earlier_charges() {
     assert_eq!(denied.parts().map(|part| part.charged()).sum::<u64>(), 0);
     let calls = [(1, Mode::Check), (0, Mode::Check), (1, Mode::Peek)];
     assert_eq!(fixture.calls(), calls, "the key has fewer units per hour than the fleet");
-    // The fleet was the scarcest part, so it is called first.
+    // The replies to the previous request show that the fleet is the scarcest part, so it is
+    // called first.
     assert!(!fixture.decide(&[fleet, key], Mode::Check).await.unwrap().is_allowed());
     assert_eq!(fixture.calls(), [(0, Mode::Check), (1, Mode::Peek)]);
 }
@@ -320,7 +321,7 @@ async fn a_closed_store_waits_until_charges_are_given_back() {
     fixture.across.close().await.unwrap();
     assert_eq!(fixture.slots.used(&parts[1].0, &parts[1].1), 0);
 
-    // No refund is executed, so the store gives up.
+    // If no refund can be executed, `close` gives up after `CLOSE_TIMEOUT`.
     let mut owed = fixture.decide(&parts, Mode::Check);
     while fixture.slots.used(&parts[1].0, &parts[1].1) == 0 {
         assert!(tokio::time::timeout(Duration::ZERO, &mut owed).await.is_err());

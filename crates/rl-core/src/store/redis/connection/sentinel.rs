@@ -95,7 +95,8 @@ impl Sentinels {
         loop {
             let named = self.find_primary().await?;
             if target.as_ref() != Some(&named) {
-                // Abandon the attempt to reach a server that is no longer named.
+                // Abandon the attempt to connect to the previous target, which the sentinels no
+                // longer name.
                 opening.abort_all();
                 opening = JoinSet::new();
                 let server = self.template.with_address(&named);
@@ -103,8 +104,8 @@ impl Sentinels {
                 opening.spawn(async move { open_to_primary(&server, &connector).await });
                 target = Some(named);
             }
-            // A server that hangs may be replaced, so the sentinels are asked again in the
-            // meantime.
+            // While the server does not respond, ask the sentinels again at intervals: they may
+            // have replaced it by another server.
             match tokio::time::timeout(POLL_INTERVAL, opening.join_next()).await {
                 Ok(Some(Ok(opened))) => {
                     let connection = opened?;

@@ -96,8 +96,8 @@ impl SlotGroups {
         let mut tags = vec![String::new(); usize::from(count)];
         let mut missing = count;
         let mut numbers = 0_u32..;
-        // The search ends, because each slot contains the hash tag of a number with at most six
-        // digits. A test checks this.
+        // The search ends, because for every slot there is a number of at most six digits that, as
+        // a hash tag, leads to this slot. A test checks this.
         while missing > 0
             && let Some(number) = numbers.next()
         {
@@ -157,7 +157,7 @@ mod tests {
             let mean = SLOTS / count;
             assert!(distances.into_iter().all(|distance| distance - mean <= 1), "{count} groups");
             assert!(groups.tags.iter().all(|tag| (1..=6).contains(&tag.len())), "{count} groups");
-            // Primaries that hold equal parts of the slots hold equal numbers of groups.
+            // Primaries that hold equal parts of the slots hold nearly equal numbers of groups.
             for share in [0..5_461, 5_461..10_922, 10_922..SLOTS] {
                 let held = slots.iter().filter(|slot| share.contains(slot)).count();
                 assert!(held.abs_diff(usize::from(count) / 3) <= 1, "{count} groups: {held}");

@@ -130,7 +130,7 @@ impl RequestEncoder {
             [KeyedSubjectRef { namespace, subject, .. }] => {
                 self.keys(namespace, subject, policy, encoding)?
             }
-            // For several subjects, the script reads only the key of the state of each.
+            // For several subjects, the script reads only one key of each: that of its state.
             several => several.iter().map(|of| self.state_key(of.namespace, of.subject)).collect(),
         };
         let script = || {

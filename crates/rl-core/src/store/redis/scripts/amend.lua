@@ -15,7 +15,8 @@ local operation, charged = struct.unpack('>BI7', plan)
 read_constants(9 + 7 * #slots)
 for i, slot in ipairs(slots) do
   slot.units = struct.unpack('>I7', plan, 7 * i + 2)
-  -- All permits are checked before one is changed: they are renewed together or not at all.
+  -- All permits are checked before the first one is changed: they are renewed together or not at
+  -- all.
   if operation == 1 and slot.units > 0 then
     slot.units = slot.kind > 7 and sliding_log.held(slot, slot.units, charged) or 0
     if slot.units == 0 then return false end
@@ -34,8 +35,9 @@ for _, slot in ipairs(slots) do
     if operation == 1 then algorithm('charge', slot, slot.units) end
   end
 end
--- A refund of a charge that was made in this microsecond, before the reset, must not find the new
--- state. So the next charge gets a later time.
+-- A refund identifies its charge by the time. If a charge before the reset and a charge after it
+-- had the same time, a refund of the first would reduce the second. So the next charge gets a later
+-- time.
 if operation == 2 and last == now then advance_to(now + 1, slots, foreign) end
 save()
 return operation == 1 and struct.pack('>I7', now)

@@ -15,7 +15,8 @@ for i, slot in ipairs(slots) do
   slot.refunded, slot.added = struct.unpack('>I7I7', plan, 14 * i + 1)
   adds = adds or slot.added > 0
 end
--- The error comes before any write. Dropping a state instead would let a client reset its limits.
+-- The charge would need too many states. The error comes before any write. If a state of another
+-- policy were dropped instead, a client could reset its limits.
 if adds and #foreign > 16 then
   return redis.error_reply('RLFULL states of other policies still count for this subject')
 end
@@ -25,9 +26,9 @@ function charge.settle()
   if not stored and not adds then return end
   for _, slot in ipairs(slots) do
     local since = slot.kind == 9 and leased or charged
-    -- A charge later than `now` is skipped. `now` is never before the last change of the stored
-    -- state, so this state does not contain the charge: the clock has stepped back, and the state
-    -- with the charge was lost or reset.
+    -- A charge later than `now` is not refunded. `now` is never before the last change of the
+    -- stored state, so this state does not contain the charge: the clock has stepped back, and the
+    -- state with the charge was lost or reset.
     if stored and slot.refunded > 0 and since <= now then
       algorithms[slot.kind]('refund', slot, slot.refunded, since)
     end

@@ -270,7 +270,7 @@ fn written_out(template: &str, limits: &[LimitKind], first: usize) -> String {
         if line.trim() == "--@ each" {
             let block: Vec<_> =
                 lines.by_ref().take_while(|line| line.trim() != "--@ end").collect();
-            // The state of the subject has the first key.
+            // The first key is that of the subject's state. The keys of logs follow.
             let mut log_key = 2;
             for (number, limit) in (first..).zip(limits) {
                 push_block(&mut script, &block, *limit, number, log_key);

@@ -21,7 +21,7 @@
 --           otherwise:
 --             1 byte   0
 --             1 byte   healed
---             and for each call, up to the last one whose result differs from the one before:
+--             and for each call; if all have one cost, up to the first that is granted nothing:
 --             2 bytes  the set of limits in shadow that would have denied the call; they are not
 --                      charged
 --             7 bytes  the granted units
@@ -30,8 +30,8 @@
 --                      available; 0 if they are available now, or never will be
 --
 -- Without logs, the script runs at most three commands: TIME, GET, and either SET or, for a denial,
--- PTTL. PEXPIRE is the fourth if a key has lost its expiry. A second GET is run if the fast path
--- could not decide the call. A denial changes no state.
+-- PTTL. There are two exceptions: PEXPIRE follows if a key has lost its expiry, and a second GET if
+-- the fast path could not decide the call. A denial changes no state.
 local costs
 if times == 0 then
   times = #ARGV[4] / 7
@@ -60,7 +60,8 @@ for call = 1, together and 1 or times do
     granted = available
   end
 
-  -- The error comes before any write. Dropping a state instead would let a client reset its limits.
+  -- The charge would need too many states. The error comes before any write. If a state of another
+  -- policy were dropped instead, a client could reset its limits.
   if granted > 0 and #foreign > 16 then
     return redis.error_reply('RLFULL states of other policies still count for this subject')
   end

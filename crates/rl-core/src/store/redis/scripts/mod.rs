@@ -174,7 +174,7 @@ static READABLE_SETTLE: LazyLock<Script> = LazyLock::new(|| {
     let (charge, settle) = (include_str!("readable_charge.lua"), include_str!("settle.lua"));
     Script::new("readable_settle", |source| {
         [
-            // The time is read first (see `READABLE_REFUND`).
+            // The time is read before the counters (see `READABLE_REFUND`).
             source.time,
             "local server_time, ARGUMENTS_OF_CHARGE = now, 2",
             "local function read_charge(KEYS, ARGV, now)",
@@ -191,7 +191,8 @@ static READABLE: LazyLock<Script> =
     LazyLock::new(|| Script::of_shape(Purpose::DecideReadable, &[]));
 static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
     let refund = include_str!("readable_refund.lua");
-    // The time is read first. Otherwise a window could seem newer than the charge that opened it.
+    // The time is read before the counters. Otherwise the computed beginning of a window could be
+    // later than the charge that opened it.
     Script::new("readable_refund", |source| {
         [source.windows, source.time, READABLE_COUNTERS, refund].join("\n")
     })

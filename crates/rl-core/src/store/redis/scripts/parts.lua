@@ -24,7 +24,7 @@ repeat
     local flag = string.byte(flags, p)
     local last_key = first + flag % 128 - 1
     local arguments = arguments_of(p)
-    -- The time of tests is the last argument.
+    -- In tests, the last argument is the time (see lib/manual_time.lua).
     arguments[#arguments + 1] = ARGV[#ARGV]
     local part = read_part({ unpack(KEYS, first, last_key) }, arguments, time)
     if part.err then return part end
@@ -37,8 +37,8 @@ local mode, is_allowed, common = parts[1].mode, true, 9007199254740992
 for _, part in ipairs(parts) do
   part.free = part.available()
   if not part.in_shadow and mode ~= 3 and part.cost > part.free then
-    -- In mode 1, each part is charged the units that all parts grant. If there are none, or in
-    -- another mode, the request is denied.
+    -- In mode 1, each part is charged the largest number of units that all enforced parts grant. If
+    -- a part grants none, or in another mode, the request is denied.
     if mode == 1 and part.free > 0 then common = math.min(common, part.free) else is_allowed = false end
   end
 end

@@ -1,7 +1,8 @@
 -- The arguments of a request of several parts, in the packed layout. Each part has one argument,
 -- because the server takes longer for several short ones.
 --
--- ARGV[1]   a byte, the number of parts, and the flags of parts.lua; then like the others
+-- ARGV[1]   a byte, the number of parts; the flags of parts.lua; then the first part, in the form
+--           of the others
 -- ARGV[2…]  for each further part: the length of its shape in 2 bytes, the shape, the length of its
 --           format in 2 bytes, the format, and the plan (see decide.lua)
 --

@@ -21,8 +21,8 @@ local values, lifetimes, is_changed, replies, count = {}, {}, {}, { '' }, 1
 local request, next_request = '>' .. string.rep('I2I7', PARTS), 1
 --@ parts
 local shape_pPART, format_pPART, size_pPART, <<constants>> = struct.unpack('>I2c0I2c0xxxxxxxxxxxxxxxxI2<<I7 constants>>', ARGV[1 + PART])
--- held: the state that is in `last` and the cells; false if there is none. Requests often share a
--- subject, such as the fleet, whose state is then not read again.
+-- held: the stored form of the state that is in `last` and the cells; false if there is none. The
+-- next request often has the same subject, whose state then need not be unpacked again.
 local key_pPART, cost_pPART, held_pPART, last_pPART, <<cells>>
 --@ end parts
 for n = 1, #ARGV[1] / (9 * PARTS) do
@@ -35,8 +35,9 @@ for n = 1, #ARGV[1] / (9 * PARTS) do
   do
     local stored = values[key_pPART]
     if not stored then
-      -- MGET returns nothing for a key that is not a string, or if the user has no permission for
-      -- it.
+      -- MGET returns nothing for a missing key or a key of another type, and an error if the user
+      -- lacks the permission. In all these cases, GET returns the state, nothing for a missing key,
+      -- or the error.
       stored = found[key_pPART] or redis.pcall('GET', KEYS[key_pPART])
         or shape_pPART .. string.rep('\0', size_pPART - #shape_pPART)
       values[key_pPART] = stored

@@ -4,11 +4,11 @@
 --
 -- This is a template (see shape.lua).
 --
---   --@ include FILE            stands for the lines of this file
+--   --@ include FILE            stands for the lines of that file
 --   --@ parts … --@ end parts   is repeated for each part. PART stands for its number. The limits
 --                               of all parts are numbered in one sequence
 --   PARTS                       stands for the number of parts
---   BUCKET_SIZE                 stands for the bytes of a bucket of the part's sliding windows
+--   BUCKET_SIZE                 stands for the number of bytes of a bucket of the part's windows
 --
 -- KEYS, ARGV  see parts.lua and parts_arguments.lua
 -- Returns     a byte, 2, if the request is allowed; else a byte, 3, and a byte, the number of keys

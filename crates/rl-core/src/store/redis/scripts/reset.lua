@@ -6,7 +6,7 @@
 --
 -- Returns   nothing
 --
--- `forget` is lib/forget.lua.
+-- `forget` runs lib/forget.lua for one subject.
 local counts, first = ARGV[1], 1
 for p = 1, #counts do
   local last_key = first + string.byte(counts, p) - 1

@@ -159,7 +159,8 @@ proptest! {
                 prop_assert_eq!(key == other_key, is_one && place == other_place, "{}", key);
             }
             prop_assert!(key.len() <= MAX_KEY_LEN && *key != packed_key(&other));
-            // The tag for a cluster is the only one, and it is not empty.
+            // On a cluster, the key has exactly one hash tag, which is not empty. Elsewhere it has
+            // none.
             let braces = (key.matches('{').count(), key.matches('}').count());
             prop_assert_eq!(braces, (is_tagged.into(), is_tagged.into()), "{}", key);
             let is_safe = !key.contains([':', ' ', '\n']) && !key.contains("{}");

@@ -19,8 +19,8 @@ local function gcra_available(ahead, fraction, period, max, burst)
     local whole, rest = units * floor(period / max) + floor(fractions / max), fractions % max
     return whole > ahead or (whole == ahead and rest >= fraction)
   end
-  -- Find the smallest number of units that reaches it. It is near the quotient, which may be
-  -- rounded.
+  -- Find the smallest number of units whose time reaches the arrival time. It is near the quotient
+  -- below, which may be rounded.
   local used = floor(ahead / period * max)
   if used > burst + 2 then return 0 end
   while used > 0 and covers(used - 1) do used = used - 1 end

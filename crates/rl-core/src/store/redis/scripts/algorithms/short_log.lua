@@ -2,9 +2,10 @@
 -- does the same for every log. Change both.
 --
 -- Operations that need only the newest entries, the tail, are written out here. For the others, the
--- functions of sliding_log.lua run on a slot made of the cells. In a call of several subjects these
--- are left to the client, which sends the subject again in a call of its own, because such a call
--- has no keys of sealed blocks. LOG_KEY is the index of this key in KEYS.
+-- functions of sliding_log.lua run on a slot made of the cells, and need the key of the sealed
+-- blocks. LOG_KEY is the index of this key in KEYS. A call of several subjects has no such keys. If
+-- a subject needs one of these functions there, it is not decided, and the client sends it again in
+-- a call of its own.
 --@ cells total count oldest newest left sealed name entries
 --@ constants period max
 
@@ -64,7 +65,7 @@ if is_ours then
   elseif sealed_i > 0 and oldest_i + period_i <= now
       or entries_i == 36 and count_i < max_i and not is_refund then
     -- Sealed entries have expired, or the charge may have to seal the tail. The slot is made before
-    -- anything is written, because a script is not rolled back.
+    -- anything is written, because blocks may be damaged, and a script is not rolled back.
     if subjects == 1 then
       log_i = open_log(now, LOG_KEY, period_i, max_i, tail_i,
         total_i, count_i, oldest_i, newest_i, left_i, sealed_i, name_i)

@@ -20,7 +20,7 @@
 --             7 bytes  the units of the block
 --             1 byte   its number of entries
 --             4 bytes  the name of the block
---   NAME    a block: at most 36 entries. With its head, it just fits into 512 bytes of the server
+--   NAME    a block: at most 36 entries. With the server's header, it just fits into 512 bytes
 --
 --   b ──┬── page ──┬── block   oldest
 --       │          └── block
@@ -34,13 +34,13 @@
 --
 -- However long the log is, a request, a denial and a refund read at most the list, two pages and
 -- three blocks. If many entries expire together, or a request has to wait for many of them, the
--- pages in between are read, but not their blocks. Neighbours are merged sooner or later if they
--- are small. If the hash is deleted, only the tail counts.
+-- pages in between are read, but not their blocks. Pages, or blocks, beside each other are
+-- merged sooner or later if they are small. If the hash is deleted, only the tail counts.
 --
 -- `open` runs before all other functions. From then on, the cells describe the entries that count
 -- now. The fields that change are written by `write`, all at once. Expired pages stay at the front
--- of the list until then. Each write deletes one of them with its blocks, so that a log whose
--- entries expire together does not block the server.
+-- of the list. While any page counts, each `write` deletes one expired page with its blocks, so
+-- that a log whose entries expire together does not block the server.
 --
 -- The server's Lua hashes all bytes of every new string, so small pages and blocks are what makes
 -- an operation fast.
@@ -52,7 +52,8 @@ local ENTRY, BLOCK, ITEM, HEAD, TOP = 14, 36, 19, 11, 11
 
 local function entry_of(bytes, index) return struct.unpack('>I7I7', bytes, index * ENTRY + 1) end
 
--- Returns the first time, the units, the number of entries and the name of a block.
+-- Returns the content of a block's item (see above): the time, the units, the number of entries and
+-- the name of the block.
 local function item_of(page, index)
   return struct.unpack('>I7I7Bc4', page, HEAD + index * ITEM + 1)
 end
@@ -98,7 +99,7 @@ local function field_of(slot, name)
   return fields[name]
 end
 
--- Sets a field, or deletes it if there are no bytes.
+-- Sets a field, or deletes it if `bytes` is nil.
 local function set_field(slot, name, bytes)
   slot.log.fields[name], slot.log.changed[name] = bytes or false, true
 end
@@ -108,7 +109,8 @@ local function set_top(slot, top)
   set_field(slot, 'b', top)
 end
 
--- Returns the offset of a page's item in the list. The pages before the first one have expired.
+-- Returns the offset of a page's item in the list. Index 0 is the oldest page that counts: before
+-- it, the list may contain expired pages.
 local function place_of(slot, index) return #slot.log.top - (slot[6] - index) * TOP end
 
 -- Returns a page and its name, or nil if the page is damaged.
@@ -226,8 +228,8 @@ local function find(slot, when)
   if time == when then return page, block, bytes, index, held end
 end
 
--- Replaces the tail after a refund from one of its entries. `bytes` are the entries that are left.
--- Returns false if the sealed blocks are damaged.
+-- Replaces the tail by `bytes`, the entries that a refund has left in it. Returns false if the
+-- sealed blocks are damaged.
 local function lower_tail(slot, bytes)
   if bytes == '' then
     -- The newest block becomes the tail.
@@ -245,8 +247,8 @@ local function lower_tail(slot, bytes)
   return true
 end
 
--- Sets the entries of a block after a refund from it. Merges the block with a neighbour if both fit
--- into one block.
+-- Replaces the entries of a block by `bytes`, those that a refund has left in it. Merges the block
+-- with a neighbour if both fit into one block.
 local function lower_block(slot, page_index, index, bytes, units, is_gone)
   local page = page_of(slot, page_index)
   local first, before, count, name = item_of(page, index)
@@ -261,7 +263,7 @@ local function lower_block(slot, page_index, index, bytes, units, is_gone)
     return change_page(slot, page_index, index, 1, '', units, entries)
   end
   local low, merged, after = index, 1, before - units
-  -- As for pages, neighbours are read only now and then.
+  -- To save time, neighbours are read only now and then (see `change_page`).
   local is_due = is_gone and #bytes % (8 * ENTRY) == 0
   for _, other in ipairs(is_due and { index + 1, index - 1 } or {}) do
     if other >= 0 and other < (#page - HEAD) / ITEM
@@ -302,7 +304,8 @@ local function leaves_with(slot, units)
   for index = 0, slot[6] - 1 do
     local page = page_of(slot, index)
     if not page then return slot[4] end
-    -- The sums of the first page and block contain the expired entries at the front.
+    -- The sums of the first page and of its first block also count the expired entries at the
+    -- front.
     local of_page = struct.unpack('>I7', page)
     local items = (of_page >= units or from > 0) and (#page - HEAD) / ITEM or 0
     if items == 0 then units = units - of_page end

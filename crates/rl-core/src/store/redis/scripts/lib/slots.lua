@@ -128,9 +128,9 @@ local function resized(older, old_size, size)
 end
 
 -- Reads the time from a stored value with the shape `head`, and fills the slots in `read`. Returns
--- the time, or nothing if the value is damaged. A time or count of more than 2^53 - 1 is damage,
--- because these scripts never store one, and struct.pack would truncate it. Times from the year
--- 2112 on are rejected too, so that the end of a window never exceeds the largest time.
+-- the time, or nothing if the value is damaged. A time or count of more than 2^53 - 1 counts
+-- as damage, because these scripts never store one, and struct.pack would truncate it. Times from
+-- the year 2112 on are rejected too, so that the end of a window never exceeds the largest time.
 local function read_cells(bytes, head, read, width)
   local cells = format
   if head ~= shape then cells = '>c' .. #head .. 'I7' .. format_of(read, width) end
@@ -287,9 +287,9 @@ end
 
 -- Stores the states, and the states of other policies (`foreign`) that still count.
 local function save()
-  -- If there are foreign states, the buckets keep their width. A smaller width would gain nothing,
-  -- because the fast path cannot read a value with foreign states anyway. To compute it, all
-  -- buckets would have to be read.
+  -- If there are foreign states, the buckets keep their width. To find a smaller width, all buckets
+  -- would have to be read. It would gain nothing, because the fast path cannot read a value with
+  -- foreign states anyway.
   local all, code, least = slots, string.sub(shape, 3), nil
   if #foreign > 0 then
     all, code, least = {}, '', bucket_size

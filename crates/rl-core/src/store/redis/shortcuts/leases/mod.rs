@@ -209,7 +209,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
             return inner.decide(request).await;
         }
 
-        // The rest runs in a separate task, so that no units are lost if the request is cancelled.
+        // Units are returned and leased in a separate task, so that none are lost if the request is
+        // cancelled.
         if cost.units() > *max_units {
             let returner = returner.clone();
             let emptied = runtime.spawn(async move { returner.empty(&guard).await }).await;
@@ -323,8 +324,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if !Self::is_enabled(&self.shared) {
             return reset;
         }
-        // Each reset locks subjects in this order, and each subject once. Otherwise two resets could
-        // wait for each other.
+        // Each reset locks subjects in this order, and each subject once. Otherwise two resets
+        // could wait for each other, or one for itself.
         subjects.sort_unstable_by_key(|subject| subject.key.bits());
         subjects.dedup_by_key(|subject| subject.key.bits());
         let this = self.clone();

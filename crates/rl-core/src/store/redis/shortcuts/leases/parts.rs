@@ -92,7 +92,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let guard = slot.lock_refill().await;
 
         // While this task waited, another task may have leased units, or may have found that the
-        // part denies requests.
+        // part is denied.
         let request = request.at(clock.now());
         if let Some(taken) = self.take(request) {
             return Some(taken);
