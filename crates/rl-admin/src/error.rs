@@ -17,7 +17,7 @@ use crate::failure::{Dependency, DependencyFailure};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
-    // Boxed, because most functions can return this error, but few requests fail.
+    // Boxed to keep results small: most functions can return this error, but few requests fail.
     body: Box<Problem>,
     // The current revision, if the request expected another one.
     revision: Option<i64>,

@@ -37,6 +37,6 @@ impl<A: Authorize + ?Sized> Authorize for Arc<A> {
     }
 }
 
-// Does not compile unless `dyn Authorize` is possible. It is needed, because the configuration
+// Compiles only if `dyn Authorize` is possible. Trait objects are needed, because the configuration
 // chooses the implementation.
 fn _object_safe(_: &dyn Authorize) {}

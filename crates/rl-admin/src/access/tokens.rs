@@ -138,7 +138,7 @@ impl BearerTokens {
     /// Returns the actor with this token. The search takes the same time for every token.
     fn find(&self, token: &str) -> Option<&Actor> {
         let given = digest(token);
-        // The index plus one; 0 means that no token was found.
+        // The index of the matching token plus one; 0 means that no token was found.
         let mut found = 0_u32;
         for (place, (known, _)) in (1..).zip(&self.known) {
             let is_equal: Choice = known.ct_eq(&given);

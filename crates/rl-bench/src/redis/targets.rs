@@ -203,7 +203,7 @@ async fn shortcuts(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     let flood =
         [store(&server, 3, "flood", PASSING_FLOOD, 0).await?, Candidate::incr(&server, 4).await?]
             .map(Arc::new);
-    // The first round uses up the limits, so it is not measured.
+    // These requests use up the limits before the measurement.
     let passed = count_allowed(&flood[0], FLOOD).await;
     let lone_flood = rounds(&flood, LONE_FLOOD, ROUNDS, &mut monitor).await?;
     let flood = rounds(&flood, FLOOD, ROUNDS, &mut monitor).await?;

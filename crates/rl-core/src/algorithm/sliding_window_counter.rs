@@ -140,9 +140,9 @@ impl Counting for SlidingWindowCounter {
         }
         let room = self.max - needed;
         let passes_at = match room.checked_sub(windows.current) {
-            // Enough units of the previous window expire during the current one …
+            // It suffices that units of the previous window expire, during the current one.
             Some(allowed) => self.faded_at(windows.previous, allowed, windows.since),
-            // … or enough units of the current window expire during the next one.
+            // The current window alone has too many units. They expire during the next one.
             None => self.faded_at(windows.current, room, windows.since + self.period.get()),
         };
         Outcome::denied(used, reset, until(passes_at, now))

@@ -108,8 +108,8 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
     let mut hasher = blake3::Hasher::new_keyed(PAIR);
     for subject in [first, second] {
         let (realm, id) = (subject.realm().as_str(), subject.id());
-        // The lengths come first. Otherwise bytes could move from one part into the next without
-        // changing the hash.
+        // The lengths come first. Without them, two pairs whose realms and ids join to the same
+        // bytes would have the same hash.
         let lengths = [realm.len(), id.as_text().is_some().into(), id.as_bytes().len()];
         for length in lengths {
             hasher.update(&(length as u64).to_le_bytes());

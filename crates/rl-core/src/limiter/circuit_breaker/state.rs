@@ -242,7 +242,7 @@ impl<W: AtomicState> BreakerState<W> {
                 Phase::HalfOpen if state.is_probed_by(call) => {
                     Some(failed.open(state.count + 1, now, random))
                 }
-                // Other calls were sent before the breaker opened, so only the probe counts.
+                // Only the probe counts, because all other calls were sent before the breaker opened.
                 Phase::Open | Phase::HalfOpen => None,
                 Phase::Closed if counts => Some(Fields { count: 1, ..failed.next(Phase::Failing) }),
                 Phase::Misconfigured if counts && state.has_recovered(now) => {

@@ -25,7 +25,7 @@ async fn renew(permit: Arc<PermitInner>, interval: Duration) {
     if std::mem::replace(&mut permit.account().is_renewing, true) {
         return;
     }
-    // No request waits for a renewal, so its deadline is as late as the next renewal.
+    // No request waits for a renewal, so a renewal may take until the next one is due.
     let keeps_reservation = renew_reservation(&permit, interval).await;
     let keeps_places = match places(&permit) {
         Some(places) => renew_places(&permit, &places, interval).await,

@@ -56,7 +56,8 @@ impl Tally {
         let begun = sum(|shard| &shard.permits_begun);
         let times = self.shards.iter().map(|shard| &shard.decision_times);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        // The names of configured limits are added, so that they are reported before any denial.
+        // The names of configured limits are added, so that they are reported even before the first
+        // denial.
         let configured = self.configured(&state);
         LimiterStats {
             name: self.namespace.to_string(),
