@@ -228,8 +228,8 @@ impl LaneSums {
         debug_assert!(text.len().div_ceil(NUMBER_BYTES) < keys.len());
         let mut keys = keys.iter();
         let mut rest = text;
-        // One load of eight bytes is cheaper than seven loads. The eighth byte is masked out, and
-        // is loaded again with the next number.
+        // One load of eight bytes is cheaper than seven loads of one byte. The eighth byte is
+        // masked out, and is loaded again with the next number.
         while let Some(eight) = rest.first_chunk::<8>() {
             let Some(key) = keys.next() else { return };
             self.add(u64::from_le_bytes(*eight) & SEVEN_BYTES, *key);
@@ -275,7 +275,8 @@ const fn fold(sum: u128) -> u64 {
 /// Mixes all bits of a lane. The function is invertible, so distinct lanes stay distinct.
 #[inline]
 const fn mix(lane: u64) -> u64 {
-    // The digits of the golden ratio. The number is odd, so the multiplication is invertible.
+    // The first 64 bits of the fraction of the golden ratio. The number is odd, so the
+    // multiplication is invertible.
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
     let lane = (lane ^ lane >> 32).wrapping_mul(ODD);
@@ -309,7 +310,7 @@ mod tests {
             Subject::new(Realm::custom("tenan").unwrap(), "10.0.0.1"),
             Subject::new(Realm::custom("tenants").unwrap(), "10.0.0.1"),
         ];
-        // Ids of every length, and for each of them an id that differs in one byte.
+        // Ids of every length, and for each of them ids that differ from it in one byte.
         for len in 1..=Subject::MAX_ID_LEN + 1 {
             let id = "a".repeat(len);
             subjects.push(Subject::user(&id));

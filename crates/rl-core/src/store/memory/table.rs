@@ -184,8 +184,8 @@ impl Index {
     /// with 0 as the position.
     #[inline]
     fn home(&self, subject: Fingerprint) -> (usize, u32) {
-        // A product takes less time than a remainder, and the number of homes need not be a power
-        // of two.
+        // A multiplication takes less time than a remainder. Unlike a mask, it allows any number of
+        // homes.
         let home = (u64::from(subject.home()) * self.homes as u64) >> 32;
         let tag = subject.tag() & ((1 << TAG_BITS) - 1);
         (home as usize, ONE_FURTHER | tag << POSITION_BITS)

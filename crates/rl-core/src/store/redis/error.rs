@@ -180,7 +180,8 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
         Some(code) if UNAVAILABLE.contains(&code) => return FailureKind::Unavailable,
         Some(_) if contains("can't run this command") => return FailureKind::Refused,
         Some(_) if is_about_database(error) => {
-            // A server that is busy or loading data rejects the change of database too.
+            // A server that is busy or loading data rejects the change of database too. That
+            // failure passes, so search for the words of lasting failures.
             let is_lasting = contains("permission") || contains("out of range");
             return if is_lasting { FailureKind::Refused } else { FailureKind::Unavailable };
         }

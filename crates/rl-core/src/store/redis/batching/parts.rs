@@ -238,7 +238,7 @@ impl PartsBatcher {
             return alone(Some(Solo(self.clone())));
         }
         let (sender, reply) = oneshot::channel();
-        // All groups of the request are in one slot, and so in one slot group.
+        // All groups of the request are in one slot, and so in one slot group: that of the first.
         let first = groups.first();
         let slot_group = |first: &PartGroup<'_, SubjectKey>| {
             self.shared.placement.group_of(first.namespace, first.subject)

@@ -97,7 +97,7 @@ impl Backoff {
         loop {
             let retry_at = self.lock().as_ref().map(|failure| failure.retry_at);
             match retry_at {
-                // No task is notified when an attempt is due, so this one sleeps until then. Then
+                // No task is notified when an attempt is due, so this task sleeps until then. Then
                 // it checks again, because another attempt may have failed meanwhile.
                 Some(retry_at) if retry_at > Instant::now() => {
                     tokio::time::sleep_until(retry_at).await;

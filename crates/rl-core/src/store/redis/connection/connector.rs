@@ -79,9 +79,9 @@ impl Connector {
         let weak_liveness = Arc::downgrade(&liveness);
         tokio::spawn(async move {
             driver.await;
-            // A server or a proxy may close an idle connection. The pool then replaces it before a
-            // decision is sent to it. If no handle is left, this process has closed the connection
-            // itself, and nothing has failed.
+            // A server or a proxy may close an idle connection. It is marked as failed, so that the
+            // pool replaces it before a decision is sent to it. If no handle is left, this process
+            // has closed the connection itself, and nothing has failed.
             if let Some(liveness) = weak_liveness.upgrade() {
                 liveness.fail();
             }

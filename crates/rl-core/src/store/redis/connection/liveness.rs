@@ -115,8 +115,8 @@ impl<'a> PendingCommand<'a> {
             Ordering::Relaxed,
         );
         if let Err(sent) = previous {
-            // This check is needed because not every command has a deadline. For example, commands
-            // that change permits have none.
+            // Check here too, and not only when a command is dropped: a command without a deadline,
+            // such as a change of a permit, may wait forever.
             liveness.check_timeout(sent, now);
         }
         Self(liveness)

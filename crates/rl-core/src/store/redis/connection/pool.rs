@@ -59,8 +59,8 @@ impl Pool {
         let pool = bb8::Pool::builder()
             .max_size(settings.connections)
             .connection_timeout(settings.connection_wait)
-            // Multiplexed connections are always in use, and are replaced when they fail, so no
-            // idle timeout is needed.
+            // Multiplexed connections are always in use, and are replaced when they fail, so
+            // neither their idle time nor their age is limited.
             .idle_timeout(None)
             .max_lifetime(None)
             .error_sink(Box::new(bb8::NopErrorSink))

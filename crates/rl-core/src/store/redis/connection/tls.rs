@@ -138,7 +138,7 @@ impl Tls {
     }
 }
 
-// Omits the paths and the contents, which include a private key.
+// Omits the paths and the PEM texts, one of which may be a private key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")

@@ -82,7 +82,8 @@ impl StoredLimit {
             Algorithm::SlidingWindow { precision } => precision.as_micros(),
             _ => period,
         };
-        // To count the cells takes as long as everything else here, so it is done only if needed.
+        // Counting the cells takes as long as the rest of this function, so it is done only if
+        // needed.
         let older = match kind {
             // The newest bucket, its number and the first charge have cells of their own.
             Kind::SlidingWindow => algorithm::replied_cells(limit).saturating_sub(3),
