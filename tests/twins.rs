@@ -372,7 +372,7 @@ fn rust_and_lua_make_equal_decisions() {
     let lively = prop::collection::vec(step(), STEPS_PER_TIMELINE);
     let calm = prop::collection::vec(step().prop_map(Step::calm), STEPS_PER_TIMELINE);
     let any = || policy(algorithms()).boxed();
-    // Policies of only fixed windows use a separate path, so they are generated often.
+    // Separate code decides policies that have only fixed windows, so they are generated often.
     let plain = || prop_oneof![2 => any(), 1 => fixed_windows()];
     let policies = if one.is_some() {
         [any(), any(), any()]

@@ -59,8 +59,8 @@ pub(super) fn ruled_out(file: &str) -> Vec<String> {
     let passages = if is_code { comments_and_messages(&text) } else { paragraphs(&text) };
     let mut found = Vec::new();
     for passage in passages {
-        // A passage of this word alone is the name of a user of the operating system, and is
-        // allowed.
+        // A passage that is only the word below is the name of a user of the operating system, and
+        // is allowed.
         if passage.trim() == concat!("no", "body") {
             continue;
         }
@@ -128,7 +128,7 @@ fn find(passage: &str, word: &str) -> Option<String> {
             let before = before.trim_end();
             let begins = before.is_empty() || before.ends_with(['.', ':', ';', '!', '*', '|']);
             let sentence = after.split(['.', '!', '|']).next().unwrap_or_default();
-            // A question or the heading of a table may begin in this way.
+            // A question or the heading of a table may begin with the word.
             if !begins || sentence.contains('?') || sentence.trim().is_empty() {
                 continue;
             }

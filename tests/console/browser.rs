@@ -44,7 +44,7 @@ async fn an_owner_adds_a_record_sees_it_used_up_and_raises_it() {
     browser.picture(&picture("login-light.png"), 1200, false).await;
     log_in(&browser, &house, OWNER).await;
 
-    // The consumer has made calls, but has no record.
+    // The consumer `acme-mobile` has no record yet.
     browser.fill("#search", "acme-mobile").await;
     browser.press("main button[type=submit]").await;
     browser.press("main p a").await;

@@ -112,8 +112,8 @@ async fn a_rejected_form_shows_the_error_at_its_field_and_keeps_the_input() {
     }
     assert!(house.records.list(&RecordQuery::default()).await.unwrap().records.is_empty());
 
-    // The two records overlap, and the sum of their limits is too large. This is detected only when
-    // the second one is stored.
+    // The next two records overlap, and the sum of their limits is too large. This is detected only
+    // when the second one is stored.
     let largest = [("per_day_call_limit", "9007199254740991")];
     assert_eq!(owner.post("/console/record/new", &typed(&largest)).await.status, 303);
     let answer = owner.post("/console/record/new", &typed(&largest)).await;

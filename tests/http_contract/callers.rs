@@ -182,7 +182,8 @@ pub(super) async fn odd_values_are_never_an_error_of_the_server<T: Target>() {
     let longest = [b'k'; 64 * 1_024];
     let longer = [b'k'; 64 * 1_024 + 1];
     let token = [&b"Bearer "[..], &longest].concat();
-    // Each value is tried as an API key, as a plain id, and as a bearer token.
+    // Each value is tried as an API key, as a plain id, and as a bearer token. The three numbers
+    // are the expected statuses.
     let values: [(&[u8], [u16; 3]); 10] = [
         (b"", [403, 403, 403]),
         // Servers trim this value to an empty one.

@@ -269,8 +269,8 @@ async fn a_clock_that_jumps_allows_one_more_lease_and_only_within_its_lifetime()
     let of_the_lease = admitted().await;
     assert!((1..=20).contains(&of_the_lease), "{of_the_lease} of a lease of 20");
 
-    // Repeats this with another subject. This time the lease has ended before the last request, so
-    // the first node grants none of its leased units.
+    // Makes the same requests for another subject. This time the lease of the first node ends
+    // before its last request, so this node grants none of its leased units.
     let subject = &Subject::consumer("bob");
     for _ in 0..40 {
         decide(&store, subject, &policy, 1).await;

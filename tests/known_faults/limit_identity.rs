@@ -137,7 +137,8 @@ async fn a_daily_limit_holds_beside_17_policies_of_the_same_subject() {
         assert_eq!(origins[..16], [Origin::Store; 16]);
         assert_eq!(origins[16..], [refused; 4]);
 
-        // States whose windows have ended are dropped, so other policies are accepted again.
+        // After a day, the states whose windows have ended are dropped, so other policies are
+        // accepted again.
         clock.advance(Duration::from_secs(86_400));
         assert!(limiter.check_with_policy(&daily, &client, 1).await.is_allowed());
         clock.advance(Duration::from_secs(86_400));

@@ -80,8 +80,8 @@ async fn t02_nothing_is_called_before_the_verdict() {
     let denied = tokio::spawn(call(&mut limited, request()).await);
     let granted = tokio::spawn(call(&mut limited, request()).await);
     assert_eq!(store.asked(), 2);
-    // The buffer works in order. If it had received the two requests, it would have served them
-    // before this one.
+    // The buffer serves requests in order. If the two requests above had reached it, it would serve
+    // them before the next one.
     call(&mut buffer, request()).await.await.unwrap();
     assert_eq!(calls(), 1);
 

@@ -235,7 +235,7 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
     let of_rate = |counted_for: f64, fitting: f64| {
         fitting / counted_for * USED / (USED + (RESERVED - USED) * SETTLED_AFTER / counted_for)
     };
-    // A request reserves `RESERVED` units, so a smaller rest of the limit stays unused.
+    // A request reserves `RESERVED` units. Once fewer units remain, they stay unused.
     let fitting = max - RESERVED;
     let rate = match limit.algorithm() {
         Algorithm::TokenBucket { refill: Refill::Greedy, .. } | Algorithm::Gcra { .. } => {
@@ -244,8 +244,8 @@ fn reached(limit: Limit, seconds: u64) -> u64 {
         Algorithm::SlidingWindow { precision } => {
             of_rate(period + precision.as_micros() as f64 / 1e6, fitting)
         }
-        // A bucket that is refilled by interval is full again at the end of each interval. This
-        // equals a fixed window.
+        // A bucket that is refilled by interval is full again at the end of each interval, like a
+        // fixed window.
         _ => of_rate(period, fitting),
     };
     (rate * (seconds as f64 - SETTLED_AFTER - 0.01) - RESERVED).max(0.0) as u64

@@ -199,8 +199,8 @@ async fn failed_deliveries_are_repeated_with_one_id_and_refused_ones_are_not() {
     for _ in 0..10 {
         limiter.check(&Subject::global(), 1).await;
     }
-    // The event at 80 % is delivered at the third attempt. The receiver refuses the events at 90 %
-    // and 100 %, the last one with a redirect. Refused events are not sent again.
+    // The event at 80 % is delivered at the third attempt. The receiver refuses the event at 90 %
+    // with 400, and the event at 100 % with a redirect. Refused events are not sent again.
     let deliveries = receiver.wait(5).await;
     let ids: Vec<_> = deliveries.iter().map(|delivery| delivery.header("rl-webhook-id")).collect();
     assert!(

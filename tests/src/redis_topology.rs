@@ -22,7 +22,7 @@ impl Sentinels {
 
     /// Starts the servers, and waits until they are connected.
     pub async fn start() -> Self {
-        // By default the primary waits five seconds for further replicas.
+        // By default, the primary waits five seconds for further replicas before it sends its data.
         let at_once = ["--repl-diskless-sync-delay", "0"];
         let primary = RedisServer::start_with(&at_once);
         let port = primary.port();

@@ -205,7 +205,8 @@ impl Outcome {
                 other => panic!("{other:?}"),
             }
         }
-        // The limiter also takes a late timer as a sign that the machine is busy.
+        // A limiter that is held back takes an outage for an overload. Like the limiter, this test
+        // takes a late timer as a sign of that.
         let was_held_back = self.stall > LATE_TIMER
             || self.answers.iter().any(|answer| took(answer) > DEADLINE + LATE_TIMER);
         assert!(

@@ -25,8 +25,8 @@ impl Target for Actix {
         let stage = Arc::<Stage>::default();
         let theirs = Arc::clone(&stage);
         let app = move || {
-            // The type of an app contains its middlewares, so every app has three. Those without a
-            // limiter are disabled.
+            // The type of an app depends on the number of its middlewares, so every app has three.
+            // Those without a limiter are disabled.
             let limit = |index: usize| {
                 let limiter = limiters.get(index);
                 let limit = RateLimit::from(limiter.unwrap_or(&limiters[0]).clone());

@@ -63,7 +63,7 @@ pub(super) async fn open(options: RecordsOptions) -> Result<Database, DatabaseEr
         lookups,
         edits,
         reads,
-        // One connection is left for the reader of the change log.
+        // One connection of this pool stays free for the reader of the change log.
         lookup_limiter: LookupLimiter::new(for_lookups as usize - 1),
         url: options.url,
         is_postgres,
@@ -108,10 +108,10 @@ async fn migrate(connection: &mut AnyConnection, is_postgres: bool) -> Result<()
     // database.
     let mut migrator = Migrator::with_migrations(migrations);
     migrator.dangerous_set_table_name("rl_migrations");
-    // If several processes start at the same time, one of them migrates, and the others find the
-    // work done. The transaction below serves as the lock. For SQLite, the migrator has no lock.
-    // For PostgreSQL, its lock belongs to a session, which a connection pooler may share among
-    // clients.
+    // The migrator's own lock does not suffice: for SQLite it has none, and for PostgreSQL its lock
+    // belongs to a session, which a connection pooler may share among clients. Instead, the
+    // transaction below serves as the lock. If several processes start at the same time, one of
+    // them migrates, and the others find the work done.
     migrator.set_locking(false);
     let work = async {
         let begin = if is_postgres { "BEGIN" } else { "BEGIN IMMEDIATE" };

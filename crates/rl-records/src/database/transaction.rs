@@ -35,7 +35,7 @@ const BEGIN_ON_SQLITE: &str = "BEGIN IMMEDIATE";
 pub(super) struct Transaction {
     database: Arc<Database>,
     lease: Lease,
-    // The number of the next history row, if a number has already been taken.
+    // A number that is drawn but not used yet. `begin` draws the first number, which locks the row.
     next_change: Option<i64>,
 }
 

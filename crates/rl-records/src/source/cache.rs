@@ -362,7 +362,7 @@ impl<V> State<V> {
         is_stale: bool,
         capacity: usize,
     ) {
-        // A look-up does not count as a use.
+        // A look-up does not count as a use, so an entry that it replaces keeps its `used_at`.
         let used_at = match self.entries.get(key) {
             Some(entry) => entry.used_at,
             None => {
