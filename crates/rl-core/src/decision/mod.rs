@@ -77,8 +77,9 @@ pub struct Decision {
     // A number that identifies the limiter and the subject of a request that an adapter has
     // counted; 0 for other requests.
     counted: u64,
-    // The decisions on the parts, if there are several. Then most methods describe the governing
-    // part, and only `verdict` and `origin` of the fields above have a meaning.
+    // The decision of an outer limiter, and the decisions on the parts if there are several. With
+    // parts, most methods describe the governing part, and do not use `statuses`, `cost` and
+    // `charged` above.
     linked: Recycled<Linked<Decision>>,
 }
 

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 pub(super) struct ReplyProgress {
     origin: Instant,
     answered: AtomicU64,
-    // The time at which the newest answered call was sent, in microseconds from `origin`.
+    // The time at which the call with the newest reply was sent, in microseconds from `origin`.
     newest: AtomicU64,
     // The time of the last reply, or of one shortly before it, in microseconds from `origin`.
     replied: AtomicU64,

@@ -78,8 +78,8 @@ async fn many_logs(table: &mut Table) -> Done {
     bench.fill(0, max as usize / 256 * 256, 1_000).await;
     sample_decisions(&mut bench, table).await?;
     bench.advance(1);
-    // After this pause, an entry still counts only if its log covers 8 hours, and the entry is less
-    // than 0.1 s old now.
+    // A policy has at most six logs, so no log here covers more than 6 hours. After this pause, all
+    // entries have expired.
     leave(&mut bench, table, 8 * HOUR - 100_000, "nearly all leaves").await
 }
 

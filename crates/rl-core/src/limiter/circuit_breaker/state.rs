@@ -242,7 +242,7 @@ impl<W: AtomicState> BreakerState<W> {
                 Phase::HalfOpen if state.is_probed_by(call) => {
                     Some(failed.open(state.count + 1, now, random))
                 }
-                // Only the probe counts, because all other calls were sent before the breaker opened.
+                // Only the probe counts: all other calls were sent before the breaker opened.
                 Phase::Open | Phase::HalfOpen => None,
                 Phase::Closed if counts => Some(Fields { count: 1, ..failed.next(Phase::Failing) }),
                 Phase::Misconfigured if counts && state.has_recovered(now) => {
