@@ -78,8 +78,8 @@ pub struct Decision {
     // counted; 0 for other requests.
     counted: u64,
     // The decision of an outer limiter, and the decisions on the parts if there are several. With
-    // parts, most methods describe the governing part, and do not use `statuses`, `cost` and
-    // `charged` above.
+    // parts, most methods describe the governing part. Then `statuses` above contains only the
+    // time, and `cost` and `charged` have no meaning.
     linked: Recycled<Linked<Decision>>,
 }
 
