@@ -183,7 +183,7 @@ async fn a_user_who_may_only_change_records_cannot_block_or_unblock() {
     let house = House::new().await;
     let record = house.record("abc", 10, 100).await;
     // The block is for another consumer. If `abc` were already blocked, changing its record into a
-    // second block would have no effect, and would need no right.
+    // second block would have no effect, and would require no role.
     let consumer_id = "def".to_owned();
     let blocks = RecordContent { consumer_id, blocks: true, ..record.content.clone() };
     let block = house.records.create(blocks, "otto").await.unwrap();
@@ -424,7 +424,7 @@ async fn hostile_text_in_every_field_is_shown_and_does_nothing() {
         shown += usize::from(body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
     }
     assert!(shown >= 9, "{shown}");
-    // The error of a form quotes the input in escaped form.
+    // The error message quotes the input, but escapes it.
     let wrong = [("consumer_id", text), ("from_date", text), ("per_day_call_limit", text)];
     let answer = owner.post("/console/record/new", &wrong).await;
     assert!(answer.status == 422 && !answer.body.contains("<script>alert"), "{}", answer.body);

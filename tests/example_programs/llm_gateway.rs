@@ -147,8 +147,8 @@ async fn a_denied_request_is_charged_under_no_rule() {
         let of_bob = Used { requests: 0, streams: 0, tokens: 0, organisation: 804 };
         assert_eq!(gateway.used("sk-bob").await, of_bob);
 
-        // Carol belongs to another organisation. Her request costs more than a limit, so waiting
-        // would not help.
+        // Carol belongs to another organisation. Her request costs more than a limit can ever
+        // grant, so waiting would not help.
         let denied = gateway.ask("sk-carol", 5_000, false).send().await.unwrap();
         assert_eq!((denied.status().as_u16(), denied.headers().get("retry-after")), (429, None));
         drop((first, second));

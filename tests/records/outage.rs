@@ -16,7 +16,7 @@ async fn the_last_limits_apply_while_the_database_is_down_and_changes_follow_aft
     let record = records.create(per_hour("abc", 5), "alice").await.unwrap();
     let source = RecordSource::start(&records);
     until_policy(&source, "abc", "hour=5/hour").await;
-    // This instance learns of changes only through announcements.
+    // The instance `quiet` does not poll: it learns of changes only through announcements.
     let quiet = Records::connect(&server.url()).await.unwrap();
     let listening = patient(&quiet).poll_every(NEVER).start();
     until_policy(&listening, "abc", "hour=5/hour").await;

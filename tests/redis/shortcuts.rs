@@ -168,7 +168,8 @@ async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     check(&store, &subjects[7], &policy).await.unwrap();
     let key = "rl:5:default:user:{7}";
     let mut state: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
-    // These bytes are the remaining time of the window of one second.
+    // These bytes are the remaining time of the window of one second. The new value is longer than
+    // a second.
     state[10..13].fill(0xff);
     operator.send::<()>(redis::cmd("SET").arg(key).arg(&state).arg("EX").arg(100)).await;
     for _ in 0..2 {

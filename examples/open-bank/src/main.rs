@@ -155,7 +155,7 @@ fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
         // limited.
         .layer(layer)
         .layer(from_fn_with_state(access.clone(), authenticate))
-        // Routes that are added after the layers are not authenticated or limited by them.
+        // The layers do not apply to routes that are added after them.
         .route(&format!("{PREFIX}/users"), routing::post(sign_up).with_state(access))
         .route("/", routing::get(async || Redirect::to("/console")))
 }

@@ -287,7 +287,7 @@ async fn a_refund_and_a_release_touch_few_fields_of_a_log_of_ten_thousand_entrie
                 calls(&since) - calls(&before)
             };
             // Only these fields are read: the list of pages, the page and the block of the charge,
-            // and sometimes neighbours.
+            // and sometimes their neighbours.
             assert!(count("hget") <= 6 && count("hset") <= 1 && count("hdel") <= 1, "{since:?}");
             if left % 100 == 0 {
                 assert_eq!(logs.used().await, [left], "{limit}");
@@ -303,7 +303,7 @@ async fn deleted_blocks_of_a_log_no_longer_count() {
     logs.check_times(100).await;
     let log_key = logs.log_key().await;
     logs.operator.query::<()>(&format!("DEL {log_key}")).await;
-    // Of the 100 entries, 72 were in the deleted key, in two sealed blocks of 36.
+    // The deleted key contained two sealed blocks of 36 entries, so 28 of the 100 entries are left.
     assert_eq!(logs.used().await, [28, 100]);
     logs.check_times(40).await;
     assert_eq!(logs.used().await, [68, 140]);

@@ -135,7 +135,7 @@ async fn counters_are_shared_with_another_service_in_both_directions() {
             }
             turn_is_ours = !turn_is_ours;
         }
-        // Both services share the limit of eight.
+        // Both services together have used the limit of eight.
         assert!(!check(&limiter, &subject).await.is_allowed());
         assert_eq!(used(&limiter, &subject).await, vec![8; limits]);
         for (suffix, seconds) in &SECONDS[1..] {

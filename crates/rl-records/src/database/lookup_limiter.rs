@@ -25,8 +25,7 @@ pub(crate) struct LookupLimiter {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    // The look-ups that wait: the number of those for unknown values, and of those for cached
-    // values.
+    // The numbers of look-ups that wait: for unknown values, and for cached values.
     waiting: [usize; 2],
     outage: Option<Outage>,
 }

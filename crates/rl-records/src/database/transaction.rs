@@ -35,7 +35,8 @@ const BEGIN_ON_SQLITE: &str = "BEGIN IMMEDIATE";
 pub(super) struct Transaction {
     database: Arc<Database>,
     lease: Lease,
-    // A number that is drawn but not used yet. `begin` draws the first number, which locks the row.
+    // The number of a change, drawn but not used yet. `begin` draws the first one, because drawing
+    // locks the row of `rl_changes`.
     next_change: Option<i64>,
 }
 
@@ -98,7 +99,7 @@ impl Transaction {
             committed?;
             lease.put_back();
             // A change by this process must take effect in this process, even if the database is
-            // lost right afterwards.
+            // lost right afterwards. So the caches are refreshed now.
             let refreshing = listeners.iter().filter_map(|caches| caches.refresh(kind, &owner));
             let _ = tokio::time::timeout(REFRESH, join_all(refreshing)).await;
             Ok(())
