@@ -22,7 +22,7 @@ use rl_tests::RedisServer;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio::time::interval;
+use tokio::time::{MissedTickBehavior, interval};
 
 /// The rules of the service.
 const RULES: &str = "\
@@ -156,12 +156,13 @@ async fn prometheus_reads_every_series_and_the_dashboard_shows_data() {
     let load = {
         let service = Arc::clone(&service);
         async move {
+            // Fifty requests at a time, so that Redis and Prometheus get the processor in between.
+            let mut pace = interval(Duration::from_millis(20));
+            pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
             for number in 0.. {
                 service.send(number).await;
-                tokio::task::yield_now().await;
                 if number % 50 == 0 {
-                    // Pause, so that Redis and Prometheus get the processor.
-                    interval(Duration::from_millis(20)).tick().await;
+                    pace.tick().await;
                 }
             }
         }

@@ -140,7 +140,7 @@ async fn hang_up(file: &RulesFile) {
     assert_eq!(after.version(), before.version());
 }
 
-/// Changes the file five times in each way, or a thousand times with `RL_SOAK=1`.
+/// Changes the file five times in each [`Way`], or a thousand times in each with `RL_SOAK=1`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changes_under_load_fail_no_request_and_lose_no_count() {
     let (rounds, rounds_of_bad_file) = if is_soak() { (1_000, 10) } else { (5, 1) };

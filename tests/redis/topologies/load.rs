@@ -23,8 +23,8 @@ const DEADLINE: Duration = Duration::from_millis(100);
 /// with other tests.
 const IN_TIME: Duration = DEADLINE.saturating_add(Duration::from_millis(150));
 
-/// A timer that fires later than this shows that the machine is busy. The limiter uses the same
-/// bound: an eighth of the deadline.
+/// A timer that fires with a longer delay than this shows that the machine is busy. The limiter
+/// tolerates the same delay of its time-outs: an eighth of the deadline.
 const LATE_TIMER: Duration = DEADLINE.checked_div(8).unwrap();
 
 /// If a decision of a healthy server takes longer than this, the machine is busy with other work.

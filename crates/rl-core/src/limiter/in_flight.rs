@@ -167,9 +167,9 @@ impl InFlight {
         if replies == 0 || sent.at < window.shows_from {
             return;
         }
-        // After a pause of this process, few replies have arrived, although the store is fast. So
-        // the replies since `window.from` are used too, and `borne`, the bound from `shows_from` on,
-        // is at least half of the decisions that wait.
+        // `borne` is to be the bound from `shows_from` on. After a pause of this process, few
+        // replies have arrived, although the store is fast. Therefore it is at least what the
+        // replies since `window.from` give, and at least half of the decisions that wait.
         let over_window = self.borne(answered.wrapping_sub(window.answered), now - window.from);
         let borne = self.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
         if borne < waiting && borne < self.bound() {

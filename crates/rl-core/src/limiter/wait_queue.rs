@@ -42,8 +42,8 @@ impl Queues {
 
 #[derive(Debug)]
 struct WaitQueue {
-    // The request at the head of the queue holds the only permit. A tokio semaphore grants permits
-    // in order.
+    // The request at the head of the queue holds the only permit of this semaphore. A tokio
+    // semaphore serves those that wait in the order in which they came.
     head: Arc<Semaphore>,
     // Notified when a place under a concurrency limit is freed.
     released: Arc<Notify>,

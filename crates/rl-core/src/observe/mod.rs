@@ -165,7 +165,8 @@ pub use transition::{Ended, Transition};
 /// # Ok(()) }
 /// ```
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
-    /// Receives a decision of the store, or of the failure policy.
+    /// Receives a decision, whichever component made it. Its
+    /// [`origin`](crate::Decision::origin) names that component.
     fn decided(&self, event: &DecisionEvent<'_>) {
         let _ = event;
     }

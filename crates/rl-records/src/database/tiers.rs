@@ -159,7 +159,7 @@ impl<'a> Tiers<'a> {
         }
     }
 
-    /// Lists the tiers to which a consumer or an API key has belonged, the newest change first.
+    /// Lists the changes of the tier of a consumer or an API key, the newest first.
     ///
     /// Only `before` and `limit` of the query are used.
     ///

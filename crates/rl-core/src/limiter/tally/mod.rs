@@ -235,8 +235,8 @@ impl Tally {
         let counted = others.get().wrapping_add(of_outcome.count.get());
         let recorded = &own.counts.recorded[usize::from(is_allowed)];
         // If threads share their counts, the record of another thread may already contain this
-        // decision. The weight is 1 nevertheless.
-        let weight = counted.wrapping_sub(recorded.get()).max(1);
+        // decision and later ones. None is then left, and the weight is 1.
+        let weight = counted.saturating_sub(recorded.get()).max(1);
         let subject = counters_of(decision.reported_part()).subject;
         let (top, units) = match is_allowed {
             true => (&self.top_used, weight.saturating_mul(decision.charged())),

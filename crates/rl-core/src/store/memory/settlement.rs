@@ -61,8 +61,8 @@ impl KeyedSettlement<'_> {
         let shard = shards.of(*key);
         let (release, refund) = (settlement.release(), settlement.refund());
         if !release.is_empty() {
-            // Find the entry with the permit by the time of the charge. It may be the entry that
-            // new subjects share in a full shard.
+            // The time of the charge identifies the entry that holds the permit: that of the
+            // subject, or the one that new subjects share in a full shard.
             shard.refund(shard.permit_holder(*key, &release, now), &release, now);
         }
         if !refund.is_empty() {

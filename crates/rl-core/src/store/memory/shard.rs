@@ -391,8 +391,8 @@ impl Shard {
         None
     }
 
-    /// Counts the eviction of the entry at `position`, and records its time if the subject was last
-    /// changed at `now`.
+    /// Counts the eviction of the entry at `position`. Remembers it as the last one if the subject
+    /// was last changed at `now`, or less than a millisecond later because the clock stepped back.
     fn note_eviction(&mut self, position: usize, now: Timestamp) {
         self.evicted += 1;
         let Some((_, evicted)) = self.entries.at(position) else { return };

@@ -305,7 +305,7 @@ fn requests_that_no_store_can_decide_are_refused() {
 fn a_request_with_a_newcomer_that_finds_no_room_is_charged_whole_or_not_at_all() {
     let (store, _) = store(64);
     let policy = two();
-    // Every shard holds one subject, which is denied and so cannot be evicted.
+    // After this loop, every shard holds a subject that is denied, and so cannot be evicted.
     for n in 0..5_000 {
         while is_allowed(&store, &policy, &invented(n)) {}
     }

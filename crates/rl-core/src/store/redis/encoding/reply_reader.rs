@@ -343,7 +343,7 @@ pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsRep
     if rest.is_empty() { Ok(reply) } else { Err(malformed()) }
 }
 
-/// Decodes the stored state of a part without logs.
+/// Decodes the stored state of a part whose policy has no sliding log and no concurrency limit.
 pub(crate) fn read_state(bytes: &[u8], part: &EncodedPart) -> Result<FinalState, StoreError> {
     let EncodedPart { policy, encoding, .. } = part;
     let mut reader = Reader { bytes, policy, encoding, calls: 1 };

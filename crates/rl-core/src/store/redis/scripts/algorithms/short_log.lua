@@ -21,7 +21,7 @@ local function open_log(time, extra, period, max, tail, ...)
   return functions_of_logs.open(log) and log or nil
 end
 
--- Returns the entries and the cells of a slot, except the number of entries.
+-- Returns the tail and the cells of a slot, without the last cell, the number of entries.
 local function state_of_log(log)
   return log.tail, log[1], log[2], log[3], log[4], log[5], log[6], log[7]
 end
