@@ -234,7 +234,7 @@ pub(super) async fn an_id_cannot_change_the_other_parts_of_its_key<T: Target>() 
     let keys: Vec<String> = redis.query("KEYS *").await;
     assert_eq!(keys.len(), ids.len());
     for key in keys {
-        let id = key.strip_prefix("rl:5:default:consumer:{").and_then(|key| key.strip_suffix('}'));
+        let id = key.strip_prefix("rl:6:default:consumer:{").and_then(|key| key.strip_suffix('}'));
         let id = id.unwrap_or_else(|| panic!("{key}"));
         assert!(!id.contains(['{', '}', ':', ' ']) && key.len() <= 200, "{key}");
     }

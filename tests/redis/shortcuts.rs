@@ -137,8 +137,8 @@ async fn a_subject_with_a_damaged_state_fails_alone_in_its_batch() {
     let server = RedisServer::start();
     let (store, policy) = (store(&server).await, per_hour(300));
     let mut operator = Bystander::new(&server).await;
-    operator.query::<()>("SET rl:5:default:user:{3} nonsense EX 100").await;
-    operator.query::<()>("LPUSH rl:5:default:user:{4} nonsense").await;
+    operator.query::<()>("SET rl:6:default:user:{3} nonsense EX 100").await;
+    operator.query::<()>("LPUSH rl:6:default:user:{4} nonsense").await;
     let subjects: Vec<_> = (0..20).map(|n| Subject::user(&n.to_string())).collect();
     for _ in 0..2 {
         let decided =
@@ -166,7 +166,7 @@ async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {
     let mut operator = Bystander::new(&server).await;
     let subjects: Vec<_> = (0..20).map(|n| Subject::user(&n.to_string())).collect();
     check(&store, &subjects[7], &policy).await.unwrap();
-    let key = "rl:5:default:user:{7}";
+    let key = "rl:6:default:user:{7}";
     let mut state: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
     // These bytes are the remaining time of the window of one second. The new value is longer than
     // a second.

@@ -192,7 +192,7 @@ async fn states_with_extreme_times_allow_no_additional_requests() {
         let keys: Vec<String> = operator.query("KEYS *").await;
         let key = keys.iter().find(|key| key.contains(&limit.replace(':', "%3A"))).unwrap();
         let stored: Vec<u8> = operator.send(redis::cmd("GET").arg(key)).await;
-        let mut value = vec![5, 1, 0x81, tag];
+        let mut value = vec![6, 1, 0x81, tag];
         numbers.iter().for_each(|number| value.extend(&number.to_be_bytes()[1..]));
         assert_eq!((stored.len(), &stored[..4]), (value.len(), &value[..4]), "{limit}");
         operator.send::<()>(redis::cmd("SET").arg(key).arg(&value).arg("KEEPTTL")).await;

@@ -143,8 +143,8 @@ async fn requests_on_a_foreign_or_damaged_packed_state_are_rejected() {
         ("all ones after the header", ones(3..15)),
         ("a time of the last change in a far future", ones(3..10)),
         ("a window that is longer than its period", ones(10..14)),
-        ("a period that there is not", [&[5, 1, 0x81, 0x0f], &state[3..]].concat()),
-        ("a count beyond the largest", [&[5, 7], &state[2..14], &[0xff; 7]].concat()),
+        ("a period that there is not", [&[6, 1, 0x81, 0x0f], &state[3..]].concat()),
+        ("a count beyond the largest", [&[6, 7], &state[2..14], &[0xff; 7]].concat()),
     ];
     for (what, value) in cases {
         let mut set = redis::cmd("SET");

@@ -267,7 +267,7 @@ async fn slots_migrated_under_load_lose_no_request_and_no_count() {
 /// Returns the slot of the group to which a subject belongs.
 async fn slot_of_group(cluster: &RedisCluster, number: usize) -> u16 {
     for mut operator in cluster.operators().await.drain(..3) {
-        let pattern = format!("KEYS rl:5:*:consumer:load-{number}");
+        let pattern = format!("KEYS rl:6:*:consumer:load-{number}");
         let keys: Vec<String> = operator.query(&pattern).await;
         if let Some(key) = keys.first() {
             return operator.query(&format!("CLUSTER KEYSLOT {key}")).await;

@@ -38,7 +38,7 @@ mod tests {
     fn slots_match_the_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot_of("foo"), 12_182);
-        for key in ["rl:5:default:consumer:{foo}", "{foo}_PER_DAY", "{foo}:60000", "x{foo}{bar}"] {
+        for key in ["rl:6:default:consumer:{foo}", "{foo}_PER_DAY", "{foo}:60000", "x{foo}{bar}"] {
             assert_eq!(slot_of(key), 12_182, "{key}");
         }
         // An empty pair of braces is not a tag.

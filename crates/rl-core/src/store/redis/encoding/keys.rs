@@ -4,12 +4,12 @@
 //! hash tag, and no id can contain a hash tag.
 //!
 //! ```text
-//! packed    rl:5:default:consumer:{acme}            prefix : version : namespace : realm : {id}
-//!           rl:5:default:consumer:{acme}:60000      entries of a sliding log, by period in ms
-//!           rl:5:default:consumer:{acme}:r60000     … that counts requests
-//!           rl:5:default:consumer:{acme}:c10000     entries of a concurrency limit, by lease in ms
-//!           rl:5:default:consumer:{acme}:reserved   reservations
-//! grouped   rl:5:{9918}:default:consumer:acme       with the hash tag of a group of subjects; also
+//! packed    rl:6:default:consumer:{acme}            prefix : version : namespace : realm : {id}
+//!           rl:6:default:consumer:{acme}:60000      entries of a sliding log, by period in ms
+//!           rl:6:default:consumer:{acme}:r60000     … that counts requests
+//!           rl:6:default:consumer:{acme}:c10000     entries of a concurrency limit, by lease in ms
+//!           rl:6:default:consumer:{acme}:reserved   reservations
+//! grouped   rl:6:{9918}:default:consumer:acme       with the hash tag of a group of subjects; also
 //!                                                   with the suffixes above
 //! readable  acme_PER_MINUTE                         a counter
 //!           acme_PER_MINUTE_REQUESTS                … of requests
@@ -28,7 +28,7 @@ use crate::store::Namespace;
 use crate::store::redis::error::ConnectError;
 
 /// The version of the packed layout. A change of the layout changes every key.
-const VERSION: &str = "5";
+const VERSION: &str = "6";
 
 /// The largest length of a key in bytes.
 const MAX_KEY_LEN: usize = 200;
@@ -227,14 +227,14 @@ mod tests {
 
     #[test]
     fn keys_have_the_documented_form() {
-        assert_eq!(key(&Subject::consumer("abc123")), "rl:5:default:consumer:{abc123}");
+        assert_eq!(key(&Subject::consumer("abc123")), "rl:6:default:consumer:{abc123}");
         assert_eq!(
             key(&Subject::new(Realm::Ip, "2001:db8::/64")),
-            "rl:5:default:ip:{2001%3Adb8%3A%3A/64}"
+            "rl:6:default:ip:{2001%3Adb8%3A%3A/64}"
         );
         assert_eq!(
             key(&Subject::digest(Realm::Key, [0xab; 16])),
-            format!("rl:5:default:key:{{~{}}}", "ab".repeat(16))
+            format!("rl:6:default:key:{{~{}}}", "ab".repeat(16))
         );
         let namespace = Namespace::default();
         let subject = Subject::consumer("consumer_abc123");
@@ -268,7 +268,7 @@ mod tests {
             assert!(key.ends_with('}') && !key.contains([' ', '\r', '\n']), "{key}");
             let key = grouped_key(&Subject::consumer(id));
             assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");
-            assert!(key.starts_with("rl:5:{") && !key.contains([' ', '\r', '\n']), "{key}");
+            assert!(key.starts_with("rl:6:{") && !key.contains([' ', '\r', '\n']), "{key}");
         }
     }
 

@@ -23,7 +23,7 @@ use crate::model::{Algorithm, Anchor, Limit, Period, Refill};
 use crate::policy::{Policy, weight};
 
 /// The version of the packed state, its first byte.
-pub(crate) const VERSION: u8 = 5;
+pub(crate) const VERSION: u8 = 6;
 
 /// The largest number of subjects of one script call. Such a call keeps the server busy for some
 /// 100 µs.
@@ -336,21 +336,21 @@ mod tests {
     #[test]
     fn the_shape_names_the_states_of_a_policy_and_not_their_maxima() {
         let shape_of = |text: &str| shape(&Policy::new([text.parse().unwrap()]).unwrap(), &[0]);
-        assert_eq!(shape_of("1/second")[..], [5, 1, 0x01]);
-        assert_eq!(shape_of("256/month")[..], [5, 2, 0x20]);
-        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [5, 1, 0x42]);
-        assert_eq!(shape_of("9/month:clock")[..], [5, 1, 0x81, 0x16]);
+        assert_eq!(shape_of("1/second")[..], [6, 1, 0x01]);
+        assert_eq!(shape_of("256/month")[..], [6, 2, 0x20]);
+        assert_eq!(shape_of("255/minute:sliding-window-counter")[..], [6, 1, 0x42]);
+        assert_eq!(shape_of("9/month:clock")[..], [6, 1, 0x81, 0x16]);
         assert_eq!(shape_of("1/1000ms"), shape_of("200/second"));
-        assert_eq!(shape_of("1/258ms")[..], [5, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/258ms:clock")[..], [5, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:requests")[..], [5, 1, 0x81, 0x0a]);
-        assert_eq!(shape_of("1/258ms:clock:requests")[..], [5, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(shape_of("1/minute:sliding-log")[..], [5, 1, 0x81, 0x72, 0]);
-        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [5, 1, 0x81, 0x72, 1]);
+        assert_eq!(shape_of("1/258ms")[..], [6, 1, 0x81, 0x80, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/258ms:clock")[..], [6, 1, 0x81, 0x90, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:requests")[..], [6, 1, 0x81, 0x0a]);
+        assert_eq!(shape_of("1/258ms:clock:requests")[..], [6, 1, 0x81, 0x98, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(shape_of("1/minute:sliding-log")[..], [6, 1, 0x81, 0x72, 0]);
+        assert_eq!(shape_of("1:concurrency:lease=minute")[..], [6, 1, 0x81, 0x72, 1]);
         let of_258_ms = shape_of("1:concurrency:lease=258ms");
-        assert_eq!(of_258_ms[..], [5, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
+        assert_eq!(of_258_ms[..], [6, 1, 0x81, 0xf0, 0, 0, 0, 0, 1, 2, 1]);
         let mixed = ["9/hour", "9/day:clock"].map(|text| text.parse().unwrap());
-        assert_eq!(shape(&Policy::new(mixed).unwrap(), &[0, 1])[..], [5, 1, 0x82, 0x03, 0x14]);
+        assert_eq!(shape(&Policy::new(mixed).unwrap(), &[0, 1])[..], [6, 1, 0x82, 0x03, 0x14]);
     }
 
     #[test]

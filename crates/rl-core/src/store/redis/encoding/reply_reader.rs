@@ -4,7 +4,7 @@
 //!   first byte   reply
 //!   0  PER_CALL  healed:1  { uncharged:2  granted:7  states } for each call, for one subject
 //!   1  COUNTED   { healed:1  allowed:2  states } for each subject
-//!   5  STATES    a stored state for each subject, if all calls of all subjects are allowed
+//!   6  STATES    a stored state for each subject, if all calls of all subjects are allowed
 //!
 //!   states       a stored state without the entries of logs, and for each log when its units will
 //!                be available:7

@@ -211,13 +211,21 @@ pub(super) fn readable_fast_path(limits: &[LimitKind], time: &str) -> String {
     }
 }
 
-/// Returns whether Lua has room for the variables of a fast path for parts with these shapes. Parts
-/// with logs have no fast path.
+/// Returns whether Lua can compile a fast path for parts with these shapes. Parts with logs have no
+/// fast path.
 pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
     const MAX_VARIABLES: usize = 150;
     let limits = || shapes.iter().flatten().map(|limit| AlgorithmParts::of(limit.kind));
-    let variables = limits().map(|parts| parts.cells.len() + parts.constants.len()).sum::<usize>();
-    variables + 6 * shapes.len() <= MAX_VARIABLES && !limits().any(|parts| parts.kind.is_log())
+    let of_limits = limits().map(|parts| parts.cells.len() + parts.constants.len()).sum::<usize>();
+    let variables = of_limits + 6 * shapes.len();
+    // The cells of a part are also arguments of `struct.pack`, one part after the other.
+    let cells = |shape: &ScriptShape| -> usize {
+        shape.iter().map(|limit| AlgorithmParts::of(limit.kind).cells.len()).sum()
+    };
+    let arguments = shapes.iter().map(cells).max().unwrap_or(0);
+    variables <= MAX_VARIABLES
+        && variables + arguments <= MAX_REGISTERS
+        && !limits().any(|parts| parts.kind.is_log())
 }
 
 /// Returns the fast path for checks of parts with these shapes, or an empty text if `shapes` is

@@ -179,6 +179,8 @@ mod tests {
             (vec![of(Kind::FixedWindow, 6), of(Kind::FixedWindow, 1), of(Kind::Gcra, 1)], true),
             (vec![of(Kind::FixedWindow, 14); 2], true),
             (vec![of(Kind::FixedWindow, 16); 3], false),
+            (vec![of(Kind::SlidingWindow, 13), of(Kind::FixedWindow, 1)], true),
+            (vec![of(Kind::SlidingWindow, 14), of(Kind::FixedWindow, 1)], false),
             (vec![of(Kind::Concurrency, 1), of(Kind::FixedWindow, 1)], false),
         ] {
             assert_eq!(composer::fits_parts_fast_path(&shapes), fits, "{shapes:?}");

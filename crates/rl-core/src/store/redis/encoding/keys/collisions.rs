@@ -11,7 +11,7 @@ fn any_id() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![
             "{", "}", ":", "|", "||", "%", "%7B", "%7C", "~", "~~", " ", "\0", "\r\n", "a", "b", "user",
-            "user|", "default", ":c10000", ":60000", "_PER_HOUR", "_PER_MINUTE", "_REQUESTS", ":r60000", "rl:5:", "ü", "💥",
+            "user|", "default", ":c10000", ":60000", "_PER_HOUR", "_PER_MINUTE", "_REQUESTS", ":r60000", "rl:6:", "ü", "💥",
         ]).prop_map(str::to_owned),
         1 => "[0-9a-f]{32}",
         1 => any::<char>().prop_map(String::from),
@@ -137,7 +137,7 @@ proptest! {
         prop_assert!(![&key, &one_log_key, &reservations(&key)].contains(&&without_groups), "{}", key);
         prop_assert!(one_log_key != other_key && reservations(&key) != other_key, "{}", one_log_key);
         // The group's tag is the only one, whatever the id is.
-        let tag = key.strip_prefix("rl:5:{").unwrap().split_once('}').unwrap().0;
+        let tag = key.strip_prefix("rl:6:{").unwrap().split_once('}').unwrap().0;
         prop_assert!(!tag.is_empty() && tag.bytes().all(|b| b.is_ascii_digit()), "{}", key);
         prop_assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{}", key);
         prop_assert!(key.len() < one_log_key.len() && one_log_key.len() <= MAX_KEY_LEN, "{}", one_log_key);

@@ -10,7 +10,7 @@ if string.byte(ARGV[2]) == 3 then
   -- DEL is used in place of an expiry of 0, so that only users with the permission to delete can
   -- reset.
   redis.call('DEL', unpack(KEYS))
-  if type(found) ~= 'string' or string.byte(found, 1) ~= 5 then return false end
+  if type(found) ~= 'string' or string.byte(found, 1) ~= 6 then return false end
   local at, code = 4, string.byte(found, 3) or 0
   for _ = 129, code do
     -- Skip a tag (see slots.lua).

@@ -190,7 +190,7 @@ if stored then
   local others, head = slots, string.sub(stored, 1, #shape)
   if head ~= shape then
     -- The state has the shape of another policy, or wider counts.
-    local is_known, from = string.byte(stored, 1) == 5 and width and width >= 1 and width <= 7, nil
+    local is_known, from = string.byte(stored, 1) == string.byte(shape) and width and width >= 1 and width <= 7, nil
     others = nil
     if is_known then others, from = read_code(stored) end
     head = others and string.sub(stored, 1, from - 1)
@@ -272,7 +272,7 @@ local function pack(all, code, least)
     if slot.kind == 5 then values[count] = resized(slot[5], bucket_size, width) end
   end
   if all == slots and width == string.byte(shape, 2) then return struct.pack(format, shape, unpack(values)) end
-  return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(5, width), code, unpack(values))
+  return struct.pack('>c2c' .. #code .. 'I7' .. format_of(all, width), string.char(string.byte(shape), width), code, unpack(values))
 end
 
 -- Returns the states of the policy for a reply, and for each log the time at which the required
