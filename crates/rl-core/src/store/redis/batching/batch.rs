@@ -102,6 +102,18 @@ impl CallKind {
     }
 }
 
+impl SubjectBatch {
+    /// Returns a batch of this subject alone. Drops cancelled calls. Returns `None` if no call is
+    /// left.
+    pub(super) fn into_batch(self) -> Option<Batch> {
+        let Self { subject, group, calls } = self;
+        // All of these calls fitted into one script call, so it takes all that are left.
+        let (costs, calls) = take_batch(&mut calls.into())?;
+        let policy = calls[0].policy.clone();
+        Some(Batch { group, policy, costs, subjects: vec![Self { subject, group, calls }] })
+    }
+}
+
 /// Takes calls under one policy from the front of a subject's queue: a lease alone, or as many
 /// checks as fit into one script call. Drops cancelled calls. Returns `None` if no call is left.
 pub(super) fn take_batch(

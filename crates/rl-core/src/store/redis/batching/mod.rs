@@ -52,6 +52,8 @@ mod overdue;
 mod parts;
 mod queue;
 mod refunds;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -182,8 +184,7 @@ impl<E: Execute> Batcher<E> {
     /// Sends the calls that are due.
     fn flush(&self) {
         let limits = self.limits();
-        let mut max_subjects = limits.max_subjects;
-        let mut subjects = Vec::new();
+        let (mut max_subjects, mut subjects) = (limits.max_subjects, Vec::new());
         {
             let mut queue = self.lock();
             queue.is_flushing = false;
@@ -309,12 +310,11 @@ async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
                     Some(reply) => FanOut::new(subject, reply).complete(),
                     None if is_alone => fail(subject, &reply_reader::undecided()),
                     // The script changed nothing for this subject, so its requests are sent again,
-                    // in a call of their own.
+                    // in a call of their own, unless they were cancelled.
                     None => {
-                        in_flight.subjects.retain(|other| other.key != subject.subject.key);
-                        let (group, policy, costs) =
-                            (batch.group, batch.policy.clone(), batch.costs);
-                        let alone = Batch { group, policy, costs, subjects: vec![subject] };
+                        let key = subject.subject.key;
+                        let Some(alone) = subject.into_batch() else { continue };
+                        in_flight.subjects.retain(|other| other.key != key);
                         batcher.send_soon(alone, false);
                     }
                 }

@@ -165,13 +165,13 @@ impl PartsQueue {
         self.is_flushing = false;
         let (mut batches, mut kept) = (Vec::new(), VecDeque::new());
         let is_idle = self.in_flight == 0;
-        for (number, mut list) in self.lists.drain(..).enumerate() {
+        for mut list in self.lists.drain(..) {
             list.requests.retain(|request| !request.reply.is_closed());
             let mut most = list.max_requests;
             if is_idle {
                 most = most.min(list.requests.len().div_ceil(2).max(MIN_HALF));
             }
-            let has_room = self.in_flight + number < self.max_in_flight;
+            let has_room = self.in_flight + batches.len() < self.max_in_flight;
             while !list.requests.is_empty() && (has_room || list.requests.len() >= most) {
                 let rest = list.requests.split_off(most.min(list.requests.len()));
                 let requests = std::mem::replace(&mut list.requests, rest);
@@ -325,7 +325,7 @@ async fn send(mut in_flight: InFlightParts, batch: WaitingList) {
 }
 
 /// Wakes the callers of a batch. If the script has not decided a request, sends it again in a call
-/// of its own.
+/// of its own, unless it was cancelled.
 fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
     let replies = Arc::new(replies);
     for (request, bytes) in batch.requests.into_iter().zip(replies.ranges()) {
@@ -337,14 +337,17 @@ fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
             let _ = reply.send(Ok(RequestReply::Batched { replies, bytes }));
             continue;
         }
-        let executor = batcher.shared.executor.clone();
+        let (executor, most) = (batcher.shared.executor.clone(), batcher.shared.response_timeout);
         batcher.shared.runtime.spawn(async move {
+            if reply.is_closed() {
+                return;
+            }
             let decided = async {
                 let call = executor.call_of_parts(&groups.as_groups(), Mode::Check)?;
                 executor.execute_parts(call).await
             };
-            let decided = decided.await.map(|decisions| RequestReply::Alone(Box::new(decisions)));
-            let _ = reply.send(decided);
+            let decided = within_timeout(decided, most, || ()).await;
+            let _ = reply.send(decided.map(|decisions| RequestReply::Alone(Box::new(decisions))));
         });
     }
 }
@@ -393,5 +396,96 @@ impl InFlightParts {
 impl Drop for InFlightParts {
     fn drop(&mut self) {
         self.stop_counting();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{FailureKind, Limit, Subject};
+    use crate::store::Namespace;
+    use crate::store::redis::test_layer::keyed;
+    use crate::store::redis::{RedisStore, RedisStoreBuilder};
+
+    type ReplyReceiver = oneshot::Receiver<Result<RequestReply, StoreError>>;
+
+    fn policy() -> Policy {
+        Policy::new([Limit::per_second(1)]).unwrap()
+    }
+
+    /// Adds a request of one part to the list of `slot_group`.
+    fn add(queue: &mut PartsQueue, slot_group: u16, policy: &Policy) -> ReplyReceiver {
+        let (namespace, subject) = (Namespace::default(), Subject::user("alice"));
+        let (namespace, subject, key) = (&namespace, &subject, keyed(&namespace, &subject).key);
+        let (cost, is_shadow) = (Cost::ONE, false);
+        let group = PartGroup { key, namespace, subject, policy, cost, is_shadow };
+        let (sender, receiver) = oneshot::channel();
+        queue.add(&[group], slot_group, sender);
+        receiver
+    }
+
+    fn queue(max_in_flight: usize) -> PartsQueue {
+        PartsQueue {
+            lists: VecDeque::new(),
+            max_in_flight,
+            in_flight: 0,
+            is_flushing: false,
+            is_delivering: false,
+            has_solo: false,
+        }
+    }
+
+    /// Returns a store whose server cannot be reached.
+    fn unreachable() -> RedisStoreBuilder {
+        RedisStore::builder("redis://127.0.0.1:1/")
+    }
+
+    /// Otherwise, nothing would send the live request before the next one arrives.
+    #[test]
+    fn lists_of_cancelled_requests_do_not_count_as_calls_in_flight() {
+        let (mut queue, policy) = (queue(4), policy());
+        for slot_group in 0..4 {
+            drop(add(&mut queue, slot_group, &policy));
+        }
+        let _live = add(&mut queue, 4, &policy);
+        let due = queue.take_due();
+        assert_eq!(due.iter().map(|list| list.slot_group).collect::<Vec<_>>(), [4]);
+        assert_eq!((queue.in_flight, queue.lists.len()), (1, 0));
+    }
+
+    #[test]
+    fn lists_that_find_no_room_wait_for_a_call_to_return() {
+        let (mut queue, policy) = (queue(4), policy());
+        let _live: Vec<_> = (0..6).map(|group| add(&mut queue, group, &policy)).collect();
+        assert_eq!(queue.take_due().len(), 4);
+        assert_eq!((queue.in_flight, queue.lists.len()), (4, 2));
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_request_that_a_batch_left_undecided_is_not_sent_again() {
+        let store =
+            unreachable().connection_wait(Duration::from_millis(1)).connect().await.unwrap();
+        let (mut queue, policy) = (queue(4), policy());
+        drop(add(&mut queue, 0, &policy));
+        let live = add(&mut queue, 0, &policy);
+        let batch = queue.lists.pop_front().unwrap();
+        deliver(&store.inner.parts_batcher, batch, PartsReplies::undecided(2));
+        assert!(live.await.unwrap().is_err());
+        yield_now().await;
+        assert_eq!(store.inner.executor.stats().calls, 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_sent_again_fails_after_the_response_timeout() {
+        let (wait, response_timeout) = (Duration::from_secs(10), Duration::from_millis(20));
+        let store = unreachable().connection_wait(wait).response_timeout(response_timeout);
+        let store = store.connect().await.unwrap();
+        let (mut queue, policy) = (queue(4), policy());
+        let reply = add(&mut queue, 0, &policy);
+        let batch = queue.lists.pop_front().unwrap();
+        deliver(&store.inner.parts_batcher, batch, PartsReplies::undecided(1));
+        let reply = tokio::time::timeout(Duration::from_secs(5), reply).await;
+        let error = reply.expect("the call is bounded").unwrap().err().unwrap();
+        assert_eq!(error.kind(), FailureKind::TimedOut);
     }
 }
