@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 /// The number of repetitions over which the instructions are averaged.
 const TIMES: u64 = 3_000;
 
-/// The path of the optimised program that repeats the operations.
+/// The path of the optimised program that repeats the operation whose instructions are counted.
 static PROGRAM: LazyLock<String> = LazyLock::new(|| {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let arguments = ["build", "--release", "-p", "rl-instructions", "--message-format=json"];

@@ -88,8 +88,8 @@ fn shadowed(policy: impl Strategy<Value = Policy>) -> impl Strategy<Value = Vec<
     prop::collection::vec((policy, prop::bool::weighted(0.15)), 1..=4)
 }
 
-/// Generates random operations. Their times never step back, because then the stores would differ.
-/// The store in memory drops the states of a subject when all of them have expired, whereas the
+/// Generates random operations. Their times never step back. Otherwise the stores would differ: the
+/// store in memory drops the states of a subject when all of them have expired, whereas the
 /// tests let Redis keep them for longer.
 fn requests() -> impl Strategy<Value = Vec<Request>> {
     let advance = prop_oneof![

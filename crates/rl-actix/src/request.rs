@@ -87,7 +87,8 @@ fn pattern_of(request: &ServiceRequest) -> Option<String> {
         return request.match_pattern();
     }
     // actix-web has not chosen the resource yet. It will compare the decoded path, so that
-    // `/%75sers` reaches `/users`, but `match_pattern` compares the path as it was sent.
+    // `/%75sers` reaches `/users`. `request.match_pattern()` would compare the path as it was sent,
+    // so the resource map gets the decoded path here.
     request.resource_map().match_pattern(path.as_str())
 }
 

@@ -6,7 +6,7 @@ use crate::record::{Record, RecordContent};
 use crate::record_id::RecordId;
 use crate::tier::TierContent;
 
-/// The rules that combine the records of a consumer into one limit for each period.
+/// How the records of a consumer are combined into one limit for each period.
 ///
 /// # Examples
 ///

@@ -36,7 +36,7 @@ struct KeySet {
 /// A limiter with its name.
 struct MeasuredLimiter {
     name: &'static str,
-    /// The number of visits in a block, for each thread. Slow limiters make fewer visits.
+    /// The number of visits that each thread makes in a block. It is smaller for slow limiters.
     block: usize,
     limiter: Box<dyn Limiter>,
 }

@@ -167,7 +167,7 @@ fn store(servers: &[Server], prefix: &str) -> RedisStoreBuilder {
 }
 
 /// Sends many more requests than the limits allow, through two stores. Returns the number of
-/// requests that were allowed above a limit, and the number of charges without an allowed request.
+/// requests that were allowed above a limit, and of units that stay charged for denied requests.
 async fn exactness(servers: &[Server]) -> Result<(u64, u64), Box<dyn Error>> {
     let mut instances = Vec::new();
     for _ in 0..2 {

@@ -269,7 +269,7 @@ mod tests {
             })
             .count();
         // The formula gives 110 for a continuous flow. Requests are whole, and the 110th arrives
-        // when 0.09 tokens are still missing.
+        // when 0.1 tokens are still missing.
         assert_eq!(passed, 109);
     }
 }

@@ -158,8 +158,8 @@ impl DecisionEvents {
         }
     }
 
-    /// Reports the end of each action of the failure policy that has decided no request for a
-    /// while.
+    /// Ends the actions of the failure policy that have decided no request for a while, and reports
+    /// their ends.
     pub(super) fn failure_policy_ended(&self, names: &EventNames) {
         for (origin, ended) in self.failure_policy.iter().filter_map(FailureAction::ended) {
             let Ended { lasted, count: requests } = ended;

@@ -4,6 +4,9 @@
 //! line when a condition begins, and one when the condition is over. Every decision has a line at
 //! level `debug` only.
 //!
+//! The fields before a semicolon are on the first line, and those after it on the second. Most first
+//! lines also have the field `consequence`: what happens to requests meanwhile.
+//!
 //! | line at the beginning | line at the end | fields |
 //! |---|---|---|
 //! | `store failing` | `store recovered` | `kind`, `cause`; `outage_ms`, `undecided` |
@@ -11,7 +14,7 @@
 //! | `policy not supported by the store` | `unsupported policies ended` | `cause`; `lasted_ms`, `requests` |
 //! | `stored value damaged` | `stored value recovered` | `realm`, `subject`, `cause`; `lasted_ms`, `requests` |
 //! | `policy look-ups failing` | `policy look-ups recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
-//! | `policy look-ups overloaded` | `policy look-up overload ended` | `lasted_ms`, `refused` |
+//! | `policy look-ups overloaded` | `policy look-up overload ended` | none; `lasted_ms`, `refused` |
 //! | `policy of subject unreadable` | `policy of subject readable again` | `realm`, `subject`, `kind`, `cause`; `lasted_ms`, `requests` |
 //! | `fallback failing` | `fallback recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
 //! | `concurrency lease lapsed` | `concurrency leases no longer lapse` | `subject`, `is_retaken`; `lasted_ms`, `leases` |
@@ -35,7 +38,8 @@
 //! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!
 //! The field `limiter` contains the namespace of the limiter, and `store` the kind of the store and
-//! its server. A line that is not about a limiter or a store lacks the field. The field `rule` is
+//! its server. A line that is not about one limiter lacks `limiter`, and one that is not about a
+//! store lacks `store`. The field `rule` is
 //! there if the line is about one rule. Subjects are shown as sixteen hexadecimal digits of a keyed
 //! hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets most of these
 //! conditions as [events](EventKind).

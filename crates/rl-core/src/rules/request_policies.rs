@@ -1,4 +1,5 @@
-//! The lists of policies that requests under rules may have.
+//! The lists of policies under which requests may be decided: a policy for each rule that a request
+//! matches.
 
 use super::invalid_rules::InvalidRules;
 use super::over_limit::MissingKey;

@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! allowed ──► count, granted                      two additions
-//! denied  ──► count, denied_by[limits that deny]  two additions, for up to six limits
+//! denied  ──► count, denied_by[limits that deny]  two additions
 //! ```
+//!
+//! A table of sets covers six limits. A denial by a limit after the sixth takes three additions, and
+//! after the twelfth four.
 //!
 //! A denial is counted by the set of the limits that deny it. Readers derive the denials of each
 //! limit from the counts of the sets that contain it.

@@ -55,7 +55,7 @@ impl Records {
         Ok(Self { database: Arc::new(open::open(options).await?) })
     }
 
-    /// Returns the rules that combine records into limits.
+    /// Returns how the active records of a consumer are combined into its limits.
     #[must_use]
     pub fn aggregation(&self) -> Aggregation {
         self.database.aggregation()

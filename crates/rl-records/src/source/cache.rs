@@ -74,14 +74,14 @@ struct State<V> {
 struct Entry<V> {
     value: Arc<V>,
     read_at: Timestamp,
-    // Whether the key has changed since the value was read.
+    // Whether the data of the key may have changed since the value was read.
     is_stale: bool,
     used_at: u64,
 }
 
 struct InFlight<V> {
     lookup: Lookup<V>,
-    // Whether the key has changed since the read began.
+    // Whether the data of the key may have changed since the read began.
     is_stale: bool,
     // Whether a caller has stopped waiting. Later callers then get the last value without waiting.
     is_late: bool,

@@ -48,7 +48,7 @@ impl Servers {
         }
     }
 
-    /// Returns the schemes of the URLs.
+    /// Returns the URLs as `Debug` shows them: with `…` in place of all that follows the scheme.
     pub(super) fn redacted(&self) -> Vec<String> {
         match self {
             Self::One(url) => vec![redacted_url(url)],

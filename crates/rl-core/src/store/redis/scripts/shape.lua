@@ -41,9 +41,9 @@ do
   local all, replies, partly, last_lifetime, lifetime_text
   if subjects > 1 then all, replies = redis.pcall('MGET', unpack(KEYS)), {} end
   for n = 1, subjects do
-    -- MGET returns nothing for a missing key or a key of another type, and an error if the user
-    -- lacks the permission. In all these cases, GET returns the state, nothing for a missing key,
-    -- or the error.
+    -- If MGET has no value for a key, GET finds out why. For MGET, a key of another type looks like
+    -- a missing key; GET returns an error for it. If the user may not call MGET or may not read one
+    -- of the keys, MGET fails for all keys; GET then returns what each key has.
     local stored = all and all[n] or redis.pcall('GET', KEYS[n])
     --@ buckets stored = stored or shape .. string.rep('\0', size - #shape)
     local calls, healed, value, waits = 65535, 0, '', ''

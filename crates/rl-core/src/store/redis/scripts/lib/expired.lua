@@ -52,7 +52,8 @@ do
     -- stored state, so this state does not contain the charge: the clock has stepped back, and the
     -- state with the charge was lost or reset.
     for i, slot in ipairs(when <= now and slots_of[code] or {}) do
-      -- Permits are not refunded here, because they end with their own leases.
+      -- Concurrency limits (kind 9) are not refunded here: each permit lapses by itself when the
+      -- period of its limit is over.
       if slot and slot.kind < 9 and not (is_peek and slot.kind == 8)
           and floor(uncharged / 2 ^ (i - 1)) % 2 == 0 then
         algorithms[slot.kind]('refund', slot, slot.counts_requests and 1 or units, when)

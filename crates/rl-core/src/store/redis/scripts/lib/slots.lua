@@ -173,7 +173,9 @@ local slots, foreign = read_code(shape), {}
 local function read_constants(at)
   for _, slot in ipairs(slots) do
     slot.max, at = struct.unpack('>I7', plan, at + 7)
-    -- The capacity is not part of the tag: it may change while the state is kept.
+    -- For a sliding window (kind 5) the number is the precision, which the tag contains too. For
+    -- buckets and GCRA it is the capacity. It is not in the tag, so it may change while the state is
+    -- kept.
     if slot.kind > 4 and slot.kind < 8 then slot.extra, at = struct.unpack('>I7', plan, at) end
   end
   return at
