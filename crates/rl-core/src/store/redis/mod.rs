@@ -54,9 +54,10 @@ use super::{
 };
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
+use crate::model::Subject;
 #[cfg(feature = "conformance")]
-use crate::model::Cost;
-use crate::model::{StoreError, Subject};
+use crate::model::{Cost, StoreError};
+#[cfg(feature = "conformance")]
 use crate::policy::Policy;
 use crate::stats::{RedisStats, StoreStats};
 use crate::time::Timestamp;
