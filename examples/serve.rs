@@ -54,8 +54,8 @@ pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> 
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    // The listener is closed, and the connections stay open. If idle ones were closed now, requests
-    // that have arrived but are not read yet would be lost.
+    // The listener is closed, and the connections stay open. If idle connections were closed now,
+    // requests that have arrived on them but are not read yet would be lost.
     is_stopping.store(true, Ordering::Relaxed);
     sleep(NOTICE).await;
     handle.graceful_shutdown(None);
