@@ -43,30 +43,30 @@ fn instructions_under(what: &str, limits: &[String]) -> u64 {
     count / TIMES
 }
 
-/// The maximum of each operation leaves room for differences between compilers. `PERFORMANCE.md`
-/// lists the goals that the library misses.
+/// Each maximum is 2 % above the count at the time when the maximum was set. `PERFORMANCE.md` lists
+/// the goals that the library misses.
 #[test]
 #[rustfmt::skip]
 fn decisions_and_responses_take_few_instructions() {
     let limits = [
-        ("allowed",        557, "six fixed windows of a known subject"),
-        ("observed",       557, "the same with an observer that receives no decisions"),
-        ("observing",    2_670, "the same with an observer that receives each decision"),
-        ("logged",      27_000, "the same with a log line for each decision"),
-        ("denied",         556, "the same, used up"),
-        ("too-much",     1_100, "more than any of six allows"),
-        ("clock",          609, "windows on the clock, whose ends are computed and not stored"),
-        ("one",            556, "one fixed window"),
-        ("newcomer",     1_570, "a new subject under six of them, which evicts another"),
-        ("gcra",         2_109, "six of another algorithm that is kept compactly"),
-        ("log",            960, "a sliding log"),
-        ("one-part",       845, "a list of one part with six windows, under a rule"),
-        ("three-parts",  2_672, "three parts, each under a rule: six windows, one and one"),
-        ("three-parts-denied", 5_458, "the same, denied by the first part"),
-        ("three-parts-gcra", 7_840, "three parts of another algorithm"),
-        ("http-allowed", 5_605, "a request through the layer, its response made and dropped"),
-        ("http-denied",  8_140, "a request that the layer rejects"),
-        ("axum-denied", 16_170, "the same with six windows on axum, and all that axum does"),
+        ("allowed",        536, "six fixed windows of a known subject"),
+        ("observed",       536, "the same with an observer that receives no decisions"),
+        ("observing",    2_617, "the same with an observer that receives each decision"),
+        ("logged",      26_546, "the same with a log line for each decision"),
+        ("denied",         532, "the same, used up"),
+        ("too-much",     1_047, "more than any of six allows"),
+        ("clock",          584, "windows on the clock, whose ends are computed and not stored"),
+        ("one",            535, "one fixed window"),
+        ("newcomer",     1_513, "a new subject under six of them, which evicts another"),
+        ("gcra",         2_089, "six of another algorithm that is kept compactly"),
+        ("log",            938, "a sliding log"),
+        ("one-part",       791, "a list of one part with six windows, under a rule"),
+        ("three-parts",  2_592, "three parts, each under a rule: six windows, one and one"),
+        ("three-parts-denied", 5_269, "the same, denied by the first part"),
+        ("three-parts-gcra", 7_687, "three parts of another algorithm"),
+        ("http-allowed", 5_541, "a request through the layer, its response made and dropped"),
+        ("http-denied",  8_056, "a request that the layer rejects"),
+        ("axum-denied", 15_548, "the same with six windows on axum, and all that axum does"),
     ];
     let mut beyond = Vec::new();
     for (what, limit, described) in limits {
@@ -80,7 +80,7 @@ fn decisions_and_responses_take_few_instructions() {
 }
 
 /// Counts the instructions of a decision on one known subject, for each algorithm and for several
-/// limits together. Each maximum is 2 % above the count at the time when the maximum was set.
+/// limits together.
 #[test]
 #[rustfmt::skip]
 fn each_algorithm_takes_few_instructions() {
@@ -94,31 +94,31 @@ fn each_algorithm_takes_few_instructions() {
         (1..=count).map(|hours| format!("{max}/{hours}h{rest}")).collect()
     };
     let cases: [(&str, &str, Vec<String>, u64); 25] = [
-        ("fixed window",                  "decide",  one("90000/hour"),                                  556),
-        ("fixed window on the clock",     "decide",  one("90000/hour:clock"),                            602),
-        ("GCRA",                          "decide",  one("90000/hour:gcra"),                           949),
-        ("token bucket",                  "decide",  one("90000/hour:token-bucket"),                   949),
-        ("token bucket, interval refill", "decide",  one("90000/hour:token-bucket:refill=interval"),   1_030),
-        ("sliding window counter",        "decide",  one("90000/hour:sliding-window-counter"),         998),
-        ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  773),
-        ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  776),
-        ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    960),
-        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_430),
-        ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                1_801),
-        ("16 of GCRA",                    "decide",  many(16, 90000, ":gcra"),                       4_680),
-        ("denied: GCRA",                  "decide",  one("1/hour:gcra"),                             1_127),
-        ("denied: interval refill",       "decide",  one("1/hour:token-bucket:refill=interval"),     1_132),
-        ("denied: window counter",        "decide",  one("1/hour:sliding-window-counter"),           1_143),
-        ("denied: 60 buckets",            "decide",  one("1/hour:sliding-window:precision=minute"),  1_015),
-        ("denied: sliding log",           "decide",  one("1/hour:sliding-log"),                      1_068),
-        ("denied: concurrency",           "decide",  one("1:concurrency:lease=1h"),                  1_068),
-        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 653),
-        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                669),
-        ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           4_940),
-        ("7 fixed windows",               "decide",  windows(7),                                       663),
-        ("8 fixed windows",               "decide",  windows(8),                                       644),
-        ("12 fixed windows",              "decide",  windows(12),                                     667),
-        ("16 fixed windows",              "decide",  windows(16),                                     669),
+        ("fixed window",                  "decide",  one("90000/hour"),                                  535),
+        ("fixed window on the clock",     "decide",  one("90000/hour:clock"),                            583),
+        ("GCRA",                          "decide",  one("90000/hour:gcra"),                           898),
+        ("token bucket",                  "decide",  one("90000/hour:token-bucket"),                   898),
+        ("token bucket, interval refill", "decide",  one("90000/hour:token-bucket:refill=interval"),     978),
+        ("sliding window counter",        "decide",  one("90000/hour:sliding-window-counter"),         950),
+        ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  731),
+        ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  731),
+        ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    938),
+        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_376),
+        ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                1_763),
+        ("16 of GCRA",                    "decide",  many(16, 90000, ":gcra"),                       4_528),
+        ("denied: GCRA",                  "decide",  one("1/hour:gcra"),                             1_050),
+        ("denied: interval refill",       "decide",  one("1/hour:token-bucket:refill=interval"),     1_058),
+        ("denied: window counter",        "decide",  one("1/hour:sliding-window-counter"),           1_071),
+        ("denied: 60 buckets",            "decide",  one("1/hour:sliding-window:precision=minute"),    933),
+        ("denied: sliding log",           "decide",  one("1/hour:sliding-log"),                      1_024),
+        ("denied: concurrency",           "decide",  one("1:concurrency:lease=1h"),                  1_024),
+        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 615),
+        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                620),
+        ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           4_700),
+        ("7 fixed windows",               "decide",  windows(7),                                       640),
+        ("8 fixed windows",               "decide",  windows(8),                                       618),
+        ("12 fixed windows",              "decide",  windows(12),                                     641),
+        ("16 fixed windows",              "decide",  windows(16),                                     630),
     ];
     let mut beyond = Vec::new();
     for (name, operation, limits, limit) in cases {
@@ -136,7 +136,7 @@ fn each_algorithm_takes_few_instructions() {
 /// prints what a layer adds that only sets three headers.
 #[test]
 fn a_layer_adds_few_instructions_to_a_request() {
-    for (framework, limit) in [("axum", 7_541), ("actix", 6_850)] {
+    for (framework, limit) in [("axum", 7_163), ("actix", 6_385)] {
         let [ours, plain, lines] =
             ["", "-plain", "-lines"].map(|around| instructions(&format!("{framework}{around}")));
         let (added, of_lines) = (ours.saturating_sub(plain), lines.saturating_sub(plain));

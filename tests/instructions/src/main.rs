@@ -11,12 +11,17 @@ mod http;
 mod on_actix;
 mod on_axum;
 mod parts;
+mod steady_clock;
 
 use std::hint::black_box;
 use std::process::ExitCode;
 
 use rl_core::observe::Observer;
-use rl_core::{Limit, MaybeReady, MemoryStore, Period, Policy, RateLimiter, Subject};
+use rl_core::{
+    Limit, MaybeReady, MemoryStore, Period, Policy, RateLimiter, RateLimiterBuilder, Subject,
+};
+
+use steady_clock::SteadyClock;
 
 /// A limit that is never used up.
 const ENDLESS: u64 = 1_000_000_000;
@@ -36,7 +41,7 @@ fn main() -> ExitCode {
         "http-allowed" => (vec!["5000/hour".to_owned()], 1),
         "denied" | "axum-denied" => (used_up_for_a_month(), 1),
         "too-much" => (six(""), ENDLESS + 1),
-        "clock" => (on_the_clock(), 1),
+        "clock" => (six(":clock"), 1),
         "one" => (vec![format!("{ENDLESS}/hour")], 1),
         "gcra" => (six(":gcra:burst=900000"), 1),
         "counter" => (six(":sliding-window-counter"), 1),
@@ -118,8 +123,10 @@ fn acquire(limiter: &RateLimiter, times: u64) {
 fn flood(policy: Policy, times: u64) {
     const CAPACITY: u64 = 6_400;
 
-    let store = MemoryStore::builder().capacity(CAPACITY as usize).build();
-    let limiter = RateLimiter::builder().policy(policy).store(store).build().expect("a limiter");
+    let clock = SteadyClock::new();
+    let store = MemoryStore::builder().capacity(CAPACITY as usize).clock(clock.clone()).build();
+    let limiter = RateLimiter::builder().policy(policy).store(store).clock(clock);
+    let limiter = limiter.build().expect("a limiter");
     let newcomers = |from: u64, count: u64| -> Vec<Subject> {
         (from..from + count).map(|n| Subject::consumer(&format!("consumer-{n:08}"))).collect()
     };
@@ -141,7 +148,14 @@ fn flood(policy: Policy, times: u64) {
 }
 
 fn limiter(policy: Policy) -> RateLimiter {
-    RateLimiter::builder().policy(policy).build().expect("a limiter")
+    builder(policy).build().expect("a limiter")
+}
+
+/// Returns the builder of a limiter whose clocks do not depend on how long the program takes.
+fn builder(policy: Policy) -> RateLimiterBuilder {
+    let clock = SteadyClock::new();
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    RateLimiter::builder().policy(policy).store(store).clock(clock)
 }
 
 /// An observer that receives each decision, and does nothing with it.
@@ -151,7 +165,7 @@ struct EachDecision;
 impl Observer for EachDecision {}
 
 fn observed(policy: Policy, observer: impl Observer) -> RateLimiter {
-    RateLimiter::builder().policy(policy).observer(observer).build().expect("a limiter")
+    builder(policy).observer(observer).build().expect("a limiter")
 }
 
 /// Formats the log lines of decisions, and drops the text.
@@ -170,16 +184,6 @@ fn counted(work: impl FnOnce()) {
 
 fn six(algorithm: &str) -> Vec<String> {
     Period::NAMED.iter().map(|period| format!("{ENDLESS}/{period}{algorithm}")).collect()
-}
-
-/// Returns six limits whose windows are aligned to the clock, except for the limit per month.
-///
-/// In the first 28 days of a calendar month, decisions do not compute its end. From the 29th on
-/// they do, so the count of instructions would depend on the date.
-fn on_the_clock() -> Vec<String> {
-    let mut limits = six(":clock");
-    limits[5] = format!("{ENDLESS}/month");
-    limits
 }
 
 /// Returns six limits. The limit per month allows one unit, which the warm-up uses.

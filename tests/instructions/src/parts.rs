@@ -2,14 +2,14 @@
 
 use std::hint::black_box;
 
-use rl_core::{Cost, MaybeReady, Part, Policy, RateLimiter, Subject};
+use rl_core::{Cost, MaybeReady, Part, Policy, Subject};
 
 /// Decides requests of the first `count` parts. The key is under `policy`, the address and the fleet
 /// are under `limit`.
 pub(crate) fn decide(policy: &Policy, limit: &str, count: usize, times: u64) {
     let one = || Policy::new([limit.parse().expect("a limit")]).expect("a policy");
     let (of_address, of_fleet) = (one(), one());
-    let limiter = RateLimiter::builder().policy(one()).build().expect("a limiter");
+    let limiter = crate::limiter(one());
     let rule = |name| limiter.namespace().rule(name).expect("a rule");
     let namespaces = ["keys", "addresses", "fleet"].map(rule);
     let subjects =
