@@ -142,8 +142,9 @@ async fn subjects_of_one_slot_group_share_calls_and_are_spread_over_all_primarie
 }
 
 /// The parts of each request are in one group, and so in one slot. The requests are decided one after
-/// the other, as on one server.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// the other, as on one server. On one thread, a batch contains all requests that are waiting,
+/// however busy the machine is.
+#[tokio::test]
 async fn requests_of_parts_in_one_slot_group_share_calls() {
     const REQUESTS: usize = 600;
     const PER_KEY: u32 = 4;
@@ -164,7 +165,7 @@ async fn requests_of_parts_in_one_slot_group_share_calls() {
     let allowed = decisions.iter().filter(|decision| decision.is_allowed()).count();
     assert_eq!(allowed, 100 * PER_KEY as usize, "each key uses up its limit");
     let calls = calls(&cluster).await - before;
-    assert!(calls < REQUESTS as u64 / 2, "{calls} calls for {REQUESTS} requests");
+    assert!(calls < REQUESTS as u64 / 4, "{calls} calls for {REQUESTS} requests");
     let peeked = limiter.peek_parts(&[Part::new(&Subject::global(), &fleet, 0.into())]).await;
     assert_eq!(peeked.limits().next().unwrap().used(), 400, "denied requests charge no part");
 }

@@ -185,6 +185,16 @@ impl Fixture {
         Self { across: across_slots(&slots), slots }
     }
 
+    /// Begins a request. Returns it when its last part is charged, and the others are not yet called.
+    async fn charge_last_part(&self, parts: &[TestPart]) -> StoreFuture<Decision> {
+        let mut request = self.decide(parts, Mode::Check);
+        let (subject, policy, ..) = parts.last().unwrap();
+        while self.slots.used(subject, policy) == 0 {
+            assert!(tokio::time::timeout(Duration::ZERO, &mut request).await.is_err());
+        }
+        request
+    }
+
     fn decide(&self, parts: &[TestPart], mode: Mode) -> StoreFuture<Decision> {
         let namespace = Namespace::default();
         let parts: Vec<_> = parts.iter().map(test_part).collect();
@@ -296,11 +306,7 @@ async fn a_check_up_to_the_cost_charges_each_part_what_all_parts_grant() {
 async fn a_request_that_is_cancelled_between_its_calls_leaves_no_charge() {
     let fixture = Fixture::new(5, 0);
     let parts = [part("0-fleet", 100, 1), part("1-key", 10, 1)];
-    let mut future = fixture.decide(&parts, Mode::Check);
-    while fixture.slots.used(&parts[1].0, &parts[1].1) == 0 {
-        assert!(tokio::time::timeout(Duration::ZERO, &mut future).await.is_err());
-    }
-    drop(future);
+    drop(fixture.charge_last_part(&parts).await);
     fixture.quiet().await;
     assert_eq!(fixture.calls(), [(1, Mode::Check)], "the other slot is not called any more");
     for (subject, policy, ..) in &parts {
@@ -313,19 +319,12 @@ async fn a_request_that_is_cancelled_between_its_calls_leaves_no_charge() {
 async fn a_closed_store_waits_until_charges_are_given_back() {
     let fixture = Fixture::new(5, 0);
     let parts = [part("0-fleet", 100, 1), part("1-key", 10, 1)];
-    let mut future = fixture.decide(&parts, Mode::Check);
-    while fixture.slots.used(&parts[1].0, &parts[1].1) == 0 {
-        assert!(tokio::time::timeout(Duration::ZERO, &mut future).await.is_err());
-    }
-    drop(future);
+    drop(fixture.charge_last_part(&parts).await);
     fixture.across.close().await.unwrap();
     assert_eq!(fixture.slots.used(&parts[1].0, &parts[1].1), 0);
 
     // If no refund can be executed, `close` gives up after `CLOSE_TIMEOUT`.
-    let mut owed = fixture.decide(&parts, Mode::Check);
-    while fixture.slots.used(&parts[1].0, &parts[1].1) == 0 {
-        assert!(tokio::time::timeout(Duration::ZERO, &mut owed).await.is_err());
-    }
+    let owed = fixture.charge_last_part(&parts).await;
     fixture.slots.state().faults = 1;
     drop(owed);
     let begun = tokio::time::Instant::now();

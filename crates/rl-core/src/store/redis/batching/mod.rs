@@ -132,10 +132,6 @@ impl<E: Execute> Batcher<E> {
         self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn limits(&self) -> BatchLimits {
-        self.shared.limits
-    }
-
     /// Adds a check or a lease to the queue. If nothing is in flight, adds nothing: the caller then
     /// sends it in a script call of its own.
     fn enqueue(
@@ -157,7 +153,7 @@ impl<E: Execute> Batcher<E> {
             queue.subjects.insert(subject.key, VecDeque::from([call]));
             let group = self.shared.settings.placement.group_of(subject.namespace, subject.subject);
             let subject = QueuedSubject { subject: subject.to_owned(), group };
-            queue.make_ready(subject, self.limits());
+            queue.make_ready(subject, self.shared.limits);
             self.flush_soon(queue);
         }
         Enqueued::Queued(receiver)
@@ -167,7 +163,7 @@ impl<E: Execute> Batcher<E> {
     ///
     /// The task runs after the tasks that are ready now, so the flush includes their calls.
     fn flush_soon(&self, mut queue: MutexGuard<'_, BatchQueue>) {
-        if !queue.begin_flush(self.limits()) {
+        if !queue.begin_flush(self.shared.limits) {
             return;
         }
         // Release the lock before the spawn: a runtime that has shut down drops the task at once,
@@ -183,7 +179,7 @@ impl<E: Execute> Batcher<E> {
 
     /// Sends the calls that are due.
     fn flush(&self) {
-        let limits = self.limits();
+        let limits = self.shared.limits;
         let (mut max_subjects, mut subjects) = (limits.max_subjects, Vec::new());
         {
             let mut queue = self.lock();
@@ -204,7 +200,10 @@ impl<E: Execute> Batcher<E> {
         }
         let batches = into_batches(subjects, max_subjects);
         let is_shared = |batch: &Batch| limits.can_share_call(&batch.policy);
-        self.lock().in_flight += batches.iter().filter(|batch| is_shared(batch)).count();
+        let mut queue = self.lock();
+        queue.in_flight += batches.iter().filter(|batch| is_shared(batch)).count();
+        // If all requests of a group were cancelled, there is room for another group.
+        self.flush_soon(queue);
         for batch in batches {
             let is_counted = is_shared(&batch);
             self.send_soon(batch, is_counted);
@@ -424,7 +423,7 @@ impl<E: Execute> InFlightBatch<E> {
         for subject in self.subjects.drain(..) {
             if queue.subjects.get(&subject.key).is_some_and(|waiting| !waiting.is_empty()) {
                 let group = self.group;
-                queue.make_ready(QueuedSubject { subject, group }, batcher.limits());
+                queue.make_ready(QueuedSubject { subject, group }, batcher.shared.limits);
             } else {
                 queue.subjects.swap_remove(&subject.key);
             }

@@ -125,6 +125,18 @@ impl PendingParts {
 }
 
 impl PartsQueue {
+    /// Creates an empty queue.
+    const fn new(max_in_flight: usize) -> Self {
+        Self {
+            lists: VecDeque::new(),
+            max_in_flight,
+            in_flight: 0,
+            is_flushing: false,
+            is_delivering: false,
+            has_solo: false,
+        }
+    }
+
     /// Adds a request to the list of its policies and slot group.
     fn add(
         &mut self,
@@ -193,15 +205,7 @@ impl PartsBatcher {
         let BatchSettings { is_enabled, response_timeout, ref placement } = *settings;
         let (placement, runtime) = (placement.clone(), Handle::current());
         let max_in_flight = BatchLimits::new(&placement).max_in_flight;
-        let queue = PartsQueue {
-            lists: VecDeque::new(),
-            max_in_flight,
-            in_flight: 0,
-            is_flushing: false,
-            is_delivering: false,
-            has_solo: false,
-        };
-        let queue = Mutex::new(queue);
+        let queue = Mutex::new(PartsQueue::new(max_in_flight));
         let shared = PartsBatcherShared {
             executor,
             is_enabled,
@@ -424,17 +428,6 @@ mod tests {
         receiver
     }
 
-    fn queue(max_in_flight: usize) -> PartsQueue {
-        PartsQueue {
-            lists: VecDeque::new(),
-            max_in_flight,
-            in_flight: 0,
-            is_flushing: false,
-            is_delivering: false,
-            has_solo: false,
-        }
-    }
-
     /// Returns a store whose server cannot be reached.
     fn unreachable() -> RedisStoreBuilder {
         RedisStore::builder("redis://127.0.0.1:1/")
@@ -443,7 +436,7 @@ mod tests {
     /// Otherwise, nothing would send the live request before the next one arrives.
     #[test]
     fn lists_of_cancelled_requests_do_not_count_as_calls_in_flight() {
-        let (mut queue, policy) = (queue(4), policy());
+        let (mut queue, policy) = (PartsQueue::new(4), policy());
         for slot_group in 0..4 {
             drop(add(&mut queue, slot_group, &policy));
         }
@@ -455,7 +448,7 @@ mod tests {
 
     #[test]
     fn lists_that_find_no_room_wait_for_a_call_to_return() {
-        let (mut queue, policy) = (queue(4), policy());
+        let (mut queue, policy) = (PartsQueue::new(4), policy());
         let _live: Vec<_> = (0..6).map(|group| add(&mut queue, group, &policy)).collect();
         assert_eq!(queue.take_due().len(), 4);
         assert_eq!((queue.in_flight, queue.lists.len()), (4, 2));
@@ -465,7 +458,7 @@ mod tests {
     async fn a_cancelled_request_that_a_batch_left_undecided_is_not_sent_again() {
         let store =
             unreachable().connection_wait(Duration::from_millis(1)).connect().await.unwrap();
-        let (mut queue, policy) = (queue(4), policy());
+        let (mut queue, policy) = (PartsQueue::new(4), policy());
         drop(add(&mut queue, 0, &policy));
         let live = add(&mut queue, 0, &policy);
         let batch = queue.lists.pop_front().unwrap();
@@ -480,7 +473,7 @@ mod tests {
         let (wait, response_timeout) = (Duration::from_secs(10), Duration::from_millis(20));
         let store = unreachable().connection_wait(wait).response_timeout(response_timeout);
         let store = store.connect().await.unwrap();
-        let (mut queue, policy) = (queue(4), policy());
+        let (mut queue, policy) = (PartsQueue::new(4), policy());
         let reply = add(&mut queue, 0, &policy);
         let batch = queue.lists.pop_front().unwrap();
         deliver(&store.inner.parts_batcher, batch, PartsReplies::undecided(1));

@@ -23,12 +23,14 @@ use std::fmt::Write;
 
 use super::layout::Layout;
 use super::placement::SlotGroups;
+use super::policy;
 use crate::model::{Algorithm, Limit, Period, Realm, Subject};
 use crate::store::Namespace;
 use crate::store::redis::error::ConnectError;
 
 /// The version of the packed layout. A change of the layout changes every key.
 const VERSION: &str = "6";
+const _: () = assert!(VERSION.as_bytes()[0] - b'0' == policy::VERSION && VERSION.len() == 1);
 
 /// The largest length of a key in bytes.
 const MAX_KEY_LEN: usize = 200;

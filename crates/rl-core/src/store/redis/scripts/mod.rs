@@ -412,7 +412,15 @@ impl fmt::Debug for Script {
 #[cfg(test)]
 mod tests {
     use super::super::encoding::kind::Kind;
+    use super::super::encoding::policy;
     use super::*;
+
+    /// `forget.lua` reads the states without the policies that they were stored under.
+    #[test]
+    fn a_reset_reads_states_of_the_present_version() {
+        let comparison = format!("string.byte(found, 1) ~= {} ", policy::VERSION);
+        assert!(FORGET.contains(&comparison), "{comparison}");
+    }
 
     #[test]
     fn a_store_runs_a_bounded_number_of_shapes() {
