@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn patient(store: RedisStoreBuilder) -> RedisStore {
     let store = store.connection_wait(PATIENCE).connect_timeout(PATIENCE);
-    store.connect().await.unwrap()
+    store.response_timeout(PATIENCE).connect().await.unwrap()
 }
 
 /// Makes twenty concurrent requests for each of many subjects. Asserts that the store allows

@@ -50,7 +50,7 @@ async fn an_evicting_cluster_is_logged_once() {
         operator.query::<()>("CONFIG SET maxmemory 100mb").await;
         operator.query::<()>("CONFIG SET maxmemory-policy allkeys-random").await;
     }
-    RedisStore::cluster(cluster.urls()).connect().await.unwrap();
+    super::patient(RedisStore::cluster(cluster.urls())).await;
     log.assert_lines(&[FORGETS]);
 }
 
