@@ -68,6 +68,18 @@ async fn the_page_adds_up_the_decisions_of_an_hour_and_drops_older_ones() {
 }
 
 #[tokio::test]
+async fn the_page_says_that_the_counts_begin_again_because_the_clock_was_set_back() {
+    let (house, clock) = house(None).await;
+    let visitor = house.log_in(OWNER).await;
+    clock.advance(Duration::from_secs(60));
+    visitor.get(PAGE).await;
+    clock.set(START);
+    let page = visitor.get(PAGE).await.body;
+    assert!(page.contains("13:34:00 UTC, when the clock was set back."), "{page}");
+    assert!(!page.contains("when this process was started"), "{page}");
+}
+
+#[tokio::test]
 async fn ids_are_hashed_for_visitors_without_the_role() {
     let (house, clock) = house(None).await;
     house.record("abc-of-shop", -1, 1).await;

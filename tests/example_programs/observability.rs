@@ -24,7 +24,7 @@ fn run(arguments: &[&str], path: &str) -> (Output, usize) {
 #[test]
 fn the_demonstration_prints_the_numbers_of_prometheus_and_leaves_nothing() {
     let path = std::env::var("PATH").unwrap();
-    let (output, files) = run(&["demo", "16"], &path);
+    let (output, files) = run(&["demo", "6"], &path);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     let number = |name: &str| -> f64 {

@@ -20,9 +20,12 @@ use rl_tests::web::Site;
 use rl_tests::{RedisServer, free_port};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tracing::Level;
 
 use super::server::Server;
 use super::{PATIENCE, RATE_LIMITS, record, until};
+use crate::redis::failure::log::Log;
 
 const SECRET: &str = "a secret of 32 random characters";
 
@@ -232,6 +235,61 @@ async fn a_dead_receiver_neither_slows_decisions_nor_fills_memory() {
     assert_eq!(receiver.all().len(), 20, "the other receiver gets each event");
     // Of 20 events for the dead receiver, one is being sent, and three wait in its queue.
     assert_eq!(webhooks.stats().dropped, 16);
+}
+
+/// A receiver that answers slower than events arrive loses events, although it accepts each delivery.
+/// The log names the receiver that lost events, and how many.
+#[tokio::test]
+async fn lost_events_are_logged_with_the_receiver_that_lost_them() {
+    let (log, _guard) = Log::capture();
+    let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let receive = {
+        let (gate, begun) = (gate.clone(), begun.clone());
+        move || {
+            let (gate, begun) = (gate.clone(), begun.clone());
+            async move {
+                begun.add_permits(1);
+                gate.acquire().await.unwrap().forget();
+            }
+        }
+    };
+    let slow = rl_tests::web::axum::serve(Router::new().route("/", post(receive)));
+    let refusing = Receiver::new(&[400]);
+    let webhooks = webhooks(&slow.url("/")).url(&refusing.url()).near_limit(true).queue(2);
+    let webhooks = webhooks.start().unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_day(1)).observer(webhooks.clone());
+    let limiter = limiter.build().unwrap();
+    for number in 0..5 {
+        limiter.check(&Subject::user(&format!("user-{number}")), 1).await;
+        refusing.wait(number + 1).await;
+        if number == 0 {
+            begun.acquire().await.unwrap().forget();
+        }
+    }
+    // The slow receiver has one event. Two wait in its queue, and two were dropped.
+    gate.add_permits(3);
+    until(async || log.lines().len() == 4).await;
+    let [slow, refusing] =
+        [&slow, &refusing.site].map(|site| site.url("").trim_start_matches("http://").to_owned());
+    log.assert_lines(&[
+        (Level::WARN, &format!("webhook failing receiver={refusing} cause=\"400 Bad Request\"")),
+        (Level::INFO, &format!("webhook recovered receiver={refusing} lost=1")),
+        (Level::WARN, &format!("webhook failing receiver={slow} cause=\"the queue is full\"")),
+        (Level::INFO, &format!("webhook recovered receiver={slow} lost=2")),
+    ]);
+    let stats = webhooks.stats();
+    assert_eq!((stats.delivered, stats.failed, stats.dropped), (7, 1, 2));
+}
+
+#[tokio::test]
+async fn a_watched_limiter_that_reports_to_its_webhooks_can_be_dropped() {
+    let webhooks = webhooks("http://127.0.0.1:1/").start().unwrap();
+    let limiter = RateLimiter::builder().limit(Limit::per_day(1)).observer(webhooks.clone());
+    let limiter = limiter.build().unwrap();
+    webhooks.watch(&limiter);
+    let weak = limiter.downgrade();
+    drop((webhooks, limiter));
+    until(async || weak.upgrade().is_none()).await;
 }
 
 #[tokio::test]

@@ -78,6 +78,7 @@ pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, PartStatus, Re
 pub use headers::ResponseInfo;
 pub use limiter::{
     BuildError, OnFailure, Permit, RateLimiter, RateLimiterBuilder, ResetError, Share,
+    WeakRateLimiter,
 };
 pub use maybe_ready::MaybeReady;
 pub use model::{

@@ -1,6 +1,6 @@
 //! Decisions about the consumers of a list.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,14 +65,21 @@ impl ConsumerCounts {
         Arc::new(Self { listed: listed.collect(), others })
     }
 
-    /// Adds the numbers of all consumers.
-    pub(crate) fn samples(&self, samples: &mut Vec<Sample>) {
-        for counts in self.listed.values().chain([&self.others]) {
-            for (outcome, count) in [("allowed", &counts.allowed), ("denied", &counts.denied)] {
-                let count = count.load(Ordering::Relaxed);
-                samples.push(Sample::new(CONSUMER_DECISIONS, [&counts.name, outcome], count));
+    /// Returns the numbers of several lists. Consumers with the same name are added up, because a
+    /// series must not occur twice.
+    pub(crate) fn samples(lists: &[Arc<Self>]) -> Vec<Sample> {
+        let mut sums = BTreeMap::<(&str, &str), u64>::new();
+        for list in lists {
+            for counts in list.listed.values().chain([&list.others]) {
+                for (outcome, count) in [("allowed", &counts.allowed), ("denied", &counts.denied)] {
+                    let count = count.load(Ordering::Relaxed);
+                    *sums.entry((&counts.name, outcome)).or_default() += count;
+                }
             }
         }
+        let sample =
+            |((name, outcome), count)| Sample::new(CONSUMER_DECISIONS, [name, outcome], count);
+        sums.into_iter().map(sample).collect()
     }
 }
 

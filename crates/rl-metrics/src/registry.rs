@@ -67,9 +67,12 @@ impl Metrics {
         self
     }
 
-    /// Adds the counts of a list of consumers.
+    /// Adds the counts of a list of consumers. Consumers of several lists are added up if they have
+    /// the same name, and a list that was added before is not added again.
     pub fn consumers(mut self, consumers: &Arc<ConsumerCounts>) -> Self {
-        self.consumers.push(Arc::clone(consumers));
+        if !self.consumers.iter().any(|other| Arc::ptr_eq(other, consumers)) {
+            self.consumers.push(Arc::clone(consumers));
+        }
         self
     }
 
@@ -106,9 +109,7 @@ impl Metrics {
             of_limiters.add(name, &limiter.stats(), &mut of_others);
         }
         samples.extend(combine(of_others));
-        for consumers in &self.consumers {
-            consumers.samples(&mut samples);
-        }
+        samples.extend(ConsumerCounts::samples(&self.consumers));
         #[cfg(feature = "rules-file")]
         for (name, file) in &self.rules_files {
             let status = file.status();

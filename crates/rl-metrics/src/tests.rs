@@ -185,6 +185,32 @@ fn limiters_beyond_the_cap_are_added_up_under_one_name() {
     assert_eq!(sum, 1_200, "each decision is counted once");
 }
 
+#[tokio::test]
+async fn consumers_of_several_lists_with_one_name_are_one_series() {
+    let lists = [["abc", "def"], ["abc", "ghi"]]
+        .map(|ids| ConsumerCounts::new(ids.map(|id| ("shop", Subject::consumer(id)))));
+    for list in &lists {
+        let limiter = RateLimiter::builder().limit(Limit::per_hour(9)).observer(list.clone());
+        let limiter = limiter.build().unwrap();
+        for id in ["abc", "def", "ghi", "unknown"] {
+            limiter.check(&Subject::consumer(id), 1).await;
+        }
+    }
+    let [one, other] = &lists;
+    let text = Metrics::new().consumers(one).consumers(other).consumers(one).render();
+    let series: Vec<_> =
+        text.lines().filter(|line| line.starts_with("rl_consumer_decisions_total{")).collect();
+    assert_eq!(
+        series,
+        [
+            r#"rl_consumer_decisions_total{consumer="(other)",outcome="allowed"} 4"#,
+            r#"rl_consumer_decisions_total{consumer="(other)",outcome="denied"} 0"#,
+            r#"rl_consumer_decisions_total{consumer="shop",outcome="allowed"} 4"#,
+            r#"rl_consumer_decisions_total{consumer="shop",outcome="denied"} 0"#,
+        ]
+    );
+}
+
 /// Returns a limiter that has allowed one request and denied two.
 #[cfg(any(feature = "prometheus", feature = "opentelemetry", feature = "metrics"))]
 fn limiter_with_two_denials() -> RateLimiter {

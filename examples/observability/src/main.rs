@@ -2,7 +2,7 @@
 //!
 //! `observability` serves at `RL_LISTEN`, with counters on `RL_REDIS_URL` if it is set.
 //! `observability demo` also sends requests to itself and runs a Prometheus server, until Ctrl-C.
-//! `observability demo 20` ends after 20 seconds.
+//! `observability demo 20` ends 20 seconds after the first numbers.
 
 #![allow(clippy::print_stdout, reason = "an example prints what to try")]
 

@@ -45,8 +45,12 @@ pub(super) async fn show(
         }
         @if report.is_partial() {
             p.note {
-                "The counts begin at " (text::time(report.begun)) " UTC, when this process was started. \
-                 Earlier ones were in the memory of the previous process."
+                "The counts begin at " (text::time(report.begun)) " UTC, "
+                @if report.has_stepped_back {
+                    "when the clock was set back. The times of earlier ones were wrong."
+                } @else {
+                    "when this process was started. Earlier ones were in the memory of the previous process."
+                }
             }
         }
         (decisions(&report, axis))

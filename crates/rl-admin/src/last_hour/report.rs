@@ -16,6 +16,8 @@ pub(crate) struct HourReport {
     /// The time at which sampling started, even if that is more than an hour ago: the start of the
     /// process, or the last time at which the clock stepped back.
     pub(crate) begun: Timestamp,
+    /// Whether sampling started because the clock stepped back.
+    pub(crate) has_stepped_back: bool,
     /// The counts now.
     pub(crate) stats: LimiterStats,
     /// The samples, the earliest first.

@@ -14,6 +14,10 @@ const HOUR: u64 = 3_600_000_000;
 /// less than the interval of the task, because the ticks of the task are not exact.
 const SHORTEST: u64 = 9_000_000;
 
+/// The largest step back of the clock that keeps the samples, in microseconds. It bounds the time for
+/// which the current sample does not grow longer.
+const SMALL_STEP: u64 = 10_000_000;
+
 /// The samples of the last hour.
 #[derive(Debug)]
 pub(crate) struct Ring {
@@ -23,6 +27,8 @@ pub(crate) struct Ring {
     paths: LimitPaths,
     /// The time at which sampling started.
     begun: Timestamp,
+    /// Whether sampling started because the clock stepped back.
+    has_stepped_back: bool,
     /// The counts at the end of the last stored sample.
     last: (Timestamp, LimiterStats),
     now: (Timestamp, LimiterStats),
@@ -39,19 +45,23 @@ impl Ring {
             current,
             paths,
             begun: now,
+            has_stepped_back: false,
             top: TopHistory::new(now, &stats),
             last: (now, stats.clone()),
             now: (now, stats),
         }
     }
 
-    /// Adds the counts until `now`. If the clock has stepped back, the samples are dropped, because
-    /// their times are wrong.
+    /// Adds the counts until `now`.
+    ///
+    /// After a small step back of the clock, the samples end at the last known time until the clock
+    /// has passed it. After a larger one, the samples are dropped, because their times are wrong.
     pub(crate) fn update(&mut self, now: Timestamp, stats: LimiterStats) {
-        if now < self.now.0 {
-            *self = Self::new(now, stats);
+        if self.now.0.micros_since(now) > SMALL_STEP {
+            *self = Self { has_stepped_back: true, ..Self::new(now, stats) };
             return;
         }
+        let now = now.max(self.now.0);
         let last = (self.last.0, &self.last.1);
         self.current = Sample::between(last, (now, &stats), &mut self.paths);
         self.top.update(now, &stats);
@@ -75,6 +85,7 @@ impl Ring {
             start: Timestamp::from_micros(now.as_micros().saturating_sub(HOUR)),
             now,
             begun: self.begun,
+            has_stepped_back: self.has_stepped_back,
             bounds: times(&stats).bounds.clone(),
             stats,
             samples: self.samples.iter().chain(current).cloned().collect(),
@@ -213,7 +224,23 @@ mod tests {
         ring.update(at(50), limiter.stats());
         let report = ring.report();
         assert_eq!((report.begun, report.now, report.samples.len()), (at(50), at(50), 0));
+        assert!(report.has_stepped_back);
         ring.update(at(60), limiter.stats());
         assert_eq!(ring.report().samples[0].allowed, 0);
+    }
+
+    #[tokio::test]
+    async fn a_small_step_back_of_the_clock_loses_no_counts() {
+        let limiter = RateLimiter::builder().limit(Limit::per_day(9)).build().unwrap();
+        let mut ring = Ring::new(at(100), limiter.stats());
+        for second in [110, 105, 103, 112, 120] {
+            send(&limiter, 1).await;
+            ring.update(at(second), limiter.stats());
+        }
+        let report = ring.report();
+        assert_eq!((report.begun, report.has_stepped_back), (at(100), false));
+        let seen: Vec<_> =
+            report.samples.iter().map(|one| (one.start, one.end, one.allowed)).collect();
+        assert_eq!(seen, [(at(100), at(110), 1), (at(110), at(120), 4)]);
     }
 }

@@ -19,8 +19,7 @@ pub(crate) fn from_serde(path: &str, message: &str) -> ApiError {
     if let Some(field) = quoted("duplicate") {
         return ApiError::invalid(&field, "one value, found two");
     }
-    let expected = message.rsplit_once("expected ").map_or("something else", |(_, text)| text);
-    let expected = expected.split(" at line ").next().unwrap_or_default();
+    let expected = expected_by(message).split(" at line ").next().unwrap_or_default();
     if let Some(field) = quoted("unknown") {
         let expected = expected.replace('`', "");
         let names: Vec<_> = expected.trim_start_matches("one of ").split(", ").collect();
@@ -28,6 +27,18 @@ pub(crate) fn from_serde(path: &str, message: &str) -> ApiError {
     }
     let field = if path == "." { "body" } else { path };
     ApiError::invalid(field, plain(expected))
+}
+
+/// Returns what a message expects. Some messages say only what they do not expect.
+fn expected_by(message: &str) -> &str {
+    match message.rsplit_once("expected ") {
+        Some((before, expected)) if !before.ends_with("un") => expected,
+        _ if message.starts_with("number out of range") => "a number between -1e308 and 1e308",
+        _ if message.contains("escape") || message.contains("surrogate") => {
+            "text with valid escapes"
+        }
+        _ => "another value",
+    }
 }
 
 /// Replaces names of Rust types by plain words.
@@ -61,6 +72,10 @@ mod tests {
             ("x", "unknown field `y`, expected `b`, expected `a`", "y`, expected `b", "unknown field: y`, expected `b; expected a"),
             (".", "invalid type: null, expected struct Input", "body", "body: expected an object"),
             ("apps", "invalid type: null, expected a sequence", "apps", "apps: expected a list"),
+            ("day", "number out of range at line 1 column 9", "day", "day: expected a number between -1e308 and 1e308"),
+            ("name", "unexpected end of hex escape at line 1 column 9", "name", "name: expected text with valid escapes"),
+            ("name", "lone leading surrogate in hex escape", "name", "name: expected text with valid escapes"),
+            ("name", "invalid value", "name", "name: expected another value"),
         ];
         for (path, message, field, expected) in table {
             let found = from_serde(path, message);

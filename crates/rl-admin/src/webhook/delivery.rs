@@ -35,7 +35,7 @@ pub(super) struct Message {
     pub(super) body: Bytes,
 }
 
-/// The results of all deliveries.
+/// The results of all deliveries to one receiver.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryCounts {
     pub(super) delivered: AtomicU64,
@@ -76,23 +76,35 @@ impl Attempt {
 }
 
 impl Deliverer {
-    /// Delivers messages until the queue is closed.
+    /// Delivers messages until the queue is closed. Logs one line when events begin to be lost, and
+    /// one when they no longer are.
     pub(super) async fn run(self, mut queue: mpsc::Receiver<Message>) {
-        let mut is_failing = false;
+        let (counts, receiver) = (&self.counts, &self.receiver);
+        let (mut failed, mut dropped) = (0, 0);
+        // The number of lost events before those of the current failure.
+        let mut lost_before = None;
         while let Some(message) = queue.recv().await {
+            let lost = failed + dropped;
             let result = self.deliver(&message).await;
-            let count = if result.is_ok() { &self.counts.delivered } else { &self.counts.failed };
+            let count = if result.is_ok() { &counts.delivered } else { &counts.failed };
             count.fetch_add(1, Ordering::Relaxed);
-            let receiver = &self.receiver;
-            let dropped = self.counts.dropped.load(Ordering::Relaxed);
-            match result {
-                Err(cause) if !is_failing => {
+            failed = counts.failed.load(Ordering::Relaxed);
+            let dropped_before =
+                std::mem::replace(&mut dropped, counts.dropped.load(Ordering::Relaxed));
+            let cause = match result {
+                Err(cause) => Some(cause),
+                Ok(()) if dropped > dropped_before => Some("the queue is full".to_owned()),
+                Ok(()) => None,
+            };
+            match (cause, lost_before) {
+                (Some(cause), None) => {
                     tracing::warn!(target: "rl_admin", %receiver, cause, "webhook failing");
-                    is_failing = true;
+                    lost_before = Some(lost);
                 }
-                Ok(()) if is_failing => {
-                    tracing::info!(target: "rl_admin", %receiver, dropped, "webhook recovered");
-                    is_failing = false;
+                (None, Some(before)) => {
+                    let lost = failed + dropped - before;
+                    tracing::info!(target: "rl_admin", %receiver, lost, "webhook recovered");
+                    lost_before = None;
                 }
                 _ => {}
             }

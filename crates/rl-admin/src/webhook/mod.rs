@@ -88,8 +88,8 @@ use delivery::{Deliverer, Delivering, DeliveryCounts, Message};
 use jiff::Timestamp;
 use payload::Payload;
 use receiver::Receiver;
-use rl_core::RateLimiter;
 use rl_core::observe::{Event, EventLocation, Observer};
+use rl_core::{RateLimiter, WeakRateLimiter};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -106,9 +106,9 @@ pub struct Webhooks(Arc<Queues>);
 
 #[derive(Debug)]
 struct Queues {
-    queues: Vec<mpsc::Sender<Message>>,
+    /// The queue of each receiver, with the results of its deliveries.
+    queues: Vec<(mpsc::Sender<Message>, Arc<DeliveryCounts>)>,
     delivering: Arc<Delivering>,
-    counts: Arc<DeliveryCounts>,
     /// Random digits with which the ids of the events of this process begin.
     prefix: String,
     last: AtomicU64,
@@ -141,10 +141,11 @@ impl Webhooks {
         burst: BurstThreshold,
         is_near_limit_sent: bool,
     ) -> Self {
-        let (counts, delivering) = (Arc::<DeliveryCounts>::default(), Arc::new(delivering));
+        let delivering = Arc::new(delivering);
         let connector = Connector::new(receivers.iter().any(|receiver| receiver.is_tls));
         let start = |receiver: Receiver| {
             let (sender, messages) = mpsc::channel(queue);
+            let counts = Arc::<DeliveryCounts>::default();
             let deliverer = Deliverer {
                 receiver,
                 connector: connector.clone(),
@@ -152,14 +153,13 @@ impl Webhooks {
                 counts: counts.clone(),
             };
             tokio::spawn(deliverer.run(messages));
-            sender
+            (sender, counts)
         };
         let queues = Queues {
             queues: receivers.into_iter().map(start).collect(),
             prefix: format!("{:016x}", fastrand::u64(..)),
             last: AtomicU64::new(0),
             delivering,
-            counts,
             burst,
             is_near_limit_sent,
         };
@@ -168,24 +168,27 @@ impl Webhooks {
 
     /// Starts to send an event when a burst of denials of `limiter` begins, and when it ends.
     ///
-    /// A task reads the counts of the limiter each second, so decisions pay nothing for it.
+    /// A task reads the counts of the limiter each second, so decisions pay nothing for it. The task
+    /// ends when the last handle of the limiter or of the webhooks is dropped.
     ///
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
     pub fn watch(&self, limiter: &RateLimiter) {
-        tokio::spawn(watch(Arc::downgrade(&self.0), limiter.clone(), self.0.burst));
+        tokio::spawn(watch(Arc::downgrade(&self.0), limiter.downgrade(), self.0.burst));
     }
 
     /// Returns the results of all deliveries.
     #[must_use]
     pub fn stats(&self) -> WebhookStats {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let counts = &self.0.counts;
+        let sum = |count: fn(&DeliveryCounts) -> &AtomicU64| {
+            let counts = self.0.queues.iter().map(|(_, counts)| count(counts));
+            counts.map(|count| count.load(Ordering::Relaxed)).sum()
+        };
         WebhookStats {
-            delivered: read(&counts.delivered),
-            failed: read(&counts.failed),
-            dropped: read(&counts.dropped),
+            delivered: sum(|counts| &counts.delivered),
+            failed: sum(|counts| &counts.failed),
+            dropped: sum(|counts| &counts.dropped),
         }
     }
 
@@ -207,9 +210,9 @@ impl Webhooks {
         body.insert("at".to_owned(), at.map_or(Value::Null, |at| at.to_string().into()));
         body.extend(payload.values);
         let message = Message { id, body: Bytes::from(Value::Object(body).to_string()) };
-        for queue in &queues.queues {
+        for (queue, counts) in &queues.queues {
             if queue.try_send(message.clone()).is_err() {
-                queues.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -234,14 +237,19 @@ impl fmt::Debug for Webhooks {
 }
 
 /// Reads the counts of a limiter each second, and sends an event when a burst of denials begins or
-/// ends. Ends when the last handle of the webhooks is dropped.
-async fn watch(queues: Weak<Queues>, limiter: RateLimiter, threshold: BurstThreshold) {
+/// ends.
+///
+/// The limiter may have the webhooks as its observer. So the task must keep neither of them alive.
+async fn watch(queues: Weak<Queues>, limiter: WeakRateLimiter, threshold: BurstThreshold) {
     let mut detector = BurstDetector::new(threshold);
     let mut ticks = interval(READING_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let Some(webhooks) = queues.upgrade().map(Webhooks) else { return };
+        let (Some(webhooks), Some(limiter)) = (queues.upgrade().map(Webhooks), limiter.upgrade())
+        else {
+            return;
+        };
         let stats = limiter.stats();
         let Some((is_burst, denials)) = detector.read(stats.denied()) else { continue };
         let event = if is_burst { "denial_burst_began" } else { "denial_burst_ended" };

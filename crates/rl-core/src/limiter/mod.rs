@@ -36,6 +36,7 @@ mod tests;
 mod undecided;
 mod wait_queue;
 mod waiting;
+mod weak;
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ pub use permit::Permit;
 use pipeline::Pipeline;
 pub(crate) use tally::UncountedKind;
 pub(crate) use waiting::Wait;
+pub use weak::WeakRateLimiter;
 
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::tally::{LimiterState, UncountedKind};
-use super::{OnFailure, RateLimiter};
+use super::{OnFailure, RateLimiter, WeakRateLimiter};
 use crate::model::FailureKind;
 use crate::stats::LimiterStats;
 use crate::store::Namespace;
@@ -79,6 +79,12 @@ impl RateLimiter {
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.pipeline.failure_policy.is_shadow
+    }
+
+    /// Returns a handle that does not keep the limiter alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRateLimiter {
+        WeakRateLimiter(Arc::downgrade(&self.pipeline))
     }
 
     /// Returns a number that the limiter shares with its clones, and with no other limiter that is

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::limit_set::MAX_LIMITS;
-use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT, WEIGHT_OF_BLOCKS, WEIGHT_OF_BUCKET};
+use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT, WEIGHT_OF_BUCKET, WEIGHT_OF_LOG};
 use crate::model::Limit;
 
 /// The error for limits that do not form a valid [`Policy`](crate::Policy).
@@ -64,7 +64,7 @@ impl fmt::Display for InvalidPolicy {
                 f,
                 "sliding windows and logs that remember too much: expected {MOST_WEIGHT} at most in \
                  all, where each bucket is {WEIGHT_OF_BUCKET}, and a log or a concurrency limit is \
-                 {WEIGHT_OF_BLOCKS} and 1 for every {UNITS_OF_WEIGHT} units"
+                 {WEIGHT_OF_LOG} and 1 for every {UNITS_OF_WEIGHT} units"
             ),
         }
     }

@@ -2,19 +2,21 @@ use crate::model::{Algorithm, Limit};
 
 /// The maximum weight of all limits of a policy. It admits two logs of 100 000 units, six logs of
 /// 10 000 units, or two sliding windows of 200 buckets. A decision under such a policy takes a
-/// Redis server about half a millisecond. In the worst case it takes less than one millisecond,
-/// even with sixteen windows of other policies.
+/// Redis server less than half a millisecond in the median, even with sixteen windows of other
+/// policies. `ALGORITHMS.md` has the measured times of the longest scripts.
 pub(crate) const MOST_WEIGHT: u64 = 900;
 
 /// The weight of a bucket of a sliding window, which is read, added up, moved and written.
 pub(crate) const WEIGHT_OF_BUCKET: u64 = 2;
 
-/// The number of units of a log or a concurrency limit that have a weight of 1.
+/// The number of units of a log or a concurrency limit that have a weight of 1, for the list of
+/// pages. A decision also reads the sums of all pages whose entries expire together, or that a large
+/// request has to wait for.
 pub(crate) const UNITS_OF_WEIGHT: u64 = 500;
 
-/// The weight of an empty log, because every decision reads the newest and the oldest block of
-/// entries of a log.
-pub(crate) const WEIGHT_OF_BLOCKS: u64 = 130;
+/// The weight of a log without its units. However long a log is, a decision reads the entries of at
+/// most three blocks, and the items of two pages (`store/redis/scripts/algorithms/sliding_log.lua`).
+pub(crate) const WEIGHT_OF_LOG: u64 = 130;
 
 /// Returns the weight of a limit: roughly the number of values that a decision reads for it in the
 /// worst case.
@@ -24,7 +26,7 @@ pub(crate) fn weight(limit: Limit) -> u64 {
             WEIGHT_OF_BUCKET * limit.period().as_millis().div_ceil(precision.as_millis())
         }
         Algorithm::SlidingLog | Algorithm::Concurrency => {
-            WEIGHT_OF_BLOCKS + limit.max() / UNITS_OF_WEIGHT
+            WEIGHT_OF_LOG + limit.max() / UNITS_OF_WEIGHT
         }
         Algorithm::FixedWindow { .. }
         | Algorithm::SlidingWindowCounter
