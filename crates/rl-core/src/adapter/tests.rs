@@ -319,6 +319,15 @@ fn a_disabled_limiter_decides_once_for_each_request() {
     assert!(is_exempt_after(&http, &decision));
 }
 
+/// Fault: a limiter that was switched off rejected requests without a key, or with an ambiguous one.
+#[test]
+fn a_disabled_limiter_exempts_requests_whose_key_would_be_rejected() {
+    let disabled = || RateLimiter::builder().limit(Limit::per_hour(1)).enabled(false);
+    let http = HttpLimiter::new(disabled().build().unwrap());
+    assert!(is_exempt(&http.clone().key(Identified), &request()));
+    assert!(is_exempt(&http.key(|_: &dyn RequestInfo| Err(AmbiguousKey)), &request()));
+}
+
 #[test]
 fn the_counted_subject_is_in_the_extensions_if_exposed() {
     for (http, expected) in [(http(), None), (http().expose_subject(), Some("198.51.100.7"))] {

@@ -38,10 +38,11 @@ impl HttpLimiter {
         self.reject(DenialReason::AmbiguousKey, request)
     }
 
-    /// Rejects a request without counting it. If the limiter is in shadow, exempts the request
-    /// instead.
+    /// Rejects a request without counting it. If the limiter is in shadow or switched off, exempts
+    /// the request instead.
     fn reject(&self, reason: DenialReason<'_>, request: &dyn RequestInfo) -> Admission {
-        if self.settings.limiter.is_shadow() {
+        let limiter = &self.settings.limiter;
+        if limiter.is_shadow() || !limiter.is_enabled() {
             return Admission::Exempt;
         }
         Admission::Rejected(self.respond(reason, protocol_of(request)))

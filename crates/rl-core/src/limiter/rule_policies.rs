@@ -1,38 +1,50 @@
 //! The look-ups of rules whose limits a source has to find.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::pipeline::Pipeline;
+use super::stores::Pending;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::policy::Policy;
 use crate::rules::RequestParts;
+use crate::source::PolicyFuture;
 use crate::store::StoreFuture;
 
 impl Pipeline {
     /// Looks up the policies of `parts` that are not known yet, and sets them. Resolves to the time
     /// that is left until the deadline of the decision.
     ///
+    /// `required` selects the look-ups that the request needs. If another one fails, or takes more
+    /// than half of the deadline, the request is not counted under its rule.
+    ///
     /// # Errors
     ///
-    /// Resolves to the error of the first look-up that fails. The error has been reported.
+    /// Resolves to the error of the first required look-up that fails. The error has been reported.
     #[inline]
     pub(super) fn find_policies(
         self: &Arc<Self>,
         parts: &Arc<RequestParts>,
+        required: RequiredLookups,
     ) -> StoreFuture<Duration> {
         if parts.lookups().next().is_none() {
             return MaybeReady::ready(Ok(self.stores.deadline));
         }
-        self.look_up(parts)
+        self.look_up(parts, required)
     }
 
     #[inline(never)]
-    fn look_up(self: &Arc<Self>, parts: &Arc<RequestParts>) -> StoreFuture<Duration> {
+    fn look_up(
+        self: &Arc<Self>,
+        parts: &Arc<RequestParts>,
+        required: RequiredLookups,
+    ) -> StoreFuture<Duration> {
         let (begin, deadline) = (Instant::now(), self.stores.deadline);
         let mut pending = Vec::new();
         for (index, source, subject) in parts.lookups() {
@@ -46,6 +58,7 @@ impl Pipeline {
                         self.events.source_answered_at_once();
                         parts.set_policy(index, policy);
                     }
+                    Err(_) if !required.includes(parts, index) => parts.set_policy(index, None),
                     Err(error) => return MaybeReady::ready(Err(error)),
                 },
                 lookup => pending.push((index, lookup)),
@@ -54,18 +67,16 @@ impl Pipeline {
         if pending.is_empty() {
             return MaybeReady::ready(Ok(deadline));
         }
-        let (this, parts) = (Arc::clone(self), Arc::clone(parts));
+        let wait = |(index, lookup)| -> Pending<Result<(), StoreError>> {
+            let (pipeline, parts) = (Arc::clone(self), Arc::clone(parts));
+            let is_required = required.includes(&parts, index);
+            let lookup = PendingLookup { pipeline, parts, index, lookup, begin, is_required };
+            Box::pin(lookup.finish())
+        };
+        let mut pending: Vec<_> = pending.into_iter().map(wait).collect();
         MaybeReady::later(async move {
-            let left = || deadline.saturating_sub(begin.elapsed());
-            for (index, lookup) in pending {
-                let subject = parts.subject_of_lookup(index);
-                let found = this.policies.wait_for(lookup, left()).await;
-                if found.is_ok() {
-                    this.events.source_answered(subject);
-                }
-                parts.set_policy(index, this.policy_found(found, subject, Some(begin))?);
-            }
-            Ok(left())
+            poll_fn(|cx| poll_all(&mut pending, cx)).await?;
+            Ok(deadline.saturating_sub(begin.elapsed()))
         })
     }
 
@@ -107,4 +118,66 @@ impl Pipeline {
         let origin = action.origin(error.kind());
         self.decide_without_store(subject, cost, self.operation(Mode::Check), origin)
     }
+}
+
+/// The look-ups whose failure is one of the whole request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequiredLookups {
+    All,
+    /// Those of rules that are not in shadow. A rule in shadow denies nothing.
+    Enforced,
+}
+
+impl RequiredLookups {
+    /// Returns whether the look-up of `parts` at `index` is required.
+    fn includes(self, parts: &RequestParts, index: usize) -> bool {
+        self == Self::All || !parts.is_in_shadow(index)
+    }
+}
+
+/// A look-up that is not ready yet.
+struct PendingLookup {
+    pipeline: Arc<Pipeline>,
+    parts: Arc<RequestParts>,
+    index: usize,
+    lookup: PolicyFuture,
+    /// The time since which the request has waited.
+    begin: Instant,
+    is_required: bool,
+}
+
+impl PendingLookup {
+    /// Waits for the look-up, and sets its result.
+    async fn finish(self) -> Result<(), StoreError> {
+        let Self { pipeline, parts, index, lookup, begin, is_required } = self;
+        let deadline = pipeline.stores.deadline;
+        // The store needs the rest of the time for the other rules.
+        let deadline = if is_required { deadline } else { deadline / 2 };
+        let subject = parts.subject_of_lookup(index);
+        let left = deadline.saturating_sub(begin.elapsed());
+        let found = pipeline.policies.wait_for(lookup, left).await;
+        if found.is_ok() {
+            pipeline.events.source_answered(subject);
+        }
+        let found = pipeline.policy_found(found, subject, Some(begin));
+        parts.set_policy(index, if is_required { found? } else { found.unwrap_or_default() });
+        Ok(())
+    }
+}
+
+/// Polls all futures, and drops those that are ready. Ready when none is left, or with the first
+/// error.
+fn poll_all<E>(
+    pending: &mut Vec<Pending<Result<(), E>>>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), E>> {
+    let mut result = Ok(());
+    pending.retain_mut(|future| match future.as_mut().poll(cx) {
+        Poll::Ready(ready) => {
+            result = std::mem::replace(&mut result, Ok(())).and(ready);
+            false
+        }
+        Poll::Pending => true,
+    });
+    if result.is_err() || pending.is_empty() { Poll::Ready(result) } else { Poll::Pending }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::administration::ResetError;
 use super::operation::Operation;
+use super::rule_policies::RequiredLookups;
 use super::waiting::WaitingRequest;
 use super::{Permit, RateLimiter};
 use crate::decision::{Decision, Origin};
@@ -27,7 +28,10 @@ impl RateLimiter {
         default: OverLimit,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        self.with_policies(parts, move |this, parts, found| {
+        if !self.is_enabled() {
+            return self.decide_disabled(parts.main());
+        }
+        self.with_policies(parts, RequiredLookups::Enforced, move |this, parts, found| {
             let deadline = match found {
                 Ok(deadline) => deadline,
                 Err(error) => return this.pipeline.decide_without_policies(parts.main(), &error),
@@ -39,6 +43,12 @@ impl RateLimiter {
             }
             this.decide_parts_until(parts, deadline, reserves)
         })
+    }
+
+    /// Allows a request because the limiter is switched off. Looks up no policy.
+    fn decide_disabled(&self, (subject, cost): (&Subject, Cost)) -> MaybeReady<Decision> {
+        let operation = self.pipeline.operation(Mode::Check);
+        self.pipeline.decide_without_store(subject, cost, operation, Origin::Disabled)
     }
 
     /// Decides a request under rules until the deadline, without waiting in a queue.
@@ -61,11 +71,12 @@ impl RateLimiter {
     fn with_policies<T: Send + 'static>(
         &self,
         parts: &Arc<RequestParts>,
+        required: RequiredLookups,
         then: impl FnOnce(&Self, &Arc<RequestParts>, Result<Duration, StoreError>) -> MaybeReady<T>
         + Send
         + 'static,
     ) -> MaybeReady<T> {
-        match self.pipeline.find_policies(parts) {
+        match self.pipeline.find_policies(parts, required) {
             MaybeReady::Ready(Some(found)) => then(self, parts, found),
             later => {
                 let (this, parts) = (self.clone(), Arc::clone(parts));
@@ -121,17 +132,18 @@ impl RateLimiter {
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
         let (rules, cost) = (self.rules(), cost.into());
+        if !self.is_enabled() {
+            return self.decide_disabled((subject, cost));
+        }
         if let Some(part) = rules.as_ref().and_then(|rules| rules.part_of_rule(rule, subject, cost))
         {
             return self.check_parts(&[part]);
         }
         let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, cost)) else {
-            let origin = self.on_failure(FailureKind::Unsupported);
-            let decision = Decision::undecided(cost, origin.origin(FailureKind::Unsupported));
-            self.pipeline.tally.count(Mode::Check, &decision, &|_| subject.into());
-            return MaybeReady::ready(decision);
+            return self.pipeline.decide_without_policies((subject, cost), &unknown(rule));
         };
-        self.with_policies(&Arc::new(parts), |this, parts, found| match found {
+        let required = RequiredLookups::Enforced;
+        self.with_policies(&Arc::new(parts), required, |this, parts, found| match found {
             Ok(deadline) => this.decide_parts_until(parts, deadline, false),
             Err(error) => this.pipeline.decide_without_policies(parts.main(), &error),
         })
@@ -148,7 +160,7 @@ impl RateLimiter {
         else {
             return MaybeReady::ready(Err(unknown(rule)));
         };
-        self.with_policies(&Arc::new(parts), |this, parts, found| {
+        self.with_policies(&Arc::new(parts), RequiredLookups::All, |this, parts, found| {
             match (found, &parts.parts()[..]) {
                 (Err(error), _) => MaybeReady::ready(Err(error)),
                 (Ok(_), [part]) => this.usage_of_part(*part),
@@ -170,7 +182,7 @@ impl RateLimiter {
         else {
             return MaybeReady::ready(Err(unknown(rule).into()));
         };
-        self.with_policies(&Arc::new(parts), |this, parts, found| {
+        self.with_policies(&Arc::new(parts), RequiredLookups::All, |this, parts, found| {
             match (found, &parts.parts()[..]) {
                 (Err(error), _) => MaybeReady::ready(Err(error.into())),
                 (Ok(_), [part]) => this.reset_part(*part, None),

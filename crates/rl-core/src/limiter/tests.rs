@@ -3,6 +3,7 @@ mod events;
 mod failure_policy;
 mod parts;
 mod policy_denial;
+mod rules;
 mod stats;
 mod waiting;
 

@@ -145,7 +145,8 @@ impl Rule {
     /// Replaces all limits that were added before.
     ///
     /// The source is called for each request. A subject for which it finds no policy is not counted
-    /// under this rule. If a look-up fails, the failure policy of the limiter decides the request.
+    /// under this rule. If a look-up fails, the failure policy of the limiter decides the request. A
+    /// rule in [shadow](Self::shadow) does not count the request then.
     ///
     /// ```
     /// use rl_core::key::Identified;

@@ -206,6 +206,11 @@ impl RequestParts {
         &self.parts[index].subject
     }
 
+    /// Returns whether the rule of the look-up at `index` is in shadow.
+    pub(crate) fn is_in_shadow(&self, index: usize) -> bool {
+        self.set.rules[self.parts[index].place].is_shadow
+    }
+
     /// Sets the result of the look-up at `index`.
     pub(crate) fn set_policy(&self, index: usize, policy: Option<Policy>) {
         let _ = self.found[index].set(policy);

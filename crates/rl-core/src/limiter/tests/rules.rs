@@ -1,0 +1,115 @@
+//! Limiters with rules whose limits a source finds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{From, Slow, alice};
+use crate::decision::{Decision, Origin};
+use crate::key::fake_request::FakeRequest;
+use crate::limiter::{RateLimiter, RateLimiterBuilder};
+use crate::model::{FailureKind, Limit, Subject};
+use crate::policy::Policy;
+use crate::rules::{Defaults, MissingKey, OverLimit, Rule, Rules};
+use crate::source::PolicySource as _;
+
+const KINDS: [FailureKind; 3] =
+    [FailureKind::Unavailable, FailureKind::Overloaded, FailureKind::Unsupported];
+
+fn under(rules: impl IntoIterator<Item = Rule>) -> RateLimiterBuilder {
+    RateLimiter::builder().rules(rules.into_iter().fold(Rules::new(), Rules::rule))
+}
+
+fn fleet() -> Rule {
+    Rule::named("fleet").limit(Limit::per_hour(1))
+}
+
+fn one_per_hour() -> Policy {
+    Policy::new([Limit::per_hour(1)]).unwrap()
+}
+
+/// Decides a request under all rules.
+async fn decide(limiter: &RateLimiter) -> Decision {
+    let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: None };
+    let parts = limiter.rules().unwrap().parts_of(&FakeRequest::get("/"), &defaults);
+    limiter.decide_rules(&Arc::new(parts.unwrap().unwrap()), OverLimit::Reject, false).await
+}
+
+/// Fault: a limiter that was switched off looked policies up, and rejected requests if that failed.
+#[tokio::test]
+async fn a_disabled_limiter_looks_no_policy_up() {
+    for kind in KINDS {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counting = Arc::clone(&calls);
+        let source = From(move |subject: &Subject| {
+            counting.fetch_add(1, Ordering::SeqCst);
+            Slow::new(1, Err(kind)).policy(subject)
+        });
+        let rule = Rule::named("records").policies(source);
+        let limiter = under([rule, fleet()]).enabled(false).build().unwrap();
+        let decisions = [decide(&limiter).await, limiter.check_rule("records", &alice(), 1).await];
+        for decision in decisions {
+            assert_eq!((decision.origin(), decision.granted()), (Origin::Disabled, 1), "{kind}");
+        }
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// Fault: the configuration failure was rejected even if the limiter denies nothing.
+#[tokio::test]
+async fn a_rule_that_does_not_exist_denies_nothing_in_shadow_or_if_the_limiter_is_disabled() {
+    let check = async |limiter: RateLimiterBuilder| {
+        limiter.build().unwrap().check_rule("removed", &alice(), 1).await
+    };
+    let unsupported = FailureKind::Unsupported;
+    let enforced = check(under([fleet()])).await;
+    assert_eq!(enforced.origin(), Origin::FailedClosed(unsupported));
+    assert!(!enforced.is_allowed());
+    let in_shadow = check(under([fleet()]).shadow(true)).await;
+    assert_eq!(in_shadow.origin(), Origin::FailedOpen(unsupported));
+    let disabled = check(under([fleet()]).enabled(false)).await;
+    assert_eq!(disabled.origin(), Origin::Disabled);
+}
+
+/// Fault: if the look-up of a rule in shadow failed, the request was rejected, or was allowed and
+/// counted under no rule.
+#[tokio::test(start_paused = true)]
+async fn a_failed_look_up_of_a_rule_in_shadow_leaves_the_other_rules_in_force() {
+    for (kind, millis) in KINDS.into_iter().zip([1, 2, 3]) {
+        let source = Slow::new(millis, Err(kind));
+        let trial = Rule::named("trial").policies(source.clone()).shadow();
+        let limiter = under([trial, fleet()]).build().unwrap();
+        let decisions = [decide(&limiter).await, decide(&limiter).await];
+        let decided = decisions.map(|decision| (decision.origin(), decision.is_allowed()));
+        assert_eq!(decided, [(Origin::Store, true), (Origin::Store, false)], "{kind}");
+        // An administrator must see the failure.
+        assert_eq!(limiter.usage_of_rule("trial", &alice()).await.unwrap_err().kind(), kind);
+        assert!(limiter.reset_rule("trial", &alice()).await.is_err());
+
+        let enforced = under([Rule::named("records").policies(source), fleet()]).build().unwrap();
+        assert!(decide(&enforced).await.origin().is_failure());
+    }
+}
+
+/// The store needs the rest of the deadline.
+#[tokio::test(start_paused = true)]
+async fn a_rule_in_shadow_waits_for_its_limits_for_half_of_the_deadline() {
+    let begin = Instant::now();
+    let trial = Rule::named("trial").policies(Slow::new(10_000, Ok(None))).shadow();
+    let limiter = under([trial, fleet()]).build().unwrap();
+    assert_eq!(decide(&limiter).await.origin(), Origin::Store);
+    assert_eq!(begin.elapsed(), Duration::from_millis(50));
+}
+
+/// Fault: the look-ups of a request ran one after the other, so two of them exceeded the deadline.
+#[tokio::test(start_paused = true)]
+async fn the_look_ups_of_a_request_run_at_the_same_time() {
+    let rule = |name: &str| Rule::named(name).policies(Slow::new(60, Ok(Some(one_per_hour()))));
+    let limiter = under([rule("a"), rule("b"), rule("c")]).build().unwrap();
+    let begin = Instant::now();
+    let decision = decide(&limiter).await;
+    assert_eq!((decision.origin(), decision.parts().len()), (Origin::Store, 3));
+    assert_eq!(begin.elapsed(), Duration::from_millis(60));
+}
