@@ -219,7 +219,9 @@ impl WaitingRequest {
         let begin = Instant::now();
         // Only the first denial and the last decision are reported.
         let reports_denial = denied.is_none() && self.operation.reports_denial;
-        let mut operation = Operation { reports_denial, ..self.operation };
+        // A look-up before the first check may have left little of its deadline.
+        let deadline = self.pipeline.stores.deadline;
+        let mut operation = Operation { reports_denial, deadline, ..self.operation };
         loop {
             let until = end_of(begin, wait);
             let Some(ticket) = self.pipeline.wait_queues.enter(self.counters(index), wait.queue)
