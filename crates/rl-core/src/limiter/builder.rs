@@ -10,7 +10,7 @@ use super::policies::Policies;
 use super::registration;
 use super::renewals::Renewals;
 use super::settlements::Settlements;
-use super::stores::Stores;
+use super::stores::{Stores, bounded};
 use super::tally::Tally;
 use super::wait_queue::WaitQueues;
 use super::{BuildError, OnFailure, RateLimiter, Share};
@@ -165,7 +165,7 @@ impl RateLimiterBuilder {
     ///
     /// After this time the [failure policy](Self::on_store_failure) decides.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.deadline = bounded(deadline);
         self
     }
 
@@ -279,7 +279,7 @@ impl RateLimiterBuilder {
     /// leased. Set it on every limiter that shares the counters: a limiter without it never refunds
     /// expired units.
     pub fn reservation_expires_after(mut self, time: Duration) -> Self {
-        self.reservation = Some(time);
+        self.reservation = Some(bounded(time));
         self
     }
 

@@ -20,6 +20,9 @@ const RENEWALS: u32 = 3;
 /// two ticks.
 const TICKS: u32 = 2;
 
+/// The shortest time between two ticks. Timers are not more precise than that.
+const SHORTEST_TICK: Duration = Duration::from_millis(1);
+
 /// A permit that can be renewed.
 pub(super) trait Renewable: Send + Sync {
     /// Renews what the permit holds, or ends its renewal if it holds nothing any more. The next
@@ -135,7 +138,7 @@ struct Ticking {
 impl Ticking {
     /// Renews permits until none is held.
     async fn keep(mut self) {
-        let tick = self.lease / RENEWALS / TICKS;
+        let tick = (self.lease / RENEWALS / TICKS).max(SHORTEST_TICK);
         let mut ticks = interval_at(Instant::now() + tick, tick);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -200,6 +203,18 @@ mod tests {
 
     fn runtime() -> Runtime {
         Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+    }
+
+    /// Fault: the task panicked, because its interval was zero.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_of_a_nanosecond_is_renewed() {
+        let (renewals, permit) = (Renewals::default(), Arc::new(Counting::default()));
+        renewals.start(&permit, Duration::from_nanos(1)).unwrap();
+        for _ in 0..=2 * TICKS {
+            advance(SHORTEST_TICK).await;
+            yield_now().await;
+        }
+        assert!(permit.renewed() > 0);
     }
 
     #[test]

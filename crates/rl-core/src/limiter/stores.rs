@@ -277,6 +277,11 @@ impl Stores {
     }
 }
 
+/// Returns the time, or a year if it is longer. A longer time could not be added to every `Instant`.
+pub(super) fn bounded(time: Duration) -> Duration {
+    time.min(Duration::from_secs(365 * 86_400))
+}
+
 /// Returns the error of a call that was not answered before its deadline.
 pub(super) const fn timed_out() -> StoreError {
     StoreError::new(FailureKind::TimedOut)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::{From, Slow, alice};
+use super::{From, Silent, Slow, alice};
 use crate::decision::{Decision, Origin};
 use crate::key::fake_request::FakeRequest;
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
@@ -159,4 +159,13 @@ async fn each_check_of_a_request_that_waits_has_the_whole_deadline() {
     assert_eq!(decide(&limiter).await.origin(), Origin::Store);
     let waited = decide(&limiter).await;
     assert_eq!((waited.origin(), waited.is_allowed()), (Origin::Store, true));
+}
+
+/// Fault: the sum of the current time and the deadline overflowed.
+#[tokio::test(start_paused = true)]
+async fn a_limiter_without_a_deadline_waits_for_its_store() {
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).store(Silent);
+    let limiter = limiter.deadline(Duration::MAX).build().unwrap();
+    let decision = timeout(Duration::from_secs(3_600), limiter.check(&alice(), 1));
+    assert!(decision.await.is_err(), "the store has not replied");
 }
