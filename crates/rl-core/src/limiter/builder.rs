@@ -224,10 +224,11 @@ impl RateLimiterBuilder {
     /// fails. Such a request is rejected, unless
     /// [`on_fallback_failure`](Self::on_fallback_failure) allows it.
     ///
-    /// A [`MemoryStore`] decides without waiting; a fallback on a server gets a deadline of its
-    /// own. Its decisions have [`Origin::Fallback`](crate::Origin::Fallback) and the limits of the
-    /// share. After the recovery the primary store decides again, with the counts that it had
-    /// before the outage. They do not include the requests that the fallback allowed.
+    /// A [`MemoryStore`] decides without waiting; a fallback on a server has its own deadline, and
+    /// its own bound of [`max_in_flight`](Self::max_in_flight) decisions. Its decisions have
+    /// [`Origin::Fallback`](crate::Origin::Fallback) and the limits of the share. After the
+    /// recovery the primary store decides again, with the counts that it had before the outage.
+    /// They do not include the requests that the fallback allowed.
     pub fn fallback(mut self, store: impl Store, share: Share) -> Self {
         self.fallback = Some(Fallback { store: Arc::new(store), share });
         self.on_store_failure(OnFailure::Fallback).on_overload(OnFailure::Fallback)
@@ -342,12 +343,12 @@ impl RateLimiterBuilder {
         if on_fallback_failure == OnFailure::Fallback {
             return Err(BuildError::FallbackOfFallback);
         }
-        let store = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
+        let primary = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
         let rules = rules.map(|rules| rules.activate(&namespace).map(Box::new)).transpose();
         let rules = rules.map_err(BuildError::Rules)?;
         let own = policies.of_all().map(|policy| (&namespace, vec![policy.clone()]));
-        let registration = registration::register(&store, own, rules.as_deref());
+        let registration = registration::register(&primary, own, rules.as_deref());
         let failure_policy = FailurePolicy {
             on_store_failure,
             on_configuration_failure,
@@ -355,12 +356,12 @@ impl RateLimiterBuilder {
             on_fallback_failure,
             is_shadow,
         };
-        let in_flight = InFlight::new(max_in_flight, deadline);
+        let [in_flight, fallback_slots] = [(); 2].map(|()| InFlight::new(max_in_flight, deadline));
         let (breaker, wait_queues) = (Arc::default(), Arc::new(WaitQueues::new(&namespace)));
         let observes_decisions = observer.as_ref().is_some_and(|one| one.observes_decisions());
         let has_fast_path = enabled && !is_shadow && !observes_decisions && reservation.is_none();
         let tally = Tally::new(&namespace, policies.of_all().cloned());
-        let stores = Stores { primary: store, fallback, namespace, deadline, reservation };
+        let stores = Stores { primary, fallback, fallback_slots, namespace, deadline, reservation };
         let events = Arc::new(Events::new(observer, failure_policy, &in_flight, &stores));
         events.observe_readings(rules.as_deref());
         let settlements = Settlements::new(&breaker, &events, &wait_queues);

@@ -9,11 +9,12 @@ use crate::stats::LimiterStats;
 use crate::store::Namespace;
 
 impl RateLimiter {
-    /// Returns the number of decisions that wait for the store now, as a gauge for metrics: at most
-    /// [`max_in_flight`](crate::RateLimiterBuilder::max_in_flight), and 0 with a store in memory.
+    /// Returns the number of decisions that wait now, as a gauge for metrics: at most
+    /// [`max_in_flight`](crate::RateLimiterBuilder::max_in_flight) for the store, and as many for a
+    /// fallback on a server. It is 0 with a store in memory.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pipeline.in_flight.waiting()
+        self.pipeline.waiting_for_stores()
     }
 
     /// Returns the counts of the limiter since it was built, and those of its store.
@@ -49,7 +50,7 @@ impl RateLimiter {
         pipeline.tally.stats(LimiterState {
             store_name: pipeline.stores.primary.label(),
             store: pipeline.stores.primary.store_stats(),
-            in_flight: pipeline.in_flight.waiting(),
+            in_flight: pipeline.waiting_for_stores(),
             waiting: pipeline.wait_queues.waiting(),
             is_breaker_closed: pipeline.breaker.is_closed(),
             policies,

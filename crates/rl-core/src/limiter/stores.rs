@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::counters::Counters;
 use super::failure_policy::Fallback;
+use super::in_flight::InFlight;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, Limit, Mode, StoreError};
@@ -27,6 +28,9 @@ pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(super) struct Stores {
     pub(super) primary: Arc<dyn Store>,
     pub(super) fallback: Option<Fallback>,
+    /// Bounds the decisions that wait for the fallback. They have slots of their own, because the
+    /// fallback also decides while those of the store are taken.
+    pub(super) fallback_slots: Arc<InFlight>,
     pub(super) namespace: Namespace,
     pub(super) deadline: Duration,
     /// The lifetime of reservations, if the limiter makes reservations.

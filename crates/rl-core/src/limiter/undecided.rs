@@ -48,7 +48,7 @@ impl Pipeline {
         let result =
             self.stores.decide(&*fallback.store, &shared, operation.mode, operation.reserves);
         let result = self.stores.within_deadline(result, &*fallback.store, "decide");
-        let result = self.in_flight.limit(result);
+        let result = self.stores.fallback_slots.limit(result);
         let (this, owned, policy) = (Arc::clone(self), OwnedParts::new(parts), self.failure_policy);
         result.map(move |result| {
             let (parts, own) = (owned.as_parts(), &this.stores.namespace);
@@ -59,6 +59,11 @@ impl Pipeline {
             let decision = policy.after_fallback(result, own, &parts, operation, failure);
             this.finish(&parts, operation, decision)
         })
+    }
+
+    /// Returns the number of decisions that wait for the store or the fallback.
+    pub(super) fn waiting_for_stores(&self) -> usize {
+        self.in_flight.waiting() + self.stores.fallback_slots.waiting()
     }
 
     /// Decides a request of one subject without calling any store.

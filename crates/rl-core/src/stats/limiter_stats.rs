@@ -47,7 +47,7 @@ pub struct LimiterStats {
     /// The times for which permits were held, in seconds. Each thread times a new permit if it has
     /// timed none in the last millisecond, and every 64th permit.
     pub permit_seconds: Histogram,
-    /// The decisions that are waiting for the store.
+    /// The decisions that are waiting for the store or the fallback.
     pub in_flight: u64,
     /// The requests that are waiting in a queue.
     pub waiting: u64,

@@ -245,3 +245,24 @@ async fn no_more_decisions_wait_for_the_fallback_than_are_allowed() {
     assert_eq!((of(FailureKind::TimedOut), of(FailureKind::Overloaded)), (10, 990));
     assert_eq!(limiter.in_flight(), 0);
 }
+
+/// Fault: the decisions that waited for the store took the slots of the fallback, so it decided
+/// nothing.
+#[tokio::test(start_paused = true)]
+async fn a_fallback_on_a_server_decides_while_the_store_is_overloaded() {
+    let remotes = [Arc::new(Remote::default()), Arc::new(Remote::default())];
+    let builder = RateLimiter::builder().limit(Limit::per_hour(10_000)).store(remotes[0].clone());
+    let builder = builder.fallback(remotes[1].clone(), Share::with_instances(1));
+    let limiter = builder.max_in_flight(10).build().unwrap();
+    remotes[0].does(HANGS);
+    let waiting = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { at_once(&limiter, 10).await })
+    };
+    while limiter.in_flight() < 10 {
+        yield_now().await;
+    }
+    let fallback = Origin::Fallback(FailureKind::Overloaded);
+    assert_eq!(at_once(&limiter, 10).await, [fallback; 10]);
+    waiting.await.unwrap();
+}
