@@ -19,6 +19,9 @@ pub(super) trait FromText: Sized {
     /// A description of the expected text, shown in errors and in the JSON schema.
     const EXPECTED: &'static str;
 
+    /// Whether errors must not contain the value.
+    const IS_SECRET: bool = false;
+
     /// Returns the schema of the text.
     fn schema() -> Schema {
         json_schema!({ "type": "string", "description": Self::EXPECTED })
@@ -38,6 +41,15 @@ pub(super) struct Text<T>(pub(super) T);
 
 struct TextVisitor<T>(PhantomData<T>);
 
+impl<T: FromText> TextVisitor<T> {
+    /// Returns the error for a value that is not a text. Describes it by `kind` if it may be a
+    /// secret.
+    fn not_a_text<E: Error>(&self, value: Unexpected<'_>, kind: &str) -> E {
+        let value = if T::IS_SECRET { Unexpected::Other(kind) } else { value };
+        E::invalid_type(value, self)
+    }
+}
+
 impl<T: FromText> Visitor<'_> for TextVisitor<T> {
     type Value = Text<T>;
 
@@ -48,7 +60,34 @@ impl<T: FromText> Visitor<'_> for TextVisitor<T> {
     fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
         T::from_text(text).map(Text).map_err(E::custom)
     }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Text<T>, E> {
+        Err(self.not_a_text(Unexpected::Bool(value), "true or false"))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Text<T>, E> {
+        Err(self.not_a_text(Unexpected::Signed(value), NUMBER))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Text<T>, E> {
+        Err(self.not_a_text(Unexpected::Unsigned(value), NUMBER))
+    }
+
+    fn visit_i128<E: Error>(self, _: i128) -> Result<Text<T>, E> {
+        Err(self.not_a_text(Unexpected::Other(NUMBER), NUMBER))
+    }
+
+    fn visit_u128<E: Error>(self, _: u128) -> Result<Text<T>, E> {
+        Err(self.not_a_text(Unexpected::Other(NUMBER), NUMBER))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Text<T>, E> {
+        Err(self.not_a_text(Unexpected::Float(value), NUMBER))
+    }
 }
+
+/// Describes a number in errors.
+const NUMBER: &str = "number";
 
 impl<'de, T: FromText> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -85,6 +124,7 @@ pub(super) struct Secret(pub(super) String);
 
 impl FromText for Secret {
     const EXPECTED: &'static str = "${VARIABLE}, file:PATH or a text";
+    const IS_SECRET: bool = true;
 
     fn from_text(text: &str) -> Result<Self, String> {
         expanded_secret(text).map(Self)
@@ -99,6 +139,7 @@ impl fmt::Debug for Secret {
 
 impl FromText for KeySecret {
     const EXPECTED: &'static str = Secret::EXPECTED;
+    const IS_SECRET: bool = true;
 
     fn from_text(text: &str) -> Result<Self, String> {
         Self::new(expanded_secret(text)?.as_bytes()).map_err(|error| error.to_string())

@@ -273,6 +273,39 @@ fn errors_and_debug_output_contain_no_secret() {
     assert!(!shown.contains("hunter2"), "{shown}");
 }
 
+/// Fault: an error contained a secret in which a dollar sign was not doubled, or that was a number.
+#[test]
+fn an_error_for_the_text_of_a_secret_does_not_contain_it() {
+    let rules = "rules:\n  a: { limits: 1/day }";
+    for value in [
+        "1987654321098765",
+        "-1987654321098765",
+        "1987654321098765432109876",
+        "1.987654321",
+        "true",
+    ] {
+        for name in ["secret", "store"] {
+            let error = error("limits.yaml", &format!("{name}: {value}\n{rules}"));
+            let kind = if value == "true" { "true or false" } else { "number" };
+            let expected =
+                format!("invalid type: {kind}, expected ${{VARIABLE}}, file:PATH or a text");
+            assert!(error.ends_with(&expected), "{value}: {error}");
+        }
+    }
+    for (value, name) in [
+        ("hunter2$hunter2 and more", "secret"),
+        ("redis://:hunter2$@host", "store"),
+        ("hunter2${hunter2", "secret"),
+    ] {
+        let place = name.len() + 3;
+        let expected = "a dollar sign: expected ${VARIABLE}, or $$ for a dollar sign";
+        let error = error("limits.yaml", &format!("{name}: {value}\n{rules}"));
+        assert_eq!(error, format!("1:{place}: {expected}"));
+    }
+    let toml = error("limits.toml", "secret = 1987654321098765\n[rules.a]\nlimits = \"1/day\"");
+    assert!(toml.contains("invalid type: number") && !toml.contains("198765"), "{toml}");
+}
+
 #[test]
 fn a_service_registers_extractors_and_tiers() {
     let directory = Directory::new();

@@ -10,10 +10,29 @@ use std::fs;
 ///
 /// Returns an error if a variable is not set. The error contains no value of a variable.
 pub(super) fn expanded(text: &str) -> Result<String, String> {
-    expand(text, &|name| env::var(name).ok().filter(|value| !value.is_empty()))
+    expand(text, &variable).map_err(|error| match error {
+        ExpandError::Syntax => {
+            format!("{text:?}: expected ${{VARIABLE}}, or $$ for a dollar sign")
+        }
+        ExpandError::NotSet(error) => error,
+    })
 }
 
-fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+/// Returns the value of a variable of the environment, unless it is unset or empty.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The error of a text whose variables cannot be replaced.
+#[derive(Debug, PartialEq, Eq)]
+enum ExpandError {
+    /// A dollar sign begins no variable.
+    Syntax,
+    /// A variable is not set. Contains the message, which names the variable.
+    NotSet(String),
+}
+
+fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<String, ExpandError> {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -25,7 +44,7 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
         }
         let inside = after.strip_prefix('{').and_then(|after| after.split_once('}'));
         let Some((inside, after)) = inside else {
-            return Err(format!("{text:?}: expected ${{VARIABLE}}, or $$ for a dollar sign"));
+            return Err(ExpandError::Syntax);
         };
         let (name, default) = match inside.split_once(":-") {
             Some((name, default)) => (name, Some(default)),
@@ -34,9 +53,9 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
         match variable(name).or_else(|| default.map(str::to_owned)) {
             Some(value) => result.push_str(&value),
             None => {
-                return Err(format!(
+                return Err(ExpandError::NotSet(format!(
                     "variable ${{{name}}} is not set: expected it in the environment"
-                ));
+                )));
             }
         }
         rest = after;
@@ -53,7 +72,15 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
 /// Returns an error if the file cannot be read, or a variable is not set. The error contains no
 /// secret.
 pub(super) fn expanded_secret(text: &str) -> Result<String, String> {
-    let Some(path) = text.strip_prefix("file:") else { return expanded(text) };
+    let Some(path) = text.strip_prefix("file:") else {
+        return expand(text, &variable).map_err(|error| match error {
+            // The text may be the secret itself.
+            ExpandError::Syntax => {
+                "a dollar sign: expected ${VARIABLE}, or $$ for a dollar sign".to_owned()
+            }
+            ExpandError::NotSet(error) => error,
+        });
+    };
     let path = expanded(path)?;
     let content = fs::read_to_string(&path).map_err(|error| format!("file:{path}: {error}"))?;
     Ok(content.trim_end_matches(['\r', '\n']).to_owned())
@@ -78,13 +105,13 @@ mod tests {
         ] {
             assert_eq!(expand(text).unwrap(), expected, "{text}");
         }
-        assert_eq!(
-            expand("x${B}").unwrap_err(),
-            "variable ${B} is not set: expected it in the environment"
-        );
+        let not_set = "variable ${B} is not set: expected it in the environment";
+        assert_eq!(expand("x${B}"), Err(ExpandError::NotSet(not_set.to_owned())));
         for text in ["$", "$A", "${A", "a${"] {
-            let error = expand(text).unwrap_err();
-            assert!(error.ends_with("expected ${VARIABLE}, or $$ for a dollar sign"), "{error}");
+            assert_eq!(expand(text), Err(ExpandError::Syntax), "{text}");
         }
+        let expected = "expected ${VARIABLE}, or $$ for a dollar sign";
+        assert_eq!(expanded("a$"), Err(format!("\"a$\": {expected}")));
+        assert_eq!(expanded_secret("a$"), Err(format!("a dollar sign: {expected}")));
     }
 }
