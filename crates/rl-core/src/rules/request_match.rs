@@ -226,14 +226,16 @@ enum Host {
 
 impl Host {
     fn parse(text: &str) -> Result<Self, InvalidMatch> {
-        let name = text.strip_prefix("*.").unwrap_or(text);
+        // A request may name a host with a dot at its end, which `matches` ignores.
+        let host = text.strip_suffix('.').unwrap_or(text);
+        let name = host.strip_prefix("*.").unwrap_or(host);
         let fits = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
         let is_v6 = text.starts_with('[') && text.ends_with(']');
         if name.is_empty() || !is_v6 && !name.bytes().all(fits) {
             let expected = "a host without its port, such as api.example.org or *.example.org";
             return Err(InvalidMatch::new("host", text, expected));
         }
-        let lower = text.to_ascii_lowercase();
+        let lower = host.to_ascii_lowercase();
         Ok(match lower.strip_prefix('*') {
             Some(domain) => Self::Below(domain.into()),
             None => Self::One(lower.into()),
@@ -345,6 +347,10 @@ mod tests {
             assert_eq!(applies(&below, &with(host)), expected, "{host}");
         }
         assert!(!applies(&api, &FakeRequest::get("/")));
+        // Fault: a host with a dot at its end matched no request.
+        for host in ["api.example.org.", "*.org."] {
+            assert!(applies(&Match::new().host(host), &with("api.example.org")), "{host}");
+        }
     }
 
     #[test]
@@ -367,6 +373,8 @@ mod tests {
             (Match::new().method("post"), "method \"post\": expected a method in upper case"),
             (Match::new().path("login"), "path \"login\": expected a path that begins with `/`"),
             (Match::new().host("a b"), "host \"a b\": expected a host without its port"),
+            (Match::new().host("."), "host \".\": expected a host without its port"),
+            (Match::new().host("*."), "host \"*.\": expected a host without its port"),
             (Match::new().host("a:80"), "host \"a:80\": expected a host without its port"),
             (Match::new().header("x y"), "header \"x y\": expected the name of a header"),
             (Match::new().address("10.0.0.1/8"), "address \"10.0.0.1/8\": expected an address or"),
