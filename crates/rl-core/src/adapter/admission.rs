@@ -48,12 +48,9 @@ impl RequestContext {
         request: &dyn RequestInfo,
         is_nested: bool,
     ) -> Self {
-        // The hash is rotated by the position of its rule. Otherwise the hashes of two rules that
-        // count the same subject would cancel out.
-        let hashes = parts
-            .subjects()
-            .map(|(place, subject)| SUBJECTS.hash(subject).rotate_left(place as u32 + 1));
-        let subject_hash = hashes.fold(0, |all, hash| all ^ hash);
+        let subject_hash = combine(
+            parts.subjects().map(|(place, subject)| (place as u64, SUBJECTS.hash(subject))),
+        );
         let subject = parts.main().0.clone();
         let protocol = protocol_of(request);
         Self { subject, subject_hash, protocol, is_nested, parts: Some(parts) }
@@ -72,10 +69,36 @@ impl RequestContext {
     }
 }
 
+/// Combines the positions of rules and the hashes of their subjects into one hash.
+fn combine(hashes: impl Iterator<Item = (u64, u64)>) -> u64 {
+    // After each addition, the sum is multiplied by an odd number. Otherwise the hashes of two rules
+    // that count the same subject could cancel out.
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    hashes.fold(0, |all, (place, hash)| (all ^ hash).wrapping_add(place + 1).wrapping_mul(ODD))
+}
+
 /// Returns the protocol of a request.
 pub(super) fn protocol_of(request: &dyn RequestInfo) -> Protocol {
     // All gRPC calls are POST requests, so the headers of other requests need not be read.
     let content_type =
         if request.method() == "POST" { request.header("content-type") } else { None };
     content_type.map_or(Protocol::Http, Protocol::from_content_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fault: the hashes of two rules cancelled out if their positions differed by 64.
+    #[test]
+    fn hashes_of_rules_that_count_the_same_subject_do_not_cancel_out() {
+        let hash =
+            |places: [u64; 2], subject| combine(places.map(|place| (place, subject)).into_iter());
+        for places in [[0, 1], [0, 64], [3, 131]] {
+            assert_ne!(hash(places, 7), hash(places, 8), "{places:?}");
+            assert_ne!(hash(places, 7), 0);
+        }
+        assert_ne!(hash([0, 1], 7), hash([0, 2], 7));
+    }
 }
