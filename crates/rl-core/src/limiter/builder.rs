@@ -237,8 +237,8 @@ impl RateLimiterBuilder {
     /// Sets what happens to a request that the fallback cannot decide. Defaults to
     /// [`OnFailure::Reject`].
     ///
-    /// A fallback cannot decide if its store fails, if this instance's share of a limit is less
-    /// than the request costs, or if the source of policies fails.
+    /// A fallback cannot decide if its store fails, if the source of policies fails, or if this
+    /// instance's share of a limit is less than the cost.
     ///
     /// ```
     /// use rl_core::{Limit, MemoryStore, OnFailure, RateLimiter, Share};
@@ -287,9 +287,9 @@ impl RateLimiterBuilder {
     /// Sets the observer of decisions and [events](crate::observe::EventKind). Defaults to none;
     /// log lines are written in any case.
     ///
-    /// With an observer of decisions, the limiter decides step by step, and a decision in memory
-    /// takes 2600 instructions instead of 550. With an observer of [other events
-    /// only](Observer::observes_decisions), it takes as many as without an observer.
+    /// With an observer of decisions, the limiter does not use its fast path: a decision in memory
+    /// takes 2600 instructions instead of 550. An observer of [other events
+    /// only](Observer::observes_decisions) does not slow decisions in memory.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self

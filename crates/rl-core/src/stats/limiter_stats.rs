@@ -36,8 +36,8 @@ pub struct LimiterStats {
     /// for example) that has denied a request.
     pub limits: Vec<LimitStats>,
     /// The times of decisions in seconds. Every decision that waited for a store is timed. If the
-    /// store is in memory, each thread times one decision in a millisecond, or none if there is an
-    /// observer or a log line for each decision. The fallback is not included.
+    /// store is in memory, each thread times one decision in a millisecond. It times none if an
+    /// observer or the log receives each decision. The fallback is not included.
     pub decision_seconds: Histogram,
     /// The times, in seconds, of store calls for which the limiter had to wait. A call that timed
     /// out counts with the time until the timeout.

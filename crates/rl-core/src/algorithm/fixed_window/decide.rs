@@ -102,7 +102,8 @@ pub(crate) fn try_judge(
     if sum.is_within_limits() {
         return Some(true);
     }
-    // A window that has ended may exceed its limit too, but its units no longer count.
+    // `exceeding` also contains windows that the cost just fills, and windows that have ended,
+    // whose units no longer count.
     Some(sum.exceeding().all(|lane| {
         let (_, used) = windows.window(states, lane, now);
         cost.units() <= windows.max[lane].saturating_sub(used)

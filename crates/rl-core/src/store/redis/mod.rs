@@ -66,8 +66,8 @@ use crate::time::Timestamp;
 ///
 /// * **One script call for each decision**, in one round trip: the script reads the server's clock,
 ///   evaluates all limits, and charges all of them or none. The clocks of clients do not matter.
-/// * **Two layouts**. [`Layout::Packed`] keeps all limits of a subject in one key, and the entries
-///   of each sliding log or concurrency limit in another.
+/// * **Two layouts**. [`Layout::Packed`] keeps all limits of a subject in one key. Each sliding log
+///   or concurrency limit with more than 36 entries has its older entries in a key of its own.
 ///   [`Layout::Readable`] keeps a decimal counter for each named period, for people with
 ///   `redis-cli` and for services that follow the same format.
 /// * **Every key has an expiry**, whatever wrote it. If a counter has lost its expiry, the next
@@ -188,12 +188,12 @@ impl RedisStore {
         self.inner.executor.stats()
     }
 
-    /// Returns how many charges of requests that were not allowed could not be given back, since the
-    /// store was created.
+    /// Returns how many charges of requests that were not allowed could not be given back, since
+    /// the store was created.
     ///
     /// Only requests of several parts whose keys are in different slots of a cluster leave such
-    /// charges. They count until they expire. [REDIS.md](crate::_documentation::redis) describes when
-    /// that happens.
+    /// charges. They count until they expire. [REDIS.md](crate::_documentation::redis) describes
+    /// when that happens.
     #[cfg(feature = "redis-cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
     #[must_use]

@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! packed    rl:6:default:consumer:{acme}            prefix : version : namespace : realm : {id}
-//!           rl:6:default:consumer:{acme}:60000      entries of a sliding log, by period in ms
+//!           rl:6:default:consumer:{acme}:60000      older entries of a log, by period in ms
 //!           rl:6:default:consumer:{acme}:r60000     … that counts requests
-//!           rl:6:default:consumer:{acme}:c10000     entries of a concurrency limit, by lease in ms
+//!           rl:6:default:consumer:{acme}:c10000     … of a concurrency limit, by lease in ms
 //!           rl:6:default:consumer:{acme}:reserved   reservations
 //! grouped   rl:6:{9918}:default:consumer:acme       with the hash tag of a group of subjects; also
 //!                                                   with the suffixes above
@@ -55,8 +55,8 @@ const REQUESTS: &str = "_REQUESTS";
 ///
 /// # Errors
 ///
-/// Returns an error if the prefix is too long or contains other characters than a prefix may, or if
-/// a readable key with this prefix could equal a key with another prefix.
+/// Returns an error if the prefix is too long, or contains a character that is not allowed. Also
+/// returns an error if a readable key with this prefix could equal a key with another prefix.
 pub(crate) fn checked_prefix(
     prefix: Option<String>,
     layout: Layout,

@@ -10,7 +10,7 @@
 //!                be available:7
 //! ```
 //!
-//! A stored state begins with its version, 5. A reply of states therefore needs no type byte.
+//! A stored state begins with its version, 6, so a reply of states needs no other type byte.
 
 use smallvec::{SmallVec, smallvec};
 

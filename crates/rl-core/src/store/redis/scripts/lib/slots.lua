@@ -6,7 +6,7 @@
 --   └─────────┴───────┴──────┴────────┴──────┴─────────┴─────────┴───┴───────────┴─
 --   shape: version to tags
 --
---   version  5
+--   version  6
 --   width    the number of bytes of a count
 --   code     the states that follow. Below 64, it is a set of named periods, one bit each from the
 --            second to the month: the states are fixed windows that begin with the first request.
