@@ -317,8 +317,9 @@ fn steps() -> usize {
 fn drive(timelines: usize, timeline: impl Strategy<Value = (u64, [Policy; 3], Vec<Step>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = RedisServer::start();
-    // The times of most timelines fit into packed entries of the memory store, which reach from a
-    // year before its creation to almost eight years after it. Some timelines begin earlier.
+    // A packed entry of the memory store can hold times from a year before the creation of the
+    // store to almost eight years after it. Most timelines stay in this range, but some begin
+    // earlier.
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     let twins = Twins {
         memory: MemoryStore::builder().clock(clock.clone()).build(),

@@ -175,8 +175,8 @@ pub(super) fn crate_paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, root) in code.match_indices("crate::") {
         let is_word = code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        // `my_crate::` is the path of another crate. `$crate::` belongs to a macro that other crates
-        // may call.
+        // `my_crate::` is the path of another crate. `$crate::` belongs to a macro that other
+        // crates may call.
         if !is_word && !code[..at].ends_with('$') {
             tree(&code[at + root.len()..], "", &mut paths);
         }

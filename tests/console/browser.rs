@@ -419,8 +419,8 @@ async fn pages_show_the_consequence_for_calls_during_an_outage() {
     house.record("abc", 5, 100).await;
     let browser = Browser::start().await;
     log_in(&browser, &house, OWNER).await;
-    // On a busy machine, connecting may take longer than the limiter waits, so the page is opened
-    // again and again until it shows that the store is connected.
+    // On a busy machine, connecting may take longer than the limiter waits. So the page is opened
+    // repeatedly, until it shows that the store is connected.
     let healthy = async {
         let mut looks = tokio::time::interval(Duration::from_millis(50));
         loop {

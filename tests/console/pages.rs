@@ -314,8 +314,8 @@ async fn pages_work_and_show_that_the_store_does_not_answer() {
     let house = House::connected_to(&redis).await;
     house.record("abc", 10, 100).await;
     let viewer = house.log_in(VIEWER).await;
-    // On a busy machine, connecting may take longer than the limiter waits, so the page is loaded
-    // again and again until it shows that the store is connected.
+    // On a busy machine, connecting may take longer than the limiter waits. So the page is loaded
+    // repeatedly, until it shows that the store is connected.
     let healthy =
         async { while viewer.get("/console/store").await.body.contains("unavailable") {} };
     tokio::time::timeout(GIVE_UP, healthy).await.expect("the counters answer");

@@ -320,8 +320,8 @@ async fn a_request_is_charged_its_cost_in_the_end_if_its_reservation_expired() {
         let usage = limiter.usage(alice).await.unwrap();
         usage.limits().map(|limit| limit.used()).collect::<Vec<_>>()
     };
-    // The second limit counts requests. When a reservation has expired, its cost and its request are
-    // refunded. The settlement of a cost above 0 then charges that cost and one request.
+    // The second limit counts requests. When a reservation has expired, its cost and its request
+    // are refunded. The settlement of a cost above 0 then charges that cost and one request.
     for (due, expected) in [(60, [60, 1]), (25, [85, 2]), (0, [85, 2])] {
         let before = used().await;
         let permit = limiter.acquire(alice, 15).await;

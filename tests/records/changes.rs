@@ -115,8 +115,8 @@ async fn an_instance_that_is_far_behind_looks_up_everything_again() {
         let content = per_hour("busy", calls);
         record = quiet.update(record.id, content, record.revision, "alice").await.unwrap();
     }
-    // The source does not poll at intervals, so it has not noticed the changes above. This change is
-    // announced, and the announcement triggers a poll.
+    // The source does not poll at intervals, so it has not noticed the changes above. This change
+    // is announced, and the announcement triggers a poll.
     loud.create(per_hour("else", 1), "alice").await.unwrap();
     until_policy(&source, "abc", "hour=5/hour").await;
     until_policy(&source, "busy", "hour=1099/hour").await;

@@ -162,7 +162,7 @@ async fn run(run: &mut Run, lease: u32) -> Reports {
     reports
 }
 
-/// Returns whether the limit of the fleet is used up. A cut connection counts as no.
+/// Returns whether the limit of the fleet is used up, or false if a connection was cut.
 async fn is_exhausted(run: &Run) -> bool {
     try_used(run).await.is_ok_and(|[.., fleet]| fleet[0] == run.limits[2])
 }

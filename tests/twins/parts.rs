@@ -410,8 +410,8 @@ fn requests_of_parts_in_several_slots_are_decided_alike_in_memory_and_on_a_clust
     assert!(denied.get() > number.get(), "hardly any request was denied: {}", denied.get());
 }
 
-/// The charged units of a part, and the used units, the wait and the time until the reset of each of
-/// its limits.
+/// The charged units of a part, and the used units, the wait and the time until the reset of each
+/// of its limits.
 type StatusOfPart = (u64, Vec<(u64, RetryAfter, Duration)>);
 
 /// Returns whether a request is allowed, and the status of its parts.

@@ -1,5 +1,5 @@
-//! Measures decisions on a Redis server: our store, plain commands, the usual script (a counter with
-//! an expiry for each limit), and other limiters.
+//! Measures decisions on a Redis server: our store, plain commands, the usual script (a counter
+//! with an expiry for each limit), and other limiters.
 
 mod across_slots;
 mod algorithms;

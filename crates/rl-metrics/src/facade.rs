@@ -8,8 +8,8 @@ use crate::sample::{Sample, SampleValue};
 use crate::text::bound_text;
 
 impl Metrics {
-    /// Reports all series to the recorder of the crate `metrics`. Call it at an interval, such as that
-    /// of the exporter.
+    /// Reports all series to the recorder of the crate `metrics`. Call it at an interval, such as
+    /// that of the exporter.
     ///
     /// A histogram of the facade accepts single values, but no counts of its buckets. So a
     /// histogram becomes the counters `NAME_bucket` with the label `le` and `NAME_count`, and the

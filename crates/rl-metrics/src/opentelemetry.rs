@@ -16,8 +16,8 @@ use crate::text::bound_text;
 /// Registers an observable instrument for each series. They are read when the reader of the meter
 /// provider collects. All instruments of one collection report the counts of one moment.
 ///
-/// OpenTelemetry has no observable histograms. A histogram becomes three counters: `NAME_bucket` with
-/// the attribute `le`, `NAME_sum` and `NAME_count`, as in the text format of Prometheus.
+/// OpenTelemetry has no observable histograms. A histogram becomes three counters: `NAME_bucket`
+/// with the attribute `le`, `NAME_sum` and `NAME_count`, as in the text format of Prometheus.
 pub fn register(metrics: &Metrics, meter: &Meter) {
     let metrics = metrics.clone();
     register_samples(meter, move || metrics.samples());

@@ -18,9 +18,9 @@ use crate::text;
 /// The limiters whose counts are exported, with their lists of consumers, rule files and sources of
 /// records.
 ///
-/// Each limiter has a name, the value of the label `limiter`. No label has a value from a request, so
-/// clients cannot add series. The first 100 limiters have series of their own. Further ones are added
-/// up under the name `(other)`, with their stores, rules and limits.
+/// Each limiter has a name, the value of the label `limiter`. No label has a value from a request,
+/// so clients cannot add series. The first 100 limiters have series of their own. Further ones are
+/// added up under the name `(other)`, with their stores, rules and limits.
 ///
 /// # Examples
 ///

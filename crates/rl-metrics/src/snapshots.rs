@@ -33,7 +33,7 @@ struct Snapshot {
 }
 
 impl Snapshots {
-    /// Creates snapshots of the samples that `compute` returns, whose age is that on `clock`.
+    /// Creates snapshots of the samples that `compute` returns. `clock` measures their age.
     pub(crate) fn new(
         compute: impl Fn() -> Vec<Sample> + Send + Sync + 'static,
         clock: impl Clock,

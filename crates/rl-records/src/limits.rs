@@ -238,8 +238,8 @@ impl fmt::Debug for CallLimits {
 }
 
 /// The meaning of 0 as the combined limit of a period. The limit is 0 if an active record has 0 and
-/// no other has a positive number (−1 does not count), or, without active records, if the defaults
-/// have 0.
+/// no other has a positive number. (−1 is no limit, and does not count.) Without active records, it
+/// is 0 if the defaults have 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ZeroMeans {
     /// No call is allowed.

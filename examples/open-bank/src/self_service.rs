@@ -161,8 +161,8 @@ impl SelfService {
         let mut charged = Vec::new();
         for (limiter, subject) in counted.into_iter().flatten() {
             let decision = match self.mode {
-                // A charge, unlike a check, also counts requests over the limit. So only the first of
-                // them makes the count `limit + 1`, at which the warning below is logged.
+                // A charge, unlike a check, also counts requests over the limit. So only the first
+                // of them makes the count `limit + 1`, at which the warning below is logged.
                 Mode::Shadow => limiter.charge(subject, 1).await,
                 _ => limiter.check(subject, 1).await,
             };

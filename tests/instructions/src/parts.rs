@@ -1,11 +1,12 @@
-//! Repeats requests of several parts, each under a rule of its own: a key, its address and the fleet.
+//! Repeats requests of several parts, each under a rule of its own: a key, its address and the
+//! fleet.
 
 use std::hint::black_box;
 
 use rl_core::{Cost, MaybeReady, Part, Policy, Subject};
 
-/// Decides requests of the first `count` parts. The key is under `policy`, the address and the fleet
-/// are under `limit`.
+/// Decides requests of the first `count` parts. The key is under `policy`, the address and the
+/// fleet are under `limit`.
 pub(crate) fn decide(policy: &Policy, limit: &str, count: usize, times: u64) {
     let one = || Policy::new([limit.parse().expect("a limit")]).expect("a policy");
     let (of_address, of_fleet) = (one(), one());

@@ -5,9 +5,8 @@ use rl_core::time::{Clock, Timestamp};
 
 /// A clock that advances by a microsecond whenever it is read.
 ///
-/// Under callgrind, a repetition takes a hundred times as long. On the system clock, work that is due
-/// once in a millisecond would be counted too often, and more often on a busy
-/// machine.
+/// Under callgrind, a repetition takes a hundred times as long. With the system clock, work that is
+/// due once in a millisecond would be counted too often, and more often on a busy machine.
 #[derive(Clone, Debug)]
 pub(crate) struct SteadyClock(Arc<AtomicU64>);
 

@@ -70,8 +70,8 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     report.assert_in_time();
     report.assert_limits(0);
     assert!(killed > 0 && lost > 0, "no reply was cut off");
-    // A lost connection is replaced, so a cut affects only the requests that are sent shortly before
-    // or after it.
+    // A lost connection is replaced, so a cut affects only the requests that are sent shortly
+    // before or after it.
     let is_near = |sent| cuts.iter().any(|cut| cut.start <= sent + NEAR && sent <= cut.end + NEAR);
     let others = report.count(|answer| !answer.is_by_store() && !is_near(answer.sent));
     assert!(others == 0 || report.is_disturbed(), "{others} of {lost}");

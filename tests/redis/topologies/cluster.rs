@@ -141,9 +141,9 @@ async fn subjects_of_one_slot_group_share_calls_and_are_spread_over_all_primarie
     assert_eq!(slots.len(), GROUPS as usize, "{slots:?}");
 }
 
-/// The parts of each request are in one group, and so in one slot. The requests are decided one after
-/// the other, as on one server. On one thread, a batch contains all requests that are waiting,
-/// however busy the machine is.
+/// The parts of each request are in one group, and so in one slot. The requests are decided one
+/// after the other, as on one server. On one thread, a batch contains all requests that are
+/// waiting, however busy the machine is.
 #[tokio::test]
 async fn requests_of_parts_in_one_slot_group_share_calls() {
     const REQUESTS: usize = 600;

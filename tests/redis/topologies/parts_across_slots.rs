@@ -1,5 +1,5 @@
-//! Requests whose parts are on different primaries of a cluster: no part is allowed above its limit,
-//! and a denied request leaves no charge, whatever fails meanwhile.
+//! Requests whose parts are on different primaries of a cluster: no part is allowed above its
+//! limit, and a denied request leaves no charge, whatever fails meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! One of several processes that make decisions of every kind and count them: `counting-worker URL
 //! CLOSED CALLS`. `URL` is a Redis, and `CLOSED` is the URL of a port on which no server listens.
 //!
-//! When it has made its calls, it prints one line of JSON: the address at which it serves `/metrics`,
-//! the numbers of its decisions as series (`seen`), and the same numbers from `stats()` (`stats`). It
-//! ends when its input is closed.
+//! When it has made its calls, it prints one line of JSON: the address at which it serves
+//! `/metrics`, the numbers of its decisions as series (`seen`), and the same numbers from `stats()`
+//! (`stats`). It ends when its input is closed.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 

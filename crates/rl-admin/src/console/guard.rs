@@ -44,8 +44,8 @@ const HEADERS: [(HeaderName, &str); 7] = [
 ];
 
 /// Checks a request before its page runs. The visitor must have the roles for reading, except for
-/// the login, the logout and the assets. A form must come from this console. If the request fails,
-/// renders a page about the failure.
+/// the login, the logout and the assets. A form must come from this console. If a check or the page
+/// fails, renders a page about the failure.
 pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let visitor = visitor(&site, &request);
     let mut response = match check(&site, request, visitor.as_ref()).await {

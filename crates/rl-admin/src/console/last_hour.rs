@@ -266,7 +266,7 @@ fn store(site: &Site, report: &HourReport, axis: TimeAxis) -> Markup {
             }
             p.hint {
                 "Times are read from counts by size, so they are exact to the size of a bucket."
-                @if is_memory { " A thread times one decision in a millisecond." }
+                @if is_memory { " Each thread times at most one decision in a millisecond." }
                 @if !outages.is_empty() { " While the background is red, the circuit breaker was open." }
             }
         }

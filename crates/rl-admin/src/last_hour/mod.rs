@@ -1,7 +1,7 @@
 //! The counts of the limiter over the last hour, for pages of the console.
 //!
 //! A task reads [`RateLimiter::stats`] every ten seconds, and a ring keeps the differences. Memory
-//! is bounded: at most 400 samples with 32 limits each, and one list of top subjects for each
+//! is bounded: about 400 samples with at most 32 limits each, and one list of top subjects for each
 //! minute. Nothing is written to disk, so the samples are lost when the process ends.
 
 mod report;

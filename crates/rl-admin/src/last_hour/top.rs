@@ -90,8 +90,8 @@ impl TopHistory {
 
     /// Returns the top subjects, with their counts of the last hour.
     ///
-    /// If the list of an hour ago does not contain a subject, the whole count less the `error` is
-    /// returned for the last hour, although a part of it may be older.
+    /// For a subject that the list of an hour ago does not contain, the count of the last hour is
+    /// the whole count less the `error`. A part of it may be older.
     pub(super) fn entries(
         &self,
         ranking: Ranking,

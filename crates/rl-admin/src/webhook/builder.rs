@@ -78,7 +78,7 @@ impl WebhooksBuilder {
 
     /// Sets whether `near_limit` is sent. Defaults to `false`.
     ///
-    /// The limiter must then observe each decision. This adds some hundred nanoseconds to a
+    /// The limiter must then observe each decision. This adds a few hundred nanoseconds to a
     /// decision in memory.
     pub const fn near_limit(mut self, is_sent: bool) -> Self {
         self.is_near_limit_sent = is_sent;

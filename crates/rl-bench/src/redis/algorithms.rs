@@ -284,11 +284,11 @@ pub(super) async fn coalescing(
         "thousand/s",
         "alone",
         "gain",
-        "beside the gain of windows",
+        "gain / gain of windows",
         "server",
         "alone",
         "largest",
-        "largest beside that of windows",
+        "largest / that of windows",
     ];
     let server = |place| typical(&rounds, place, |block| block.server);
     let largest = |place| server(2 * place + 1) / server(2 * place);

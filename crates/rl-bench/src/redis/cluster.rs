@@ -72,7 +72,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>>
             "in flight",
             "thousand/s here",
             "server µs each",
-            "beside one server alone",
+            "relative to one server",
             "a core each, thousand/s",
         ],
     );

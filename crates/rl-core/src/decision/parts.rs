@@ -198,9 +198,9 @@ impl Decision {
         Self { charged, verdict, origin, linked: list.0, ..Self::empty(statuses, cost) }
     }
 
-    /// Returns the decision on the governing part. Returns this decision if there is none, because
-    /// no part is both disclosed and enforced. This decision has no limits: only the charge to the
-    /// first part.
+    /// Returns the decision on the governing part. If no part is both disclosed and enforced, none
+    /// governs. Then returns this decision, which has no limits, but has the charge to the first
+    /// part.
     pub(super) fn governing_decision<'a>(&'a self, parts: &'a DecidedParts<Self>) -> &'a Self {
         let governing = parts.governing.get_or_find(|| find_governing(parts));
         governing.map_or(self, |index| &parts.all()[index])
@@ -336,8 +336,8 @@ impl Decision {
     }
 }
 
-/// Returns the position of the disclosed and enforced part that denies for the longest time, or else
-/// of the one with the fewest units remaining.
+/// Returns the position of the disclosed and enforced part that denies for the longest time, or
+/// else of the one with the fewest units remaining.
 #[inline(never)]
 fn find_governing(parts: &DecidedParts<Decision>) -> Option<usize> {
     let mut governing = None;

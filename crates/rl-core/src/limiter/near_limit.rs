@@ -63,9 +63,9 @@ impl NearLimits {
         now: Timestamp,
     ) -> Option<Crossing> {
         let charged = limit.limit().units(charged);
-        // Leased units count as used as soon as they are leased, perhaps by another instance. So the
-        // lease crosses a threshold, and not this charge. With a `before` of 0, the first charge
-        // after the lease reports it.
+        // Leased units count as used as soon as they are leased, perhaps by another instance. So
+        // the lease crosses a threshold, and not this charge. With a `before` of 0, the first
+        // charge after the lease reports it.
         let before = match origin {
             Origin::Leased => 0,
             _ => limit.used().saturating_sub(charged),

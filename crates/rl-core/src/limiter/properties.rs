@@ -19,8 +19,8 @@ impl RateLimiter {
 
     /// Returns the counts of the limiter since it was built, and those of its store.
     ///
-    /// This takes some microseconds for each limit, and locks each shard of a store in memory. It suits
-    /// a reader that asks every few seconds.
+    /// This takes some microseconds for each limit, and locks each shard of a store in memory. It
+    /// suits a reader that asks every few seconds.
     ///
     /// # Examples
     ///

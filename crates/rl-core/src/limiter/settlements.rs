@@ -100,8 +100,8 @@ impl Settlements {
         })
     }
 
-    /// Frees all places that `decision` holds under `parts`. Called if the request has ended or timed
-    /// out before the store decided.
+    /// Frees all places that `decision` holds under `parts`. Called if the request has ended or
+    /// timed out before the store decided.
     pub(super) fn free_places_of_all(
         &self,
         stores: &Stores,

@@ -275,8 +275,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if `unit` is not 1 to 16 characters of `a-z`, `0-9` and `-`, or if the
-    /// limit counts requests and `unit` is not `requests`.
+    /// Returns an error if `unit` is not 1 to 16 characters of `a-z`, `0-9` and `-`. For a limit
+    /// that counts requests, returns an error for any other unit than `requests`.
     ///
     /// # Examples
     ///

@@ -4,8 +4,9 @@
 //! line when a condition begins, and one when the condition is over. Every decision has a line at
 //! level `debug` only.
 //!
-//! The fields before a semicolon are on the first line, and those after it on the second. Most first
-//! lines also have the field `consequence`: what happens to requests meanwhile.
+//! The fields before a semicolon are on the line at the beginning, and those after it on the line
+//! at the end. Most lines at the beginning also have the field `consequence`: what happens to
+//! requests meanwhile.
 //!
 //! | line at the beginning | line at the end | fields |
 //! |---|---|---|
@@ -21,7 +22,7 @@
 //! | `charge of a denied request not given back` | `charges of denied requests given back again` | `cause`; `lasted_ms`, `charges` |
 //! | `counters without expiry found` | `no more counters without expiry` | `counters`; `lasted_ms`, `counters` |
 //!
-//! Other lines have no second line:
+//! The other lines describe no condition that ends:
 //!
 //! | line | level | fields |
 //! |---|---|---|
@@ -38,10 +39,9 @@
 //! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!
 //! The field `limiter` contains the namespace of the limiter, and `store` the kind of the store and
-//! its server. A line that is not about one limiter lacks `limiter`, and one that is not about a
-//! store lacks `store`. The field `rule` is
-//! there if the line is about one rule. Subjects are shown as sixteen hexadecimal digits of a keyed
-//! hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets most of these
+//! its server. The field `rule` contains the name of a rule. A line has these fields only if it is
+//! about one limiter, one store or one rule. Subjects are shown as sixteen hexadecimal digits of a
+//! keyed hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets most of these
 //! conditions as [events](EventKind).
 //!
 //! # Spans
@@ -55,8 +55,8 @@
 //! | `rl.store` | a store call for which the limiter waits | `otel.kind`, `db.system.name`, `db.operation.name`, `server.address`, `server.port`, `rate_limit.limiter`, `rate_limit.rule`, `rate_limit.outcome`, `rate_limit.origin`, `error.type` |
 //! | `rl.request` | the decision about a request of an adapter | `rate_limit.limiter`, `request_id`, `trace_id`, `parent_id` |
 //!
-//! The ids of a request come from its headers `x-request-id` and `traceparent`. A request id has at most
-//! 64 letters, digits and `-_.:/+=@` in the log; other characters are replaced by `?`.
+//! The ids of a request come from its headers `x-request-id` and `traceparent`. A request id has at
+//! most 64 letters, digits and `-_.:/+=@` in the log; other characters are replaced by `?`.
 //!
 //! # Example
 //!

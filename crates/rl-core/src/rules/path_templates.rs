@@ -14,9 +14,9 @@ const EXPECTED: &str = "a path that begins with `/`, in which `{name}` is a segm
 /// A list of path templates. A path matches the list if it matches one of them.
 #[derive(Clone)]
 pub(super) struct PathTemplates {
-    /// Together they contain each template once. `matchit` refuses a template with a parameter where
-    /// another one has a parameter of another name or the rest of the path, even if it matches other
-    /// paths. Such a template is in another router.
+    /// Routers that together contain each template once. `matchit` accepts two templates in one
+    /// router only if the parameters at the same place have the same name and the same kind. A
+    /// template that a router does not accept is in another router.
     routers: Vec<Router<()>>,
     templates: Box<[Box<str>]>,
 }
@@ -190,8 +190,8 @@ mod tests {
         }
     }
 
-    /// Fault: a template was left out if `matchit` does not accept it beside an earlier one, even if
-    /// it matches more paths.
+    /// Fault: a template was left out if `matchit` does not accept it in one router with an earlier
+    /// one, although it matches other paths.
     #[test]
     fn a_list_matches_what_each_of_its_templates_matches() {
         let lists: [&[&str]; 7] = [

@@ -13,8 +13,8 @@ use crate::store::Namespace;
 /// number of lists.
 const MAX_LISTS: usize = 64;
 
-/// The maximum number of combinations of rules that are tried. Combinations with equal policies have
-/// one list, so there may be many more combinations than lists.
+/// The maximum number of combinations of rules that are tried. Combinations with equal policies
+/// have one list, so there may be many more combinations than lists.
 const MAX_TRIED: usize = 4_096;
 
 impl Rules {
@@ -22,10 +22,10 @@ impl Rules {
     /// of the rules, and the longest lists come first. `RedisStore::scripts_of_parts` returns the
     /// scripts for these lists.
     ///
-    /// Each combination of rules that may match one request has a list for each combination of their
-    /// tiers. A rule without a match belongs to every combination, unless it has exemptions or
-    /// [allows](MissingKey::Allow) requests without a key. There are at most 64 lists. A combination
-    /// has no list if a source finds the limits of one of its rules.
+    /// Each combination of rules that may match one request has a list for each combination of
+    /// their tiers. A rule without a match belongs to every combination, unless it has exemptions
+    /// or [allows](MissingKey::Allow) requests without a key. There are at most 64 lists. A
+    /// combination has no list if a source finds the limits of one of its rules.
     ///
     /// # Errors
     ///

@@ -25,8 +25,8 @@ pub(crate) trait FastPathLimiter {
     /// Implements [`FastPath::decide_by_steps`].
     fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision>;
 
-    /// Counts an allowed request whose parts were charged `units` together at the time `at`. Returns
-    /// false, and counts nothing, if the limiter needs the whole decision.
+    /// Counts an allowed request whose parts were charged `units` together at the time `at`.
+    /// Returns false, and counts nothing, if the limiter needs the whole decision.
     fn try_count_allowed(&self, request: &DecideRequest<'_>, units: u64, at: Timestamp) -> bool;
 
     /// Implements [`FastPath::count`].
@@ -55,8 +55,8 @@ impl<'a> FastPath<'a> {
         self.limiter.count(request, decision);
     }
 
-    /// Counts a request of one subject that was charged `units` at the time `at`. Returns false, and
-    /// counts nothing, if the limiter needs more than this. The store then calls
+    /// Counts a request of one subject that was charged `units` at the time `at`. Returns false,
+    /// and counts nothing, if the limiter needs more than this. The store then calls
     /// [`count`](Self::count).
     #[inline(always)]
     pub(crate) fn try_count_allowed(&self, units: u64, at: Timestamp) -> bool {
@@ -64,7 +64,7 @@ impl<'a> FastPath<'a> {
     }
 
     /// Counts an allowed request under its rules. Its parts were charged `units` together at the
-    /// time `at`. Otherwise as [`try_count_allowed`](Self::try_count_allowed).
+    /// time `at`. Returns false, and counts nothing, if the limiter needs the whole decision.
     #[inline]
     pub(crate) fn try_count_under_rules(
         &self,

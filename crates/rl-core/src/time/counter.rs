@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// too slow by a thousandth, the error stays below ten microseconds.
 const CALIBRATION_INTERVAL: u64 = 10_000;
 
-/// The longest time in µs that a read of the system clock may take if its result is to calibrate the
-/// counter. The result of a longer read is returned, but not stored: with it, all threads would lag
-/// behind the system clock.
+/// The longest time in µs that a read of the system clock may take if its result is to calibrate
+/// the counter. The result of a longer read is returned, but not stored: with it, all threads would
+/// lag behind the system clock.
 const MAX_READ_TIME: u64 = 10;
 
 /// A system clock in µs that is read through the processor's counter.

@@ -289,8 +289,8 @@ async fn reserve(bench: &Bench, subject: &Subject, lifetime: Option<Duration>) -
     Ok(())
 }
 
-/// Measures requests that are granted, requests that are denied, a charge beyond the limits, and a
-/// request that is granted only a part of its cost. Then measures resets on copies of the keys.
+/// Measures requests that are granted, denied, or granted only a part of their cost, and a charge
+/// beyond the limits. Then measures resets on copies of the keys.
 async fn sample_decisions(bench: &mut Bench, table: &mut Table) -> Done {
     let used = bench.decide(0, Mode::Peek, 0).await;
     let fits = used.limits().map(|limit| limit.remaining()).min().unwrap_or_default();

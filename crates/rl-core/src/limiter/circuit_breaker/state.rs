@@ -263,8 +263,8 @@ impl<W: AtomicState> BreakerState<W> {
         made.is_some_and(|(before, _)| matches!(before.phase, Phase::Closed | Phase::Misconfigured))
     }
 
-    /// Records that the store refused a call. Returns whether the store did not refuse calls
-    /// before, so that the refusal is reported.
+    /// Records that the store refused a call. Returns whether the refusal is to be reported,
+    /// because the store did not refuse calls before.
     pub(super) fn misconfigured(&self, call: CallSnapshot, now: u64) -> bool {
         let made = self.transition(|state| {
             let counts = state.round == call.round;

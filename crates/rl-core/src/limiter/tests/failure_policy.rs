@@ -124,7 +124,7 @@ async fn a_share_of_less_than_one_unit_is_denied_as_undecided() {
         assert_eq!(denied.origin(), Origin::FailedClosed(DOWN), "{limit}");
         assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(1)));
     }
-    // A cost above the limit itself, not only above the share, is denied for ever.
+    // A cost above the limit itself, not only above the share, is never granted.
     for (limit, cost) in [(Limit::per_hour(0), 1), (Limit::per_hour(3), 4)] {
         let denied = limiter(limit).check(&alice(), cost).await;
         assert_eq!(denied.origin(), Origin::Policy, "{limit}");

@@ -169,7 +169,8 @@ async fn each_part_is_refunded_its_own_units() {
     assert!(rules.limiter.reset_part(of_key, Some("hour")).await.is_err());
 }
 
-/// Fault: each part was settled by a call of its own, so that the parts changed one after the other.
+/// Fault: each part was settled by a call of its own, so that the parts changed one after the
+/// other.
 #[tokio::test]
 async fn all_parts_are_settled_freed_and_refunded_in_one_call() {
     let store = Arc::new(Faulty::default());

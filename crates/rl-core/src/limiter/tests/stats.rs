@@ -139,7 +139,7 @@ fn one_decision_in_a_millisecond_is_timed() -> bool {
     let (alice, policy) = (alice(), Policy::new([Limit::per_hour(9)]).unwrap());
     let parts = [Part::new(&alice, &policy, Cost::ZERO)];
     let request = DecideRequest::new(limiter.namespace(), &parts, Mode::Check);
-    // Other tests enable log lines of decisions, and `check` is then made step by step.
+    // Other tests may enable log lines of decisions. `check` then does not use the fast path.
     let pipeline = &limiter.pipeline;
     let counts = || pipeline.tally.plain_counts(Mode::Check);
     let check = || ready(pipeline.decide_fast(&request, counts()));
@@ -150,7 +150,8 @@ fn one_decision_in_a_millisecond_is_timed() -> bool {
     for milliseconds in 1..=5 {
         for _ in 0..100 {
             check();
-            // Decisions that are made step by step are neither timed nor count as the next one.
+            // This decision is not on the fast path. It is not timed, and the next one there still
+            // is.
             ready(limiter.check_with_policy(&policy, &alice, 0));
         }
         assert_eq!(limiter.stats().decision_seconds.count(), milliseconds);

@@ -26,8 +26,8 @@ use crate::store::Namespace;
 ///
 /// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. After a change, every
 /// limiter that was built with it decides under the new rules. A limit keeps its counters if the
-/// new rule of the same name still has it. Clones are handles of the same file. It is watched until
-/// the last handle and the last limiter are dropped.
+/// new rule of the same name still has it. Clones are handles of the same file. The file is
+/// watched until the last handle and the last limiter are dropped.
 ///
 /// # When the file is read
 ///

@@ -14,13 +14,13 @@
 //! there is no time. Only the end of the denial is rounded. No decision depends on it alone: it
 //! protects the subject from eviction, and selects a faster check of the windows.
 //!
-//! A *cell* is one of the integers that form the state of a limit. A subject is stored as an
-//! [`UnpackedEntry`] if its states do not fit: if they have more than twelve cells, a number of
-//! 2^32 or more, a time outside the range of nearly nine years, a log or the buckets of a sliding window.
-//! The same applies if the subject also has states of another policy.
-//!
 //! The packed form saves memory: with its fingerprint and its share of the index, a subject takes
-//! less than 100 bytes.
+//! less than 100 bytes. A *cell* is one of the integers that form the state of a limit. A subject
+//! is stored as an [`UnpackedEntry`] in any of these cases:
+//!
+//! * Its states have more than twelve cells, a log, or the buckets of a sliding window.
+//! * A number is 2^32 or more, or a time is outside the range of nearly nine years.
+//! * The subject also has states of another policy.
 
 mod judge;
 

@@ -144,12 +144,12 @@ impl RedisStoreBuilder {
     }
 
     /// Adds scripts that are loaded whenever a connection is opened, on each primary of a cluster.
-    /// Otherwise, the first request that needs such a script loads it, which takes a round trip more
-    /// and the time to compile it.
+    /// Otherwise, the first request that needs such a script loads it, which takes a round trip
+    /// more and the time to compile it.
     ///
     /// The scripts that do not depend on policies are always loaded. [`RedisStore::scripts`] and
-    /// [`RedisStore::scripts_of_parts`] list the others. Opening a connection takes longer with each
-    /// script, so list the policies that most requests have.
+    /// [`RedisStore::scripts_of_parts`] list the others. Opening a connection takes longer with
+    /// each script, so list the policies that most requests have.
     ///
     /// # Examples
     ///
@@ -195,8 +195,8 @@ impl RedisStoreBuilder {
     /// The status takes up to two round trips after the denial: charges are given back, then the
     /// limits are read. If a slot does not reply in time, the decision has no limits for its parts.
     /// The verdict does not depend on the status. Increase the wait if a round trip takes more than
-    /// 5 ms, but keep it well below the limiter's deadline: once that has passed, the failure policy
-    /// decides the request.
+    /// 5 ms, but keep it well below the limiter's deadline: once that has passed, the failure
+    /// policy decides the request.
     #[cfg(feature = "redis-cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
     pub fn status_wait(mut self, wait: Duration) -> Self {

@@ -1,4 +1,4 @@
-//! The end of a store: units that it holds go back to the server.
+//! Closes a store: gives the units that it holds back to the server.
 
 use super::RedisStore;
 #[cfg(feature = "redis-cluster")]
@@ -8,8 +8,8 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 
 impl RedisStore {
-    /// Returns all [leased](super::RedisStoreBuilder::lease) units to the server, and leases no more. On a
-    /// cluster, also waits until the charges of denied requests are given back.
+    /// Returns all [leased](super::RedisStoreBuilder::lease) units to the server, and leases no
+    /// more. On a cluster, also waits until the charges of denied requests are given back.
     ///
     /// A service calls it when it shuts down, after its last request. The store continues to decide
     /// afterwards, and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close)

@@ -146,7 +146,8 @@ impl ScriptExecutor {
         Ok(replies)
     }
 
-    /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all keys.
+    /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all
+    /// keys.
     ///
     /// # Errors
     ///
@@ -156,8 +157,8 @@ impl ScriptExecutor {
         self.shared.encoder.slot_of(group)
     }
 
-    /// Creates the call that decides a request of several parts. On a cluster, all their keys must be
-    /// in one slot.
+    /// Creates the call that decides a request of several parts. On a cluster, all their keys must
+    /// be in one slot.
     ///
     /// # Errors
     ///

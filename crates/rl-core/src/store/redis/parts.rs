@@ -196,9 +196,9 @@ impl RedisStore {
         }
     }
 
-    /// Looks up cached denials of the groups without leased units. For each of them, returns a
-    /// stamp of the present state of the denial cache. `taken` is empty
-    /// if no group has leased units.
+    /// Looks up cached denials of the groups without leased units. For each of these groups,
+    /// returns a stamp of the present state of the denial cache. `taken` is empty if no group has
+    /// leased units.
     ///
     /// # Errors
     ///

@@ -20,8 +20,8 @@ impl PackedEntry {
         Some(FastDecision { at, is_allowed, over: LimitSet::EMPTY, states: &self.states })
     }
 
-    /// Returns whether a check of `args` would be granted, and the time of this judgement. The limits
-    /// of the policy use the states of this entry.
+    /// Returns whether a check of `args` would be granted, and the time of this judgement. The
+    /// limits of the policy use the states of this entry.
     pub(in crate::store::memory) fn judge(
         &self,
         base: TimeBase,

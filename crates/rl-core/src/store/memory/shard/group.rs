@@ -44,8 +44,8 @@ impl PackedCharges {
 }
 
 impl Shard {
-    /// Charges a group at the time `args.now`, if its subject has a packed entry with
-    /// the states of its policy. Adds the decision, and the entry as it was before, to `charges`.
+    /// Charges a group at the time `args.now`, if its subject has a packed entry with the states of
+    /// its policy. Adds the decision, and the entry as it was before, to `charges`.
     #[inline(always)]
     pub(in crate::store::memory) fn charge_packed(
         &mut self,

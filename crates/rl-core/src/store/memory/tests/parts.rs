@@ -327,7 +327,8 @@ fn a_request_with_a_newcomer_that_finds_no_room_is_charged_whole_or_not_at_all()
         assert_eq!(before, 0, "a peek of a newcomer reports an unused limit");
         allowed += u64::from(decision.is_allowed());
     }
-    // Each of the 64 shared entries has room for two parts of three units. A request has three parts.
+    // Each of the 64 shared entries has room for two parts of three units. A request has three
+    // parts.
     assert!((1..=64 * 2 / 3).contains(&allowed), "{allowed}");
     for one in &known {
         assert_eq!(used(&store, Part::new(one, &policy, Cost::ZERO)), 2);

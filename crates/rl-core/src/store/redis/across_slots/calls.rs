@@ -25,7 +25,7 @@ use crate::store::{Reservations, StoreFuture};
 const LONGEST_MIGRATION: Duration = Duration::from_secs(1);
 
 /// Runs the calls to one slot. Clones share their state. A call is sent when its future is polled,
-/// unless it is a check, which may join a batch before.
+/// except a check, which may join a batch earlier.
 pub(crate) trait SlotCalls: Clone + Send + Sync + 'static {
     /// Decides groups in one slot, in one step. `stamps` has an entry for each group.
     fn decide(

@@ -151,8 +151,8 @@ impl<C: SlotCalls> Request<C> {
         let _ = reply.send(decided.map(|decided| self.finish(decided)));
     }
 
-    /// Calls all slots at once. A peek charges nothing, and a charge without a check is never denied,
-    /// so no denial leaves a charge to give back.
+    /// Calls all slots at once. A peek charges nothing, and a charge without a check is never
+    /// denied, so no denial leaves a charge to give back.
     async fn call_all(&self) -> Result<Decided, StoreError> {
         let mut decided = vec![None; self.groups.len()];
         let all: Vec<usize> = (0..self.slots.len()).collect();

@@ -185,7 +185,8 @@ impl Fixture {
         Self { across: across_slots(&slots), slots }
     }
 
-    /// Begins a request. Returns it when its last part is charged, and the others are not yet called.
+    /// Begins a request. Returns it when its last part is charged, and the others are not yet
+    /// called.
     async fn charge_last_part(&self, parts: &[TestPart]) -> StoreFuture<Decision> {
         let mut request = self.decide(parts, Mode::Check);
         let (subject, policy, ..) = parts.last().unwrap();

@@ -62,7 +62,7 @@ pub(super) enum CallKind {
 /// Calls of one subject under one policy, in the order of their arrival.
 pub(super) struct SubjectBatch {
     pub(super) subject: KeyedSubject,
-    /// The placement group of the subject: only subjects of one placement group share a call.
+    /// The slot group of the subject: only subjects of one slot group share a call.
     pub(super) group: u16,
     pub(super) calls: Vec<QueuedCall>,
 }
@@ -153,8 +153,8 @@ pub(super) fn take_batch(
     Some((costs, waiting.drain(..count).collect()))
 }
 
-/// Divides subjects into script calls. The subjects of a call have one placement group, one policy
-/// and equal costs. There are at most `max_subjects` of them, or fewer if the policy is heavy.
+/// Divides subjects into script calls. The subjects of a call have one slot group, one policy and
+/// equal costs. There are at most `max_subjects` of them, or fewer if the policy is heavy.
 pub(super) fn into_batches(
     subjects: Vec<(BatchCosts, SubjectBatch)>,
     max_subjects: usize,

@@ -37,7 +37,7 @@
 //!
 //! * The number of shared calls in flight is bounded ([`queue::BatchLimits`]). Further requests are
 //!   collected until a call returns, until a call is overdue, or until there are enough of them for
-//!   a full call. The placement group that has waited longest is sent first.
+//!   a full call. The slot group that has waited longest is sent first.
 //! * If nothing is in flight, a flush sends two halves. The task that handles the second reply
 //!   first yields to the callers of the first half, so that their next requests are sent before the
 //!   second half is delivered. Otherwise the halves would merge, and client and server would take
@@ -105,7 +105,7 @@ struct BatcherShared<E> {
 pub(crate) struct BatchSettings {
     /// Whether checks are batched. If not, this layer forwards every request.
     pub(crate) is_enabled: bool,
-    /// The placement of keys. On a cluster, only subjects of one placement group share a call.
+    /// The placement of keys. On a cluster, only subjects of one slot group share a call.
     pub(crate) placement: Placement,
     /// The longest time that a call may take.
     pub(crate) response_timeout: Duration,

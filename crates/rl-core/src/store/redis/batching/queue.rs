@@ -10,18 +10,18 @@ use crate::store::redis::encoding::placement::Placement;
 use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path};
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
-/// The largest number of shared calls in flight, if there are few placement groups. Further calls
+/// The largest number of shared calls in flight, if there are few slot groups. Further calls
 /// are collected until one of them returns.
 const MAX_IN_FLIGHT: usize = 4;
 
-/// The number of placement groups for each shared call in flight, if there are many of them.
+/// The number of slot groups for each shared call in flight, if there are many of them.
 ///
 /// If each group had a call in flight, calls would contain few subjects. With one call for every
 /// four groups, a request waits for about two round trips at most.
 const GROUPS_PER_CALL: usize = 4;
 
 /// The bounds on the size and the number of *shared calls*: script calls for several subjects of
-/// one placement group.
+/// one slot group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchLimits {
     /// The largest number of subjects in a call.

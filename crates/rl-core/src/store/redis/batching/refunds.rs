@@ -62,7 +62,7 @@ struct QueuedRefund {
     units: u64,
     of: RefundOf,
     uncharged: LimitSet,
-    /// The placement group of the subject: only subjects of one placement group share a call.
+    /// The slot group of the subject: only subjects of one slot group share a call.
     group: u16,
     reply: oneshot::Sender<AmendResult>,
 }
@@ -120,7 +120,7 @@ impl RefundBatch {
 }
 
 /// Divides refunds into script calls. The refunds of a call have one policy and different subjects,
-/// all of one placement group: at most `max_subjects`, or fewer if the policy is heavy.
+/// all of one slot group: at most `max_subjects`, or fewer if the policy is heavy.
 fn into_batches(refunds: Vec<QueuedRefund>, max_subjects: usize) -> Vec<RefundBatch> {
     /// The number of batches, counted from the newest, in which room for a refund is sought.
     const MAX_TRIED: usize = 8;

@@ -53,8 +53,8 @@ fn batcher(placement: Placement) -> (Undecided, Batcher<Undecided>) {
     (inner.clone(), Batcher::new(inner, settings))
 }
 
-/// Fault: a flush of groups whose requests were all cancelled sent no call, so no call returned, and
-/// the groups behind them waited until another request came.
+/// Fault: a flush of groups whose requests were all cancelled sent no call, so no call returned,
+/// and the groups behind them waited until another request came.
 #[tokio::test(start_paused = true)]
 async fn groups_of_cancelled_requests_do_not_keep_other_groups_waiting() {
     let placement = Placement::new(true, Some(16), Layout::Packed, "rl").unwrap();

@@ -46,8 +46,8 @@ pub(crate) fn push_part(
     push_decide_plan(bytes, policy, encoding, mode, cost, [1, 1]);
 }
 
-/// Appends the plan of `decide.lua`. `calls` are the number of calls, and the least number that must
-/// be allowed.
+/// Appends the plan of `decide.lua`. `calls` are the number of calls, and the least number that
+/// must be allowed.
 fn push_decide_plan(
     plan: &mut Vec<u8>,
     policy: &Policy,

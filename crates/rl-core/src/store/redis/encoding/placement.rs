@@ -72,7 +72,7 @@ impl Placement {
         if let Self::GroupSlots(groups) = self { Some(groups) } else { None }
     }
 
-    /// Returns the group of a subject, or 0 if there are no groups. Only subjects of one group
+    /// Returns the slot group of a subject, or 0 if there are no groups. Only subjects of one group
     /// share a call.
     pub(crate) fn group_of(&self, namespace: &Namespace, subject: &Subject) -> u16 {
         self.groups().map_or(0, |groups| groups.group_of(namespace, subject))

@@ -22,9 +22,9 @@ pub(crate) struct CallArgs<'a> {
     pub(crate) cost: Cost,
 }
 
-/// The reply of a deciding script for one subject. The script has decided one or more *calls* of the
-/// subject, one after the other. A call is a request, or one unit of a lease. If there are several,
-/// all are checks.
+/// The reply of a deciding script for one subject. The script has decided one or more *calls* of
+/// the subject, one after the other. A call is a request, or one unit of a lease. If there are
+/// several, all are checks.
 #[derive(Clone, Debug)]
 pub(crate) struct ScriptReply {
     /// The number of counters whose missing expiry was restored.

@@ -89,9 +89,9 @@ pub(crate) struct RequestEncoder {
 }
 
 impl RequestEncoder {
-    /// Creates an encoder. For each purpose (decisions, refunds, requests of parts, batches of
-    /// these), at most `script_shapes` combinations of kinds of limits get a fast script of their
-    /// own. The others use the script that accepts any policy.
+    /// Creates an encoder. At most `script_shapes` combinations of kinds of limits get a fast
+    /// script of their own, for each purpose: decisions, refunds, requests of parts, and batches of
+    /// these. The other combinations use the script that accepts any policy.
     pub(crate) fn new(
         layout: Layout,
         prefix: String,

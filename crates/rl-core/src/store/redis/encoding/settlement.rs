@@ -28,8 +28,8 @@ impl RequestEncoder {
         Ok(slots.into_iter().map(|subjects| call(settle, subjects)).collect())
     }
 
-    /// Creates the command that resets all limits of these subjects. On a cluster, creates a command
-    /// for each slot.
+    /// Creates the command that resets all limits of these subjects. On a cluster, creates a
+    /// command for each slot.
     pub(crate) fn reset_together(&self, resets: &[Reset<'_>]) -> Result<Vec<Command>, StoreError> {
         let encoded = resets.iter().map(|reset| {
             Ok(match self.reset(reset)? {
