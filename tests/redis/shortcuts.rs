@@ -155,8 +155,8 @@ async fn a_subject_with_a_damaged_state_fails_alone_in_its_batch() {
     }
 }
 
-/// In the damaged state, the window of one second would end only in sixteen seconds, because the
-/// three bytes of its remaining time contain the largest number. The subject must fail, and the
+/// In the damaged state, the three bytes of the remaining time of a window contain the largest
+/// number, so this window of one second would end in sixteen seconds. The subject must fail, and the
 /// other subjects of the batch must be decided.
 #[tokio::test]
 async fn a_subject_with_a_damaged_window_fails_alone_in_its_batch() {

@@ -137,8 +137,8 @@ impl Drop for Service {
     }
 }
 
-/// The longest delay of a task, because the machine did not run its thread. Responses may be
-/// delayed as much.
+/// The longest time for which the machine did not run a task. Responses may be delayed by the same
+/// time.
 #[derive(Debug, Default)]
 struct Stall(AtomicU64);
 

@@ -131,8 +131,8 @@ impl Load {
         self.sent.wait_for(|sent| *sent >= end).await.unwrap();
     }
 
-    /// Waits until the store has decided as many further requests as are sent in this many seconds.
-    /// That takes longer on a busy machine.
+    /// Waits until the store has decided further requests: as many as are sent in `seconds`. On a
+    /// busy machine, this takes longer than `seconds`.
     pub(super) async fn decide_for(&mut self, seconds: f64) {
         let now = *self.decided.borrow();
         let end = now + (seconds * 200.0) as usize * at_once();
@@ -153,8 +153,8 @@ impl Load {
 
 pub(super) struct Outcome {
     pub(super) answers: Vec<Answer>,
-    /// The longest delay of the task that sends the requests, because the machine did not run it.
-    /// Decisions may be delayed as much.
+    /// The longest time for which the machine did not run the task that sends the requests.
+    /// Decisions may be delayed by the same time.
     stall: Duration,
 }
 

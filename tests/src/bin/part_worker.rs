@@ -3,10 +3,10 @@
 //! `KEY`, `CUSTOMER` and `FLEET` are the limits of the parts, separated by commas, and `LEASE` is
 //! the number of units in a lease.
 //!
-//! It makes rounds of concurrent requests until its input is closed. After each round, it prints
-//! how many requests were decided, how many were allowed for each key and each customer, how many
-//! got no decision, and how many charges could not be given back. Before it ends, it returns its
-//! leases and prints such a line once more.
+//! It makes rounds of concurrent requests until its input is closed. After each round, it prints a
+//! line of numbers: the decided requests, the allowed requests of each key and of each customer, the
+//! requests without a decision, and the charges that could not be given back. Before it ends, it
+//! returns its leases and prints such a line once more.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 

@@ -121,8 +121,8 @@ impl<'a> FieldInput<'a> {
         self.decision.enforced().filter(move |limit| only.is_none_or(|name| name == limit.name()))
     }
 
-    /// Returns the limits whose remaining units are known: all, if counters were read. If the
-    /// policy alone denied the request, only those of 0.
+    /// Returns the limits whose remaining units are known. These are all limits if counters were
+    /// read, and only the limits of 0 if the policy alone denied the request.
     fn statuses(&self) -> impl Iterator<Item = LimitStatus<'a>> {
         let all = self.decision.origin() != Origin::Policy;
         self.listed().filter(move |limit| all || limit.max() == 0)

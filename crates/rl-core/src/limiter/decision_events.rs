@@ -80,7 +80,7 @@ struct FailureAction {
     origin_index: usize,
     /// The origin of the first decision since the action began, with its kind of failure.
     first_origin: Mutex<Origin>,
-    /// The condition that the action decides requests.
+    /// The condition that begins and ends with the action.
     condition: Transition,
 }
 

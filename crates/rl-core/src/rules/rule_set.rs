@@ -132,15 +132,15 @@ impl RuleSet {
         Some(RequestParts::new(self, ArrayVec::from_iter([part])))
     }
 
-    /// Returns the position of a subject's tier among the tiers of the rule, or `None` if the rule
-    /// does not name the tier, or the subject has none.
+    /// Returns the position of a subject's tier among the tiers of the rule. Returns `None` if the
+    /// subject has no tier, or if the rule does not name it.
     fn tier_of(&self, rule: &ValidRule, subject: &Subject) -> Option<usize> {
         self.tier_by.as_ref().and_then(|tier_by| rule.position(&tier_by(subject)?))
     }
 
-    /// Returns the position of a request's tier among the tiers of the rule. The tier is in the
-    /// request's extensions, or else is that of `tier_by`. Returns `None` if the rule does not name
-    /// it.
+    /// Returns the position of a request's tier among the tiers of the rule. The tier is the one in
+    /// the request's extensions, or else the one that `tier_by` returns. Returns `None` if the rule
+    /// does not name the tier.
     fn tier(
         &self,
         rule: &ValidRule,
