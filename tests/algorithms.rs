@@ -82,7 +82,9 @@ async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> 
         for on_redis in [false, true] {
             let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
             let store: Arc<dyn Store> = if on_redis {
-                let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+                let store = RedisStore::builder(&server.url())
+                    .small_log_pages()
+                    .manual_clock(clock.clone());
                 Arc::new(store.connect().await.unwrap())
             } else {
                 Arc::new(MemoryStore::builder().clock(clock.clone()).build())

@@ -45,7 +45,8 @@ struct Tested {
 impl Tested {
     async fn on_redis(server: &RedisServer, limit: &str, subject: &str) -> Self {
         let clock = Arc::new(ManualClock::at(START));
-        let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+        let store =
+            RedisStore::builder(&server.url()).small_log_pages().manual_clock(clock.clone());
         let store = store.connection_wait(Duration::from_secs(20)).local_denial(false);
         Self::new(Arc::new(store.connect().await.unwrap()), clock, limit, subject)
     }

@@ -162,8 +162,10 @@ impl RedisServer {
 
     /// Returns the builder of a store on the server, which waits up to a minute for a connection.
     /// On a busy machine, opening the first connections may take longer than the default wait.
+    /// Under a clock of the test, pages of logs are small.
     pub fn patient_store(&self) -> RedisStoreBuilder {
-        RedisStore::builder(&self.url()).connection_wait(Duration::from_secs(60))
+        let store = RedisStore::builder(&self.url()).connection_wait(Duration::from_secs(60));
+        store.small_log_pages()
     }
 
     /// Returns the URL of the server with a user and a password.

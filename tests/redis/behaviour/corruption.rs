@@ -88,7 +88,10 @@ async fn assert_corruption_allows_no_additional_requests(layout: Layout, policie
     let server = RedisServer::start();
     let mut operator = Bystander::new(&server).await;
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_769_903_998)));
-    let store = RedisStore::builder(&server.url()).layout(layout).manual_clock(clock.clone());
+    let store = RedisStore::builder(&server.url())
+        .layout(layout)
+        .small_log_pages()
+        .manual_clock(clock.clone());
     let store = store.connection_wait(PATIENCE).connect().await.unwrap();
     let limiters: Vec<RateLimiter> = policies
         .iter()
@@ -174,7 +177,7 @@ async fn states_with_extreme_times_allow_no_additional_requests() {
     let (last, ahead, latest) =
         (1_769_903_998_000_000_u64, 8_525_338_000_000_000_u64, (1_u64 << 53) - 2);
     let clock = Arc::new(ManualClock::at(Timestamp::from_micros(last)));
-    let store = RedisStore::builder(&server.url()).manual_clock(clock);
+    let store = RedisStore::builder(&server.url()).small_log_pages().manual_clock(clock);
     let store = store.connection_wait(PATIENCE).connect().await.unwrap();
     let cases = [
         (

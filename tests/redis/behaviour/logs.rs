@@ -39,7 +39,8 @@ impl Logs {
     async fn under(limits: &[&str]) -> Self {
         let server = RedisServer::start();
         let clock = Arc::new(ManualClock::at(START));
-        let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+        let store =
+            RedisStore::builder(&server.url()).small_log_pages().manual_clock(clock.clone());
         Self {
             operator: Bystander::new(&server).await,
             store: store.connection_wait(PATIENCE).connect().await.unwrap(),

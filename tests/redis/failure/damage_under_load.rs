@@ -143,7 +143,8 @@ async fn a_server_clock_that_is_set_back_grants_nothing_twice() {
 }
 
 async fn instance(url: &str, clock: &Arc<ManualClock>, layout: Layout) -> RateLimiter {
-    let store = RedisStore::builder(url).layout(layout).manual_clock(Arc::clone(clock));
+    let store =
+        RedisStore::builder(url).layout(layout).small_log_pages().manual_clock(Arc::clone(clock));
     let store = store.connection_wait(GIVE_UP).connect().await.unwrap();
     let limiter = RateLimiter::builder().limit(Limit::per_minute(10)).store(store);
     limiter.deadline(Duration::from_secs(20)).build().unwrap()

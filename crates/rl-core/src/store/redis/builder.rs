@@ -1,4 +1,6 @@
 mod leases;
+#[cfg(feature = "conformance")]
+mod manual_time;
 mod servers;
 
 use std::fmt;
@@ -13,6 +15,8 @@ use super::super::fingerprint::Fingerprinter;
 #[cfg(feature = "redis-cluster")]
 use super::across_slots::{AcrossSlots, LayerCalls};
 use super::batching::{BatchSettings, Batcher, PartsBatcher};
+#[cfg(feature = "conformance")]
+use super::connection::ManualTime;
 #[cfg(feature = "redis-tls")]
 use super::connection::Tls;
 use super::connection::{ConnectionSettings, Login};
@@ -50,6 +54,8 @@ pub struct RedisStoreBuilder {
     lease: LeaseSettings,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<ManualClock>>,
+    #[cfg(feature = "conformance")]
+    has_small_log_pages: bool,
 }
 
 impl RedisStoreBuilder {
@@ -77,6 +83,8 @@ impl RedisStoreBuilder {
             },
             #[cfg(feature = "conformance")]
             clock: None,
+            #[cfg(feature = "conformance")]
+            has_small_log_pages: false,
         }
     }
 
@@ -264,14 +272,6 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets a clock that replaces the server's clock, for tests that control the time.
-    #[cfg(feature = "conformance")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
-    pub fn manual_clock(mut self, clock: Arc<ManualClock>) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
     /// Checks the settings and connects.
     ///
     /// A server that cannot be reached does not cause an error: the limiter's failure policy
@@ -306,7 +306,7 @@ impl RedisStoreBuilder {
             label,
             Arc::clone(&settings.counts),
             #[cfg(feature = "conformance")]
-            self.clock,
+            self.clock.map(|clock| ManualTime::new(clock, self.has_small_log_pages)),
         );
         let is_enabled = self.coalesce && is_packed;
         let batches = BatchSettings { is_enabled, placement, response_timeout };

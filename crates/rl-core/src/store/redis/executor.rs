@@ -7,6 +7,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
+#[cfg(feature = "conformance")]
+use super::connection::ManualTime;
 use super::connection::{Command, Router};
 use super::encoding::Layout;
 use super::encoding::parts::{self, EncodedPart, OwnedGroups};
@@ -25,8 +27,6 @@ use crate::policy::Policy;
 use crate::stats::{RedisCounts, RedisStats};
 use crate::store::part_groups::PartGroup;
 use crate::store::{Mode, Refund, Reservations, Reset, Settlement, StoreFuture};
-#[cfg(feature = "conformance")]
-use crate::time::{Clock, ManualClock};
 
 /// If no counter without expiry is found for this time, the problem counts as solved.
 const HEALING_RECOVERY_PERIOD: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ struct ExecutorShared {
     /// Samples the log lines about counters without expiry.
     healing: Transition,
     #[cfg(feature = "conformance")]
-    clock: Option<Arc<ManualClock>>,
+    time: Option<ManualTime>,
 }
 
 impl ScriptExecutor {
@@ -86,7 +86,7 @@ impl ScriptExecutor {
         response_timeout: Duration,
         label: String,
         counts: Arc<RedisCounts>,
-        #[cfg(feature = "conformance")] clock: Option<Arc<ManualClock>>,
+        #[cfg(feature = "conformance")] time: Option<ManualTime>,
     ) -> Self {
         Self {
             shared: Arc::new(ExecutorShared {
@@ -97,7 +97,7 @@ impl ScriptExecutor {
                 counts,
                 healing: Transition::new(HEALING_RECOVERY_PERIOD),
                 #[cfg(feature = "conformance")]
-                clock,
+                time,
             }),
         }
     }
@@ -220,8 +220,8 @@ impl ScriptExecutor {
     /// Replaces the server's time if a test sets the clock.
     fn at_manual_time(&self, command: Command) -> Command {
         #[cfg(feature = "conformance")]
-        if let Some(clock) = &self.shared.clock {
-            return command.at(clock.now());
+        if let Some(time) = &self.shared.time {
+            return command.at(time);
         }
         command
     }

@@ -29,6 +29,8 @@ mod tls;
 #[cfg(feature = "redis-cluster")]
 pub(super) use cluster::Cluster;
 pub(super) use command::Command;
+#[cfg(feature = "conformance")]
+pub(super) use command::ManualTime;
 pub(super) use connector::ConnectionSettings;
 pub(super) use pool::{Pool, PoolTarget};
 #[cfg(feature = "redis-sentinel")]

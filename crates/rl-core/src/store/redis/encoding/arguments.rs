@@ -26,7 +26,8 @@ pub(crate) fn decide_plan(
     least: u16,
 ) -> Vec<u8> {
     let mut plan = Vec::with_capacity(18 + 21 * policy.limits().len());
-    push_decide_plan(&mut plan, policy, encoding, mode, cost, [calls, least]);
+    push_plan_head(&mut plan, policy, encoding, mode, [calls, least]);
+    push_plan_rest(&mut plan, policy, encoding, cost);
     plan
 }
 
@@ -38,30 +39,35 @@ pub(crate) fn push_part(
     mode: Mode,
     cost: Cost,
 ) {
+    push_plan_head(bytes, policy, encoding, mode, [1, 1]);
     for text in [&encoding.shape, &encoding.format] {
         let length = u16::try_from(text.len()).expect("a shape and a format are short");
         bytes.extend_from_slice(&length.to_be_bytes());
         bytes.extend_from_slice(text);
     }
-    push_decide_plan(bytes, policy, encoding, mode, cost, [1, 1]);
+    push_plan_rest(bytes, policy, encoding, cost);
 }
 
-/// Appends the plan of `decide.lua`. `calls` are the number of calls, and the least number that
-/// must be allowed.
-fn push_decide_plan(
+/// Appends the first nine bytes of the plan of `decide.lua`. `calls` are the number of calls, and
+/// the least number that must be allowed.
+fn push_plan_head(
     plan: &mut Vec<u8>,
     policy: &Policy,
     encoding: &PolicyEncoding,
     mode: Mode,
-    cost: Cost,
     calls: [u16; 2],
 ) {
     plan.push(mode_byte(mode));
     push_marks(plan, encoding.limits(policy));
-    push_u56(plan, cost.units());
-    for number in [calls[0], calls[1], encoding.state_len] {
+    for number in calls {
         plan.extend_from_slice(&number.to_be_bytes());
     }
+}
+
+/// Appends the rest of the plan of `decide.lua`.
+fn push_plan_rest(plan: &mut Vec<u8>, policy: &Policy, encoding: &PolicyEncoding, cost: Cost) {
+    push_u56(plan, cost.units());
+    plan.extend_from_slice(&encoding.state_len.to_be_bytes());
     push_constants(plan, policy, encoding);
 }
 

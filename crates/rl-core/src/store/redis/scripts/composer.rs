@@ -217,7 +217,7 @@ pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
     const MAX_VARIABLES: usize = 150;
     let limits = || shapes.iter().flatten().map(|limit| AlgorithmParts::of(limit.kind));
     let of_limits = limits().map(|parts| parts.cells.len() + parts.constants.len()).sum::<usize>();
-    let variables = of_limits + 6 * shapes.len();
+    let variables = of_limits + 8 * shapes.len();
     // The cells of a part are also arguments of `struct.pack`, one part after the other.
     let cells = |shape: &ScriptShape| -> usize {
         shape.iter().map(|limit| AlgorithmParts::of(limit.kind).cells.len()).sum()
@@ -403,8 +403,8 @@ mod tests {
         let gcra = LimitKind { kind: Kind::Gcra, counts_requests: true };
         let script = fast_path(&[window, gcra]);
         for line in [
-            "local cost, times, least, size, period_1, max_1, period_2, max_2, burst_2 = struct.unpack('>I7I2I2I2I7I7I7I7I7', plan, 6)",
-            "head, last, left_1, used_1, micros_2, fraction_2, since_2 = struct.unpack(format, stored)",
+            "local times, least, cost, size, period_1, max_1, period_2, max_2, burst_2 = struct.unpack('>I2I2I7I2I7I7I7I7I7', plan, 6)",
+            "head, last, left_1, used_1, micros_2, fraction_2, since_2 = read(format, stored)",
             "available = max_1 - used_1",
             "if available < cost * allowed then allowed = (available - available % cost) / cost end",
             "if available < 1 * allowed then allowed = (available - available % 1) / 1 end",

@@ -5,10 +5,10 @@
 --             1 byte   mode: 0 check, 1 check up to, 2 peek, 3 charge
 --             2 bytes  the set of limits in shadow: the first limit is the lowest bit
 --             2 bytes  the set of limits that count requests
---             7 bytes  the cost of each call
 --             2 bytes  the number of calls, which are decided one after the other; 0 if their
 --                      costs differ
 --             2 bytes  the least number of calls: if fewer would be allowed, none is
+--             7 bytes  the cost of each call
 --             2 bytes  the length of a stored state of this shape
 --             and for each limit its constants, in the order of its algorithm (7 bytes each)
 -- ARGV[4]   the cost of each call (7 bytes each), if the number of calls is 0
@@ -29,9 +29,10 @@
 --             7 bytes  for each log, the time at which the units that the call lacks will be
 --                      available; 0 if they are available now, or never will be
 --
--- Without logs, the script runs at most three commands: TIME, GET, and either SET or, for a denial,
--- PTTL. There are two exceptions: PEXPIRE follows if a key has lost its expiry, and a second GET if
--- the fast path could not decide the call. A denial changes no state.
+-- Without logs, the script runs at most four commands: TIME, GET, and then SET, or PTTL for a
+-- denial. If a charge does not change the expiry of the key, PTTL and SETRANGE take the place of SET.
+-- There are two exceptions: PEXPIRE follows if a denial finds that a key has lost its expiry, and a
+-- second GET if the fast path could not decide the call. A denial changes no state.
 local costs
 if times == 0 then
   times = #ARGV[4] / 7

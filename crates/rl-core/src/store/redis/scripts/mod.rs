@@ -43,7 +43,7 @@ use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, ScriptShape, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
-const VERSION: u32 = 10;
+const VERSION: u32 = 11;
 
 /// The default for the maximum number of shapes with scripts of their own.
 pub(super) const MAX_SHAPES: usize = 64;

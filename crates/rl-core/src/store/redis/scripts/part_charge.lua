@@ -1,4 +1,5 @@
--- Included in parts_shape.lua and parts_batch.lua. Charges a part if the request is allowed.
+-- Included in parts_shape.lua and parts_batch.lua, which set write = struct.pack. Charges a part
+-- if the request is allowed.
 --
 -- Sets  value: the state as it would be stored
 --       lifetime: the time in ms for which it is needed
@@ -19,7 +20,7 @@ do
   if lasts > longest then longest = lasts end
 end
 --@ end
-local value = struct.pack(format_pPART, shape_pPART, now, <<cells>>)
+local value = write(format_pPART, shape_pPART, now, <<cells>>)
 -- Round the lifetime up to ms.
 local lifetime = now + longest - server_time + 999
 lifetime = (lifetime - lifetime % 1000) / 1000 + linger

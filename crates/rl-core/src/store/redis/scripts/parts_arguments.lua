@@ -3,12 +3,13 @@
 --
 -- ARGV[1]   a byte, the number of parts; the flags of parts.lua; then the first part, in the form
 --           of the others
--- ARGV[2…]  for each further part: the length of its shape in 2 bytes, the shape, the length of its
---           format in 2 bytes, the format, and the plan (see decide.lua)
+-- ARGV[2…]  for each further part: the first 9 bytes of the plan (see decide.lua), which the fast
+--           path skips; the length of its shape in 2 bytes, the shape, the length of its format in
+--           2 bytes, the format, and the rest of the plan
 --
 -- Sets      flags: the flags of parts.lua
 local flags = string.sub(ARGV[1], 2, 1 + string.byte(ARGV[1]))
 local function arguments_of(p)
-  local shape, format, at = struct.unpack('>I2c0I2c0', ARGV[p], p == 1 and 2 + #flags or 1)
-  return { shape, string.sub(ARGV[p], at), format }
+  local plan, shape, format, at = struct.unpack('>c9I2c0I2c0', ARGV[p], p == 1 and 2 + #flags or 1)
+  return { shape, plan .. string.sub(ARGV[p], at), format }
 end

@@ -14,23 +14,25 @@
 --                      decided. Its states are unchanged, and the client sends it again in a call of
 --                      its own
 --             the state of each part as it would be stored
-local KEYS, ARGV, found = KEYS, ARGV, redis.pcall('MGET', unpack(KEYS))
+local KEYS, ARGV, call, read, write = KEYS, ARGV, redis.call, struct.unpack, struct.pack
+local found = redis.pcall('MGET', unpack(KEYS))
 -- values: the states that were read, with the charges of the requests so far. lifetimes: the times
--- in ms for which they are needed. is_changed: whether they must be stored.
-local values, lifetimes, is_changed, replies, count = {}, {}, {}, { '' }, 1
+-- in ms for which they are needed. is_changed: whether they must be stored. is_renewed: whether
+-- their keys need a new expiry.
+local values, lifetimes, is_changed, is_renewed, replies, count = {}, {}, {}, {}, { '' }, 1
 local request, next_request = '>' .. string.rep('I2I7', PARTS), 1
 --@ parts
-local shape_pPART, format_pPART, size_pPART, <<constants>> = struct.unpack('>I2c0I2c0xxxxxxxxxxxxxxxxI2<<I7 constants>>', ARGV[1 + PART])
+local shape_pPART, format_pPART, size_pPART, <<constants>> = read('>I2c0I2c0xxxxxxxI2<<I7 constants>>', ARGV[1 + PART], 10)
 -- held: the stored form of the state that is in `last` and the cells; false if there is none. The
 -- next request often has the same subject, whose state then need not be unpacked again.
-local key_pPART, cost_pPART, held_pPART, last_pPART, <<cells>>
+local key_pPART, cost_pPART, held_pPART, last_pPART, expires_pPART, <<cells>>
 --@ end parts
 for n = 1, #ARGV[1] / (9 * PARTS) do
   local now, is_ours, fits = server_time, true, true
   --@ parts
   key_pPART, cost_pPART,
   --@ end parts
-  next_request = struct.unpack(request, ARGV[1], next_request)
+  next_request = read(request, ARGV[1], next_request)
   --@ parts
   do
     local stored = values[key_pPART]
@@ -46,7 +48,7 @@ for n = 1, #ARGV[1] / (9 * PARTS) do
       held_pPART = false
       if #stored == size_pPART then
         local head
-        head, last_pPART, <<cells>> = struct.unpack(format_pPART, stored)
+        head, last_pPART, <<cells>> = read(format_pPART, stored)
         if head == shape_pPART then held_pPART = stored end
       end
     end
@@ -84,6 +86,7 @@ for n = 1, #ARGV[1] / (9 * PARTS) do
       if fits then
         values[key_pPART], is_changed[key_pPART] = value, true
         held_pPART, last_pPART = value, now
+        if now + longest ~= expires_pPART then is_renewed[key_pPART] = true end
       else
         -- The local cells have advanced to `now`, but the state in `values` is unchanged. The next
         -- request reads it again.
@@ -100,11 +103,13 @@ end
 local healed = 0
 for key = 1, #KEYS do
   local lifetime = lifetimes[key]
-  if is_changed[key] then
-    redis.call('SET', KEYS[key], values[key], 'PX', string.format('%d', lifetime))
-  elseif lifetime and redis.call('PTTL', KEYS[key]) == -1 then
+  if is_changed[key] and not is_renewed[key] and call('PTTL', KEYS[key]) + 5 > lifetime - linger then
+    call('SETRANGE', KEYS[key], '0', values[key])
+  elseif is_changed[key] then
+    call('SET', KEYS[key], values[key], 'PX', string.format('%d', lifetime))
+  elseif lifetime and call('PTTL', KEYS[key]) == -1 then
     -- Another client removed the expiry. Without one the key would stay for ever.
-    redis.call('PEXPIRE', KEYS[key], lifetime > 0 and lifetime or 1)
+    call('PEXPIRE', KEYS[key], lifetime > 0 and lifetime or 1)
     healed = healed + 1
   end
 end

@@ -16,16 +16,16 @@
 do
   local now, is_ours, fits, healed = server_time, true, true, 0
   -- Local variables are faster to read than global ones.
-  local KEYS, ARGV = KEYS, ARGV
+  local KEYS, ARGV, call, read, write = KEYS, ARGV, redis.call, struct.unpack, struct.pack
   --@ parts
-  local shape_pPART, format_pPART, cost_pPART, size_pPART, <<constants>> = struct.unpack('>I2c0I2c0xxxxxI7xxxxI2<<I7 constants>>', ARGV[PART], PART == 1 and 2 + PARTS or 1)
+  local shape_pPART, format_pPART, cost_pPART, size_pPART, <<constants>> = read('>I2c0I2c0I7I2<<I7 constants>>', ARGV[PART], PART == 1 and 11 + PARTS or 10)
   -- For a key that is not a string, this is an error table.
   local value_pPART = redis.pcall('GET', KEYS[PART])
     or shape_pPART .. string.rep('\0', size_pPART - #shape_pPART)
-  local last_pPART, <<cells>>
+  local last_pPART, expires_pPART, <<cells>>
   if #value_pPART == size_pPART then
     local head
-    head, last_pPART, <<cells>> = struct.unpack(format_pPART, value_pPART)
+    head, last_pPART, <<cells>> = read(format_pPART, value_pPART)
     if head ~= shape_pPART then is_ours = false end
     if last_pPART > now then now = last_pPART end
   else
@@ -51,11 +51,15 @@ do
       do
         --@ include part_charge
         value_pPART = value
-        if fits then
-          redis.call('SET', KEYS[PART], value_pPART, 'PX', string.format('%d', lifetime))
-        elseif redis.call('PTTL', KEYS[PART]) == -1 then
+        -- SETRANGE keeps the expiry (see shape.lua).
+        local is_kept = fits and now + longest == expires_pPART
+        if is_kept and call('PTTL', KEYS[PART]) + 5 > lifetime - linger then
+          call('SETRANGE', KEYS[PART], '0', value)
+        elseif fits then
+          call('SET', KEYS[PART], value, 'PX', string.format('%d', lifetime))
+        elseif call('PTTL', KEYS[PART]) == -1 then
           -- Another client removed the expiry. Without one the key would stay for ever.
-          redis.call('PEXPIRE', KEYS[PART], lifetime > 0 and lifetime or 1)
+          call('PEXPIRE', KEYS[PART], lifetime > 0 and lifetime or 1)
           healed = healed + 1
         end
       end

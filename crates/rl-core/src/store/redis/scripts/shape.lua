@@ -32,8 +32,10 @@
 --            7 bytes  for each log, the time at which enough units for a denied call will be
 --                     available; 0 if they are available now, or never will be
 do
-  local cost, times, least, size, <<constants>> = struct.unpack('>I7I2I2I2<<I7 constants>>', plan, 6)
+  local times, least, cost, size, <<constants>> = struct.unpack('>I2I2I7I2<<I7 constants>>', plan, 6)
   local subjects, bucket_size = #KEYS, string.byte(shape, 2)
+  -- Local variables are faster to read than global ones.
+  local KEYS, call, read, write = KEYS, redis.call, struct.unpack, struct.pack
   --@ logs if string.byte(plan) ~= 4 then subjects = 1 end
   --@ logs local is_refund = false
   -- all: the values under the keys. replies: the parts of the reply. partly: the subjects for which
@@ -52,7 +54,7 @@ do
     if is_sized then
       local head, last, <<cells>>
       if stored then
-        head, last, <<cells>> = struct.unpack(format, stored)
+        head, last, <<cells>> = read(format, stored)
       else
         head, last, <<cells>> = shape, 0, <<zeros>>
       end
@@ -66,7 +68,19 @@ do
       --@ end
       --@ logs is_ours = is_ours and (not stored or rest == #stored + 1)
       if is_ours then
-        local allowed, longest = times, 0
+        -- expires: the time at which the key expires, unless another client has changed its expiry.
+        local allowed, longest, expires = times, 0, 0
+        do
+          local now = last
+          --@ each
+          do
+            local lasts
+            --@ part lasts
+            if lasts > expires then expires = lasts end
+          end
+          --@ end
+          expires = last + expires
+        end
         --@ each
         do
           --@ part advance
@@ -103,23 +117,30 @@ do
           --@ each
           --@ part join
           --@ end
-          value = struct.pack(format, shape, now, <<cells>>)
+          value = write(format, shape, now, <<cells>>)
           local state = value
           --@ logs state = value .. tails
           -- Round the lifetime up to ms.
           local lifetime = now + longest - clock + 999
           lifetime = (lifetime - lifetime % 1000) / 1000 + linger
-          if calls > 0 then
+          -- SETRANGE keeps the expiry, and takes a third of the time of a SET with an expiry. PTTL
+          -- finds out whether another client has removed or shortened the expiry. The server rounds
+          -- times to ms.
+          local is_kept = calls > 0 and now + longest == expires
+          --@ logs is_kept = is_kept and #state == #stored
+          if is_kept and call('PTTL', KEYS[n]) + 5 > lifetime - linger then
+            call('SETRANGE', KEYS[n], '0', state)
+          elseif calls > 0 then
             -- `string.format` takes less time than the server's conversion of a number to text.
             -- Subjects often have the same lifetime, so its text is reused.
             if lifetime ~= last_lifetime then
               last_lifetime, lifetime_text = lifetime, string.format('%d', lifetime)
             end
-            redis.call('SET', KEYS[n], state, 'PX', lifetime_text)
+            call('SET', KEYS[n], state, 'PX', lifetime_text)
           else
-            if redis.call('PTTL', KEYS[n]) == -1 then
+            if call('PTTL', KEYS[n]) == -1 then
               -- Another client removed the expiry. Without one the key would stay for ever.
-              redis.call('PEXPIRE', KEYS[n], lifetime > 0 and lifetime or 1)
+              call('PEXPIRE', KEYS[n], lifetime > 0 and lifetime or 1)
               healed = 1
             end
             --@ each

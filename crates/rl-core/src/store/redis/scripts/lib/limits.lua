@@ -4,7 +4,7 @@
 --
 -- Sets  mode, cost, times, least: the numbers of the plan
 --       in each slot: max, in_shadow, counts_requests
-local mode, shadow, requests, cost, times, least, next_number = struct.unpack('>BI2I2I7I2I2', plan)
+local mode, shadow, requests, times, least, cost, next_number = struct.unpack('>BI2I2I2I2I7', plan)
 -- The two bytes at `next_number` are the length of a stored state. The constants come after them.
 read_constants(next_number + 2)
 local function has(set, place) return floor(set / 2 ^ (place - 1)) % 2 == 1 end

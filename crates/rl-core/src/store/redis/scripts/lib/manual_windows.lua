@@ -4,7 +4,7 @@
 --
 -- ARGV[last]  now, in µs since the epoch
 local TWO_HUNDRED_YEARS = 6311433600000
-local shifted = math.floor(tonumber(ARGV[#ARGV]) / 1000) + TWO_HUNDRED_YEARS
+local shifted = math.floor(string.match(ARGV[#ARGV], '%d+') / 1000) + TWO_HUNDRED_YEARS
 local function ttl_of(i)
   local ends = redis.call('PEXPIRETIME', KEYS[i])
   return ends < 0 and ends or math.max(0, ends - shifted)
