@@ -72,6 +72,11 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
     }
 
     fn path(&self) -> &str {
+        // A nested router of axum removes its prefix from the path, and keeps the whole one here.
+        #[cfg(feature = "axum")]
+        if let Some(axum::extract::OriginalUri(uri)) = self.0.extensions().get() {
+            return uri.path();
+        }
         self.0.uri().path()
     }
 
@@ -170,5 +175,28 @@ mod tests {
         assert_eq!(subject_of(&request), Ok(Some(Subject::user("alice"))));
         request.extensions_mut().insert(CurrentUser("guest"));
         assert_eq!(subject_of(&request), Ok(None));
+    }
+
+    /// Fault: under a nested router, rules and exemptions saw the path without its prefix, so a rule
+    /// for `/api/login` counted nothing.
+    #[cfg(feature = "axum")]
+    #[tokio::test]
+    async fn a_nested_router_does_not_change_the_path() {
+        use axum::Router;
+        use axum::body::Body;
+        use axum::routing::get;
+        use rl_core::rules::{Rule, Rules};
+        use rl_core::{Limit, RateLimiter};
+        use tower_service::Service;
+
+        let login = Rule::named("login").on("GET", "/api/login").limit(Limit::per_hour(1));
+        let limiter = RateLimiter::builder().rules(Rules::new().rule(login)).build().unwrap();
+        let layer = crate::RateLimitLayer::new(limiter);
+        let inner = Router::new().route("/login", get(async || "in")).layer(layer);
+        let mut app = Router::new().nest("/api", inner);
+        for expected in [200, 429] {
+            let request = Request::builder().uri("/api/login").body(Body::empty()).unwrap();
+            assert_eq!(app.call(request).await.unwrap().status(), expected);
+        }
     }
 }
