@@ -90,7 +90,8 @@ impl FailurePolicy {
         }
     }
 
-    /// Decides a request with the result of the fallback, after `failure` of the store.
+    /// Decides a request with the result of the fallback, after `failure` of the store. Decisions of
+    /// the fallback are marked as such.
     ///
     /// The fallback cannot decide if it fails, or if this instance's share of a limit of `parts` is
     /// too small. `own` is the namespace of parts without one.
@@ -104,7 +105,7 @@ impl FailurePolicy {
     ) -> Decision {
         let failure = match result {
             Ok(decision) if !exceeds_share(&decision, own, parts, operation) => {
-                return decision.into_fallback(failure);
+                return decision;
             }
             Ok(_) => failure,
             Err(error) => error.kind(),

@@ -22,7 +22,7 @@ use super::failure_policy::FailurePolicy;
 use super::in_flight::InFlight;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
-use super::places::{self, without_permits};
+use super::places::without_permits;
 use super::policies::Policies;
 use super::policy_denial;
 use super::renewals::Renewals;
@@ -284,18 +284,7 @@ impl Pipeline {
         Operation { mode, reserves, .. }: Operation,
     ) -> StoreFuture<Decision> {
         let result = self.stores.decide(&*self.stores.primary, parts, mode, reserves);
-        let has_permits = mode != Mode::Peek && parts.iter().any(|part| part.policy.has_permits());
-        match result {
-            MaybeReady::Boxed(pending) if has_permits => {
-                let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
-                let leases = parts.iter().filter_map(|part| part.policy.shortest_lease());
-                let lease = leases.min().unwrap_or_default();
-                places::claim(pending, lease, move |decision| {
-                    this.settlements.free_places_of_all(&this.stores, &owned.as_parts(), decision);
-                })
-            }
-            result => result,
-        }
+        self.free_late_places(result, parts, mode)
     }
 
     /// Waits for the store until the deadline.

@@ -7,11 +7,12 @@ mod rules;
 mod stats;
 mod waiting;
 
+use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, timeout};
 
 use crate::decision::{Decision, GoverningLimit, LimitStatus, Origin, RetryAfter};
 use crate::limiter::{BuildError, OnFailure, ResetError, Share};
@@ -24,7 +25,7 @@ use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
 use crate::store::memory::MemoryStore;
 use crate::store::{DecideRequest, Refund, Renewal, Reset, Settlement, Store, StoreFuture};
-use crate::time::{ManualClock, Timestamp};
+use crate::time::{ManualClock, Timestamp, TokioClock};
 
 const KINDS: [FailureKind; 6] = [
     FailureKind::Unavailable,
@@ -96,25 +97,51 @@ impl Store for Faulty {
     }
 }
 
+/// A store in memory whose calls take two milliseconds.
+#[derive(Debug)]
+pub(super) struct Away(pub(super) MemoryStore<TokioClock>);
+
+impl Store for Away {
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let decided = self.0.decide(request);
+        MaybeReady::later(async {
+            let _ = timeout(Duration::from_millis(2), pending::<()>()).await;
+            decided.await
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.0.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.0.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.0.reset(reset)
+    }
+}
+
 /// A store that never answers.
 #[derive(Debug)]
 struct Silent;
 
 impl Store for Silent {
     fn decide(&self, _: DecideRequest<'_>) -> StoreFuture<Decision> {
-        MaybeReady::later(std::future::pending())
+        MaybeReady::later(pending())
     }
 
     fn refund(&self, _: Refund<'_>) -> StoreFuture<()> {
-        MaybeReady::later(std::future::pending())
+        MaybeReady::later(pending())
     }
 
     fn renew(&self, _: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        MaybeReady::later(std::future::pending())
+        MaybeReady::later(pending())
     }
 
     fn reset(&self, _: Reset<'_>) -> StoreFuture<()> {
-        MaybeReady::later(std::future::pending())
+        MaybeReady::later(pending())
     }
 }
 

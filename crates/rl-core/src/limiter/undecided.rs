@@ -1,4 +1,4 @@
-//! Decides requests that the store does not decide.
+//! Decides requests that the store does not decide, and frees places that it grants too late.
 
 use std::sync::Arc;
 
@@ -6,10 +6,11 @@ use super::failure_policy::OnFailure;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::pipeline::Pipeline;
+use super::places;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Subject};
-use crate::store::{DecideRequest, Part};
+use crate::store::{DecideRequest, Mode, Part, StoreFuture};
 
 impl Pipeline {
     /// Decides a request while the store is overloaded. A denial that this process has cached, or
@@ -47,6 +48,8 @@ impl Pipeline {
         let shared: Vec<_> = shared.collect();
         let result =
             self.stores.decide(&*fallback.store, &shared, operation.mode, operation.reserves);
+        let result = result.map(move |decided| decided.map(|d| d.into_fallback(failure)));
+        let result = self.free_late_places(result, &shared, operation.mode);
         let result = self.stores.within_deadline(result, &*fallback.store, "decide");
         let result = self.stores.fallback_slots.limit(result);
         let (this, owned, policy) = (Arc::clone(self), OwnedParts::new(parts), self.failure_policy);
@@ -59,6 +62,27 @@ impl Pipeline {
             let decision = policy.after_fallback(result, own, &parts, operation, failure);
             this.finish(&parts, operation, decision)
         })
+    }
+
+    /// Frees the places that a store grants after the request has ended or timed out.
+    pub(super) fn free_late_places(
+        self: &Arc<Self>,
+        result: StoreFuture<Decision>,
+        parts: &[Part<'_>],
+        mode: Mode,
+    ) -> StoreFuture<Decision> {
+        let has_permits = mode != Mode::Peek && parts.iter().any(|part| part.policy.has_permits());
+        match result {
+            MaybeReady::Boxed(pending) if has_permits => {
+                let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
+                let leases = parts.iter().filter_map(|part| part.policy.shortest_lease());
+                let lease = leases.min().unwrap_or_default();
+                places::claim(pending, lease, move |decision| {
+                    this.settlements.free_places_of_all(&this.stores, &owned.as_parts(), decision);
+                })
+            }
+            result => result,
+        }
     }
 
     /// Returns the number of decisions that wait for the store or the fallback.

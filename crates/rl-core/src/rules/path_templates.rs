@@ -18,7 +18,10 @@ pub(super) struct PathTemplates {
     /// router only if the parameters at the same place have the same name and the same kind. A
     /// template that a router does not accept is in another router.
     routers: Vec<Router<()>>,
-    templates: Box<[Box<str>]>,
+    /// The normalized forms of templates that are not normalized.
+    normalized: Vec<Router<()>>,
+    /// The templates and their normalized forms.
+    templates: Vec<String>,
 }
 
 impl PathTemplates {
@@ -28,29 +31,37 @@ impl PathTemplates {
     ///
     /// Returns an error for the first template that is not valid.
     pub(super) fn new(templates: &[Box<str>]) -> Result<Self, InvalidMatch> {
-        let mut routers = Vec::new();
+        let (mut routers, mut normalized) = (Vec::new(), Vec::new());
+        let mut forms: Vec<String> = Vec::new();
         for template in templates {
             let is_valid = template.starts_with('/') && insert(&mut routers, template).is_ok();
             if !is_valid {
                 return Err(InvalidMatch::new("path", template, EXPECTED));
             }
+            forms.push(template.to_string());
+            // A decoded brace is text, and not the begin of a parameter, so such a template has no
+            // other form.
+            if let Some(form) = RequestPath::new(template).normalized
+                && form.matches(['{', '}']).eq(template.matches(['{', '}']))
+                && insert(&mut normalized, &form).is_ok()
+            {
+                forms.push(form);
+            }
         }
-        Ok(Self { routers, templates: templates.into() })
+        Ok(Self { routers, normalized, templates: forms })
     }
 
-    /// Returns whether a template matches the path in one of the forms in which services may read
-    /// it.
+    /// Returns whether a template matches the path, if services may read both in other forms too.
     pub(super) fn matches(&self, paths: &RequestPath<'_>) -> bool {
-        self.has(paths.raw) || paths.normalized.as_deref().is_some_and(|path| self.has(path))
+        let normalized = paths.normalized.as_deref();
+        has(&self.routers, paths.raw)
+            || normalized.is_some_and(|path| has(&self.routers, path))
+            || has(&self.normalized, normalized.unwrap_or(paths.raw))
     }
 
     /// Returns whether a template matches the path, and services can read the path in only one way.
     pub(super) fn matches_plainly(&self, paths: &RequestPath<'_>) -> bool {
-        paths.normalized.is_none() && self.has(paths.raw)
-    }
-
-    fn has(&self, path: &str) -> bool {
-        self.routers.iter().any(|router| router.at(path).is_ok())
+        paths.normalized.is_none() && has(&self.routers, paths.raw)
     }
 
     /// Returns whether one path may match both lists.
@@ -58,9 +69,13 @@ impl PathTemplates {
         let pairs = self
             .templates
             .iter()
-            .flat_map(|one| other.templates.iter().map(move |other| (&**one, &**other)));
+            .flat_map(|one| other.templates.iter().map(move |other| (one, other)));
         pairs.into_iter().any(|(one, other)| may_overlap(one, other))
     }
+}
+
+fn has(routers: &[Router<()>], path: &str) -> bool {
+    routers.iter().any(|router| router.at(path).is_ok())
 }
 
 /// Adds a template to the first router that accepts it, or to a new one.
@@ -180,6 +195,27 @@ mod tests {
         assert!(known.matches_plainly(&RequestPath::new("/.well-known/acme")));
         assert!(!login.matches(&RequestPath::new("/Login")));
         assert!(!login.matches(&RequestPath::new("/log%2Fin")));
+    }
+
+    /// Fault: a template with a slash at its end never matched the path without one, although many
+    /// services read both alike.
+    #[test]
+    fn templates_match_in_their_normalized_form_but_not_plainly() {
+        for (template, path) in [
+            ("/login/", "/login"),
+            ("/caf%C3%A9", "/caf%c3%a9"),
+            ("/caf%C3%A9/{name}/", "/café/a"),
+            ("//a/./b", "/a/b"),
+            ("/a%7Bb%7D", "/a%7Bb%7D"),
+        ] {
+            let list = templates(&[template]).unwrap();
+            assert!(list.matches(&RequestPath::new(path)), "{template} {path}");
+            assert!(!list.matches_plainly(&RequestPath::new(path)), "{template} {path}");
+        }
+        let encoded = templates(&["/a/%7Bb%7D"]).unwrap();
+        assert!(!encoded.matches(&RequestPath::new("/a/c")), "an encoded brace is no parameter");
+        let [with, without] = [["/login/"], ["/login"]].map(|list| templates(&list).unwrap());
+        assert!(with.may_overlap(&without));
     }
 
     #[test]

@@ -2,9 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tokio::time::timeout;
 
 use crate::decision::{Origin, RetryAfter};
-use crate::limiter::tests::Faulty;
+use crate::limiter::tests::{Away, Faulty};
 use crate::limiter::{BuildError, OnFailure, Share};
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
 use crate::maybe_ready::MaybeReady;
@@ -12,7 +13,7 @@ use crate::model::{Algorithm, Cost, FailureKind, Limit, Period, Refill, StoreErr
 use crate::policy::Policy;
 use crate::source::{PolicyFuture, PolicySource};
 use crate::store::memory::MemoryStore;
-use crate::time::ManualClock;
+use crate::time::{ManualClock, TokioClock};
 
 const DOWN: FailureKind = FailureKind::Unavailable;
 
@@ -98,6 +99,27 @@ async fn units_go_back_to_the_store_that_took_them() {
     of_store.set_cost(1);
     drop(of_store);
     assert_eq!((used(&limiter).await, used(&beside).await), (1, 7));
+}
+
+/// Fault: only late replies of the store were noticed, so such a place stayed occupied until its
+/// lease ended.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_the_fallback_grants_after_its_request_has_ended_is_released() {
+    let (store, memory) = (Arc::new(Faulty::default()), MemoryStore::builder());
+    let fallback = Arc::new(Away(memory.clock(TokioClock::new()).build()));
+    let limit = || Limit::concurrency(1).unwrap();
+    let builder = RateLimiter::builder().limit(limit()).store(store.clone());
+    let limiter = builder.fallback(fallback.clone(), Share::with_instances(1)).build().unwrap();
+    let beside = RateLimiter::builder().limit(limit()).store(fallback).build().unwrap();
+    store.fail_with(DOWN);
+    let mut request = Box::pin(async { limiter.acquire(&alice(), 1).await });
+    assert!(timeout(Duration::ZERO, &mut request).await.is_err());
+    let is_free = async || beside.peek(&alice(), 1).await.is_allowed();
+    assert!(!is_free().await, "the fallback holds a place for the request");
+    drop(request);
+    tokio::time::advance(Duration::from_millis(2)).await;
+    tokio::task::yield_now().await;
+    assert!(is_free().await);
 }
 
 #[tokio::test]

@@ -7,15 +7,15 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::decision::{Decision, RetryAfter};
+use crate::decision::RetryAfter;
 use crate::limiter::RateLimiter;
-use crate::maybe_ready::MaybeReady;
+use crate::limiter::tests::Away;
 use crate::model::{Limit, Subject};
 use crate::observe::{DecisionEvent, Observer};
 use crate::policy::Policy;
+use crate::store::Part;
 use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Part, Refund, Renewal, Reset, Store, StoreFuture};
-use crate::time::{Timestamp, TokioClock};
+use crate::time::TokioClock;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -214,32 +214,6 @@ async fn a_request_moves_to_the_queue_of_the_part_that_denies_it() {
     assert!(blocked.await.unwrap().is_allowed());
     assert_eq!(began.elapsed(), Duration::from_secs(10));
     assert!(no_request_waits(&limiter));
-}
-
-/// A store in memory whose calls take two milliseconds.
-#[derive(Debug)]
-struct Away(MemoryStore<TokioClock>);
-
-impl Store for Away {
-    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        let decided = self.0.decide(request);
-        MaybeReady::later(async {
-            let _ = timeout(Duration::from_millis(2), pending::<()>()).await;
-            decided.await
-        })
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.0.refund(refund)
-    }
-
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        self.0.renew(renewal)
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.0.reset(reset)
-    }
 }
 
 /// All four requests are checked before the first one enters the queue. The `retry_after` of the
