@@ -66,7 +66,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("three-parts-gcra", 7_687, "three parts of another algorithm"),
         ("http-allowed", 5_541, "a request through the layer, its response made and dropped"),
         ("http-denied",  8_056, "a request that the layer rejects"),
-        ("axum-denied", 15_548, "the same with six windows on axum, and all that axum does"),
+        ("axum-denied", 16_316, "the same with six windows on axum, and all that axum does"),
     ];
     let mut beyond = Vec::new();
     for (what, limit, described) in limits {
