@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         "three-parts-gcra" => (six(":gcra:burst=900000"), 1),
         _ => return refuse("unknown operation"),
     };
+    let endless = format!("{ENDLESS}/minute");
     let limits = limits.iter().map(|limit| limit.parse::<Limit>().expect("a limit"));
     let policy = Policy::new(limits).expect("a policy");
     match operation.as_str() {
@@ -63,8 +64,8 @@ fn main() -> ExitCode {
             log_to_nowhere();
             decide(&limiter(policy), cost, times);
         }
-        "one-part" => parts::decide(&policy, "90000/minute", 1, times),
-        "three-parts" | "three-parts-denied" => parts::decide(&policy, "90000/minute", 3, times),
+        "one-part" => parts::decide(&policy, &endless, 1, times),
+        "three-parts" | "three-parts-denied" => parts::decide(&policy, &endless, 3, times),
         "three-parts-gcra" => parts::decide(&policy, "90000/minute:gcra", 3, times),
         "http-allowed" | "http-denied" => http::send(limiter(policy), times),
         "axum" | "axum-denied" => on_axum::send(Around::Limiter(limiter(policy)), times),

@@ -50,13 +50,16 @@ impl Limiter for Parts {
         let part = |subject, (namespace, policy)| {
             Part::new(subject, policy, Cost::ONE).with_namespace(namespace)
         };
-        let parts = [
-            part(&keys.subjects[key as usize], (&self.key.0, &self.key.1)),
-            part(&self.addresses[key as usize], (&self.address.0, &self.address.1)),
-            part(&self.all, (&self.fleet.0, &self.fleet.1)),
-        ];
-        let parts = if self.is_key_only { &parts[..1] } else { &parts };
-        match &self.limiter.check_parts(parts) {
+        let of_key = part(&keys.subjects[key as usize], (&self.key.0, &self.key.1));
+        let decided = if self.is_key_only {
+            self.limiter.check_parts(&[of_key])
+        } else {
+            let of_address =
+                part(&self.addresses[key as usize], (&self.address.0, &self.address.1));
+            let of_fleet = part(&self.all, (&self.fleet.0, &self.fleet.1));
+            self.limiter.check_parts(&[of_key, of_address, of_fleet])
+        };
+        match &decided {
             MaybeReady::Ready(Some(decision)) => black_box(decision).is_allowed(),
             _ => unreachable!("decisions in memory are there at once"),
         }

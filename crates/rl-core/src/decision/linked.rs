@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use arrayvec::ArrayVec;
 
-/// The largest number of parts of a request, because each field of `PartFlags` is a byte with one
-/// bit for each part.
-const MAX_PARTS: usize = u8::BITS as usize;
+/// The largest number of parts of a request, because [`PartFlags`] has two bits for each part.
+const MAX_PARTS: usize = u16::BITS as usize / 2;
 
 /// Further decisions that belong to a decision. Most decisions have none.
 #[derive(Clone, Debug)]
@@ -25,26 +24,40 @@ impl<D> Linked<D> {
     }
 }
 
-/// The properties of the parts of a request, one bit for each part.
+/// The properties of the parts of a request, two bits for each part.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PartFlags {
-    /// The parts that deny nothing.
-    pub(crate) shadow: u8,
-    /// The parts that headers and messages do not describe.
-    pub(crate) undisclosed: u8,
-}
+pub(crate) struct PartFlags(u16);
 
 impl PartFlags {
-    pub(super) const fn has_shadow(self) -> bool {
-        self.shadow != 0
+    /// The part denies nothing.
+    pub(crate) const SHADOW: u8 = 1;
+    /// Headers and messages do not describe the part.
+    pub(crate) const UNDISCLOSED: u8 = 2;
+
+    /// Adds the properties of the part at `index`.
+    #[inline(always)]
+    pub(crate) const fn add(&mut self, index: usize, properties: u8) {
+        self.0 |= (properties as u16) << (2 * index);
+    }
+
+    /// Returns whether a part is in shadow.
+    #[inline]
+    pub(crate) const fn has_shadow(self) -> bool {
+        const ALL_IN_SHADOW: u16 = u16::MAX / 3 * PartFlags::SHADOW as u16;
+
+        self.0 & ALL_IN_SHADOW != 0
+    }
+
+    const fn of_part(self, index: usize) -> u8 {
+        (self.0 >> (2 * index)) as u8
     }
 
     pub(super) const fn is_shadow(self, index: usize) -> bool {
-        self.shadow >> index & 1 == 1
+        self.of_part(index) & Self::SHADOW != 0
     }
 
     pub(super) const fn is_disclosed(self, index: usize) -> bool {
-        self.undisclosed >> index & 1 == 0
+        self.of_part(index) & Self::UNDISCLOSED == 0
     }
 }
 
@@ -106,6 +119,7 @@ impl<D> DecidedParts<D> {
     pub(super) fn clear(&mut self) {
         self.len = 0;
         self.governing = GoverningPart::unknown();
+        self.has_shadow = false;
     }
 }
 

@@ -204,15 +204,19 @@ impl Outcomes {
     #[inline(always)]
     pub(super) fn set_lazy(&mut self, new: &PackedStates, decided_at: u64, new_required: u64) {
         debug_assert!(Self::fit_lazily(decided_at, new_required));
-        match self {
-            Self::Lazy { states, decided_at_low, decided_at_high, required } => {
-                *states = *new;
-                *decided_at_low = decided_at as u32;
-                *decided_at_high = (decided_at >> 32) as u16;
-                *required = new_required as u32;
-            }
-            other => *other = Self::lazy(new, decided_at, new_required),
+        if let Self::Lazy { states, decided_at_low, decided_at_high, required } = self {
+            *states = *new;
+            *decided_at_low = decided_at as u32;
+            *decided_at_high = (decided_at >> 32) as u16;
+            *required = new_required as u32;
+        } else {
+            self.replace_lazy(new, decided_at, new_required);
         }
+    }
+
+    #[inline(never)]
+    fn replace_lazy(&mut self, states: &PackedStates, decided_at: u64, required: u64) {
+        *self = Self::lazy(states, decided_at, required);
     }
 
     /// Creates the outcomes of the fixed windows of `policy` after a decision at the time `at`.

@@ -10,6 +10,7 @@ use super::{Decision, LimitStatus, Origin, RetryAfter, Verdict};
 use crate::algorithm::fixed_window::{PackedStates, PackedTime};
 use crate::model::Cost;
 use crate::policy::{LimitSet, Policy};
+use crate::time::Timestamp;
 
 /// The status of one part of a request: a subject, its policy and its cost.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +118,9 @@ impl DecisionList {
     /// Adds the decision on the next part.
     #[inline(always)]
     pub(crate) fn push(&mut self, decision: Decision) {
-        *self.0.get_or_new().parts.add(Decision::unset) = decision;
+        let parts = &mut self.0.get_or_new().parts;
+        parts.has_shadow |= decision.statuses.policy().is_some_and(Policy::has_shadow);
+        *parts.add(Decision::unset) = decision;
     }
 
     /// Adds the decision that charged `cost` to the fixed windows of `policy`. The numbers must fit
@@ -136,7 +139,9 @@ impl DecisionList {
     /// Adds a pending decision, which the store completes with [`Decision::finish`].
     #[inline]
     pub(crate) fn push_pending(&mut self, policy: &Policy, cost: Cost) -> &mut Decision {
-        let decision = self.0.get_or_new().parts.add(Decision::unset);
+        let parts = &mut self.0.get_or_new().parts;
+        parts.has_shadow |= policy.has_shadow();
+        let decision = parts.add(Decision::unset);
         decision.statuses.policy.set(policy);
         decision.reset(cost);
         decision
@@ -145,6 +150,12 @@ impl DecisionList {
     /// Removes the decision that was added last.
     pub(crate) fn pop(&mut self) {
         self.0.get_or_new().parts.pop();
+    }
+
+    /// Returns whether a limit of a part is in shadow.
+    #[inline]
+    pub(crate) fn has_shadow(&self) -> bool {
+        self.0.get().is_some_and(|linked| linked.parts.has_shadow)
     }
 
     /// Returns the decisions.
@@ -177,25 +188,43 @@ impl Decision {
         let Some(first) = parts.all().first() else {
             return Self::undecided(Cost::ZERO, Origin::Unlimited);
         };
-        let (cost, charged, mut origin) = (first.cost, first.charged, first.origin);
+        let mut origin = first.origin;
         let (mut at, mut is_denied, mut is_of_one_origin) = (first.at(), false, true);
-        let mut has_shadow = flags.has_shadow();
         for (index, part) in parts.all().iter().enumerate() {
             at = at.max(part.at());
             is_denied |=
                 !part.is_allowed() && !flags.is_shadow(index) && part.origin != Origin::Shadow;
             is_of_one_origin &= part.origin == origin;
-            has_shadow |= part.statuses.policy().is_some_and(Policy::has_shadow);
         }
-        (parts.flags, parts.is_denied, parts.has_shadow) = (flags, is_denied, has_shadow);
-        parts.governing = GoverningPart::unknown();
+        (parts.flags, parts.is_denied) = (flags, is_denied);
+        parts.has_shadow |= flags.has_shadow();
         if !is_of_one_origin {
             let governing = parts.governing.get_or_find(|| find_governing(parts));
             origin = governing.map_or(origin, |index| parts.all()[index].origin);
         }
-        let verdict = Verdict::new(!is_denied);
+        Self { verdict: Verdict::new(!is_denied), origin, ..Self::linked_to(list, at) }
+    }
+
+    /// Combines the decisions of a store on the parts of a request, in the order of the parts. Each
+    /// part was charged its cost at the time `at`, and neither a part nor a limit is in shadow.
+    #[inline(always)]
+    pub(crate) fn of_charged_parts(
+        flags: PartFlags,
+        mut list: DecisionList,
+        at: Timestamp,
+    ) -> Self {
+        let parts = &mut list.0.get_or_new().parts;
+        (parts.flags, parts.is_denied) = (flags, false);
+        Self { verdict: Verdict::Allowed, ..Self::linked_to(list, at) }
+    }
+
+    /// Creates a denial by the store at the time `at` that contains `list`.
+    #[inline(always)]
+    fn linked_to(list: DecisionList, at: Timestamp) -> Self {
+        let first = list.all().first();
+        let (cost, charged) = first.map_or((Cost::ZERO, 0), |first| (first.cost, first.charged));
         let statuses = LimitStatuses { decided_at: at, ..LimitStatuses::NONE };
-        Self { charged, verdict, origin, linked: list.0, ..Self::empty(statuses, cost) }
+        Self { charged, linked: list.0, ..Self::empty(statuses, cost) }
     }
 
     /// Returns the decision on the governing part. If no part is both disclosed and enforced, none

@@ -8,26 +8,43 @@ use super::counters::Counters;
 use super::pipeline::Pipeline;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::stats::DecisionCounts;
+use crate::model::{Cost, Mode};
+use crate::observe;
+use crate::policy::Policy;
+use crate::stats::PartCounts;
 use crate::store::{DecideRequest, FastPath, FastPathLimiter};
 use crate::time::Timestamp;
 
 impl Pipeline {
+    /// Returns whether the store can decide a request under `policy` without the other steps.
+    #[inline(always)]
+    pub(super) fn is_fast(&self, policy: &Policy, mode: Mode, cost: Cost) -> bool {
+        self.may_be_fast() && needs_only_store(policy, mode, cost)
+    }
+
+    /// Returns whether the store can decide requests that [need only the store](needs_only_store)
+    /// without the other steps.
+    #[inline(always)]
+    pub(super) fn may_be_fast(&self) -> bool {
+        self.has_fast_path && !observe::may_decisions_be_logged()
+    }
+
     /// Lets the store decide without the other steps. If the store cannot, the request is decided
     /// step by step.
     ///
-    /// `counts` contains the counts of the thread; `None` if the decision changes other counts too.
+    /// `counts` contains the counts of the thread that the decision changes; `None` if it changes
+    /// others too.
     #[inline(always)]
     pub(super) fn decide_fast(
         self: &Arc<Self>,
         request: &DecideRequest<'_>,
-        counts: Option<&DecisionCounts>,
+        counts: Option<PartCounts<'_>>,
     ) -> MaybeReady<Decision> {
         let limiter = FastPath::new(self, counts);
-        if let Some(counts) = counts
-            && counts.is_next_timed()
+        if let Some(PartCounts { decisions, .. }) = counts
+            && decisions.is_next_timed()
         {
-            counts.timing_begins();
+            decisions.timing_begins();
             return self.decide_timed(request, &limiter);
         }
         self.stores.primary.try_decide(request, &limiter)
@@ -48,6 +65,16 @@ impl Pipeline {
         }
         answer
     }
+}
+
+/// Returns whether the policy alone denies nothing, and the store needs no other policy in its
+/// place.
+#[inline(always)]
+pub(super) fn needs_only_store(policy: &Policy, mode: Mode, cost: Cost) -> bool {
+    // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
+    // concurrency limit, the store must not get the whole policy.
+    let is_whole = mode != Mode::Charge || !policy.has_permits();
+    is_whole && policy.needs_only_store(mode.required(cost))
 }
 
 impl FastPathLimiter for Arc<Pipeline> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::administration::reset_named;
 use super::charges::Charge;
+use super::fast_path::needs_only_store;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::pipeline::Pipeline;
@@ -15,7 +16,6 @@ use super::{Permit, RateLimiter, ResetError};
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode};
-use crate::observe;
 use crate::store::{DecideRequest, Namespace, Part, StoreFuture};
 
 /// # Requests of several parts
@@ -231,22 +231,15 @@ impl Pipeline {
         mode: Mode,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        let needs_only_store = |part: &Part<'_>| {
-            let is_whole = mode != Mode::Charge || !part.policy.has_permits();
-            is_whole && !part.is_shadow() && part.policy.needs_only_store(mode.required(part.cost))
-        };
-        let is_fast = self.has_fast_path
-            && !observe::may_decisions_be_logged()
-            && !parts.is_empty()
-            && parts.iter().all(needs_only_store);
+        let is_plain =
+            |part: &Part<'_>| !part.is_shadow() && needs_only_store(part.policy, mode, part.cost);
+        let is_fast = self.may_be_fast() && !parts.is_empty() && parts.iter().all(is_plain);
         if !is_fast {
             let operation = Operation { reserves, ..self.operation(mode) };
             return self.decide_parts_by_steps(parts, operation);
         }
         let counts = match parts {
-            [part] if part.namespace.is_none() && self.tally.is_own(part.policy) => {
-                self.tally.plain_counts(mode)
-            }
+            [part] => self.tally.counts_of_part(part, mode),
             _ => None,
         };
         let request = DecideRequest::new(&self.stores.namespace, parts, mode);

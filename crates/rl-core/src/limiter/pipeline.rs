@@ -33,7 +33,6 @@ use super::wait_queue::WaitQueues;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
-use crate::observe;
 use crate::policy::Policy;
 use crate::store::{DecideRequest, Part, StoreFuture};
 use crate::time::Clock;
@@ -132,18 +131,6 @@ impl Pipeline {
         let parts = std::slice::from_ref(part);
         let request = DecideRequest::new(&self.stores.namespace, parts, mode);
         self.decide_fast(&request, self.tally.plain_counts(mode))
-    }
-
-    /// Returns whether the store can decide a request under `policy` without the other steps.
-    #[inline(always)]
-    fn is_fast(&self, policy: &Policy, mode: Mode, cost: Cost) -> bool {
-        // `Mode::Charge` is for finished work, which occupies no place. If the policy has a
-        // concurrency limit, the store must not get the whole policy.
-        let is_whole = mode != Mode::Charge || !policy.has_permits();
-        self.has_fast_path
-            && !observe::may_decisions_be_logged()
-            && is_whole
-            && policy.needs_only_store(mode.required(cost))
     }
 
     /// Decides a request under `policy` instead of the subject's own.

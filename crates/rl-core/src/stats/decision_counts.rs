@@ -40,6 +40,35 @@ pub(crate) struct DecisionCounts {
 
 const _: () = assert!(size_of::<DecisionCounts>() == 64);
 
+/// The counts of a thread that change with a decision on one part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartCounts<'a> {
+    pub(crate) decisions: &'a DecisionCounts,
+    /// The requests that the rule of the part allows. Without a rule, the policy of the part is the
+    /// one that all subjects share.
+    pub(crate) within_rule: Option<&'a ThreadCount>,
+}
+
+impl PartCounts<'_> {
+    /// Counts a request that was charged `units` at the time `at`, as
+    /// [`DecisionCounts::try_add_allowed`] does.
+    #[inline(always)]
+    pub(crate) fn try_add_allowed(self, units: u64, at: Timestamp) -> bool {
+        let is_added = self.decisions.try_add_allowed(units, at);
+        if is_added && let Some(within) = self.within_rule {
+            within.add(1, Writer::Sole);
+        }
+        is_added
+    }
+
+    /// Counts a request that the limits in `over` denied at the time `at`, as
+    /// [`DecisionCounts::try_add_denied`] does. Also returns false if the part has a rule.
+    #[inline(always)]
+    pub(crate) fn try_add_denied(self, over: impl FnOnce() -> LimitSet, at: Timestamp) -> bool {
+        self.within_rule.is_none() && self.decisions.try_add_denied(over(), at)
+    }
+}
+
 /// The decisions of a store with one outcome.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeCounts {

@@ -38,7 +38,7 @@ mod store_stats;
 mod thread_slot;
 mod top;
 
-pub(crate) use decision_counts::{DecisionCounts, is_record_due};
+pub(crate) use decision_counts::{DecisionCounts, PartCounts, is_record_due};
 pub use histogram::Histogram;
 pub(crate) use histogram::{REQUEST_BOUNDS, TimeHistogram};
 pub use limiter_stats::{

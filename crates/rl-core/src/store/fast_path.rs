@@ -4,7 +4,7 @@ use super::DecideRequest;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::policy::LimitSet;
-use crate::stats::DecisionCounts;
+use crate::stats::PartCounts;
 use crate::time::Timestamp;
 
 /// The limiter of a request that a store decides on the fast path
@@ -15,9 +15,8 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy)]
 pub struct FastPath<'a> {
     limiter: &'a dyn FastPathLimiter,
-    /// The counts of the thread; `None` if the decision changes other counts too, such as that of a
-    /// rule.
-    counts: Option<&'a DecisionCounts>,
+    /// The counts of the thread that the decision changes; `None` if it changes others too.
+    counts: Option<PartCounts<'a>>,
 }
 
 /// A limiter that a store calls on the fast path.
@@ -25,8 +24,9 @@ pub(crate) trait FastPathLimiter {
     /// Implements [`FastPath::decide_by_steps`].
     fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision>;
 
-    /// Counts an allowed request whose parts were charged `units` together at the time `at`.
-    /// Returns false, and counts nothing, if the limiter needs the whole decision.
+    /// Counts an allowed request whose parts were charged `units` together at the time `at`. No part
+    /// and no limit is in shadow. Returns false, and counts nothing, if the limiter needs the whole
+    /// decision.
     fn try_count_allowed(&self, request: &DecideRequest<'_>, units: u64, at: Timestamp) -> bool;
 
     /// Implements [`FastPath::count`].
@@ -34,12 +34,12 @@ pub(crate) trait FastPathLimiter {
 }
 
 impl<'a> FastPath<'a> {
-    /// Creates the fast path of a decision. `counts` contains the counts of the thread. It is
-    /// `None` if the limiter must count from the whole decision.
+    /// Creates the fast path of a decision. `counts` contains the counts of the thread that the
+    /// decision changes. It is `None` if the limiter must count from the whole decision.
     #[inline(always)]
     pub(crate) const fn new(
         limiter: &'a dyn FastPathLimiter,
-        counts: Option<&'a DecisionCounts>,
+        counts: Option<PartCounts<'a>>,
     ) -> Self {
         Self { limiter, counts }
     }
@@ -79,7 +79,7 @@ impl<'a> FastPath<'a> {
     /// that denied it. Returns false, and counts nothing, if the limiter needs the whole decision.
     #[inline(always)]
     pub(crate) fn try_count_denied(&self, over: impl FnOnce() -> LimitSet, at: Timestamp) -> bool {
-        self.counts.is_some_and(|counts| counts.try_add_denied(over(), at))
+        self.counts.is_some_and(|counts| counts.try_add_denied(over, at))
     }
 }
 

@@ -1,6 +1,6 @@
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 
+use super::lane_sums::{Key, LaneSums, NUMBER_BYTES, RandomKeys};
 use crate::model::{Realm, Subject};
 use crate::store::Namespace;
 
@@ -15,17 +15,19 @@ use crate::store::Namespace;
 /// 1979):
 ///
 /// ```text
-/// lane = k0 + k1 × m1 + k2 × m2 + …   modulo p = 2^61 − 1
+/// lane = d + k1 × m1 + k2 × m2 + …   modulo p = 2^61 − 1
 ///
-///   m1, m2, …   the namespace's digest, the lengths, the realm and the id, cut into numbers below 2^57
-///   k0, k1, …   keys below p, drawn at random when the store is created; each lane has its own
+///   d           the digest of the namespace: a sum of the same form over its name (`namespace.rs`)
+///   m1, m2, …   the lengths, the realm and the id, cut into numbers below 2^57
+///   k1, k2, …   keys below p, drawn at random when the store is created; each lane has its own.
+///               The keys of namespaces are drawn once for the process.
 /// ```
 ///
 /// * Distinct subjects have distinct sequences of numbers *m*, because the lengths are part of
-///   them.
-/// * If two subjects differ in *mᵢ*, exactly one value of *kᵢ* makes their lanes equal, whatever
-///   the other keys are. So one lane is equal with a probability of 2^-61, and both lanes with
-///   2^-122.
+///   them. So have distinct namespaces.
+/// * If two subjects or their namespaces differ in *mᵢ*, exactly one value of *kᵢ* makes their lanes
+///   equal, whatever the other keys are. So one lane is equal with a probability of 2^-61, and both
+///   lanes with 2^-122.
 /// * A lane is stored before its last reduction modulo *p*. This cannot make unequal lanes equal.
 ///
 /// The proof holds for every pair of subjects that is chosen without knowledge of the keys. Keys
@@ -78,20 +80,10 @@ impl Fingerprint {
     }
 }
 
-/// The prime *p* by which lanes are reduced (see [`Fingerprint`]). A Mersenne prime makes the
-/// reduction fast.
-const PRIME: u64 = (1 << 61) - 1;
-
-/// The number of text bytes that one number contains.
-const NUMBER_BYTES: usize = 7;
-
 /// The number of hash keys for the longest name of a custom realm, and for the longest id. An id
 /// that is longer than that is replaced by its digest.
 const REALM_NUMBERS: usize = 32_usize.div_ceil(NUMBER_BYTES) + 1;
 const ID_NUMBERS: usize = Subject::MAX_ID_LEN.div_ceil(NUMBER_BYTES) + 1;
-
-/// The key of one number, with a value for each lane.
-type Key = [u64; 2];
 
 /// Creates fingerprints with its own random keys.
 #[derive(Clone)]
@@ -99,49 +91,16 @@ pub(super) struct Fingerprinter(Box<Keys>);
 
 #[derive(Clone)]
 struct Keys {
-    start: LaneSums,
-    default_namespace: NamespaceSums,
     lengths: Key,
     id: [Key; ID_NUMBERS],
-    namespace: [Key; 2],
     realm: [Key; REALM_NUMBERS],
-}
-
-/// The digest of a namespace, and the lane sums to which the numbers of a subject are added. These
-/// sums are computed in advance.
-#[derive(Clone, Copy)]
-struct NamespaceSums {
-    digest: [u64; 2],
-    sums: LaneSums,
 }
 
 impl Fingerprinter {
     /// Creates a fingerprinter with random keys.
     pub(super) fn random() -> Self {
-        // `RandomState` is the standard library's source of random keys, and its hash is a
-        // pseudorandom function.
-        let random = RandomState::new();
-        let mut counter = 0_u64;
-        let mut number = || loop {
-            counter += 1;
-            let number = random.hash_one(counter) & PRIME;
-            if number < PRIME {
-                return number;
-            }
-        };
-        let mut key = || [number(), number()];
-        let start = LaneSums(key().map(u128::from));
-        let namespace = [key(), key()];
-        let digest = Namespace::default().digest();
-        let sums = start.with_namespace(digest, namespace);
-        Self(Box::new(Keys {
-            start,
-            default_namespace: NamespaceSums { digest, sums },
-            lengths: key(),
-            id: std::array::from_fn(|_| key()),
-            namespace,
-            realm: std::array::from_fn(|_| key()),
-        }))
+        let mut keys = RandomKeys::new();
+        Self(Box::new(Keys { lengths: keys.next(), id: keys.many(), realm: keys.many() }))
     }
 
     /// Returns the fingerprint of `subject` in `namespace`.
@@ -149,32 +108,32 @@ impl Fingerprinter {
     pub(super) fn fingerprint(&self, namespace: &Namespace, subject: &Subject) -> Fingerprint {
         let keys = &*self.0;
         let (id, is_digest) = subject.id().parts();
-        let default = keys.default_namespace;
-        let mut sums = match namespace.digest() {
-            digest if digest == default.digest => default.sums,
-            digest => keys.start.with_namespace(digest, keys.namespace),
-        };
-        // A custom realm is represented by the length of its name. Other realms have numbers above
-        // all lengths.
-        let realm = match subject.realm() {
-            Realm::Custom(_) => {
-                let name = subject.realm().as_str().as_bytes();
-                sums.add_text(name, &keys.realm);
-                name.len() as u64
-            }
-            Realm::Ip => 64,
-            Realm::Key => 65,
-            Realm::Consumer => 66,
-            Realm::User => 67,
-            Realm::Global => 68,
-            Realm::Unknown => 69,
-        };
+        let mut sums = LaneSums::new(namespace.digest());
+        if let Realm::Custom(_) = subject.realm() {
+            sums.add_text(subject.realm().as_str().as_bytes(), &keys.realm);
+        }
+        let realm = realm_number(subject.realm());
         // The fields do not overlap: the number of the realm has 7 bits, and the flag has one.
         let lengths = (id.len() as u64) << 16 | realm << 8 | u64::from(is_digest);
         sums.add(lengths, keys.lengths);
         sums.add_text(id, &keys.id);
-        let [first, second] = sums.0.map(fold);
+        let [first, second] = sums.reduced();
         Fingerprint { lanes: [first, mix(second)] }
+    }
+}
+
+/// Returns the number of a realm. A custom realm is represented by the length of its name. Other
+/// realms have numbers above all lengths.
+#[inline(always)]
+fn realm_number(realm: &Realm) -> u64 {
+    match realm {
+        Realm::Ip => 64,
+        Realm::Key => 65,
+        Realm::Consumer => 66,
+        Realm::User => 67,
+        Realm::Global => 68,
+        Realm::Unknown => 69,
+        Realm::Custom(_) => realm.as_str().len() as u64,
     }
 }
 
@@ -197,79 +156,6 @@ impl SubjectHasher {
     pub(crate) fn hash(&self, subject: &Subject) -> u64 {
         self.fingerprinter.fingerprint(&self.namespace, subject).lanes[1].max(1)
     }
-}
-
-/// The sum of each lane. A sum stays below 2^124, because fewer than 64 products below 2^118 are
-/// added.
-#[derive(Clone, Copy)]
-struct LaneSums([u128; 2]);
-
-impl LaneSums {
-    #[inline]
-    fn with_namespace(mut self, digest: [u64; 2], keys: [Key; 2]) -> Self {
-        for (number, key) in digest.into_iter().zip(keys) {
-            self.add(number, key);
-        }
-        self
-    }
-
-    #[inline]
-    fn add(&mut self, number: u64, key: Key) {
-        self.0[0] += u128::from(number) * u128::from(key[0]);
-        self.0[1] += u128::from(number) * u128::from(key[1]);
-    }
-
-    /// Adds a text, with one key for every seven bytes. Two different texts of the same length
-    /// differ in at least one of the added numbers.
-    #[inline]
-    fn add_text(&mut self, text: &[u8], keys: &[Key]) {
-        const SEVEN_BYTES: u64 = (1 << (8 * NUMBER_BYTES)) - 1;
-
-        debug_assert!(text.len().div_ceil(NUMBER_BYTES) < keys.len());
-        let mut keys = keys.iter();
-        let mut rest = text;
-        // One load of eight bytes is cheaper than seven loads of one byte. The eighth byte is
-        // masked out, and is loaded again with the next number.
-        while let Some(eight) = rest.first_chunk::<8>() {
-            let Some(key) = keys.next() else { return };
-            self.add(u64::from_le_bytes(*eight) & SEVEN_BYTES, *key);
-            rest = &rest[NUMBER_BYTES..];
-        }
-        if rest.is_empty() {
-            return;
-        }
-        // At most seven bytes are left. In a text of eight bytes or more, the last seven bytes are
-        // added; some of them may be added twice, which does no harm.
-        let number = match text.last_chunk::<8>() {
-            Some(eight) => u64::from_le_bytes(*eight) >> 8,
-            None => short_text(rest),
-        };
-        let Some(key) = keys.next() else { return };
-        self.add(number, *key);
-    }
-}
-
-/// Returns a number below 2^56 that contains every byte of a text of one to seven bytes.
-///
-/// A byte may occur twice in the number, so two cases suffice: four bytes or more, and fewer.
-#[inline]
-fn short_text(text: &[u8]) -> u64 {
-    if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
-        return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 24;
-    }
-    // For one to three bytes, the first, the middle and the last include every byte.
-    let byte = |index: usize| u64::from(text[index]);
-    byte(0) | byte(text.len() / 2) << 8 | byte(text.len() - 1) << 16
-}
-
-/// Returns a number that is congruent to `sum` modulo the prime. `sum` must be below 2^124.
-///
-/// The result may exceed the prime, but two results are equal only if their sums are congruent.
-#[inline]
-const fn fold(sum: u128) -> u64 {
-    // Modulo the prime, 2^61 is 1, so the upper bits are added to the lower ones. The upper bits
-    // are below 2^63.
-    (sum as u64 & PRIME) + (sum >> 61) as u64
 }
 
 /// Mixes all bits of a lane. The function is invertible, so distinct lanes stay distinct.
@@ -352,14 +238,6 @@ mod tests {
             // range is one in a million.
             let is_even = |count: &usize| (15..=95).contains(count);
             assert!(counts.iter().flatten().all(is_even), "{counts:?}");
-        }
-    }
-
-    #[test]
-    fn folding_keeps_the_remainder_modulo_the_prime() {
-        let prime = u128::from(PRIME);
-        for sum in [0, 1, prime - 1, prime, prime + 1, 2 * prime, prime * prime, u128::MAX >> 4] {
-            assert_eq!(u128::from(fold(sum)) % prime, sum % prime, "{sum}");
         }
     }
 }

@@ -58,6 +58,7 @@
 
 mod fast_path;
 mod fingerprint;
+mod lane_sums;
 pub(crate) mod memory;
 mod namespace;
 mod part_groups;

@@ -1,6 +1,22 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+use super::lane_sums::{Key, LaneSums, NUMBER_BYTES, RandomKeys};
+
+/// The number of keys for the longest name, which is that of a rule.
+const NAME_NUMBERS: usize = (64_usize + 1 + 64).div_ceil(NUMBER_BYTES) + 1;
+
+/// The keys of the digests of all namespaces in this process.
+static KEYS: LazyLock<Box<NamespaceKeys>> = LazyLock::new(|| {
+    let mut keys = RandomKeys::new();
+    Box::new(NamespaceKeys { length: keys.next(), name: keys.many() })
+});
+
+struct NamespaceKeys {
+    length: Key,
+    name: [Key; NAME_NUMBERS],
+}
 
 /// The name under which a limiter counts. Limiters in different namespaces of one store share no
 /// counters.
@@ -24,12 +40,10 @@ pub struct Namespace {
 
 impl Namespace {
     fn new(name: &str) -> Self {
-        let hash = blake3::hash(name.as_bytes());
-        let mut digest = [0; 2];
-        for (number, bytes) in digest.iter_mut().zip(hash.as_bytes().as_chunks::<7>().0) {
-            *number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-        }
-        Self { name: name.into(), digest }
+        let mut sums = LaneSums::new([0; 2]);
+        sums.add(name.len() as u64, KEYS.length);
+        sums.add_text(name.as_bytes(), &KEYS.name);
+        Self { name: name.into(), digest: sums.reduced() }
     }
 
     /// Returns the namespace of the rule called `name` in this namespace, such as `default/login`.
@@ -50,19 +64,21 @@ impl Namespace {
         &self.name
     }
 
-    /// Returns a digest of the name, as two numbers of 56 bits.
+    /// Returns a keyed hash of the name, which differs between processes. Different names have the
+    /// same first number with a probability of 2^-61, and the same two numbers with 2^-122.
+    #[inline]
     pub(crate) const fn digest(&self) -> [u64; 2] {
         self.digest
     }
 }
 
-// Not derived, because a decision on several parts compares namespaces often. The texts are
-// compared last: equal namespaces are mostly clones, and different ones have different digests.
+// Not derived, because a decision on several parts compares namespaces often. Different namespaces
+// have different digests, and equal ones are mostly clones, so texts are seldom compared.
 impl PartialEq for Namespace {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.name, &other.name)
-            || self.digest == other.digest && self.name == other.name
+        self.digest == other.digest
+            && (Arc::ptr_eq(&self.name, &other.name) || self.name == other.name)
     }
 }
 

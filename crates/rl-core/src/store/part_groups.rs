@@ -48,15 +48,14 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too
-    /// many, or if parts with the same key differ in more than their cost.
+    /// Returns the errors of [`add`](Self::add).
     #[cfg(feature = "redis")]
     pub(crate) fn new(
         request: &DecideRequest<'a>,
         key: impl Fn(&'a Namespace, &'a Subject) -> K,
     ) -> Result<Self, StoreError> {
         let mut grouped = Self::empty();
-        grouped.add(request, key)?;
+        grouped.add(request, |_, part| key(request.namespace_of(part), part.subject))?;
         Ok(grouped)
     }
 
@@ -67,27 +66,23 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         Self { groups: ArrayVec::new(), join }
     }
 
-    /// Adds the parts of `request` to an empty value, and groups them as `new` does. A value that
-    /// is filled in place need not be moved.
+    /// Adds the parts of `request` to an empty value, and groups them by their keys. `key` returns
+    /// the key of the part at a position. A value that is filled in place need not be moved.
     ///
     /// # Errors
     ///
-    /// Returns the errors of `new`.
-    #[inline(always)]
+    /// Returns an error of kind [`FailureKind::Unsupported`] if the request has no part or too
+    /// many, or if parts with the same key differ in more than their cost.
     pub(crate) fn add(
         &mut self,
         request: &DecideRequest<'a>,
-        key: impl Fn(&'a Namespace, &'a Subject) -> K,
+        key: impl Fn(usize, &Part<'a>) -> K,
     ) -> Result<(), StoreError> {
-        let parts = request.parts;
-        if !(1..=Part::MAX).contains(&parts.len()) {
-            return Err(wrong_count(parts.len()));
-        }
-        self.join.flags = Part::flags(parts);
-        for (index, part) in parts.iter().enumerate() {
-            let (namespace, subject) = (request.namespace_of(part), part.subject);
-            let key = key(namespace, subject);
-            let (Part { policy, cost, .. }, is_shadow) = (*part, part.is_shadow());
+        check_count(request.parts)?;
+        self.join.flags = Part::flags(request.parts);
+        for (index, part) in request.parts.iter().enumerate() {
+            let (Part { subject, policy, cost, .. }, is_shadow) = (*part, part.is_shadow());
+            let (namespace, key) = (request.namespace_of(part), key(index, part));
             let known = self.groups.iter().position(|group| group.key == key);
             self.join.parts.push((cost, known.unwrap_or(self.groups.len()) as u8));
             match known {
@@ -113,10 +108,9 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         self.join.decision(decisions)
     }
 
-    /// Returns the same decision as `decision`, from a `DecisionList`.
-    #[inline]
-    pub(crate) fn decision_of_list(&self, decisions: DecisionList) -> Decision {
-        self.join.decision_of_list(decisions)
+    /// Returns the decisions on the parts. `decisions` contains those on the groups.
+    pub(crate) fn decisions_on_parts(&self, decisions: DecisionList) -> DecisionList {
+        self.join.decisions_on_parts(decisions)
     }
 
     /// Returns the data with which the decisions of the groups are combined.
@@ -129,7 +123,6 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 impl<K> PartGroup<'_, K> {
     /// Adds the part at `index` of a request, which has the subject and the namespace of the group.
     /// Fails if its policy differs from that of the group, or if only one of them is in shadow.
-    #[inline(never)]
     fn join(&mut self, index: usize, part: &Part<'_>) -> Result<(), StoreError> {
         let is_same_policy = self.policy.is_same_handle(part.policy) || self.policy == part.policy;
         if !is_same_policy || self.is_shadow != part.is_shadow() {
@@ -151,23 +144,20 @@ impl PartJoin {
     /// their order, each up to its cost.
     #[cfg(feature = "redis")]
     pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
-        self.decision_of_list(decisions.into_iter().collect())
+        let decisions = decisions.into_iter().collect();
+        Decision::of_parts(self.flags, self.decisions_on_parts(decisions))
     }
 
-    /// Returns the same decision as `decision`, from a `DecisionList`.
-    #[inline]
-    fn decision_of_list(&self, decisions: DecisionList) -> Decision {
-        let decisions = if decisions.all().len() == self.parts.len() {
+    fn decisions_on_parts(&self, decisions: DecisionList) -> DecisionList {
+        if decisions.all().len() == self.parts.len() {
             decisions
         } else {
             self.divide(decisions.all())
-        };
-        Decision::of_parts(self.flags, decisions)
+        }
     }
 
     /// Returns one decision for each part. If several parts share a group, divides its charge among
     /// them.
-    #[inline(never)]
     fn divide(&self, groups: &[Decision]) -> DecisionList {
         let mut charged: SmallVec<[u64; 4]> = groups.iter().map(Decision::charged).collect();
         let decision = self.parts.iter().map(|(cost, group)| {
@@ -200,6 +190,17 @@ pub(crate) fn available(decision: &Decision) -> u64 {
         remaining => remaining,
     });
     granted.min().unwrap_or(u64::MAX)
+}
+
+/// Checks the number of parts of a request.
+///
+/// # Errors
+///
+/// Returns an error of kind [`FailureKind::Unsupported`] if there is no part, or if there are too
+/// many.
+#[inline]
+pub(crate) fn check_count(parts: &[Part<'_>]) -> Result<(), StoreError> {
+    if (1..=Part::MAX).contains(&parts.len()) { Ok(()) } else { Err(wrong_count(parts.len())) }
 }
 
 #[cold]

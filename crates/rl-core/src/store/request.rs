@@ -44,15 +44,10 @@ pub struct Part<'a> {
     pub cost: Cost,
     /// The namespace of the counters, if it is not that of the request.
     pub namespace: Option<&'a Namespace>,
-    /// Bits that state how the part differs from a plain one: `SHADOW` and `UNDISCLOSED`. They form
-    /// one number, so that the fast path needs one comparison.
+    /// The properties by which the part differs from a plain one, as in [`PartFlags`]. They form one
+    /// number, so that the fast path needs one comparison.
     pub(crate) flags: u8,
 }
-
-/// The part denies nothing.
-const SHADOW: u8 = 1;
-/// Headers and messages do not describe the part.
-const UNDISCLOSED: u8 = 2;
 
 impl<'a> Part<'a> {
     /// The maximum number of parts of a request.
@@ -73,22 +68,22 @@ impl<'a> Part<'a> {
     /// Lets the part deny nothing. All its limits are charged, or none, as if it were enforced.
     #[must_use]
     pub const fn shadow(self) -> Self {
-        Self { flags: self.flags | SHADOW, ..self }
+        Self { flags: self.flags | PartFlags::SHADOW, ..self }
     }
 
     /// Hides the part from headers and messages. Clients learn only how long they have to wait.
     #[must_use]
     pub const fn undisclosed(self) -> Self {
-        Self { flags: self.flags | UNDISCLOSED, ..self }
+        Self { flags: self.flags | PartFlags::UNDISCLOSED, ..self }
     }
 
     /// Returns which of `parts` are in shadow, and which are undisclosed. There are at most
     /// [`MAX`](Self::MAX) parts.
+    #[inline]
     pub(crate) fn flags(parts: &[Self]) -> PartFlags {
         let mut flags = PartFlags::default();
         for (index, part) in parts.iter().enumerate().take(Self::MAX) {
-            flags.shadow |= u8::from(part.is_shadow()) << index;
-            flags.undisclosed |= u8::from(!part.is_disclosed()) << index;
+            flags.add(index, part.flags);
         }
         flags
     }
@@ -102,13 +97,13 @@ impl<'a> Part<'a> {
     /// Returns whether the part denies nothing. It is charged if it would grant the request.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
-        self.flags & SHADOW != 0
+        self.flags & PartFlags::SHADOW != 0
     }
 
     /// Returns whether headers and messages may describe the part.
     #[must_use]
     pub const fn is_disclosed(&self) -> bool {
-        self.flags & UNDISCLOSED == 0
+        self.flags & PartFlags::UNDISCLOSED == 0
     }
 }
 

@@ -26,8 +26,8 @@ use crate::decision::{Decision, Origin, PartStatus};
 use crate::model::{FailureKind, Mode};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::stats::{
-    DecisionCounts, OwnShard, PerThread, REQUEST_BOUNDS, Sharded, TimeHistogram, TopSubjects,
-    is_record_due,
+    DecisionCounts, OwnShard, PartCounts, PerThread, REQUEST_BOUNDS, Sharded, TimeHistogram,
+    TopSubjects, is_record_due,
 };
 use crate::store::{DecideRequest, Namespace, Part};
 use crate::time::Timestamp;
@@ -98,26 +98,49 @@ impl Tally {
     }
 
     /// Returns the counts of this thread if a decision in `mode` changes no others. The decision is
-    /// about one subject in the namespace of the limiter.
+    /// about one subject in the namespace of the limiter, under the policy of all subjects.
     #[inline(always)]
-    pub(super) fn plain_counts(&self, mode: Mode) -> Option<&DecisionCounts> {
+    pub(super) fn plain_counts(&self, mode: Mode) -> Option<PartCounts<'_>> {
+        let decisions = self.decisions_in(mode)?;
+        Some(PartCounts { decisions, within_rule: None })
+    }
+
+    /// Returns the counts of this thread that a decision on `part` alone changes in `mode`; `None` if
+    /// it changes others too.
+    #[inline(always)]
+    pub(super) fn counts_of_part(&self, part: &Part<'_>, mode: Mode) -> Option<PartCounts<'_>> {
+        let decisions = self.decisions_in(mode)?;
+        let within_rule = match self.rule(part.into()) {
+            Some(rule) => {
+                Some(&self.shards.own().counts.of_name(self.names.place_of_rule(rule)).within)
+            }
+            None if self.is_own(part.policy) => None,
+            None => return None,
+        };
+        Some(PartCounts { decisions, within_rule })
+    }
+
+    /// Returns the decisions of this thread; `None` if those in `mode` are not counted there, or if
+    /// the thread shares its counts.
+    #[inline(always)]
+    fn decisions_in(&self, mode: Mode) -> Option<&DecisionCounts> {
         match mode {
             Mode::Check | Mode::CheckUpTo => self.decisions.sole(),
             Mode::Peek | Mode::Charge => None,
         }
     }
 
-    /// Counts an allowed request whose parts were charged `units` together at the time `at`. Returns
-    /// false, and counts nothing, if [`count`](Self::count) needs the decision.
+    /// Counts an allowed request whose parts were charged `units` together at the time `at`. No part
+    /// and no limit is in shadow. Returns false, and counts nothing, if [`count`](Self::count) needs
+    /// the decision.
     pub(super) fn try_count_allowed(
         &self,
         request: &DecideRequest<'_>,
         units: u64,
         at: Timestamp,
     ) -> bool {
-        let is_plain = |part: &Part<'_>| !part.is_shadow() && !part.policy.has_shadow();
-        let Some(decisions) = self.plain_counts(request.mode) else { return false };
-        if !request.parts.iter().all(is_plain) || !decisions.try_add_allowed(units, at) {
+        let Some(decisions) = self.decisions_in(request.mode) else { return false };
+        if !decisions.try_add_allowed(units, at) {
             return false;
         }
         let own = self.shards.own();
@@ -285,6 +308,7 @@ impl Tally {
     }
 
     /// Returns the namespace of a rule; `None` for counters in the limiter's own namespace.
+    #[inline(always)]
     fn rule<'a>(&self, counters: Counters<'a>) -> Option<&'a Namespace> {
         counters.namespace.filter(|namespace| **namespace != self.namespace)
     }

@@ -1,6 +1,6 @@
 //! The limits and rules that a limiter counts by name. Their number is bounded.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::policy::NamedLimit;
@@ -18,6 +18,9 @@ const MAX_NAMES: usize = CHUNK * CHUNKS;
 /// The number of slots in the hash table that finds the place of a name, a power of two. It is twice
 /// the largest number of names, so that look-ups stay short.
 const INDEX: usize = 2 * MAX_NAMES;
+
+/// The bits of a slot that contain a place. The other 53 bits are those of the hash.
+const PLACE_BITS: u64 = INDEX as u64 - 1;
 
 /// The place of all limits beyond the bound.
 pub(super) const OTHER_LIMITS: usize = 0;
@@ -39,11 +42,14 @@ pub(super) struct CountedName {
 
 /// The names in the order in which they were first counted. Names are added, and never removed, so
 /// look-ups take no lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CounterNames {
-    /// A hash table with open addressing. Each slot contains the place of a name, plus one, or 0 if
-    /// it is free.
-    index: OnceLock<Box<[AtomicU32]>>,
+    /// A hash table with open addressing. A slot contains the upper bits of the hash of a name, and
+    /// the place of the name plus one; or 0 if it is free.
+    ///
+    /// The bits of the hash identify the name, so that a look-up reads nothing but the slot. Two of
+    /// the names would share their counts with a probability of 10^-10.
+    index: Box<[AtomicU64; INDEX]>,
     chunks: [OnceLock<Box<[OnceLock<CountedName>; CHUNK]>>; CHUNKS],
     /// The number of names. Names are added under this lock.
     count: Mutex<usize>,
@@ -75,32 +81,26 @@ impl CounterNames {
 
     #[inline(always)]
     fn place(&self, rule: Option<&Namespace>, limit: Option<&NamedLimit>) -> Option<usize> {
-        let begin = hash(rule, limit);
-        match self.find(begin, rule, limit) {
+        let hash = hash(rule, limit);
+        match self.find(hash) {
             Ok(place) => Some(place),
-            Err(_) => self.add(begin, rule, limit),
+            Err(_) => self.add(hash, rule, limit),
         }
     }
 
-    /// Searches the index from `begin`. Returns the place of a name, or as an error the position in
-    /// the index at which the name is to be added.
+    /// Returns the place of the name with this hash, or as an error the position in the index at
+    /// which the name is to be added.
     #[inline(always)]
-    fn find(
-        &self,
-        begin: usize,
-        rule: Option<&Namespace>,
-        limit: Option<&NamedLimit>,
-    ) -> Result<usize, usize> {
-        let index = self.index.get_or_init(new_index);
-        let mut position = begin % INDEX;
+    fn find(&self, hash: u64) -> Result<usize, usize> {
+        let mut position = hash as usize % INDEX;
         loop {
             // With `Acquire`, a thread that reads a place also sees its name.
-            let place = index[position].load(Ordering::Acquire) as usize;
-            if place == 0 {
+            let slot = self.index[position].load(Ordering::Acquire);
+            if slot == 0 {
                 return Err(position);
             }
-            if self.name(place - 1).is_some_and(|name| name.is(rule, limit)) {
-                return Ok(place - 1);
+            if (slot ^ hash) & !PLACE_BITS == 0 {
+                return Ok((slot & PLACE_BITS) as usize - 1);
             }
             position = (position + 1) % INDEX;
         }
@@ -109,12 +109,12 @@ impl CounterNames {
     #[cold]
     fn add(
         &self,
-        begin: usize,
+        hash: u64,
         rule: Option<&Namespace>,
         limit: Option<&NamedLimit>,
     ) -> Option<usize> {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let position = match self.find(begin, rule, limit) {
+        let position = match self.find(hash) {
             Ok(place) => return Some(place),
             Err(position) => position,
         };
@@ -124,31 +124,27 @@ impl CounterNames {
         let name = CountedName { rule: rule.cloned(), limit: limit.cloned() };
         let _ = chunk[place % CHUNK].set(name);
         *count = place + 1;
-        if let Some(index) = self.index.get() {
-            index[position].store(*count as u32, Ordering::Release);
-        }
+        let slot = hash & !PLACE_BITS | *count as u64;
+        self.index[position].store(slot, Ordering::Release);
         Some(place)
     }
 }
 
-impl CountedName {
-    #[inline]
-    fn is(&self, rule: Option<&Namespace>, limit: Option<&NamedLimit>) -> bool {
-        self.rule.as_ref() == rule
-            && self.limit.as_ref().map(NamedLimit::name) == limit.map(NamedLimit::name)
+impl Default for CounterNames {
+    fn default() -> Self {
+        Self {
+            index: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
+            chunks: Default::default(),
+            count: Mutex::default(),
+        }
     }
 }
 
-#[cold]
-fn new_index() -> Box<[AtomicU32]> {
-    (0..INDEX).map(|_| AtomicU32::new(0)).collect()
-}
-
+/// Returns the hash of a rule, of a limit, or of the limit of a rule. The place of a name in the
+/// index follows from the lower bits.
 #[inline]
-fn hash(rule: Option<&Namespace>, limit: Option<&NamedLimit>) -> usize {
-    let of_rule = rule.map_or(0, |rule| rule.digest()[0]);
-    let of_limit = limit.map_or(0, NamedLimit::name_hash);
-    (of_rule ^ of_limit) as usize
+fn hash(rule: Option<&Namespace>, limit: Option<&NamedLimit>) -> u64 {
+    rule.map_or(0, |rule| rule.digest()[0]) ^ limit.map_or(0, NamedLimit::name_hash)
 }
 
 #[cfg(test)]

@@ -15,14 +15,25 @@ pub(super) fn count_decision(
     limiter: &FastPath<'_>,
 ) {
     let is_counted = if decision.is_allowed() {
-        let (units, at) = (decision.charged_in_all(), decision.at());
-        limiter.try_count_allowed(units, at) || limiter.try_count_under_rules(request, units, at)
+        try_count_allowed(request, decision.charged_in_all(), decision.at(), limiter)
     } else {
         limiter.try_count_denied(|| decision.over(), decision.at())
     };
     if !is_counted {
         limiter.count(request, decision);
     }
+}
+
+/// Counts an allowed request whose parts were charged `units` together at the time `at`. Returns
+/// false, and counts nothing, if the limiter needs the whole decision.
+#[inline(always)]
+pub(super) fn try_count_allowed(
+    request: &DecideRequest<'_>,
+    units: u64,
+    at: Timestamp,
+    limiter: &FastPath<'_>,
+) -> bool {
+    limiter.try_count_allowed(units, at) || limiter.try_count_under_rules(request, units, at)
 }
 
 /// Counts the result of a shortcut, then creates the decision. This order matters: if the decision

@@ -5,38 +5,47 @@
 
 use std::sync::MutexGuard;
 
-use smallvec::SmallVec;
+use arrayvec::ArrayVec;
 
 use super::shard::Shard;
 use super::{MemoryStore, SHARDS, lock};
 use crate::store::fingerprint::Fingerprint;
 
 /// The locked shards of the subjects of a request, in ascending order.
-pub(super) struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
-
-impl<C> MemoryStore<C> {
-    /// Locks the shards of these subjects, each once.
-    #[inline(always)]
-    pub(super) fn lock_shards(
-        &self,
-        subjects: impl Iterator<Item = Fingerprint>,
-    ) -> LockedShards<'_> {
-        let mut locked = SmallVec::new();
-        for place in lock_order(subjects.map(|subject| subject.spread(SHARDS))) {
-            locked.push((place, lock(&self.shards[place])));
-        }
-        LockedShards(locked)
-    }
-}
+pub(super) struct LockedShards<'a>(ArrayVec<(usize, MutexGuard<'a, Shard>), SHARDS>);
 
 impl<'a> LockedShards<'a> {
+    /// Creates a value without shards.
+    #[inline(always)]
+    pub(super) fn none() -> Self {
+        Self(ArrayVec::new())
+    }
+
+    /// Locks these shards. It may be called only once, because a second call would not continue the
+    /// order.
+    ///
+    /// A value that is filled in place is not moved.
+    #[inline(always)]
+    pub(super) fn lock<C>(&mut self, store: &'a MemoryStore<C>, order: LockOrder) {
+        debug_assert!(self.0.is_empty(), "the shards of a request are locked together");
+        for place in order {
+            self.0.push((place, lock(&store.shards[place])));
+        }
+    }
+
     /// Returns the shard of a subject.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(&mut self, subject: Fingerprint) -> &mut Shard {
         let place = subject.spread(SHARDS);
         let shard = self.0.iter_mut().find(|(locked, _)| *locked == place);
         let (_, shard) = shard.expect("the shards of all subjects are locked");
         shard
+    }
+
+    /// Returns the number of locked shards.
+    #[inline]
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &(usize, MutexGuard<'a, Shard>)> {
@@ -48,16 +57,26 @@ impl<'a> LockedShards<'a> {
     }
 }
 
-/// Returns the order in which these shards are locked: each once, and always in ascending order.
-#[inline]
-fn lock_order(places: impl Iterator<Item = usize>) -> LockOrder {
-    LockOrder(places.fold(0, |set, place| set | 1 << place))
-}
-
-/// A set of shards, one bit for each. It iterates in ascending order.
-struct LockOrder(u64);
+/// The order in which shards are locked: each once, and always in ascending order.
+///
+/// It is a set of shards, one bit for each.
+#[derive(Clone, Copy, Default)]
+pub(super) struct LockOrder(u64);
 
 const _: () = assert!(SHARDS <= u64::BITS as usize);
+
+impl LockOrder {
+    /// Adds the shard of a subject.
+    #[inline(always)]
+    pub(super) const fn add(&mut self, subject: Fingerprint) {
+        self.add_place(subject.spread(SHARDS));
+    }
+
+    #[inline(always)]
+    const fn add_place(&mut self, place: usize) {
+        self.0 |= 1 << place;
+    }
+}
 
 impl Iterator for LockOrder {
     type Item = usize;
@@ -86,7 +105,11 @@ mod every_order {
     /// shards meanwhile.
     #[test]
     fn requests_that_lock_in_ascending_order_never_wait_for_each_other() {
-        let order = |places: &[usize]| lock_order(places.iter().copied());
+        let order = |places: &[usize]| {
+            let mut order = LockOrder::default();
+            places.iter().for_each(|place| order.add_place(*place));
+            order
+        };
         loom::model(move || {
             let shards = Arc::new([0, 0, 0].map(Mutex::new));
             let charging = REQUESTS.map(|places| {

@@ -42,8 +42,8 @@ use steady_windows::SteadyDecision;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
-    DecideRequest, FastPath, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Settlement, Store,
-    StoreFuture,
+    DecideRequest, FastPath, LimiterRegistry, Part, Refund, RefundOf, Renewal, Reset, Settlement,
+    Store, StoreFuture,
 };
 use crate::decision::{Decision, OpenWindows, PolicyHandle};
 use crate::maybe_ready::MaybeReady;
@@ -147,6 +147,26 @@ impl<C: Clock> MemoryStore<C> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Decides a request of one part. If the store cannot decide it, changes nothing, and returns
+    /// `limiter.decide_by_steps(request)`.
+    #[inline(never)]
+    fn try_decide_part(
+        &self,
+        part: &Part<'_>,
+        request: &DecideRequest<'_>,
+        limiter: &FastPath<'_>,
+    ) -> MaybeReady<Decision> {
+        let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
+        let mut shard = self.shard(subject);
+        // The clock is read under the lock, so that decisions are made in the order of their times.
+        let now = self.clock.now();
+        let args = DecideArgs::new(part, request.mode, now);
+        match shard.try_decide_fast(subject, args) {
+            Some(decided) => count_fast(request, args, decided, limiter),
+            None => decide_otherwise(shard, subject, request, now, limiter),
+        }
     }
 
     fn shard(&self, subject: Fingerprint) -> MutexGuard<'_, Shard> {
@@ -269,18 +289,10 @@ impl<C: Clock> Store for MemoryStore<C> {
         request: &DecideRequest<'_>,
         limiter: &FastPath<'_>,
     ) -> MaybeReady<Decision> {
-        let part = match request.parts {
-            [part] if part.is_plain() => part,
-            _ => return self.try_decide_parts(request, limiter),
-        };
-        let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
-        let mut shard = self.shard(subject);
-        // The clock is read under the lock, so that decisions are made in the order of their times.
-        let now = self.clock.now();
-        let args = DecideArgs::new(part, request.mode, now);
-        match shard.try_decide_fast(subject, args) {
-            Some(decided) => count_fast(request, args, decided, limiter),
-            None => decide_otherwise(shard, subject, request, now, limiter),
+        // A function of its own for each case, so that neither saves registers for the other.
+        match request.parts {
+            [part] if part.is_plain() => self.try_decide_part(part, request, limiter),
+            _ => self.try_decide_parts(request, limiter),
         }
     }
 

@@ -97,7 +97,7 @@ pub(super) struct FastDecision<'a> {
 }
 
 /// The states of a subject's limits; see the [module](self) for the layout.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct PackedEntry {
     states: PackedStates,
     // The relative time of the last change, 0 before the first. As two fields it takes six bytes; a

@@ -7,37 +7,64 @@
 //!
 //! There is no deadlock: all operations lock shards in one order (`locked_shards.rs`).
 //!
-//! If all subjects are known and have packed entries, they are charged without a judgement, in one
-//! pass. If one of them is denied, the entries of the others are restored from copies before the
-//! shards are unlocked. A copy takes 72 bytes, and restores also what a refund would not: a window
-//! that the charge has opened, and the time of the last change.
+//! If all subjects are known, different and have packed entries, they are charged without a
+//! judgement, in one pass. If one of them is denied, the entries of the others are restored from
+//! copies before the shards are unlocked. A copy takes 72 bytes, and restores also what a refund
+//! would not: a window that the charge has opened, and the time of the last change.
 //!
-//! All other parts are judged first, which changes nothing. If the judgement grants the units, the
+//! All other requests are judged first, which changes nothing. Parts of one subject are then one
+//! group. If the judgement grants the units, the
 //! charge grants them too, because the shards are still locked and the time is the same. Only a new
 //! subject in a shard with little room may still be denied by the charge (`parts/room.rs`).
 
 mod room;
 
+use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-use super::counting::count_decision;
-use super::locked_shards::LockedShards;
+use super::counting::{count_whole, try_count_allowed};
+use super::locked_shards::{LockOrder, LockedShards};
 use super::run::{DecideArgs, TooManyStates};
 use super::shard::Shard;
-use super::shard::group::{GroupCharge, PackedCharges};
+use super::shard::group::{PackedCharges, PartCharge};
 use super::{MemoryStore, too_many_states};
-use crate::decision::{Decision, DecisionList};
+use crate::decision::{Decision, DecisionList, PartFlags};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError};
 use crate::store::fingerprint::Fingerprint;
-use crate::store::part_groups::{PartGroup, PartGroups, available, common_units};
-use crate::store::{DecideRequest, FastPath};
+use crate::store::part_groups::{PartGroup, PartGroups, available, check_count, common_units};
+use crate::store::{DecideRequest, FastPath, Part};
 use crate::time::{Clock, Timestamp};
 
 type Group<'a> = PartGroup<'a, Fingerprint>;
 
 /// The units to charge to each group. A group with `None` is not charged.
 type GroupUnits = SmallVec<[Option<u64>; 8]>;
+
+/// The decisions on the parts of a request.
+struct DecidedList {
+    list: DecisionList,
+    flags: PartFlags,
+    /// `None` if a part was not charged its cost, or if a part or a limit is in shadow.
+    charge: Option<ListCharge>,
+}
+
+/// The charge of its cost to each part of a request.
+#[derive(Clone, Copy)]
+struct ListCharge {
+    at: Timestamp,
+    /// The units that were charged to all parts together.
+    units: u64,
+}
+
+/// The result of charging the parts of a request in one pass.
+enum PackedAttempt {
+    Charged(DecisionList),
+    /// An enforced part denies its cost. Nothing was changed.
+    Denied,
+    /// The parts must be judged before a charge. Nothing was changed.
+    Undecided,
+}
 
 impl<C: Clock> MemoryStore<C> {
     /// Decides a request of several parts.
@@ -47,17 +74,8 @@ impl<C: Clock> MemoryStore<C> {
     /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::add`]), or if a
     /// charge would exceed the number of states that one subject may have.
     pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
-        let fingerprint = |namespace, subject| self.fingerprinter.fingerprint(namespace, subject);
-        let mut parts = PartGroups::empty();
-        parts.add(request, fingerprint)?;
-        let groups = parts.groups();
-        let mut shards = self.lock_shards(groups.iter().map(|group| group.key));
-        let mut step = LockedStep { groups, shards: &mut shards };
-        // The clock is read under the locks, so that decisions are made in the order of their
-        // times.
-        let decisions = step.decide(request.mode, self.clock.now());
-        drop(shards);
-        decisions.map(|decisions| parts.decision_of_list(decisions)).map_err(|_| too_many_states())
+        let DecidedList { list, flags, .. } = self.decide_list(request)?;
+        Ok(Decision::of_parts(flags, list))
     }
 
     /// Decides a request of several parts. If the store cannot decide it, changes nothing, and
@@ -68,21 +86,141 @@ impl<C: Clock> MemoryStore<C> {
         request: &DecideRequest<'_>,
         limiter: &FastPath<'_>,
     ) -> MaybeReady<Decision> {
-        let Ok(decision) = self.decide_parts(request) else {
-            return limiter.decide_by_steps(request);
+        match self.decide_list(request) {
+            Ok(DecidedList { list, flags, charge: Some(ListCharge { at, units }) })
+                if try_count_allowed(request, units, at, limiter) =>
+            {
+                MaybeReady::ready(Decision::of_charged_parts(flags, list, at))
+            }
+            Ok(DecidedList { list, flags, .. }) => {
+                count_whole(request, Decision::of_parts(flags, list), limiter)
+            }
+            Err(_) => limiter.decide_by_steps(request),
+        }
+    }
+
+    /// Decides for the parts of a request, and charges all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`decide_parts`](Self::decide_parts).
+    #[inline(always)]
+    fn decide_list(&self, request: &DecideRequest<'_>) -> Result<DecidedList, StoreError> {
+        check_count(request.parts)?;
+        let mut parts = KeyedParts::empty();
+        parts.lock(self, request);
+        let KeyedParts { flags, units, .. } = parts;
+        // The clock is read under the locks, so that decisions are made in the order of their
+        // times.
+        let now = self.clock.now();
+        let is_denied = match parts.try_charge_packed(request, now) {
+            PackedAttempt::Charged(list) => {
+                let has_shadow = flags.has_shadow() || list.has_shadow();
+                let charge = ListCharge { at: now, units };
+                let charge = if has_shadow { None } else { Some(charge) };
+                return Ok(DecidedList { list, flags, charge });
+            }
+            PackedAttempt::Denied => true,
+            PackedAttempt::Undecided => false,
         };
-        count_decision(request, &decision, limiter);
-        MaybeReady::ready(decision)
+        let list = parts.decide_groups(request, is_denied, now)?;
+        Ok(DecidedList { list, flags, charge: None })
     }
 }
 
-/// The result of charging the groups of a request in one pass.
-enum PackedAttempt {
-    Charged(DecisionList),
-    /// An enforced group denies its cost. Nothing was changed.
-    Denied,
-    /// The groups must be judged before a charge. Nothing was changed.
-    Undecided,
+/// The keys of the parts of a request, and the locked shards of these keys.
+struct KeyedParts<'a> {
+    keys: ArrayVec<Fingerprint, { Part::MAX }>,
+    flags: PartFlags,
+    /// The sum of the costs.
+    units: u64,
+    shards: LockedShards<'a>,
+}
+
+impl<'a> KeyedParts<'a> {
+    #[inline(always)]
+    fn empty() -> Self {
+        Self {
+            keys: ArrayVec::new(),
+            flags: PartFlags::default(),
+            units: 0,
+            shards: LockedShards::none(),
+        }
+    }
+
+    /// Adds the parts of `request` to an empty value, and locks their shards. A value that is filled
+    /// in place is not moved.
+    #[inline(always)]
+    fn lock<C>(&mut self, store: &'a MemoryStore<C>, request: &DecideRequest<'_>) {
+        let mut order = LockOrder::default();
+        for (index, part) in request.parts.iter().enumerate() {
+            let namespace = request.namespace_of(part);
+            let key = store.fingerprinter.fingerprint(namespace, part.subject);
+            order.add(key);
+            self.keys.push(key);
+            self.flags.add(index, part.flags);
+            self.units = self.units.saturating_add(part.cost.units());
+        }
+        self.shards.lock(store, order);
+    }
+
+    /// Returns whether no two parts have the same key.
+    #[inline(always)]
+    fn are_distinct(&self) -> bool {
+        let is_new = |(index, key)| !self.keys[..index].contains(key);
+        self.shards.len() == self.keys.len() || self.keys.iter().enumerate().all(is_new)
+    }
+
+    /// Charges all parts, if each of them is a known subject with a packed entry that grants its
+    /// cost now. Nearly all allowed requests are decided here. Otherwise changes nothing.
+    #[inline(always)]
+    fn try_charge_packed(&mut self, request: &DecideRequest<'_>, now: Timestamp) -> PackedAttempt {
+        if request.mode != Mode::Check || !self.are_distinct() {
+            return PackedAttempt::Undecided;
+        }
+        let mut charges = PackedCharges::new();
+        for (part, key) in request.parts.iter().zip(&self.keys) {
+            let charge = self.shards.of(*key).charge_packed(*key, part, now, &mut charges);
+            if charge != PartCharge::Charged {
+                self.undo(charges);
+                let is_denied = charge == PartCharge::Denied && !part.is_shadow();
+                return if is_denied { PackedAttempt::Denied } else { PackedAttempt::Undecided };
+            }
+        }
+        PackedAttempt::Charged(charges.decisions)
+    }
+
+    /// Undoes `charges`, which were made to the first parts of the request: restores their entries
+    /// from the copies.
+    #[inline(never)]
+    fn undo(&mut self, charges: PackedCharges) {
+        for (key, before) in self.keys.iter().zip(charges.entries_before()) {
+            self.shards.of(*key).undo(*key, before);
+        }
+    }
+
+    /// Decides for the parts of a request in groups with different keys. `is_denied` states that
+    /// [`try_charge_packed`](Self::try_charge_packed) has found a part that denies its cost.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`MemoryStore::decide_parts`].
+    #[inline(never)]
+    fn decide_groups(
+        &mut self,
+        request: &DecideRequest<'_>,
+        is_denied: bool,
+        now: Timestamp,
+    ) -> Result<DecisionList, StoreError> {
+        let mut parts = PartGroups::empty();
+        parts.add(request, |index, _| self.keys[index])?;
+        let mut step = LockedStep { groups: parts.groups(), shards: &mut self.shards };
+        let decisions = match step.denied(is_denied, now) {
+            Some(decisions) => decisions,
+            None => step.decide(request.mode, now).map_err(|_| too_many_states())?,
+        };
+        Ok(parts.decisions_on_parts(decisions))
+    }
 }
 
 /// The groups of a request, and the locked shards of their subjects.
@@ -92,20 +230,15 @@ struct LockedStep<'a, 'l> {
 }
 
 impl LockedStep<'_, '_> {
+    /// Returns the decisions on a request that one of its groups denies at `now`, if no group was
+    /// changed later.
+    fn denied(&mut self, is_denied: bool, now: Timestamp) -> Option<DecisionList> {
+        let statuses = is_denied.then(|| self.peek_all(now, |group| group.cost))?;
+        statuses.all().iter().all(|status| status.at() == now).then_some(statuses)
+    }
+
     /// Decides for all groups, and charges all of them or none.
     fn decide(&mut self, mode: Mode, now: Timestamp) -> Result<DecisionList, TooManyStates> {
-        if mode == Mode::Check {
-            match self.try_charge_packed(now) {
-                PackedAttempt::Charged(decisions) => return Ok(decisions),
-                PackedAttempt::Denied => {
-                    let statuses = self.peek_all(now, |group| group.cost);
-                    if statuses.all().iter().all(|status| status.at() == now) {
-                        return Ok(statuses);
-                    }
-                }
-                PackedAttempt::Undecided => {}
-            }
-        }
         let (grants, at) = self.judge(mode, now);
         let units: GroupUnits = match mode {
             Mode::Peek => return Ok(self.peek_all(at, |group| group.cost)),
@@ -137,31 +270,6 @@ impl LockedStep<'_, '_> {
             }
         };
         self.charge_all(mode, &units, at)
-    }
-
-    /// Charges all groups, if each of them is a known subject with a packed entry that grants its
-    /// cost now. Nearly all allowed requests are decided here. Otherwise changes nothing.
-    fn try_charge_packed(&mut self, now: Timestamp) -> PackedAttempt {
-        let mut charges = PackedCharges::new();
-        for Group { key, policy, cost, is_shadow, .. } in self.groups.iter().copied() {
-            let args = DecideArgs { policy, mode: Mode::Check, cost, now };
-            let charge = self.shards.of(key).charge_packed(key, args, &mut charges);
-            if charge != GroupCharge::Charged {
-                self.undo(charges);
-                let is_denied = charge == GroupCharge::Denied && !is_shadow;
-                return if is_denied { PackedAttempt::Denied } else { PackedAttempt::Undecided };
-            }
-        }
-        PackedAttempt::Charged(charges.decisions)
-    }
-
-    /// Undoes `charges`, which were made to the first groups of the request: restores their entries
-    /// from the copies.
-    #[inline(never)]
-    fn undo(&mut self, charges: PackedCharges) {
-        for (group, before) in self.groups.iter().zip(charges.entries_before()) {
-            self.shards.of(group.key).undo(group.key, before);
-        }
     }
 
     /// Returns whether each group grants its cost, and the time of the decision: `now`, or the last

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::locked_shards::LockedShards;
+use super::locked_shards::{LockOrder, LockedShards};
 use super::run::{DecideArgs, TooManyStates};
 use super::{MemoryStore, too_many_states};
 use crate::decision::Decision;
@@ -30,7 +30,10 @@ impl<C: Clock> MemoryStore<C> {
         let open = settlements.iter().filter(|settlement| !settlement.is_empty());
         let settlements: SmallVec<[KeyedSettlement<'_>; 2]> =
             open.map(|settlement| self.keyed(*settlement)).collect();
-        let mut shards = self.lock_shards(settlements.iter().map(|settlement| settlement.key));
+        let mut shards = LockedShards::none();
+        let mut order = LockOrder::default();
+        settlements.iter().for_each(|settlement| order.add(settlement.key));
+        shards.lock(self, order);
         let now = self.clock.now();
         for KeyedSettlement { key, charged, .. } in &settlements {
             if let Some(policy) = charged {

@@ -1,9 +1,10 @@
-//! Decisions on one group of a request of several parts.
+//! Decisions on one part of a request of several parts.
 
 use arrayvec::ArrayVec;
 
 use super::Shard;
 use crate::decision::{Decision, DecisionList};
+use crate::model::Mode;
 use crate::policy::Policy;
 use crate::store::Part;
 use crate::store::fingerprint::Fingerprint;
@@ -12,7 +13,7 @@ use crate::store::memory::packed_entry::{FastDecision, PackedEntry};
 use crate::store::memory::run::{DecideArgs, TooManyStates};
 use crate::time::Timestamp;
 
-/// The charges of the groups of a request so far.
+/// The charges to the parts of a request so far.
 #[derive(Debug)]
 pub(in crate::store::memory) struct PackedCharges {
     pub(in crate::store::memory) decisions: DecisionList,
@@ -21,13 +22,13 @@ pub(in crate::store::memory) struct PackedCharges {
     before: ArrayVec<PackedEntry, { Part::MAX }>,
 }
 
-/// The result of charging a group.
+/// The result of charging a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::memory) enum GroupCharge {
+pub(in crate::store::memory) enum PartCharge {
     Charged,
-    /// The group denies its cost now. No counter was changed.
+    /// The part denies its cost now. No counter was changed.
     Denied,
-    /// The group must be judged before a charge. Nothing was changed.
+    /// The part must be judged before a charge. Nothing was changed.
     Undecided,
 }
 
@@ -37,69 +38,73 @@ impl PackedCharges {
         Self { decisions: DecisionList::new(), before: ArrayVec::new() }
     }
 
-    /// Returns the entries as they were before their charges, in the order of the groups.
+    /// Returns the entries as they were before their charges, in the order of the parts.
     pub(in crate::store::memory) fn entries_before(self) -> impl Iterator<Item = PackedEntry> {
         self.before.into_iter().take(self.decisions.all().len())
     }
 }
 
 impl Shard {
-    /// Charges a group at the time `args.now`, if its subject has a packed entry with the states of
-    /// its policy. Adds the decision, and the entry as it was before, to `charges`.
+    /// Charges a part at the time `now`, if its subject has a packed entry with the states of its
+    /// policy. Adds the decision, and the entry as it was before, to `charges`.
     #[inline(always)]
     pub(in crate::store::memory) fn charge_packed(
         &mut self,
         subject: Fingerprint,
-        args: DecideArgs<'_>,
+        part: &Part<'_>,
+        now: Timestamp,
         charges: &mut PackedCharges,
-    ) -> GroupCharge {
-        let DecideArgs { policy, cost, now, .. } = args;
+    ) -> PartCharge {
+        let Part { policy, cost, .. } = *part;
         if let Some((packed, windows, time_base)) = self.packed_windows(subject, policy) {
-            charges.before.push(packed.clone());
+            charges.before.push(*packed);
+            let args = DecideArgs::new(part, Mode::Check, now);
             if let Some(fast) = packed.try_decide_fast(windows, time_base, args) {
                 let FastDecision { at, is_allowed, states, .. } = fast;
                 if !is_allowed {
-                    return GroupCharge::Denied;
+                    return PartCharge::Denied;
                 }
                 if at.absolute == now.as_micros() {
                     charges.decisions.push_windows(policy, cost, at, states);
-                    return GroupCharge::Charged;
+                    return PartCharge::Charged;
                 }
                 // The entry was last changed after `now`, so its decision has a later time. All
                 // parts must have the same time, so this charge is undone.
                 if let Some(before) = charges.before.pop() {
                     *packed = before;
                 }
-                return GroupCharge::Undecided;
+                return PartCharge::Undecided;
             }
             charges.before.pop();
         }
-        self.charge_packed_by_plan(subject, args, charges)
+        self.charge_packed_by_plan(subject, part, now, charges)
     }
 
     #[inline(never)]
     fn charge_packed_by_plan(
         &mut self,
         subject: Fingerprint,
-        args: DecideArgs<'_>,
+        part: &Part<'_>,
+        now: Timestamp,
         charges: &mut PackedCharges,
-    ) -> GroupCharge {
-        let Some(entry) = self.entries.get_mut(subject) else { return GroupCharge::Undecided };
-        let Entry::Packed(packed) = entry else { return GroupCharge::Undecided };
+    ) -> PartCharge {
+        let args = DecideArgs::new(part, Mode::Check, now);
+        let Some(entry) = self.entries.get_mut(subject) else { return PartCharge::Undecided };
+        let Entry::Packed(packed) = entry else { return PartCharge::Undecided };
         let layout = self.context.layouts.get(packed.layout());
         let is_later = packed.last_change(self.context.time_base) > args.now;
         if is_later || !layout.has_states_of(args.policy) {
-            return GroupCharge::Undecided;
+            return PartCharge::Undecided;
         }
-        charges.before.push(packed.clone());
+        charges.before.push(*packed);
         let decision = charges.decisions.push_pending(args.policy, args.cost);
         let decided = entry.decide(&mut self.context, args, decision);
         decided.expect("a packed entry has too few states to exceed their number");
         if !decision.is_allowed() {
             charges.decisions.pop();
-            return GroupCharge::Denied;
+            return PartCharge::Denied;
         }
-        GroupCharge::Charged
+        PartCharge::Charged
     }
 
     /// Takes back a charge that has just been made. `before` is the entry before that charge.
