@@ -63,7 +63,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("one-part",       614, "a list of one part with six windows, under a rule"),
         ("three-parts",  1_881, "three parts, each under a rule: six windows, one and one"),
         ("three-parts-denied", 5_209, "the same, denied by the first part"),
-        ("three-parts-gcra", 7_900, "three parts of another algorithm"),
+        ("three-parts-gcra", 7_687, "three parts of another algorithm"),
         ("http-allowed", 5_450, "a request through the layer, its response made and dropped"),
         ("http-denied",  8_011, "a request that the layer rejects"),
         ("axum-denied", 16_316, "the same with six windows on axum, and all that axum does"),
