@@ -114,7 +114,7 @@ fn each_algorithm_takes_few_instructions() {
         ("denied: concurrency",           "decide",  one("1:concurrency:lease=1h"),                  1_014),
         ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 604),
         ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                609),
-        ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           4_690),
+        ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           4_821),
         ("7 fixed windows",               "decide",  windows(7),                                       631),
         ("8 fixed windows",               "decide",  windows(8),                                       608),
         ("12 fixed windows",              "decide",  windows(12),                                     631),
