@@ -64,7 +64,7 @@ catalogue! {
     CONSUMER_DECISIONS = "rl_consumer_decisions_total" Counter ["consumer", "outcome"]
         "Decisions about a consumer of the list that the service follows.";
     DECISION_SECONDS = "rl_decision_seconds" Histogram ["limiter"]
-        "Time of decisions: all that waited for a store, and a sample of those in memory.";
+        "Time of decisions. It is sampled.";
     DECISIONS = "rl_decisions_total" Counter ["limiter", "origin", "outcome"]
         "Decisions by outcome (allowed or denied) and by origin.";
     DEGRADED = "rl_degraded_total" Counter ["limiter"]
@@ -114,7 +114,7 @@ catalogue! {
     STORE_FAILURES = "rl_store_failures_total" Counter ["kind", "limiter", "store"]
         "Failures of the store and of the fallback by kind.";
     STORE_SECONDS = "rl_store_seconds" Histogram ["limiter", "store"]
-        "Time of calls to the store that had to be waited for.";
+        "Time of calls to the store that had to be waited for. It is sampled.";
     STORE_UP = "rl_store_up" Gauge ["limiter", "store"]
         "1 while the circuit breaker is closed, so that the store is called.";
     UNCOUNTED = "rl_uncounted_requests_total" Counter ["limiter", "reason"]

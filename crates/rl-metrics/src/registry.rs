@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rl_core::RateLimiter;
 #[cfg(feature = "rules-file")]
 use rl_core::rules::RulesFile;
+use rl_core::stats::OTHER_NAME;
 #[cfg(feature = "records")]
 use rl_records::RecordSource;
 
@@ -62,7 +63,9 @@ impl Metrics {
     /// Adds a limiter under a name of its own. If the name is taken, a number is appended, such as
     /// `-2`.
     pub fn named_limiter(mut self, name: &str, limiter: &RateLimiter) -> Self {
-        let name = free_name(name, self.limiters.iter().map(|(name, _)| name.as_str()));
+        // Limiters beyond the cap have the common name.
+        let taken = self.limiters.iter().map(|(name, _)| name.as_str()).chain([OTHER_NAME]);
+        let name = free_name(name, taken);
         self.limiters.push((name, limiter.clone()));
         self
     }

@@ -211,6 +211,17 @@ async fn consumers_of_several_lists_with_one_name_are_one_series() {
     );
 }
 
+#[test]
+fn no_series_occurs_twice_whatever_names_limiters_have() {
+    let limiter = || RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
+    let names = ["(other)", "default-2", "default", "default", "a\"b"];
+    let metrics =
+        names.iter().fold(Metrics::new(), |all, name| all.named_limiter(name, &limiter()));
+    let metrics = (0..100).fold(metrics, |all, _| all.limiter(&limiter()));
+    let lines = metrics.render().lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(lines, series_of(&metrics).len());
+}
+
 /// Returns a limiter that has allowed one request and denied two.
 #[cfg(any(feature = "prometheus", feature = "opentelemetry", feature = "metrics"))]
 fn limiter_with_two_denials() -> RateLimiter {

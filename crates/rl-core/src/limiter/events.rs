@@ -140,6 +140,10 @@ impl Events {
         decision: &Decision,
         begun: Option<Instant>,
     ) {
+        let is_read = self.of_decisions.is_some() || observe::may_decisions_be_logged();
+        if !is_read && !decision.has_shadow() {
+            return;
+        }
         // The event must name the subject of the part whose limits it reports.
         let (counters, reported) = (counters_of(decision.reported_part()), decision.reported());
         let store = self.names.of_origin(decision.origin());

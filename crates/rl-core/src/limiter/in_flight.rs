@@ -198,6 +198,11 @@ impl InFlightSlot {
         self.sent.at
     }
 
+    /// Returns the same time, in microseconds since the limiter was built.
+    pub(super) fn sent_micros(&self) -> u64 {
+        self.sent.micros
+    }
+
     /// Records that the store has decided.
     pub(super) fn answered(self) {
         self.in_flight.replies.answered(self.sent);

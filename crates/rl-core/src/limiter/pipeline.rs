@@ -295,7 +295,7 @@ impl Pipeline {
             let result = result.unwrap_or_else(|_| Err(timed_out()));
             span.decided(&result);
             let before = this.stores.deadline.saturating_sub(operation.deadline);
-            this.tally.store_called(slot.sent_at().elapsed(), before);
+            this.tally.store_called(slot.sent_at(), slot.sent_micros(), before);
             match &result {
                 Ok(_) => slot.answered(),
                 Err(error) if error.kind() == FailureKind::TimedOut => {

@@ -59,7 +59,7 @@ pub(super) enum Lateness {
 pub(super) struct SentCall {
     pub(super) at: Instant,
     // The time of sending, in microseconds from `origin`.
-    micros: u64,
+    pub(super) micros: u64,
     // The number of calls that had been answered when this one was sent.
     pub(super) answered: u64,
 }

@@ -35,12 +35,13 @@ pub struct LimiterStats {
     /// The counts of each limit that is configured, and of each other limit (of a policy source,
     /// for example) that has denied a request.
     pub limits: Vec<LimitStats>,
-    /// The times of decisions in seconds. Every decision that waited for a store is timed. If the
-    /// store is in memory, each thread times one decision in a millisecond. It times none if an
-    /// observer or the log receives each decision. The fallback is not included.
+    /// The times of decisions in seconds. Each thread times one decision in a millisecond. If the
+    /// store is in memory, it times none if an observer or the log receives each decision. The
+    /// fallback is not included.
     pub decision_seconds: Histogram,
-    /// The times, in seconds, of store calls for which the limiter had to wait. A call that timed
-    /// out counts with the time until the timeout.
+    /// The times, in seconds, of store calls for which the limiter had to wait. Each thread times one
+    /// of the calls that were sent within a millisecond. A call that timed out has the time until the
+    /// timeout.
     pub store_seconds: Histogram,
     /// The time for which requests waited in a queue, in seconds.
     pub wait_seconds: Histogram,
@@ -133,7 +134,8 @@ pub struct UnitCounts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleStats {
-    /// The name of the rule.
+    /// The name of the rule. For a part with a namespace outside that of the limiter, it is `/` and
+    /// this namespace.
     pub rule: String,
     /// The requests that the rule would allow.
     pub within: u64,
@@ -153,7 +155,7 @@ impl RuleStats {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LimitStats {
-    /// The name of the rule, or an empty text without rules.
+    /// The name of the rule, as in [`RuleStats::rule`], or an empty text without rules.
     pub rule: String,
     /// The name of the limit.
     pub name: String,

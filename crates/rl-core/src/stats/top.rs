@@ -63,7 +63,7 @@ impl TopSubjects {
         let Ok(mut entries) = self.entries.try_lock() else { return false };
         let known = entries.iter_mut().find(|entry| entry.hash == hash);
         if let Some(entry) = known {
-            entry.count += units;
+            entry.count = entry.count.saturating_add(units);
         } else if entries.len() < FOLLOWED {
             entries.push(FollowedSubject {
                 hash,
@@ -72,9 +72,9 @@ impl TopSubjects {
                 subject: subject.clone(),
             });
         } else if let Some(least) = entries.iter_mut().min_by_key(|entry| entry.count) {
-            let error = least.count;
-            *least =
-                FollowedSubject { hash, count: error + units, error, subject: subject.clone() };
+            let (error, subject) = (least.count, subject.clone());
+            let count = error.saturating_add(units);
+            *least = FollowedSubject { hash, count, error, subject };
         }
         true
     }
@@ -100,6 +100,18 @@ impl TopSubjects {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Limits of 2^53 units, used up 2048 times within a millisecond, have this sum.
+    #[test]
+    fn counts_that_do_not_fit_stay_at_the_largest_number() {
+        let top = TopSubjects::default();
+        let subject = |n: usize| Subject::user(&n.to_string());
+        for n in 0..=FOLLOWED {
+            assert!(top.try_add(&subject(n), u64::MAX));
+            assert!(top.try_add(&subject(n), u64::MAX));
+        }
+        assert!(top.largest().iter().all(|top| top.count == u64::MAX));
+    }
 
     #[test]
     fn frequent_subjects_are_found_among_a_hundred_thousand_invented_ones() {

@@ -30,6 +30,9 @@ pub(super) struct TallyShard {
     /// The sum over those origins whose decisions have an outcome for each limit.
     pub(super) of_other_origins: [ThreadCount; 2],
     pub(super) decision_times: TimeHistogram,
+    /// The time, in microseconds since the limiter was built, from which the next call to the store
+    /// is timed.
+    pub(super) next_timed_call: ThreadCount,
     names: [OnceLock<Box<[NameCounts; CHUNK]>>; CHUNKS],
 }
 
@@ -43,6 +46,19 @@ pub(super) struct NameCounts {
     pub(super) utilization: [ThreadCount; UTILIZATION_BUCKETS],
     /// The sum of used fractions, in millionths.
     pub(super) utilization_sum: ThreadCount,
+}
+
+impl NameCounts {
+    /// Adds the counts of another thread.
+    pub(super) fn add(&self, other: &Self) {
+        let sums = [&self.over, &self.shadow_over, &self.within, &self.utilization_sum];
+        let counts = [&other.over, &other.shadow_over, &other.within, &other.utilization_sum];
+        let (sums, counts) = (
+            sums.into_iter().chain(&self.utilization),
+            counts.into_iter().chain(&other.utilization),
+        );
+        sums.zip(counts).for_each(|(sum, count)| sum.add(count.get(), Writer::Sole));
+    }
 }
 
 impl TallyShard {

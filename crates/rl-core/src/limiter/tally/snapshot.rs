@@ -136,12 +136,8 @@ impl Tally {
 
     fn rules(&self) -> Vec<RuleStats> {
         let stats = |place: usize, rule: String| {
-            let counts = [
-                self.of_name(place, |name| &name.over),
-                self.of_name(place, |name| &name.shadow_over),
-                self.of_name(place, |name| &name.within),
-            ];
-            (rule, counts)
+            let counts = self.of_name(place);
+            (rule, [counts.over.get(), counts.shadow_over.get(), counts.within.get()])
         };
         let named = self.names.places().filter_map(|place| {
             let name = self.names.name(place).filter(|name| name.limit.is_none())?;
@@ -154,12 +150,10 @@ impl Tally {
 
     fn limits(&self, configured: &BTreeMap<usize, Option<Limit>>) -> Vec<LimitStats> {
         let stats = |place: usize, rule: String, name: String| {
-            let counts = [
-                self.of_name(place, |name| &name.over) + self.denied_by(place),
-                self.of_name(place, |name| &name.shadow_over),
-            ];
+            let counts = self.of_name(place);
+            let over = [counts.over.get() + self.denied_by(place), counts.shadow_over.get()];
             let limit = configured.get(&place).copied().flatten();
-            LimitStats::new(rule, name, limit, counts, self.utilization(place))
+            LimitStats::new(rule, name, limit, over, utilization(&counts))
         };
         let named = self.names.places().filter_map(|place| {
             let name = self.names.name(place)?;
@@ -172,20 +166,6 @@ impl Tally {
         named.chain(other.filter(is_used)).collect()
     }
 
-    fn utilization(&self, place: usize) -> Histogram {
-        let bound = |millionths: u64| millionths as f64 / 1e6;
-        let bounds = UTILIZATION_BOUNDS.map(bound).to_vec();
-        let buckets = 0..=UTILIZATION_BOUNDS.len();
-        let counts = buckets.map(|bucket| {
-            let of_shard = |shard: &TallyShard| {
-                shard.counted_name(place).map_or(0, |name| name.utilization[bucket].get())
-            };
-            self.shards.sum(of_shard)
-        });
-        let sum = self.of_name(place, |name| &name.utilization_sum);
-        Histogram::new(bounds, counts.collect(), bound(sum))
-    }
-
     /// Returns the number of denials by the limit at `place` that `DecisionCounts` contains. These
     /// are only denials under the policy of all subjects.
     fn denied_by(&self, place: usize) -> u64 {
@@ -193,17 +173,31 @@ impl Tally {
         index.map_or(0, |index| self.decisions.sum(|decisions| decisions.denied_by(index)))
     }
 
-    fn of_name(&self, place: usize, count: impl Fn(&NameCounts) -> &ThreadCount) -> u64 {
-        self.shards.sum(|shard| shard.counted_name(place).map_or(0, |name| count(name).get()))
+    /// Returns the sum of all threads for the name at `place`.
+    fn of_name(&self, place: usize) -> NameCounts {
+        let sum = NameCounts::default();
+        let counts = self.shards.iter().filter_map(|shard| shard.counted_name(place));
+        counts.for_each(|counts| sum.add(counts));
+        sum
     }
 
-    /// Returns the name of a rule: its namespace without that of the limiter. Returns an empty text
-    /// if there is no rule.
+    /// Returns the name of a rule: its namespace without that of the limiter. A namespace outside
+    /// that of the limiter begins with `/`, because a rule may have the same name. Returns an empty
+    /// text if there is no rule.
     fn rule_name(&self, rule: Option<&Namespace>) -> String {
         let Some(rule) = rule else { return String::new() };
         let own = rule.as_str().strip_prefix(self.namespace.as_str());
-        own.and_then(|rest| rest.strip_prefix('/')).unwrap_or(rule.as_str()).to_owned()
+        let own = own.and_then(|rest| rest.strip_prefix('/'));
+        own.map_or_else(|| format!("/{rule}"), str::to_owned)
     }
+}
+
+/// Returns the used fractions of a limit.
+fn utilization(counts: &NameCounts) -> Histogram {
+    let fraction = |millionths: u64| millionths as f64 / 1e6;
+    let bounds = UTILIZATION_BOUNDS.map(fraction).to_vec();
+    let buckets = counts.utilization.iter().map(ThreadCount::get).collect();
+    Histogram::new(bounds, buckets, fraction(counts.utilization_sum.get()))
 }
 
 /// Returns the number of failures of each kind.

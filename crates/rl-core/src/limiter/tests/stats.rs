@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::time::advance;
+use tokio::task::JoinSet;
+use tokio::time::{advance, timeout};
 
 use super::*;
 use crate::model::Mode;
 use crate::rules::{Rule, Rules};
 use crate::stats::LimiterStats;
-use crate::store::{DecideRequest, Namespace, Part};
+use crate::store::{DecideRequest, Namespace, Part, Refund, Renewal, Reset, Store, StoreFuture};
 use crate::time::{Timestamp, TokioClock};
 
 /// The decisions and denials that callers saw.
@@ -245,6 +246,69 @@ async fn rules_and_their_limits_are_reported_before_any_request_and_keep_their_n
     let limits: Vec<_> = stats.limits.iter().map(|one| (one.over, one.shadow_over)).collect();
     assert_eq!(limits, [(2, 0), (0, 2)]);
     assert_eq!((stats.allowed(), stats.denied()), (4, 3));
+}
+
+#[tokio::test]
+async fn a_rule_and_a_namespace_of_the_same_name_have_different_names_in_the_counts() {
+    let (limiter, alice) = (three().build().unwrap(), alice());
+    let policy = Policy::new([Limit::per_hour(1)]).unwrap();
+    let namespaces = [limiter.namespace().rule("fleet").unwrap(), "fleet".parse().unwrap()];
+    for (namespace, requests) in namespaces.iter().zip([3, 5]) {
+        for _ in 0..requests {
+            let part = Part::new(&alice, &policy, 1.into()).with_namespace(namespace);
+            ready(limiter.check_parts(&[part]));
+        }
+    }
+    let stats = limiter.stats();
+    let rules: Vec<_> = stats.rules.iter().map(|rule| (&*rule.rule, rule.over)).collect();
+    assert_eq!(rules, [("fleet", 2), ("/fleet", 4)]);
+    let limits: Vec<_> = stats.limits.iter().map(|limit| (&*limit.rule, limit.over)).collect();
+    assert_eq!(limits, [("", 0), ("fleet", 2), ("/fleet", 4)]);
+}
+
+/// A store that answers after a delay.
+#[derive(Debug)]
+struct Slow(MemoryStore, Duration);
+
+impl Store for Slow {
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        let (decision, delay) = (self.0.decide(request), self.1);
+        MaybeReady::later(async move {
+            let _elapsed = timeout(delay, std::future::pending::<()>()).await;
+            decision.await
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.0.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.0.renew(renewal)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.0.reset(reset)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thread_times_one_of_the_store_calls_that_were_sent_within_a_millisecond() {
+    let (answered, late) = (Duration::from_millis(20), Duration::from_secs(9));
+    for delay in [answered, late] {
+        let limiter = three().store(Slow(MemoryStore::new(), delay)).build().unwrap();
+        let taken = delay.min(limiter.pipeline.stores.deadline);
+        for rounds in 1..=2_u32 {
+            let calls: JoinSet<_> = (0..10).map(|_| limiter.check(&alice(), 0)).collect();
+            assert!(calls.join_all().await.iter().all(Decision::is_allowed));
+            let stats = limiter.stats();
+            for times in [stats.store_seconds, stats.decision_seconds] {
+                assert_eq!(times.count(), u64::from(rounds), "{taken:?}");
+                let mean = Duration::from_secs_f64(times.sum) / rounds;
+                assert!((taken..taken * 11 / 10).contains(&mean), "{mean:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
