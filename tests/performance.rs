@@ -54,7 +54,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("observing",    2_591, "the same with an observer that receives each decision"),
         ("logged",      26_520, "the same with a log line for each decision"),
         ("denied",         519, "the same, used up"),
-        ("too-much",     1_036, "more than any of six allows"),
+        ("too-much",       909, "more than any of six allows"),
         ("clock",          570, "windows on the clock, whose ends are computed and not stored"),
         ("one",            521, "one fixed window"),
         ("newcomer",     1_487, "a new subject under six of them, which evicts another"),

@@ -41,7 +41,11 @@ impl Pipeline {
         counts: Option<PartCounts<'_>>,
     ) -> MaybeReady<Decision> {
         let limiter = FastPath::new(self, counts);
-        if let Some(PartCounts { decisions, .. }) = counts
+        let decisions = match counts {
+            Some(counts) => Some(counts.decisions),
+            None => self.tally.decisions_in(request.mode),
+        };
+        if let Some(decisions) = decisions
             && decisions.is_next_timed()
         {
             decisions.timing_begins();

@@ -123,7 +123,7 @@ impl Tally {
     /// Returns the decisions of this thread; `None` if those in `mode` are not counted there, or if
     /// the thread shares its counts.
     #[inline(always)]
-    fn decisions_in(&self, mode: Mode) -> Option<&DecisionCounts> {
+    pub(super) fn decisions_in(&self, mode: Mode) -> Option<&DecisionCounts> {
         match mode {
             Mode::Check | Mode::CheckUpTo => self.decisions.sole(),
             Mode::Peek | Mode::Charge => None,

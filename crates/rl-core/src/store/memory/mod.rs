@@ -248,11 +248,13 @@ fn decide_fully(
     // The decision is completed inside the answer, so that it is not copied.
     let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
     if let MaybeReady::Ready(Some(decision)) = &mut answer {
-        let decided = shard.decide(subject, args, decision);
-        drop(shard);
-        match decided {
+        match shard.decide(subject, args, decision) {
+            // Counted under the lock, so that the processor need not wait for its release first.
             Ok(()) => count_decision(request, decision, limiter),
-            Err(TooManyStates) => answer = limiter.decide_by_steps(request),
+            Err(TooManyStates) => {
+                drop(shard);
+                answer = limiter.decide_by_steps(request);
+            }
         }
     }
     answer
