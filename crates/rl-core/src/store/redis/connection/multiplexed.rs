@@ -41,9 +41,9 @@ impl Connection {
                 self.run_script(script, keys, arguments).await
             }
             Command::Delete { keys } => {
-                let mut delete = redis::cmd("DEL");
-                delete.arg(keys);
-                self.query::<u64>(&delete).await.map(|_| Vec::new())
+                let mut unlink = redis::cmd("UNLINK");
+                unlink.arg(keys);
+                self.query::<u64>(&unlink).await.map(|_| Vec::new())
             }
         }
     }
