@@ -7,6 +7,7 @@ mod rules;
 mod stats;
 mod waiting;
 
+use std::fmt;
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ use crate::limiter::{BuildError, OnFailure, ResetError, Share};
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
-use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
+use crate::model::{Cost, FailureKind, Limit, Mode, Realm, Subject};
 use crate::observe::{DecisionEvent, Event, EventKind, Observer};
 use crate::policy::Policy;
 use crate::source::{ByRealm, PolicyFuture, PolicySource, Preset};
@@ -97,15 +98,23 @@ impl Store for Faulty {
     }
 }
 
-/// A store in memory whose calls take two milliseconds.
-#[derive(Debug)]
-pub(super) struct Away(pub(super) MemoryStore<TokioClock>);
+/// A store in memory that decides at once, and replies after a delay. The function returns the delay
+/// of a decision in this mode.
+pub(super) struct Delayed<F>(pub(super) MemoryStore<TokioClock>, pub(super) F);
 
-impl Store for Away {
+impl<F> fmt::Debug for Delayed<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Delayed")
+    }
+}
+
+impl<F: Fn(Mode) -> Duration + Send + Sync + 'static> Store for Delayed<F> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        let decided = self.0.decide(request);
-        MaybeReady::later(async {
-            let _ = timeout(Duration::from_millis(2), pending::<()>()).await;
+        let (decided, delay) = (self.0.decide(request), (self.1)(request.mode));
+        MaybeReady::later(async move {
+            if !delay.is_zero() {
+                let _ = timeout(delay, pending::<()>()).await;
+            }
             decided.await
         })
     }
@@ -121,6 +130,11 @@ impl Store for Away {
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         self.0.reset(reset)
     }
+}
+
+/// Returns a store in memory with the clock of the runtime.
+pub(super) fn on_tokio_time() -> MemoryStore<TokioClock> {
+    MemoryStore::builder().clock(TokioClock::new()).build()
 }
 
 /// A store that never answers.

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use crate::decision::{Decision, Origin};
 use crate::limiter::OnFailure;
+use crate::limiter::tests::{Delayed, on_tokio_time};
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, Subject};
@@ -285,40 +286,15 @@ async fn a_renewal_may_take_longer_than_a_decision() {
     assert_eq!(both(&limiter).await, [0, 1]);
 }
 
-/// A store in memory that executes calls immediately, and replies after the deadline.
-#[derive(Debug)]
-struct TooLate(MemoryStore<TokioClock>);
-
-impl Store for TooLate {
-    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        let decided = self.0.decide(request);
-        let is_late = request.mode == Mode::Check;
-        MaybeReady::later(async move {
-            if is_late {
-                let _ = timeout(Duration::from_millis(200), pending::<()>()).await;
-            }
-            decided.await
-        })
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.0.refund(refund)
-    }
-
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        self.0.renew(renewal)
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.0.reset(reset)
-    }
-}
-
 /// If the units stayed charged, a short delay of the server would deny requests for the length of a
 /// lease.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_granted_too_late_is_freed() {
-    let limiter = two_at_once(TooLate(MemoryStore::builder().clock(TokioClock::new()).build()));
+    let check_too_late = |mode| match mode {
+        Mode::Check => Duration::from_millis(200),
+        _ => Duration::ZERO,
+    };
+    let limiter = two_at_once(Delayed(on_tokio_time(), check_too_late));
     let permit = limiter.acquire(&alice(), 1).await;
     assert!(matches!(permit.decision().origin(), Origin::FailedOpen(FailureKind::TimedOut)));
     assert_eq!(both(&limiter).await, [1, 1], "it was carried out");

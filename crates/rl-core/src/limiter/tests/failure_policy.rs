@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tokio::time::timeout;
 
 use crate::decision::{Origin, RetryAfter};
-use crate::limiter::tests::{Away, Faulty};
+use crate::limiter::tests::{Delayed, Faulty, on_tokio_time};
 use crate::limiter::{BuildError, OnFailure, Share};
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
 use crate::maybe_ready::MaybeReady;
@@ -13,7 +13,7 @@ use crate::model::{Algorithm, Cost, FailureKind, Limit, Period, Refill, StoreErr
 use crate::policy::Policy;
 use crate::source::{PolicyFuture, PolicySource};
 use crate::store::memory::MemoryStore;
-use crate::time::{ManualClock, TokioClock};
+use crate::time::ManualClock;
 
 const DOWN: FailureKind = FailureKind::Unavailable;
 
@@ -105,8 +105,8 @@ async fn units_go_back_to_the_store_that_took_them() {
 /// lease ended.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_the_fallback_grants_after_its_request_has_ended_is_released() {
-    let (store, memory) = (Arc::new(Faulty::default()), MemoryStore::builder());
-    let fallback = Arc::new(Away(memory.clock(TokioClock::new()).build()));
+    let store = Arc::new(Faulty::default());
+    let fallback = Arc::new(Delayed(on_tokio_time(), |_| Duration::from_millis(2)));
     let limit = || Limit::concurrency(1).unwrap();
     let builder = RateLimiter::builder().limit(limit()).store(store.clone());
     let limiter = builder.fallback(fallback.clone(), Share::with_instances(1)).build().unwrap();

@@ -1,24 +1,19 @@
 //! Limiters with rules whose limits a source finds.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::{From, Silent, Slow, alice};
+use super::{Delayed, From, Silent, Slow, alice, on_tokio_time};
 use crate::decision::{Decision, Origin};
 use crate::key::fake_request::FakeRequest;
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
-use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, Subject};
 use crate::policy::Policy;
 use crate::rules::{Defaults, MissingKey, OverLimit, Rule, Rules};
 use crate::source::PolicySource as _;
-use crate::store::memory::MemoryStore;
-use crate::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
-use crate::time::{Timestamp, TokioClock};
 
 const KINDS: [FailureKind; 3] =
     [FailureKind::Unavailable, FailureKind::Overloaded, FailureKind::Unsupported];
@@ -119,33 +114,6 @@ async fn the_look_ups_of_a_request_run_at_the_same_time() {
     assert_eq!(begin.elapsed(), Duration::from_millis(60));
 }
 
-/// A store in memory whose calls take longer and longer: 0, 15, 30 milliseconds and so on.
-#[derive(Debug)]
-struct Slowing(MemoryStore<TokioClock>, AtomicU64);
-
-impl Store for Slowing {
-    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        let decided = self.0.decide(request);
-        let delay = Duration::from_millis(15 * self.1.fetch_add(1, Ordering::SeqCst));
-        MaybeReady::later(async move {
-            let _ = timeout(delay, pending::<()>()).await;
-            decided.await
-        })
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.0.refund(refund)
-    }
-
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        self.0.renew(renewal)
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.0.reset(reset)
-    }
-}
-
 /// Fault: a request that waited for its limits was checked again with the deadline of its first
 /// check, of which the look-up had left little. The check was late, so the request was allowed.
 #[tokio::test(start_paused = true)]
@@ -153,8 +121,10 @@ async fn each_check_of_a_request_that_waits_has_the_whole_deadline() {
     let one_per_second = Policy::new([Limit::per_second(1)]).unwrap();
     let wait = OverLimit::Wait { at_most: Duration::from_secs(60), queue: 9 };
     let rule = Rule::named("records").policies(Slow::new(80, Ok(Some(one_per_second))));
-    let store = MemoryStore::builder().clock(TokioClock::new()).build();
-    let limiter = under([rule.on_over_limit(wait)]).store(Slowing(store, AtomicU64::new(0)));
+    // The replies take longer and longer: 0, 15, 30 milliseconds and so on.
+    let calls = AtomicU64::new(0);
+    let delay = move |_| Duration::from_millis(15 * calls.fetch_add(1, Ordering::SeqCst));
+    let limiter = under([rule.on_over_limit(wait)]).store(Delayed(on_tokio_time(), delay));
     let limiter = limiter.build().unwrap();
     assert_eq!(decide(&limiter).await.origin(), Origin::Store);
     let waited = decide(&limiter).await;

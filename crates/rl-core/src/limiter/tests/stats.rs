@@ -2,13 +2,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{advance, timeout};
+use tokio::time::advance;
 
 use super::*;
 use crate::model::Mode;
 use crate::rules::{Rule, Rules};
 use crate::stats::LimiterStats;
-use crate::store::{DecideRequest, Namespace, Part, Refund, Renewal, Reset, Store, StoreFuture};
+use crate::store::{DecideRequest, Namespace, Part};
 use crate::time::{Timestamp, TokioClock};
 
 /// The decisions and denials that callers saw.
@@ -268,37 +268,11 @@ async fn a_rule_and_a_namespace_of_the_same_name_have_different_names_in_the_cou
     assert_eq!(limits, [("", 0), ("fleet", 2), ("/fleet", 4)]);
 }
 
-/// A store that answers after a delay.
-#[derive(Debug)]
-struct Slow(MemoryStore, Duration);
-
-impl Store for Slow {
-    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        let (decision, delay) = (self.0.decide(request), self.1);
-        MaybeReady::later(async move {
-            let _elapsed = timeout(delay, std::future::pending::<()>()).await;
-            decision.await
-        })
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.0.refund(refund)
-    }
-
-    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
-        self.0.renew(renewal)
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.0.reset(reset)
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_thread_times_one_of_the_store_calls_that_were_sent_within_a_millisecond() {
     let (answered, late) = (Duration::from_millis(20), Duration::from_secs(9));
     for delay in [answered, late] {
-        let limiter = three().store(Slow(MemoryStore::new(), delay)).build().unwrap();
+        let limiter = three().store(Delayed(on_tokio_time(), move |_| delay)).build().unwrap();
         let taken = delay.min(limiter.pipeline.stores.deadline);
         for rounds in 1..=2_u32 {
             let calls: JoinSet<_> = (0..10).map(|_| limiter.check(&alice(), 0)).collect();

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::decision::RetryAfter;
 use crate::limiter::RateLimiter;
-use crate::limiter::tests::Away;
+use crate::limiter::tests::{Delayed, on_tokio_time};
 use crate::model::{Limit, Subject};
 use crate::observe::{DecisionEvent, Observer};
 use crate::policy::Policy;
@@ -20,8 +20,7 @@ use crate::time::TokioClock;
 const LONG: Duration = Duration::from_secs(60);
 
 fn limiter(limit: Limit) -> RateLimiter {
-    let store = MemoryStore::builder().clock(TokioClock::new()).build();
-    RateLimiter::builder().limit(limit).store(store).build().unwrap()
+    RateLimiter::builder().limit(limit).store(on_tokio_time()).build().unwrap()
 }
 
 fn alice() -> Subject {
@@ -220,7 +219,7 @@ async fn a_request_moves_to_the_queue_of_the_part_that_denies_it() {
 /// last one is therefore outdated when it reaches the head of the queue.
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_served_as_units_come_in() {
-    let store = Away(MemoryStore::builder().clock(TokioClock::new()).build());
+    let store = Delayed(on_tokio_time(), |_| Duration::from_millis(2));
     let limit = "2/500ms".parse().unwrap();
     let limiter = RateLimiter::builder().limit(limit).store(store).build().unwrap();
     let at_most = Duration::from_millis(900);
