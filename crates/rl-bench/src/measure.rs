@@ -92,9 +92,21 @@ impl fmt::Display for Estimate {
 /// of the work, and returns the nanoseconds for each decision. Both candidates do every slice once.
 pub(crate) fn compare(
     rounds: usize,
+    ours: impl FnMut(usize) -> f64,
+    theirs: impl FnMut(usize) -> f64,
+) -> Estimate {
+    let measured = in_turns(rounds, ours, theirs);
+    let ratios: Vec<f64> = measured.iter().map(|(ours, theirs)| theirs / ours).collect();
+    Estimate::of(&ratios)
+}
+
+/// Runs rounds with both candidates, as [`compare`] does. Returns the nanoseconds for each decision
+/// of ours and of theirs in each round.
+pub(crate) fn in_turns(
+    rounds: usize,
     mut ours: impl FnMut(usize) -> f64,
     mut theirs: impl FnMut(usize) -> f64,
-) -> Estimate {
+) -> Vec<(f64, f64)> {
     let mut round = |n: usize| {
         let (first, second) = (2 * n, 2 * n + 1);
         let (a, b) = (ours(first), theirs(first));
@@ -102,9 +114,7 @@ pub(crate) fn compare(
         ((a + d) / 2.0, (b + c) / 2.0)
     };
     round(rounds); // This round only warms up caches and branch predictors.
-    let (ours, theirs): (Vec<f64>, Vec<f64>) = (0..rounds).map(round).unzip();
-    let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours).collect();
-    Estimate::of(&ratios)
+    (0..rounds).map(round).collect()
 }
 
 /// Returns the 99th percentile, or NaN if there are no samples.

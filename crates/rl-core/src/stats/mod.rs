@@ -52,3 +52,7 @@ pub(crate) use store_stats::next_store_id;
 pub use store_stats::{MemoryStats, RedisStats, StoreStats};
 pub use top::TopSubject;
 pub(crate) use top::TopSubjects;
+
+/// Whether limiters count. Only the package `rl-core-uncounted` counts nothing. The benchmark
+/// compares it with this one, which shows what counting costs.
+pub(crate) const IS_COUNTED: bool = !cfg!(feature = "uncounted");

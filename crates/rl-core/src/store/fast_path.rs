@@ -4,7 +4,7 @@ use super::DecideRequest;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::policy::LimitSet;
-use crate::stats::PartCounts;
+use crate::stats::{IS_COUNTED, PartCounts};
 use crate::time::Timestamp;
 
 /// The limiter of a request that a store decides on the fast path
@@ -60,7 +60,7 @@ impl<'a> FastPath<'a> {
     /// [`count`](Self::count).
     #[inline(always)]
     pub(crate) fn try_count_allowed(&self, units: u64, at: Timestamp) -> bool {
-        self.counts.is_some_and(|counts| counts.try_add_allowed(units, at))
+        !IS_COUNTED || self.counts.is_some_and(|counts| counts.try_add_allowed(units, at))
     }
 
     /// Counts an allowed request under its rules. Its parts were charged `units` together at the
@@ -72,14 +72,14 @@ impl<'a> FastPath<'a> {
         units: u64,
         at: Timestamp,
     ) -> bool {
-        self.limiter.try_count_allowed(request, units, at)
+        !IS_COUNTED || self.limiter.try_count_allowed(request, units, at)
     }
 
     /// Counts a request of one subject that was denied at the time `at`. `over` returns the limits
     /// that denied it. Returns false, and counts nothing, if the limiter needs the whole decision.
     #[inline(always)]
     pub(crate) fn try_count_denied(&self, over: impl FnOnce() -> LimitSet, at: Timestamp) -> bool {
-        self.counts.is_some_and(|counts| counts.try_add_denied(over, at))
+        !IS_COUNTED || self.counts.is_some_and(|counts| counts.try_add_denied(over, at))
     }
 }
 

@@ -26,8 +26,8 @@ use crate::decision::{Decision, Origin, PartStatus};
 use crate::model::{FailureKind, Mode};
 use crate::policy::{LimitSet, NamedLimit, Policy};
 use crate::stats::{
-    DecisionCounts, OwnShard, PartCounts, PerThread, REQUEST_BOUNDS, Sharded, TimeHistogram,
-    TopSubjects, is_record_due,
+    DecisionCounts, IS_COUNTED, OwnShard, PartCounts, PerThread, REQUEST_BOUNDS, Sharded,
+    TimeHistogram, TopSubjects, is_record_due,
 };
 use crate::store::{DecideRequest, Namespace, Part};
 use crate::time::Timestamp;
@@ -125,8 +125,8 @@ impl Tally {
     #[inline(always)]
     pub(super) fn decisions_in(&self, mode: Mode) -> Option<&DecisionCounts> {
         match mode {
-            Mode::Check | Mode::CheckUpTo => self.decisions.sole(),
-            Mode::Peek | Mode::Charge => None,
+            Mode::Check | Mode::CheckUpTo if IS_COUNTED => self.decisions.sole(),
+            _ => None,
         }
     }
 
@@ -159,6 +159,9 @@ impl Tally {
         decision: &Decision,
         counters_of: &dyn Fn(usize) -> Counters<'a>,
     ) {
+        if !IS_COUNTED {
+            return;
+        }
         let OwnShard { counts: decisions, writer } = self.decisions.own();
         let charged = decision.charged_in_all();
         match mode {
@@ -319,6 +322,9 @@ impl Tally {
     /// Each thread records one of the calls that were sent within a millisecond. To read the clock
     /// and to record the time takes longer than all other counts of a decision.
     pub(super) fn store_called(&self, sent: Instant, micros: u64, before: Duration) {
+        if !IS_COUNTED {
+            return;
+        }
         let counts = self.shards.own().counts;
         if micros >= counts.next_timed_call.get() {
             counts.next_timed_call.set(micros.saturating_add(1_000));
