@@ -10,7 +10,7 @@ use std::time::Duration;
 use rl_tests::{RedisServer, free_port};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, interval, timeout};
 
 use super::GIVE_UP;
 
@@ -105,7 +105,7 @@ fn collect(lines: impl std::io::Read + Send + 'static, output: Arc<Mutex<String>
 }
 
 async fn until(mut is_true: impl AsyncFnMut() -> bool) {
-    let mut looks = tokio::time::interval(Duration::from_millis(5));
+    let mut looks = interval(Duration::from_millis(5));
     let began = Instant::now();
     while !is_true().await {
         looks.tick().await;
@@ -197,6 +197,19 @@ async fn stop_under_load(program: &mut Program, path: &'static str, signal: &str
     assert_eq!(program.ended().await.code(), Some(0), "{}", program.output());
 }
 
+/// Starts the server of rl-admin, and waits until it listens.
+async fn admin_server() -> Program {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let settings = [
+        ("DATABASE_URL", "sqlite::memory:"),
+        ("RL_ADMIN_LISTEN", &*listen),
+        ("RL_ADMIN_TOKENS", r#"[{"name":"a","token":"a-long-and-random-token","roles":[]}]"#),
+    ];
+    let program = Program::spawn(ADMIN_SERVER, &listen, &settings);
+    until(async || TcpStream::connect(&listen).await.is_ok()).await;
+    program
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn examples_lose_no_request_when_they_are_stopped_under_load() {
     for (name, path) in PROGRAMS {
@@ -215,14 +228,7 @@ async fn examples_lose_no_request_when_they_are_stopped_under_load() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_admin_server_loses_no_request_when_it_is_stopped_under_load() {
-    let listen = format!("127.0.0.1:{}", free_port());
-    let settings = [
-        ("DATABASE_URL", "sqlite::memory:"),
-        ("RL_ADMIN_LISTEN", &*listen),
-        ("RL_ADMIN_TOKENS", r#"[{"name":"a","token":"a-long-and-random-token","roles":[]}]"#),
-    ];
-    let mut program = Program::spawn(ADMIN_SERVER, &listen, &settings);
-    until(async || TcpStream::connect(&listen).await.is_ok()).await;
+    let mut program = admin_server().await;
     stop_under_load(&mut program, "/management/rate-limiting", "TERM").await;
 }
 
@@ -256,14 +262,7 @@ async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
     for (name, _) in [PROGRAMS[0], PROGRAMS[1]] {
         programs.push(Program::start(name, &[]).await);
     }
-    let listen = format!("127.0.0.1:{}", free_port());
-    let settings = [
-        ("DATABASE_URL", "sqlite::memory:"),
-        ("RL_ADMIN_LISTEN", &*listen),
-        ("RL_ADMIN_TOKENS", r#"[{"name":"a","token":"a-long-and-random-token","roles":[]}]"#),
-    ];
-    programs.push(Program::spawn(ADMIN_SERVER, &listen, &settings));
-    until(async || TcpStream::connect(&listen).await.is_ok()).await;
+    programs.push(admin_server().await);
     let began = Instant::now();
     let mut slow = Vec::new();
     for program in &programs {
@@ -285,6 +284,40 @@ async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
         assert!(connection.await.unwrap(), "it is still open");
     }
     assert!(began.elapsed() > Duration::from_secs(4), "slow clients are given some time");
+}
+
+/// Fault: a client that sent requests and read no response kept its connection for ever.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_whose_client_reads_nothing_are_closed() {
+    let mut programs = Vec::new();
+    for (name, _) in [PROGRAMS[0], PROGRAMS[1]] {
+        programs.push(Program::start(name, &[]).await);
+    }
+    programs.push(admin_server().await);
+    let requests = "GET / HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
+    let mut clients = Vec::new();
+    for program in &programs {
+        let stream = TcpStream::connect(&program.address).await.unwrap();
+        let ports =
+            [stream.peer_addr(), stream.local_addr()].map(|address| address.unwrap().port());
+        let (mut stream, requests) = (stream, requests.clone());
+        // Writing waits when the server reads nothing any more. The client itself hears of the end
+        // of its connection late, at its next attempt to send.
+        let client = async move { while stream.write_all(requests.as_bytes()).await.is_ok() {} };
+        clients.push((ports, tokio::spawn(client)));
+    }
+    let began = Instant::now();
+    let mut looks = interval(Duration::from_millis(100));
+    for ([server, client], _) in &clients {
+        let connection = format!(":{server:04X} 0100007F:{client:04X} ");
+        while std::fs::read_to_string("/proc/net/tcp").unwrap().contains(&connection) {
+            looks.tick().await;
+            // The system checks the time limit of 30 seconds at intervals that double.
+            assert!(began.elapsed() < 4 * GIVE_UP, "{server} is still open");
+        }
+    }
+    assert!(began.elapsed() > Duration::from_secs(20), "slow clients are given some time");
 }
 
 #[tokio::test]

@@ -22,6 +22,9 @@ use tower_http::timeout::TimeoutLayer;
 const HEAD: Duration = Duration::from_secs(10);
 /// The time limit for the rest of a request: its body, the wait queue, and the handler.
 const REQUEST: Duration = Duration::from_secs(30);
+/// The time limit for a client that does not read what is sent to it.
+#[cfg(target_os = "linux")]
+const UNREAD: Duration = Duration::from_secs(30);
 /// The time after the signal to stop in which each response announces that its connection closes.
 const NOTICE: Duration = Duration::from_secs(1);
 /// The time after [`NOTICE`] within which the requests in progress must end.
@@ -30,6 +33,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// Serves `app` until the process gets a signal to stop.
 #[expect(clippy::disallowed_methods, reason = "clients and connections end in real time")]
 pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> {
+    // Connections inherit it. No time limit of hyper ends a connection whose client reads nothing.
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(&listener).set_tcp_user_timeout(Some(UNREAD))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let is_stopping = Arc::new(AtomicBool::new(false));
