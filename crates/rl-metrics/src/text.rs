@@ -54,7 +54,9 @@ fn line(
     text.push_str(suffix);
     let mut separator = '{';
     for (name, label) in sample.labels().chain(bound.map(|bound| ("le", bound))) {
-        let _ = write!(text, "{separator}{name}=\"");
+        text.push(separator);
+        text.push_str(name);
+        text.push_str("=\"");
         escape(text, label);
         text.push('"');
         separator = ',';
@@ -64,6 +66,9 @@ fn line(
 }
 
 fn escape(text: &mut String, label: &str) {
+    if !label.contains(['\\', '"', '\n']) {
+        return text.push_str(label);
+    }
     for character in label.chars() {
         match character {
             '\\' => text.push_str("\\\\"),
