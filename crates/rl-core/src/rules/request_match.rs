@@ -24,6 +24,8 @@ use crate::key::{ClientAddress, RequestInfo};
 /// * A path matches a rule even if it is percent-encoded, has empty or dot segments, or ends with a
 ///   slash: services read such paths in different ways. It matches an exemption only if it can be
 ///   read in one way.
+/// * A host matches a rule if it is in the target of the request or in one of its `Host` lines, of
+///   which services read different ones. It matches an exemption only if it matches in all of them.
 /// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`.
 /// * The client controls the host and the headers of its request, so a match by them does not
 ///   protect against abuse.
@@ -143,19 +145,19 @@ impl CompiledMatch {
 
     /// Returns whether a rule with this match applies to a request.
     pub(super) fn applies(&self, request: &RequestView<'_>) -> bool {
-        self.matches_except_path(request)
+        self.matches_except_path(request, false)
             && self.paths.as_ref().is_none_or(|paths| paths.matches(request.path()))
     }
 
     /// Returns whether this match exempts a request.
     pub(super) fn exempts(&self, request: &RequestView<'_>) -> bool {
-        self.matches_except_path(request)
+        self.matches_except_path(request, true)
             && self.paths.as_ref().is_none_or(|paths| paths.matches_plainly(request.path()))
     }
 
-    fn matches_except_path(&self, request: &RequestView<'_>) -> bool {
+    fn matches_except_path(&self, request: &RequestView<'_>, exempts: bool) -> bool {
         self.matches_method(request.info.method())
-            && (self.hosts.is_empty() || self.matches_host(request.info.host()))
+            && (self.hosts.is_empty() || self.matches_host(request.info, exempts))
             && self
                 .headers
                 .iter()
@@ -168,8 +170,18 @@ impl CompiledMatch {
         self.methods.is_empty() || self.methods.iter().any(|known| is(known))
     }
 
-    fn matches_host(&self, host: Option<&str>) -> bool {
-        host.is_some_and(|host| self.hosts.iter().any(|known| known.matches(host)))
+    /// Returns whether a host of the request matches. If this match exempts, all of them have to.
+    fn matches_host(&self, request: &dyn RequestInfo, exempts: bool) -> bool {
+        let (mut some, mut all) = (false, true);
+        let mut read = |host: &[u8]| {
+            let host = std::str::from_utf8(host);
+            let matches = host.is_ok_and(|host| self.hosts.iter().any(|known| known.matches(host)));
+            some |= matches;
+            all &= matches;
+        };
+        request.target_host().into_iter().for_each(|host| read(host.as_bytes()));
+        request.header_lines("host", &mut |line| read(line));
+        some && (all || !exempts)
     }
 
     fn matches_address(&self, address: Option<IpAddr>) -> bool {
@@ -211,7 +223,9 @@ fn has_line(request: &dyn RequestInfo, name: &str, value: Option<&str>) -> bool 
 /// Parses an address or a network without host bits.
 fn network(text: &str) -> Result<IpNet, InvalidMatch> {
     let single = text.parse::<IpAddr>().ok().map(|address| IpNet::from(address.to_canonical()));
-    let network = single.or_else(|| text.parse::<IpNet>().ok().filter(|net| net.trunc() == *net));
+    // Addresses of clients are canonical, so a network of IPv4-mapped addresses contains none.
+    let fits = |net: &IpNet| net.trunc() == *net && net.addr() == net.addr().to_canonical();
+    let network = single.or_else(|| text.parse().ok().filter(fits));
     let expected = "an address or a network without host bits, such as 192.0.2.7 or 10.0.0.0/8";
     network.ok_or_else(|| InvalidMatch::new("address", text, expected))
 }
@@ -353,6 +367,27 @@ mod tests {
         }
     }
 
+    /// Fault: no rule for a host applied to a request with two `Host` lines, of which some services
+    /// read the first one.
+    #[test]
+    fn one_of_several_hosts_matches_a_rule_and_all_of_them_an_exemption() {
+        let api = CompiledMatch::new(&Match::new().host("api.example.org")).unwrap();
+        let client = ClientAddress::default();
+        for (hosts, applies, exempts) in [
+            (&[][..], false, false),
+            (&["other.org"], false, false),
+            (&["api.example.org"], true, true),
+            (&["api.example.org", "other.org"], true, false),
+            (&["other.org", "api.example.org"], true, false),
+            (&["api.example.org:80", "API.example.org."], true, true),
+        ] {
+            let add = |request: FakeRequest, host: &&str| request.header("host", host.as_bytes());
+            let request = hosts.iter().fold(FakeRequest::get("/"), add);
+            let view = RequestView::new(&request, &client);
+            assert_eq!((api.applies(&view), api.exempts(&view)), (applies, exempts), "{hosts:?}");
+        }
+    }
+
     #[test]
     fn addresses_match_by_network() {
         let office = Match::new().address("192.0.2.0/24").address("2001:db8::/32");
@@ -378,6 +413,8 @@ mod tests {
             (Match::new().host("a:80"), "host \"a:80\": expected a host without its port"),
             (Match::new().header("x y"), "header \"x y\": expected the name of a header"),
             (Match::new().address("10.0.0.1/8"), "address \"10.0.0.1/8\": expected an address or"),
+            // Fault: this network was accepted, and contained no client.
+            (Match::new().address("::ffff:10.0.0.0/104"), "address \"::ffff:10.0.0.0/104\": ex"),
         ] {
             let error = CompiledMatch::new(&text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");

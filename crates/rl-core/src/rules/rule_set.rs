@@ -60,7 +60,8 @@ impl RuleSet {
     /// # Errors
     ///
     /// Returns an error if the request has no key or an ambiguous key, and is rejected for that.
-    /// Also returns an error if its path can be read in two ways, and matches too many rules.
+    /// Also returns an error if its path or host can be read in several ways, and matches too many
+    /// rules.
     pub(crate) fn parts_of(
         self: &Arc<Self>,
         request: &dyn RequestInfo,
@@ -85,8 +86,8 @@ impl RuleSet {
             };
             let tier = self.tier(rule, request, &subject);
             let cost = rule.cost(request, defaults);
-            // `RuleSet::new` bounds the number of rules that match one form of a path. If the raw
-            // and the normalized form together match more, the path is ambiguous.
+            // `RuleSet::new` bounds the number of rules that match one form of a path and one host.
+            // If several forms or hosts together match more, the request is ambiguous.
             let pushed = parts.try_push(RulePart { place, tier, subject, cost });
             if pushed.is_err() && !rule.is_shadow {
                 return Err(Uncounted::AmbiguousKey);
