@@ -3,6 +3,7 @@
 
 mod across_slots;
 mod algorithms;
+mod bare_refunds;
 mod candidate;
 mod cluster;
 mod counting;
@@ -125,7 +126,7 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     }
     report.step("a cluster");
     if report.wants(&["E10"]) {
-        goals.push(cluster::measure(report).await?);
+        goals.extend(cluster::measure(report).await?);
     }
     if report.wants(&across_slots::GOALS) {
         goals.extend(across_slots::measure(report).await?);

@@ -10,7 +10,7 @@ use rl_core::{Cost, Decision, Limit, Period, Policy, RedisStore, RedisStoreBuild
 use tokio::time::interval;
 
 use super::candidate::patient;
-use super::cluster::start;
+use super::cluster::{THREE, start};
 use super::fixtures::subjects;
 use super::server::{Monitor, Server};
 use crate::goals::{Goal, Unit};
@@ -93,7 +93,7 @@ impl Case {
 /// Measures the time and the calls of allowed requests. Counts the requests that are allowed above
 /// a limit.
 pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
-    let (servers, mut monitors) = start().await?;
+    let (servers, mut monitors) = start(THREE).await?;
     let cases = cases(&servers).await?;
     let mut samples = vec![(Vec::new(), Vec::new()); cases.len()];
     for round in 0..=ROUNDS {

@@ -27,6 +27,11 @@ const ROUNDS: usize = 5;
 /// The load and the number of rounds in the comparison of coalescing with separate calls.
 const COALESCED: Load = Load::on_all(256, 6_400);
 const COALESCED_ROUNDS: usize = 5;
+/// The gain of one and of six fixed windows when the goal was set: `rl-bench redis --goals --only
+/// E9` of commit ce8cff4f, on two quiet cores (Intel Xeon, virtual). No other algorithm had a gain
+/// then. Fixed windows have become faster in shared calls since, so they are measured again in the
+/// table.
+const GAIN_OF_WINDOWS: [f64; 2] = [2.24, 2.00];
 /// The row of six windows in the readable layout.
 const READABLE: &str = "six fixed windows, readable";
 /// The units of a limit that no measurement uses up.
@@ -253,7 +258,7 @@ fn chart(bars: Vec<Bar>) -> Chart {
 }
 
 /// Compares the rates with and without coalescing. The goal compares the gain from coalescing with
-/// the gain of the row of fixed windows.
+/// [`GAIN_OF_WINDOWS`].
 pub(super) async fn coalescing(
     report: &mut Report,
     goals: &mut Vec<Goal>,
@@ -313,8 +318,11 @@ pub(super) async fn coalescing(
             show(largest(place) / largest(windows)),
         ]);
         if ![ONE_WINDOW, SIX_WINDOWS].contains(&row.name) {
-            let what = format!("{}: gain by coalescing beside that of windows", row.name);
-            goals.push(Goal::measured("E9", &what, (0.7, 0.9, Unit::Times), beside));
+            let set = GAIN_OF_WINDOWS[usize::from(row.reference() == SIX_WINDOWS)];
+            let shares: Vec<f64> = gains(place).into_iter().map(|gain| gain / set).collect();
+            let what =
+                format!("{}: gain by coalescing beside {set:.2}, the first of windows", row.name);
+            goals.push(Goal::measured("E9", &what, (0.7, 0.9, Unit::Times), Estimate::of(&shares)));
         }
     }
     report.table("redis-coalescing", table);

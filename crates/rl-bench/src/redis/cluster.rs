@@ -6,12 +6,18 @@
 //!
 //! Without slot groups, a call to a cluster contains only one subject. So the cluster is also
 //! compared with one server whose calls contain one subject.
+//!
+//! Servers that take turns on a core find its caches filled by others, so each decision takes more
+//! processor time than on a core of its own. A control measures by how much: three servers without
+//! a cluster decide at once, beside one of them alone. A cluster of one primary, which has all
+//! slots, has no such cost.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use rl_core::{Policy, RedisStore};
 use tokio::time::interval;
 
@@ -24,24 +30,31 @@ use crate::measure::{Estimate, median, time_async};
 use crate::report::Report;
 use crate::table::{Cell, Table};
 
-const SHARES: [(u16, u16); 3] = [(0, 5_460), (5_461, 10_921), (10_922, 16_383)];
+/// The number of slots of a cluster.
+const SLOTS: usize = 16_384;
+/// The number of primaries of the clusters, except for one.
+pub(super) const THREE: usize = 3;
 const LOADS: [Load; 2] = [Load::on_all(64, 12_000), Load::on_all(256, 16_000)];
 const ROUNDS: usize = 9;
+/// The load on each server of the control: a third of the last of `LOADS`.
+const THIRD: Load = Load::on_all(85, 5_355);
 /// The numbers of primaries for which the rate is projected.
 const PRIMARIES: [usize; 3] = [3, 6, 12];
-/// The clusters that are measured, with their numbers of slot groups. Without groups, each subject
-/// has its own slot.
-const GROUPS: [(&str, Option<u32>); 4] = [
-    ("three primaries", None),
-    ("three, 6 groups", Some(6)),
-    ("three, 12 groups", Some(12)),
-    ("three, 48 groups", Some(48)),
+/// The clusters that are measured, with the number of primaries and of slot groups.
+/// Without groups, each subject has its own slot.
+const CLUSTERS: [(&str, usize, Option<u32>); 5] = [
+    ("three primaries", THREE, None),
+    ("three, 6 groups", THREE, Some(6)),
+    ("three, 12 groups", THREE, Some(12)),
+    ("three, 48 groups", THREE, Some(48)),
+    ("one primary, 12 groups", 1, Some(12)),
 ];
 /// The indices of deployments in the list that `measure` builds.
 const ONE: usize = 0;
 const ALONE: usize = 1;
-/// The index of the deployment that the goal measures.
+/// The indices of the deployments that the goals measure.
 const GROUPED: usize = 4;
+const ONE_PRIMARY: usize = 6;
 /// A server may use this share of its core. Above it, replies have to wait.
 const BUSY: f64 = 0.7;
 
@@ -57,13 +70,13 @@ struct Deployment {
 /// decision.
 type Samples = (Vec<f64>, Vec<f64>);
 
-/// Measures the decisions per second on one server and on three. The goal compares the rates that
+/// Measures the decisions per second on one server and on three. The goals compare the rates that
 /// these servers would reach if each had its own core.
-pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>> {
+pub(super) async fn measure(report: &mut Report) -> Result<[Goal; 2], Box<dyn Error>> {
     let mut settings = vec![one("one server", true).await?];
     settings.push(one("one, subjects alone", false).await?);
-    for (name, groups) in GROUPS {
-        settings.push(three(name, groups).await?);
+    for (name, primaries, groups) in CLUSTERS {
+        settings.push(cluster(name, primaries, groups).await?);
     }
     let mut table = Table::new(
         "cluster: six periods, 10 000 subjects; all servers and the client share this machine",
@@ -77,15 +90,17 @@ pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>>
         ],
     );
     let mut of_a_core = vec![f64::NAN; settings.len()];
-    let mut capacity = Estimate::of(&[f64::NAN]);
+    let mut capacities = [Estimate::of(&[f64::NAN]); 2];
     // The goal concerns only the load with the most requests in flight.
     let loads = if report.goals_only { &LOADS[LOADS.len() - 1..] } else { &LOADS[..] };
     for load in loads.iter().copied() {
         let samples = rounds(&mut settings, load).await?;
         let (_, alone) = &samples[ALONE];
-        let pairs = samples[ONE].1.iter().zip(&samples[GROUPED].1);
-        let ratios = pairs.map(|(one, three)| SHARES.len() as f64 * one / three);
-        capacity = Estimate::of(&ratios.collect::<Vec<_>>());
+        capacities = [GROUPED, ONE_PRIMARY].map(|cluster| {
+            let pairs = samples[ONE].1.iter().zip(&samples[cluster].1);
+            let ratios = pairs.map(|(one, primary)| THREE as f64 * one / primary);
+            Estimate::of(&ratios.collect::<Vec<_>>())
+        });
         for (place, (setting, (rates, costs))) in settings.iter().zip(&samples).enumerate() {
             let cost = median(costs);
             let ratios: Vec<f64> = costs.iter().zip(alone).map(|(mine, one)| mine / one).collect();
@@ -101,6 +116,12 @@ pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>>
         }
     }
     report.table("redis-cluster", table);
+    drop(settings);
+
+    let title = "control, no cluster: server time while three servers decide at once";
+    let mut table = Table::new(title, ["85 requests in flight on each", "relative to one alone"]);
+    table.row::<Cell>(["three servers".into(), sharing().await?.into()]);
+    report.table("redis-cluster-control", table);
 
     let title = "capacity, 256 in flight: primaries × what a core of one carries (arithmetic)";
     let free = format!("thousand/s, {:.0} % of each core", BUSY * 100.0);
@@ -117,8 +138,12 @@ pub(super) async fn measure(report: &mut Report) -> Result<Goal, Box<dyn Error>>
         row(name, of_a_core[GROUPED] * primaries as f64);
     }
     report.table("redis-capacity", table);
-    let what = "three primaries with 12 groups beside one server: capacity from server time, 256 in flight";
-    Ok(Goal::measured("E10", what, (2.2, 2.8, Unit::Times), capacity))
+    let whats = [
+        "three primaries with 12 groups beside one server: capacity from server time, 256 in flight",
+        "… from the server time of one primary with 12 groups, on a core of its own",
+    ];
+    let goal = |(what, capacity)| Goal::measured("E10", what, (2.2, 2.8, Unit::Times), capacity);
+    Ok(std::array::from_fn(|place| goal((whats[place], capacities[place]))))
 }
 
 /// Runs rounds in which each deployment has two blocks, in forward and in reverse order.
@@ -128,12 +153,9 @@ async fn rounds(settings: &mut [Deployment], load: Load) -> Result<Vec<Samples>,
     for round in 0..=ROUNDS {
         let mut sums = vec![(0.0, 0.0); count];
         for place in (0..count).chain((0..count).rev()) {
-            let setting = &mut settings[place];
-            let before = processor_time(&mut setting.monitors).await?;
-            let (elapsed, passed) = time_async(count_allowed(&setting.candidate, load)).await;
-            let spent = processor_time(&mut setting.monitors).await? - before;
-            sums[place].0 += passed as f64 / elapsed.as_secs_f64() / 2e3;
-            sums[place].1 += spent.as_secs_f64() * 1e6 / passed as f64 / 2.0;
+            let (rate, cost) = block(&mut settings[place..=place], load).await?;
+            sums[place].0 += rate / 2.0;
+            sums[place].1 += cost / 2.0;
         }
         // The first round only creates the keys.
         if round > 0 {
@@ -146,9 +168,41 @@ async fn rounds(settings: &mut [Deployment], load: Load) -> Result<Vec<Samples>,
     Ok(samples)
 }
 
-async fn processor_time(monitors: &mut [Monitor]) -> Result<Duration, Box<dyn Error>> {
+/// Runs the control: the server time of a decision while three servers decide at once, as a
+/// multiple of the server time while one of them decides alone.
+async fn sharing() -> Result<Estimate, Box<dyn Error>> {
+    let mut servers = Vec::new();
+    for _ in 0..THREE {
+        servers.push(one("one of three servers", true).await?);
+    }
+    let mut ratios = Vec::new();
+    for round in 0..=ROUNDS {
+        let mut sums = [0.0; 2];
+        for (place, count) in [(0, 1), (1, THREE), (1, THREE), (0, 1)] {
+            sums[place] += block(&mut servers[..count], THIRD).await?.1;
+        }
+        // The first round only creates the keys.
+        if round > 0 {
+            ratios.push(sums[1] / sums[0]);
+        }
+    }
+    Ok(Estimate::of(&ratios))
+}
+
+/// Runs the load on each of these deployments at once. Returns thousands of decisions per second,
+/// and the processor time of all servers in µs for each decision.
+async fn block(settings: &mut [Deployment], load: Load) -> Result<(f64, f64), Box<dyn Error>> {
+    let before = processor_time(settings).await?;
+    let blocks = settings.iter().map(|setting| count_allowed(&setting.candidate, load));
+    let (elapsed, counts) = time_async(join_all(blocks)).await;
+    let spent = processor_time(settings).await? - before;
+    let count = counts.into_iter().sum::<usize>() as f64;
+    Ok((count / elapsed.as_secs_f64() / 1e3, spent.as_secs_f64() * 1e6 / count))
+}
+
+async fn processor_time(settings: &mut [Deployment]) -> Result<Duration, Box<dyn Error>> {
     let mut sum = Duration::ZERO;
-    for monitor in monitors {
+    for monitor in settings.iter_mut().flat_map(|setting| &mut setting.monitors) {
         sum += monitor.processor_time().await?;
     }
     Ok(sum)
@@ -165,8 +219,12 @@ async fn one(name: &'static str, coalesces: bool) -> Result<Deployment, Box<dyn 
     Ok(Deployment { name, candidate, monitors, _servers: vec![server] })
 }
 
-async fn three(name: &'static str, groups: Option<u32>) -> Result<Deployment, Box<dyn Error>> {
-    let (servers, monitors) = start().await?;
+async fn cluster(
+    name: &'static str,
+    primaries: usize,
+    groups: Option<u32>,
+) -> Result<Deployment, Box<dyn Error>> {
+    let (servers, monitors) = start(primaries).await?;
     let urls: Vec<String> = servers.iter().map(|server| server.url(0)).collect();
     let mut store = patient(RedisStore::cluster(urls));
     if let Some(groups) = groups {
@@ -177,9 +235,9 @@ async fn three(name: &'static str, groups: Option<u32>) -> Result<Deployment, Bo
 }
 
 /// Starts the servers of a cluster, and waits until they are connected.
-pub(super) async fn start() -> Result<(Vec<Server>, Vec<Monitor>), Box<dyn Error>> {
+pub(super) async fn start(primaries: usize) -> Result<(Vec<Server>, Vec<Monitor>), Box<dyn Error>> {
     let (mut servers, mut monitors, mut buses) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in SHARES {
+    for _ in 0..primaries {
         let bus = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let port = bus.to_string();
         let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-port", &port])?;
@@ -187,8 +245,9 @@ pub(super) async fn start() -> Result<(Vec<Server>, Vec<Monitor>), Box<dyn Error
         servers.push(server);
         buses.push(bus);
     }
-    for (number, (from, to)) in SHARES.into_iter().enumerate() {
-        let one = &mut monitors[number];
+    for (number, one) in monitors.iter_mut().enumerate() {
+        let [from, next] = [number, number + 1].map(|number| SLOTS * number / primaries);
+        let to = next - 1;
         one.ask(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1)).await?;
         one.ask(&format!("CLUSTER ADDSLOTSRANGE {from} {to}")).await?;
     }
@@ -203,7 +262,7 @@ pub(super) async fn start() -> Result<(Vec<Server>, Vec<Monitor>), Box<dyn Error
         let mut whole = 0;
         for monitor in &mut monitors {
             let info = monitor.ask("CLUSTER INFO").await?;
-            let knows_all = info.contains("cluster_known_nodes:3");
+            let knows_all = info.contains(&format!("cluster_known_nodes:{}", primaries));
             whole += usize::from(knows_all && info.contains("cluster_state:ok"));
         }
         if whole == servers.len() {

@@ -9,6 +9,7 @@ use rl_core::store::{DecideRequest, Mode, Namespace, Part, Refund, Store};
 use rl_core::time::Timestamp;
 use rl_core::{Cost, Decision, LimitSet, Policy, RedisStore, Subject};
 
+use super::bare_refunds;
 use super::candidate::patient;
 use super::fixtures::subjects;
 use super::server::{Monitor, Server};
@@ -62,6 +63,7 @@ pub(super) async fn beside_short(
         }
         long_logs::compare(kind, "Redis", times, &mut table, goals);
     }
+    bare_refunds::measure(&mut table).await?;
     report.table("redis-beside-short", table);
     Ok(())
 }
