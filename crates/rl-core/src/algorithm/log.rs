@@ -1,5 +1,6 @@
 //! The entries of a sliding log: a ring of slots, with sums.
 
+mod search;
 mod slots;
 
 use slots::LogSlots;
@@ -21,8 +22,7 @@ const FAN_OUT_BITS: u32 = 4;
 /// that expired entries do not accumulate.
 const CLEARED: usize = 4;
 
-/// The number of entries that are compared one by one before a search begins, and the largest range
-/// that is searched without interpolation.
+/// The number of entries that are compared one by one before a search begins.
 const COMPARED: usize = 8;
 
 /// The entries of a log, oldest first.
@@ -243,33 +243,15 @@ impl Log {
     }
 
     /// Returns the position of the first entry at `time` or later.
-    ///
-    /// The first steps of the search interpolate, because times are often evenly spread.
     fn first_from(&self, time: u64) -> usize {
-        let (mut low, mut high) = (self.expired, self.stored);
-        let mut guesses = 3;
-        while low < high {
-            let mut middle = low + (high - low) / 2;
-            if guesses > 0 && high - low > COMPARED {
-                let (begin, end) = (self.time(low), self.time(high - 1));
-                if time <= begin {
-                    return low;
-                }
-                if time > end {
-                    return high;
-                }
-                // A division of integers takes longer, and a guess need not be exact.
-                let part = (time - begin) as f64 / (end - begin) as f64;
-                middle = low + (part * (high - 1 - low) as f64) as usize;
-                guesses -= 1;
-            }
-            match self.time(middle) {
-                found if found == time => return middle,
-                earlier if earlier < time => low = middle + 1,
-                _ => high = middle,
-            }
+        let times = self.slots.times();
+        let (begin, end) = (self.first + self.expired, self.first + self.stored);
+        let wrapped = end.saturating_sub(times.len());
+        if begin >= times.len() || (wrapped > 0 && times[0] < time) {
+            return times.len() + search::first_from(&times[..wrapped], time) - self.first;
         }
-        low
+        let end = end.min(times.len());
+        begin + search::first_from(&times[begin..end], time) - self.first
     }
 
     /// Returns the slot of an entry.

@@ -17,6 +17,12 @@ impl LogSlots {
         self.0.len() / 2
     }
 
+    /// Returns the times of all slots.
+    #[inline]
+    pub(super) fn times(&self) -> &[u64] {
+        &self.0[..self.len()]
+    }
+
     /// Returns the time of a slot.
     #[inline]
     pub(super) fn time(&self, slot: usize) -> u64 {
