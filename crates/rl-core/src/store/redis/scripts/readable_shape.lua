@@ -9,14 +9,20 @@
 --
 -- Returns     the number of allowed calls, 0 or 1, in the form of shape.lua
 do
+  local KEYS, call = KEYS, redis.call
   local cost, <<max>> = struct.unpack('>I7<<I7 max>>', ARGV[2], 6)
   local <<period>> = struct.unpack('><<I7 period>>', ARGV[1])
   local found, fits, is_ours = redis.pcall('MGET', unpack(KEYS)), true, true
-  --@ each
   -- MGET returns nothing for a missing key or a key of another type, and an error if the user lacks
   -- the permission. In all these cases, GET returns the counter, nothing for a missing key, or the
-  -- error.
-  local text_i, used_i, ttl_i = found[INDEX] or redis.call('GET', KEYS[INDEX]), 0, 0
+  -- error. The first missing key needs no GET if its window is opened before any other key is
+  -- written, and only if there is no such key.
+  local first
+  --@ each
+  local text_i, used_i, ttl_i = found[INDEX], 0, 0
+  if not text_i then
+    if first or found.err then text_i = call('GET', KEYS[INDEX]) else first = INDEX end
+  end
   if not text_i then
     text_i = '0'
   else
@@ -31,12 +37,25 @@ do
   --@ end
   local texts = ',' .. <<.. text>>
   -- Leave numbers with a leading zero, or with a character other than a digit, to readable.lua.
-  if is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, ',0%d') then
+  is_ours = is_ours and not string.find(texts, '[^%d,]') and not string.find(texts, ',0%d')
+  local units = cost == 1 and '1' or string.format('%d', cost)
+  if is_ours and fits and first then
+    --@ each
+    if first == INDEX then
+      is_ours = open_window(INDEX, TEXT, period_i, 'NX')
+      used_i, ttl_i = COST, period_i
+    end
+    --@ end
+  elseif first then
+    call('GET', KEYS[first])
+  end
+  if is_ours then
     if fits then
-      local units = cost == 1 and '1' or string.format('%d', cost)
       --@ each
-      if ttl_i > 0 then
-        used_i = redis.call('INCRBY', KEYS[INDEX], TEXT)
+      if first == INDEX then
+        -- Its window is open already.
+      elseif ttl_i > 0 then
+        used_i = call('INCRBY', KEYS[INDEX], TEXT)
       else
         open_window(INDEX, TEXT, period_i)
         used_i, ttl_i = COST, period_i

@@ -9,5 +9,7 @@ local function ttl_of(i)
   local ends = redis.call('PEXPIRETIME', KEYS[i])
   return ends < 0 and ends or math.max(0, ends - shifted)
 end
-local function open_window(i, units, period) redis.call('SET', KEYS[i], units, 'PXAT', shifted + period) end
+local function open_window(i, units, period, ...)
+  return redis.call('SET', KEYS[i], units, 'PXAT', shifted + period, ...)
+end
 local function end_window_in(i, period) redis.call('PEXPIREAT', KEYS[i], shifted + period) end
