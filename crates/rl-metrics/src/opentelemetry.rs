@@ -18,6 +18,21 @@ use crate::text::bound_text;
 ///
 /// OpenTelemetry has no observable histograms. A histogram becomes three counters: `NAME_bucket`
 /// with the attribute `le`, `NAME_sum` and `NAME_count`, as in the text format of Prometheus.
+///
+/// # Many limits
+///
+/// The SDK keeps 2 000 series of an instrument by default. It adds further ones up as one series with
+/// the attribute `otel.metric.overflow`. The histogram of a limit has 5 buckets, so 400 limits or
+/// more need a higher bound:
+///
+/// ```
+/// use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
+///
+/// let provider = SdkMeterProvider::builder().with_view(|instrument: &Instrument| {
+///     let bounded = Stream::builder().with_cardinality_limit(20_000).build().ok();
+///     bounded.filter(|_| instrument.name().starts_with("rl_"))
+/// });
+/// ```
 pub fn register(metrics: &Metrics, meter: &Meter) {
     let metrics = metrics.clone();
     register_samples(meter, move || metrics.samples());
