@@ -7,14 +7,16 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::{Request, StatusCode};
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, join, split};
 use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -22,6 +24,10 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::address::is_allowed;
 use super::receiver::Receiver;
+
+/// The number of bytes that are read from a receiver, which sends the head of a response, perhaps
+/// after informational ones. A receiver that sends those without end would occupy a thread.
+const LONGEST_HEAD: u64 = 64 * 1024;
 
 /// Opens connections to receivers.
 #[derive(Clone)]
@@ -33,13 +39,17 @@ impl Connector {
         Self(needs_tls.then(tls).flatten())
     }
 
-    /// Sends a request, and returns the status of its response.
+    /// Sends a request, and returns the status of its response. The caller waits for this time at
+    /// most.
     pub(super) async fn send(
         &self,
         receiver: &Receiver,
         request: Request<Full<Bytes>>,
+        time: Duration,
     ) -> io::Result<StatusCode> {
-        let stream = connect(receiver).await?;
+        let addresses = lookup_host((receiver.bare_host(), receiver.port)).await?;
+        let is_allowed = |address: &SocketAddr| is_allowed(address.ip(), receiver.is_tls);
+        let stream = connect(&addresses.filter(is_allowed).collect::<Vec<_>>(), time).await?;
         if !receiver.is_tls {
             return exchange(stream, request).await;
         }
@@ -64,18 +74,16 @@ fn tls() -> Option<TlsConnector> {
     Some(TlsConnector::from(Arc::new(config)))
 }
 
-/// Connects to the first allowed address of the receiver that accepts the connection.
-async fn connect(receiver: &Receiver) -> io::Result<TcpStream> {
+/// Connects to the first address that accepts the connection. Each address has a share of the time,
+/// so one that never answers does not use it up.
+async fn connect(addresses: &[SocketAddr], time: Duration) -> io::Result<TcpStream> {
     let mut last = other("the receiver has no address to which webhooks may be sent");
-    let addresses: Vec<SocketAddr> =
-        lookup_host((receiver.bare_host(), receiver.port)).await?.collect();
+    let share = time.checked_div(u32::try_from(addresses.len()).unwrap_or(u32::MAX));
     for address in addresses {
-        if !is_allowed(address.ip(), receiver.is_tls) {
-            continue;
-        }
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+        match timeout(share.unwrap_or(time), TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(late) => last = late.into(),
         }
     }
     Err(last)
@@ -85,6 +93,8 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
 ) -> io::Result<StatusCode> {
+    let (read, write) = split(stream);
+    let stream = join(read.take(LONGEST_HEAD), write);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(other)?;
     let mut response = pin!(sender.send_request(request));
     // The connection is driven only until the head of the response has arrived, and then closed. If
@@ -105,5 +115,32 @@ fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Erro
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connector").field("has_tls", &self.0.is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpSocket;
+
+    use super::*;
+
+    /// Fault: an address that never answered used up the time of each attempt, so the next address
+    /// of the receiver was never tried.
+    #[tokio::test]
+    async fn an_address_that_never_answers_leaves_time_for_the_next_one() {
+        let local = "127.0.0.1:0".parse().unwrap();
+        let [full, ready] = [1, 8].map(|backlog| {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(local).unwrap();
+            socket.listen(backlog).unwrap()
+        });
+        let [full, ready] = [&full, &ready].map(|listener| listener.local_addr().unwrap());
+        let mut waiting = Vec::new();
+        let short = Duration::from_millis(200);
+        while let Ok(stream) = connect(&[full], short).await {
+            waiting.push(stream);
+        }
+        let stream = connect(&[full, ready], 2 * short).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), ready);
     }
 }

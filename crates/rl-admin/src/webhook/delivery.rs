@@ -138,8 +138,9 @@ impl Deliverer {
             Ok(request) => request,
             Err(error) => return Attempt::Failed(error.to_string()),
         };
-        let sent = self.connector.send(&self.receiver, request);
-        match timeout(self.delivering.timeout, sent).await {
+        let time = self.delivering.timeout;
+        let sent = self.connector.send(&self.receiver, request, time);
+        match timeout(time, sent).await {
             Ok(Ok(status)) => Attempt::of_status(status),
             Ok(Err(error)) => Attempt::Failed(error.to_string()),
             Err(_) => Attempt::Failed("timeout".to_owned()),
