@@ -321,6 +321,12 @@ async fn the_usage_and_the_reset_of_several_parts_take_one_call_each() {
         let evalsha = if layout == Layout::Readable { None } else { Some(&1) };
         assert_eq!(calls.get("evalsha"), evalsha, "{layout:?}");
         assert_eq!(used().await, [vec![0, 0], vec![0, 0], vec![0], vec![0]], "{layout:?}");
+        // Fault: one call reset any number of subjects, and blocked the server meanwhile.
+        let before = operator.calls().await;
+        limiter.reset_parts(&[of_key(&subjects[0]); 300]).await.unwrap();
+        let calls = commands_since(&mut operator, &before).await;
+        let name = if layout == Layout::Readable { "unlink" } else { "evalsha" };
+        assert_eq!(calls.get(name), Some(&3), "{layout:?} {calls:?}");
         limiter.reset_parts(&[]).await.unwrap();
         assert_eq!(limiter.usage_of_parts(&[]).await.unwrap().limits().count(), 0);
     }

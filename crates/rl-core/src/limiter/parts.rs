@@ -198,8 +198,8 @@ impl RateLimiter {
         self.pipeline.stores.usage_of_parts(&parts)
     }
 
-    /// Resets all limits of all parts to unused. On Redis, this takes one call, or one for each slot
-    /// of a cluster.
+    /// Resets all limits of all parts to unused. On Redis, this takes one call for each 128 parts, or
+    /// for those in each slot of a cluster.
     ///
     /// # Errors
     ///

@@ -9,6 +9,9 @@ use crate::store::redis::connection::Command;
 use crate::store::redis::scripts::{self, Script};
 use crate::store::{Reset, Settlement};
 
+/// The number of subjects in one call. A call blocks the server while it runs.
+const MAX_SUBJECTS: usize = 128;
+
 /// The keys and arguments of one subject.
 struct EncodedSubject {
     keys: Vec<String>,
@@ -16,8 +19,8 @@ struct EncodedSubject {
 }
 
 impl RequestEncoder {
-    /// Creates the command that settles these charges. On a cluster, creates a command for each
-    /// slot.
+    /// Creates the command that settles these charges. Creates several commands for many charges,
+    /// and on a cluster one for each slot.
     pub(crate) fn settle(
         &self,
         settlements: &[Settlement<'_>],
@@ -28,8 +31,8 @@ impl RequestEncoder {
         Ok(slots.into_iter().map(|subjects| call(settle, subjects)).collect())
     }
 
-    /// Creates the command that resets all limits of these subjects. On a cluster, creates a
-    /// command for each slot.
+    /// Creates the command that resets all limits of these subjects. Creates several commands for
+    /// many subjects, and on a cluster one for each slot.
     pub(crate) fn reset_together(&self, resets: &[Reset<'_>]) -> Result<Vec<Command>, StoreError> {
         let encoded = resets.iter().map(|reset| {
             Ok(match self.reset(reset)? {
@@ -49,12 +52,15 @@ impl RequestEncoder {
         })
     }
 
-    /// Groups subjects by the slot of their keys. One server holds all keys in one group.
+    /// Groups subjects by the slot of their keys. One server holds all keys in one group. A slot
+    /// with more than [`MAX_SUBJECTS`] has several groups.
     fn by_slot(&self, subjects: Vec<EncodedSubject>) -> Vec<Vec<EncodedSubject>> {
         let mut slots: Vec<(u16, Vec<EncodedSubject>)> = Vec::new();
         for subject in subjects {
             let slot = if self.placement.is_cluster() { slot_of(&subject.keys[0]) } else { 0 };
-            match slots.iter_mut().find(|(known, _)| *known == slot) {
+            let has_room =
+                |(known, group): &&mut (_, Vec<_>)| *known == slot && group.len() < MAX_SUBJECTS;
+            match slots.iter_mut().rev().find(has_room) {
                 Some((_, subjects)) => subjects.push(subject),
                 None => slots.push((slot, vec![subject])),
             }
