@@ -69,8 +69,9 @@ const SHARDS: usize = 64;
 /// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
 ///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two).
 ///   Other policies take some 200 bytes more, and more than six fixed windows some 400. A sliding
-///   log and a concurrency limit add 16 to 32 bytes for each entry, a sliding window adds 8 for
-///   each bucket.
+///   log and a concurrency limit add 16 to 32 bytes for each entry. If there are many entries, and
+///   none has more than 255 units, they add 10 to 19 bytes. A sliding window adds 8 for each
+///   bucket.
 /// * Counters are local to the process, and are lost when it ends. `RedisStore` (feature `redis`)
 ///   has shared counters.
 ///
