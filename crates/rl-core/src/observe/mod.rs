@@ -31,7 +31,7 @@
 //! | `many stored values damaged` | error | `consequence` |
 //! | `requests rejected` | error | `cause`: the policies of one subject have more states than a store in memory can hold |
 //! | `two limiters with different limits share counters` | warn | |
-//! | `starting without the store` | warn | `kind`, `cause` |
+//! | `starting without the store` | warn | `kind`, `cause`, `consequence` |
 //! | `Redis may evict counters` | warn | `maxmemory_policy` |
 //! | `rules applied` | info | `path`, `version` |
 //! | `rules refused` | error | `path`, `error`, `consequence` |
@@ -195,6 +195,40 @@ impl Observer for () {
     fn observes_decisions(&self) -> bool {
         false
     }
+}
+
+/// Two observers of one limiter, each with whether it observes decisions.
+#[derive(Debug)]
+struct Both([(Arc<dyn Observer>, bool); 2]);
+
+impl Observer for Both {
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        for (observer, _) in self.0.iter().filter(|(_, observes_decisions)| *observes_decisions) {
+            observer.decided(event);
+        }
+    }
+
+    fn observe(&self, event: &Event<'_>) {
+        let needs_decisions = matches!(event.kind, EventKind::NearLimit { .. });
+        for (observer, observes_decisions) in &self.0 {
+            if *observes_decisions || !needs_decisions {
+                observer.observe(event);
+            }
+        }
+    }
+
+    fn observes_decisions(&self) -> bool {
+        self.0.iter().any(|(_, observes_decisions)| *observes_decisions)
+    }
+}
+
+/// Returns an observer that passes each event to `added`, after `existing` if there is one.
+pub(crate) fn add(
+    existing: Option<Arc<dyn Observer>>,
+    added: Arc<dyn Observer>,
+) -> Arc<dyn Observer> {
+    let Some(existing) = existing else { return added };
+    Arc::new(Both([existing, added].map(|one| (Arc::clone(&one), one.observes_decisions()))))
 }
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {

@@ -260,6 +260,35 @@ async fn events_of_the_fallback_name_its_store() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_of_several_observers_gets_the_events_that_it_observes() {
+    let all = [(); 2].map(|()| Arc::new(Lines::default()));
+    let conditions = Arc::new(Lines { ignores_decisions: true, ..Lines::default() });
+    let store = Arc::new(Faulty::default());
+    let builder = RateLimiter::builder().limit(Limit::per_hour(1)).store(Arc::clone(&store));
+    let builder = builder.observer(all[0].clone()).observer(conditions.clone());
+    let limiter = builder.observer(all[1].clone()).build().unwrap();
+
+    limiter.check(&alice(), 1).await;
+    for observer in &all {
+        assert_eq!(observer.take(), ["default on store: near_limit alice hour 100 suppressed 0"]);
+        assert_eq!(observer.take_decisions().len(), 1);
+    }
+    assert_eq!((conditions.take(), conditions.take_decisions().len()), (Vec::new(), 0));
+
+    store.fail_with(FailureKind::Refused);
+    limiter.check(&alice(), 1).await;
+    let began = [
+        "default on store: store_failing refused reject",
+        "default on store: failure_policy_began FailedClosed(Refused)",
+    ];
+    assert_eq!(all.map(|observer| observer.take()), [(); 2].map(|()| began.map(str::to_owned)));
+    assert_eq!(
+        (conditions.take(), conditions.take_decisions().len()),
+        (began.map(str::to_owned).into(), 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_observer_of_conditions_leaves_the_fast_path_and_gets_no_decision() {
     let lines = Arc::new(Lines { ignores_decisions: true, ..Lines::default() });
     let builder = || RateLimiter::builder().limit(Limit::per_hour(1)).observer(lines.clone());
