@@ -326,7 +326,8 @@ pub(crate) fn give_back_recovered(store: &str, Ended { lasted, count }: Ended) {
 #[cfg(feature = "redis")]
 pub(crate) fn not_connected(store: &str, error: &StoreError) {
     let (kind, cause) = (error.kind().as_str(), cause(error));
-    tracing::warn!(target: "rl_core", store, kind, cause, "starting without the store");
+    let consequence = "the failure policy decides requests until the store replies";
+    tracing::warn!(target: "rl_core", store, kind, cause, consequence, "starting without the store");
 }
 
 #[cfg(feature = "redis")]
