@@ -292,7 +292,7 @@ async fn the_alerts_of_an_outage_fire_and_resolve_while_redis_is_killed_or_froze
 }
 
 /// `tests.yml` has at least two cases for each alert of `alerts.yml`. The alert fires in one of
-/// them. In the last one, it has resolved or has not fired.
+/// them. In the last one, it has resolved or has not fired. The guide says what to do.
 #[test]
 fn the_tests_of_rules_cover_each_alert() {
     let read = |name: &str| std::fs::read_to_string(ops().join("prometheus").join(name)).unwrap();
@@ -303,7 +303,9 @@ fn the_tests_of_rules_cover_each_alert() {
         .map(str::to_owned)
         .collect();
     assert!(alerts.len() >= 7, "{alerts:?}");
+    let guide = include_str!("../crates/rl-core/docs/OBSERVABILITY.md");
     for alert in alerts {
+        assert!(guide.contains(&format!("\n| `{alert}` |")), "{alert} has no row in the guide");
         let cases: Vec<_> = tests.split(&format!("alertname: {alert}\n")).skip(1).collect();
         let is_calm = |case: &&&str| case.trim_start().starts_with("exp_alerts: []");
         let calm = cases.iter().filter(is_calm).count();
