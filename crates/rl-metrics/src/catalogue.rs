@@ -114,7 +114,7 @@ catalogue! {
     STORE_FAILURES = "rl_store_failures_total" Counter ["kind", "limiter", "store"]
         "Failures of the store and of the fallback by kind.";
     STORE_SECONDS = "rl_store_seconds" Histogram ["limiter", "store"]
-        "Time of calls to the store that had to be waited for. It is sampled.";
+        "Time of calls to the store that had to be waited for, also if they failed. It is sampled.";
     STORE_UP = "rl_store_up" Gauge ["limiter", "store"]
         "1 while the circuit breaker is closed, so that the store is called.";
     UNCOUNTED = "rl_uncounted_requests_total" Counter ["limiter", "reason"]

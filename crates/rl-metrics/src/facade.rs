@@ -14,6 +14,23 @@ impl Metrics {
     /// A histogram of the facade accepts single values, but no counts of its buckets. So a
     /// histogram becomes the counters `NAME_bucket` with the label `le` and `NAME_count`, and the
     /// gauge `NAME_sum`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rl_metrics::Metrics;
+    ///
+    /// async fn record(metrics: Metrics) {
+    ///     let mut interval = tokio::time::interval(Duration::from_secs(10));
+    ///     loop {
+    ///         interval.tick().await;
+    ///         metrics.record();
+    ///     }
+    /// }
+    /// // In the main function: tokio::spawn(record(metrics.clone()));
+    /// ```
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn record(&self) {
         for sample in self.samples() {

@@ -19,6 +19,27 @@ use crate::text::bound_text;
 /// OpenTelemetry has no observable histograms. A histogram becomes three counters: `NAME_bucket`
 /// with the attribute `le`, `NAME_sum` and `NAME_count`, as in the text format of Prometheus.
 ///
+/// # Examples
+///
+/// ```
+/// use opentelemetry::metrics::MeterProvider;
+/// use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
+/// use rl_core::{Limit, RateLimiter};
+/// use rl_metrics::Metrics;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+/// // A service has the exporter of `opentelemetry-otlp` here: `MetricExporter::builder()…`
+/// let exporter = InMemoryMetricExporter::default();
+/// let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone()).build();
+/// let metrics = Metrics::new().limiter(&limiter);
+/// rl_metrics::opentelemetry::register(&metrics, &provider.meter("rl"));
+///
+/// provider.force_flush()?;
+/// assert!(!exporter.get_finished_metrics()?.is_empty());
+/// # Ok(()) }
+/// ```
+///
 /// # Many limits
 ///
 /// The SDK keeps 2 000 series of an instrument by default. It adds further ones up as one series with

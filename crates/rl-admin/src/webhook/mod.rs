@@ -17,7 +17,8 @@
 //! rl-webhook-timestamp: 1795440840              seconds since 1970, of this attempt
 //! rl-webhook-signature: v1=<hexadecimal digits of HMAC-SHA256(secret, timestamp "." body)>
 //!
-//! {"id":"5f0c6f7e9a3b4d21-17","event":"store_failing","at":"2026-11-23T13:34:00Z","limiter":"api", …}
+//! {"at":"2026-11-23T13:34:00Z","detail":{"failure":"unavailable","on_failure":"fallback"},
+//!  "event":"store_failing","id":"5f0c6f7e9a3b4d21-17","limiter":"api","store":"redis 127.0.0.1:6379"}
 //! ```
 //!
 //! A receiver verifies a delivery in four steps:
@@ -45,8 +46,9 @@
 //!
 //! # Events
 //!
-//! The names and values are those of [`EventKind`](rl_core::observe::EventKind). Events that occur
-//! for each call are not sent. Of the `would_deny` events in a window, only the first is sent.
+//! The names are those of [`EventKind`](rl_core::observe::EventKind), and `detail` has its values: a
+//! subject as its `realm` and `hash`, an error of a store as the kind of `failure`, and a time in
+//! `seconds`. `rule` is present if the event concerns one. Events that occur for each call are not sent. Of the `would_deny` events in a window, only the first is sent.
 //! `near_limit` must be [switched on](WebhooksBuilder::near_limit). [`Webhooks::watch`] adds
 //! `denial_burst_began` and `denial_burst_ended`.
 //!
