@@ -511,3 +511,18 @@ fn a_file_names_sources_of_limits_and_headers_with_costs() {
     let unknown = error("rules:\n  a: { limits: 1/day, cost: { estimate: 3 } }");
     assert!(unknown.contains("response_header"), "{unknown}");
 }
+
+/// Fault: after an observer had panicked, no change of the file was applied any more.
+#[tokio::test]
+async fn changes_are_applied_after_an_observer_has_panicked() {
+    let directory = Directory::new();
+    let file = RulesFile::watch(directory.write("limits.yaml", &one_rule(1))).unwrap();
+    let rules = file.subscribe(&Namespace::default()).unwrap();
+    file.on_reading(&rules, |_| panic!("an observer panics"));
+    let mut status = file.status();
+    for max in 2..4 {
+        directory.write("limits.yaml", &one_rule(max));
+        status = next(&file, &status).await;
+        assert_eq!((units(&rules.load()), status.applied()), (max, max));
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -133,7 +134,8 @@ fn run(changes: &Receiver<Reload>, mut reload: impl FnMut(Reload) -> bool) {
                 Err(_) => break,
             }
         }
-        if !reload(next) {
+        // The thread must outlive an observer that panics, so that later changes are applied.
+        if matches!(catch_unwind(AssertUnwindSafe(|| reload(next))), Ok(false)) {
             return;
         }
     }
