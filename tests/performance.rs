@@ -61,7 +61,7 @@ fn decisions_and_responses_take_few_instructions() {
         ("gcra",         2_078, "six of another algorithm that is kept compactly"),
         ("log",            918, "a sliding log"),
         ("one-part",       614, "a list of one part with six windows, under a rule"),
-        ("three-parts",  1_881, "three parts, each under a rule: six windows, one and one"),
+        ("three-parts",  2_025, "three parts, each under a rule: six windows, one and one"),
         ("three-parts-denied", 5_209, "the same, denied by the first part"),
         ("three-parts-gcra", 7_687, "three parts of another algorithm"),
         ("http-allowed", 5_450, "a request through the layer, its response made and dropped"),

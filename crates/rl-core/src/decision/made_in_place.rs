@@ -6,7 +6,7 @@ use super::origin::{Origin, Verdict};
 use super::outcomes::{OpenWindows, Outcomes};
 use super::policy_handle::PolicyHandle;
 use super::recycled::Recycled;
-use crate::algorithm::fixed_window::{PackedStates, PackedTime};
+use crate::algorithm::fixed_window::{Lanes, PackedStates, PackedTime};
 use crate::model::Cost;
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -79,7 +79,8 @@ impl Decision {
     }
 
     /// Overwrites the decision in place with one that charged `cost` to the fixed windows of
-    /// `policy`. The numbers must fit as for [`from_windows`](Self::from_windows).
+    /// `policy`. `numbers` are those of `states`. They must fit as for
+    /// [`from_windows`](Self::from_windows).
     #[inline(always)]
     pub(super) fn set_windows(
         &mut self,
@@ -87,9 +88,10 @@ impl Decision {
         cost: Cost,
         at: PackedTime,
         states: &PackedStates,
+        numbers: Lanes,
     ) {
         self.statuses.policy.set(policy);
-        self.statuses.outcomes.set_lazy(states, at.relative, 0);
+        self.statuses.outcomes.set_lazy(states, numbers, at.relative);
         self.statuses.decided_at = Timestamp::from_micros(at.absolute);
         self.reset(cost);
         (self.charged, self.verdict) = (cost.units(), Verdict::Allowed);
@@ -98,8 +100,8 @@ impl Decision {
     /// Sets all fields, except the statuses of the limits, to those of a new decision of the store.
     #[inline(always)]
     pub(super) fn reset(&mut self, cost: Cost) {
+        self.linked = Recycled::NONE;
         (self.cost, self.charged, self.counted) = (cost, 0, 0);
         (self.verdict, self.origin, self.is_reserved) = (Verdict::Denied, Origin::Store, false);
-        self.linked = Recycled::NONE;
     }
 }

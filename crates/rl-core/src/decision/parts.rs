@@ -7,7 +7,7 @@ use super::limit_status::LimitStatuses;
 use super::linked::{DecidedParts, GoverningPart, Linked, PartFlags};
 use super::recycled::Recycled;
 use super::{Decision, LimitStatus, Origin, RetryAfter, Verdict};
-use crate::algorithm::fixed_window::{PackedStates, PackedTime};
+use crate::algorithm::fixed_window::{Lanes, PackedStates, PackedTime};
 use crate::model::Cost;
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
@@ -123,8 +123,8 @@ impl DecisionList {
         *parts.add(Decision::unset) = decision;
     }
 
-    /// Adds the decision that charged `cost` to the fixed windows of `policy`. The numbers must fit
-    /// as for [`Decision::from_windows`].
+    /// Adds the decision that charged `cost` to the fixed windows of `policy`. `numbers` are those of
+    /// `states`. They must fit as for [`Decision::from_windows`].
     #[inline(always)]
     pub(crate) fn push_windows(
         &mut self,
@@ -132,8 +132,10 @@ impl DecisionList {
         cost: Cost,
         at: PackedTime,
         states: &PackedStates,
+        numbers: Lanes,
     ) {
-        self.0.get_or_new().parts.add(Decision::unset).set_windows(policy, cost, at, states);
+        let decision = self.0.get_or_new().parts.add(Decision::unset);
+        decision.set_windows(policy, cost, at, states, numbers);
     }
 
     /// Adds a pending decision, which the store completes with [`Decision::finish`].

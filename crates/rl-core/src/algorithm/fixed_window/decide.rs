@@ -12,7 +12,7 @@
 
 use super::alignment::Alignment;
 use super::compiled::CompiledWindows;
-use super::lanes::{LANES, PackedStates, PackedTime};
+use super::lanes::{LANES, Lanes, PackedStates, PackedTime};
 use crate::model::{Cost, Mode, Outcome};
 use crate::time::Timestamp;
 
@@ -84,6 +84,34 @@ pub(crate) fn try_decide_fast(
     }
     states.set_numbers(sum.sums);
     Some(FastWindowsDecision { is_allowed: true, over: 0, denied_until: 0 })
+}
+
+/// Charges `cost` if all windows are open and have more than it left. Returns the numbers after the
+/// charge. Otherwise returns `None` and changes nothing.
+///
+/// `first_to_end` is that of [`try_decide_fast`].
+#[inline(always)]
+pub(crate) fn try_charge_open(
+    windows: &CompiledWindows,
+    states: &mut PackedStates,
+    first_to_end: u8,
+    now: PackedTime,
+    cost: Cost,
+) -> Option<Lanes> {
+    let sum = windows.add(states, units_of_lane(Mode::Check, cost)?);
+    let is_granted = sum.is_within_limits() && now.relative >> 48 == 0;
+    if !is_granted || !is_open(windows, states, first_to_end, now) {
+        return None;
+    }
+    states.set_numbers(sum.sums);
+    Some(sum.sums)
+}
+
+/// Undoes the last charge, which [`try_charge_open`] made.
+pub(crate) fn undo_charge(windows: &CompiledWindows, states: &mut PackedStates, cost: Cost) {
+    if let Some(units) = units_of_lane(Mode::Check, cost) {
+        states.set_numbers(windows.subtract(states, units));
+    }
 }
 
 /// Returns whether the windows grant `cost`. Charges nothing. Returns `None` if the cost is 0, or

@@ -38,6 +38,13 @@ impl Lanes {
         LaneSum { sums, large, biased }
     }
 
+    /// Undoes [`add`](Self::add).
+    #[inline]
+    pub(super) fn subtract(self, units: u32, mask: Self) -> Self {
+        let units = u64::from(units) << 32 | u64::from(units);
+        Self::each(|i| self.0[i].wrapping_sub(units & mask.0[i]))
+    }
+
     /// Returns the lanes whose numbers exceed the limits that `bias` encodes, or no lane if a
     /// number does not fit into 31 bits.
     #[inline(always)]
@@ -195,8 +202,15 @@ impl PackedStates {
 
     /// Replaces the numbers of all lanes.
     #[inline(always)]
-    pub(super) fn set_numbers(&mut self, numbers: Lanes) {
+    pub(crate) fn set_numbers(&mut self, numbers: Lanes) {
         self.numbers = numbers.numbers();
+    }
+
+    /// Replaces the times of all lanes with those of `other`.
+    #[inline(always)]
+    pub(crate) const fn set_times_of(&mut self, other: &Self) {
+        self.times_low = other.times_low;
+        self.times_high = other.times_high;
     }
 
     /// Returns the states with every number lowered by `units`, but not below 0.

@@ -46,9 +46,9 @@ mod lanes;
 pub(crate) use compiled::CompiledWindows;
 pub(crate) use decide::{
     DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, deny_full, first_to_end,
-    try_decide_fast, try_judge, try_open_fast,
+    try_charge_open, try_decide_fast, try_judge, try_open_fast, undo_charge,
 };
-pub(crate) use lanes::{LANES, PackedStates, PackedTime};
+pub(crate) use lanes::{LANES, Lanes, PackedStates, PackedTime};
 
 use alignment::Alignment;
 

@@ -23,12 +23,14 @@
 //! * The subject also has states of another policy.
 
 mod judge;
+mod open;
 
 use super::layout::{LayoutId, StateLayout};
 use super::run::{self, DecideArgs};
 use super::unpacked_entry::UnpackedEntry;
 use crate::algorithm::fixed_window::{
-    self, CompiledWindows, DecidedWindows, FastWindowsDecision, LANES, PackedStates, PackedTime,
+    self, CompiledWindows, DecidedWindows, FastWindowsDecision, LANES, Lanes, PackedStates,
+    PackedTime,
 };
 use crate::algorithm::{PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::{Decision, Outcomes};
@@ -94,6 +96,18 @@ pub(super) struct FastDecision<'a> {
     pub(super) over: LimitSet,
     /// The states after the decision. They are borrowed, so that they are copied only once.
     pub(super) states: &'a PackedStates,
+}
+
+/// A charge to open windows.
+#[derive(Debug)]
+pub(super) struct OpenCharge<'a> {
+    pub(super) at: PackedTime,
+    /// The states after the charge.
+    pub(super) states: &'a PackedStates,
+    /// The numbers of `states`.
+    pub(super) numbers: Lanes,
+    /// The relative time of the last change before the charge.
+    pub(super) last_change: u64,
 }
 
 /// The states of a subject's limits; see the [module](self) for the layout.

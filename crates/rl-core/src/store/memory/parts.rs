@@ -8,15 +8,17 @@
 //! There is no deadlock: all operations lock shards in one order (`locked_shards.rs`).
 //!
 //! If all subjects are known, different and have packed entries, they are charged without a
-//! judgement, in one pass. If one of them is denied, the entries of the others are restored from
-//! copies before the shards are unlocked. A copy takes 72 bytes, and restores also what a refund
-//! would not: a window that the charge has opened, and the time of the last change.
+//! judgement, in one pass. If one of them is denied, the charges of the others are undone before
+//! the shards are unlocked. A charge to open windows has changed only their counts and the time of
+//! the last change. After other charges, a copy of the entry is restored. A copy takes 72 bytes, and
+//! restores also what a refund would not: a window that the charge has opened.
 //!
 //! All other requests are judged first, which changes nothing. Parts of one subject are then one
 //! group. If the judgement grants the units, the
 //! charge grants them too, because the shards are still locked and the time is the same. Only a new
 //! subject in a shard with little room may still be denied by the charge (`parts/room.rs`).
 
+mod packed;
 mod room;
 
 use arrayvec::ArrayVec;
@@ -26,7 +28,6 @@ use super::counting::{count_whole, try_count_allowed};
 use super::locked_shards::{LockOrder, LockedShards};
 use super::run::{DecideArgs, TooManyStates};
 use super::shard::Shard;
-use super::shard::group::{PackedCharges, PartCharge};
 use super::{MemoryStore, too_many_states};
 use crate::decision::{Decision, DecisionList, PartFlags};
 use crate::maybe_ready::MaybeReady;
@@ -153,14 +154,17 @@ impl<'a> KeyedParts<'a> {
     #[inline(always)]
     fn lock<C>(&mut self, store: &'a MemoryStore<C>, request: &DecideRequest<'_>) {
         let mut order = LockOrder::default();
+        // Local variables stay in registers, unlike fields.
+        let (mut flags, mut units) = (PartFlags::default(), 0_u64);
         for (index, part) in request.parts.iter().enumerate() {
             let namespace = request.namespace_of(part);
             let key = store.fingerprinter.fingerprint(namespace, part.subject);
             order.add(key);
             self.keys.push(key);
-            self.flags.add(index, part.flags);
-            self.units = self.units.saturating_add(part.cost.units());
+            flags.add(index, part.flags);
+            units = units.saturating_add(part.cost.units());
         }
+        (self.flags, self.units) = (flags, units);
         self.shards.lock(store, order);
     }
 
@@ -169,34 +173,6 @@ impl<'a> KeyedParts<'a> {
     fn are_distinct(&self) -> bool {
         let is_new = |(index, key)| !self.keys[..index].contains(key);
         self.shards.len() == self.keys.len() || self.keys.iter().enumerate().all(is_new)
-    }
-
-    /// Charges all parts, if each of them is a known subject with a packed entry that grants its
-    /// cost now. Nearly all allowed requests are decided here. Otherwise changes nothing.
-    #[inline(always)]
-    fn try_charge_packed(&mut self, request: &DecideRequest<'_>, now: Timestamp) -> PackedAttempt {
-        if request.mode != Mode::Check || !self.are_distinct() {
-            return PackedAttempt::Undecided;
-        }
-        let mut charges = PackedCharges::new();
-        for (part, key) in request.parts.iter().zip(&self.keys) {
-            let charge = self.shards.of(*key).charge_packed(*key, part, now, &mut charges);
-            if charge != PartCharge::Charged {
-                self.undo(charges);
-                let is_denied = charge == PartCharge::Denied && !part.is_shadow();
-                return if is_denied { PackedAttempt::Denied } else { PackedAttempt::Undecided };
-            }
-        }
-        PackedAttempt::Charged(charges.decisions)
-    }
-
-    /// Undoes `charges`, which were made to the first parts of the request: restores their entries
-    /// from the copies.
-    #[inline(never)]
-    fn undo(&mut self, charges: PackedCharges) {
-        for (key, before) in self.keys.iter().zip(charges.entries_before()) {
-            self.shards.of(*key).undo(*key, before);
-        }
     }
 
     /// Decides for the parts of a request in groups with different keys. `is_denied` states that

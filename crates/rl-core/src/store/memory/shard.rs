@@ -165,20 +165,21 @@ impl Shard {
         subject: Fingerprint,
         args: DecideArgs<'a>,
     ) -> Option<FastDecision<'a>> {
-        let (packed, windows, time_base) = self.packed_windows(subject, args.policy)?;
+        let find = |entries: &'a mut Table<Entry>| entries.get_mut(subject);
+        let (packed, windows, time_base) = self.packed_windows(args.policy, find)?;
         packed.try_decide_fast(windows, time_base, args)
     }
 
     /// Returns the packed entry of a known subject, if its states are the fixed windows of
-    /// `policy`.
+    /// `policy`. `find` looks up the entry.
     #[inline(always)]
     fn packed_windows<'a>(
         &'a mut self,
-        subject: Fingerprint,
         policy: &'a Policy,
+        find: impl FnOnce(&'a mut Table<Entry>) -> Option<&'a mut Entry>,
     ) -> Option<(&'a mut PackedEntry, &'a CompiledWindows, TimeBase)> {
         let windows = policy.compiled_windows()?;
-        let Entry::Packed(packed) = self.entries.get_mut(subject)? else { return None };
+        let Entry::Packed(packed) = find(&mut self.entries)? else { return None };
         let layouts = &self.context.layouts;
         let layout = layouts.get(packed.layout());
         // Eviction judges an entry by the limits of its layout. So a charge under other limits must

@@ -34,6 +34,9 @@ const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
 /// The largest distance of a record from its home.
 const MAX_DISTANCE: usize = (u32::MAX >> DISTANCE_SHIFT) as usize - 1;
 
+/// The number of slots from a home on that are compared at once.
+const NEAR: usize = 4;
+
 /// The largest number of records of a table.
 pub(super) const MAX_RECORDS: usize = 1 << POSITION_BITS;
 
@@ -69,6 +72,17 @@ impl<T> Table<T> {
     #[inline(always)]
     pub(super) fn get_mut(&mut self, subject: Fingerprint) -> Option<&mut T> {
         let position = self.position(subject)?;
+        Some(&mut self.chunks[position / CHUNK][position % CHUNK].value)
+    }
+
+    /// Returns a mutable reference to the value of `subject`, and mispredicts few branches.
+    ///
+    /// It takes more instructions than [`get_mut`](Self::get_mut), but less time if a request looks
+    /// up several subjects: their distances from their homes are random.
+    #[inline(always)]
+    pub(super) fn get_mut_of_several(&mut self, subject: Fingerprint) -> Option<&mut T> {
+        let near = self.index.find_near(subject, |position| self.record(position).subject);
+        let position = near.or_else(|| self.position(subject))?;
         Some(&mut self.chunks[position / CHUNK][position % CHUNK].value)
     }
 
@@ -215,6 +229,26 @@ impl Index {
         None
     }
 
+    /// Returns the position of `subject`, if it is near its home. All near slots are compared at
+    /// once, so no branch depends on the distance.
+    #[inline(always)]
+    fn find_near(
+        &self,
+        subject: Fingerprint,
+        subject_at: impl Fn(usize) -> Fingerprint,
+    ) -> Option<usize> {
+        let (home, expected) = self.home(subject);
+        let near = self.slots.get(home..)?.first_chunk::<NEAR>()?;
+        let mut equal = 0;
+        for (distance, slot) in near.iter().enumerate() {
+            let expected = expected + distance as u32 * ONE_FURTHER;
+            equal |= u32::from(slot & !POSITION_MASK == expected) << distance;
+        }
+        let slot = near.get(equal.trailing_zeros() as usize)?;
+        let position = (slot & POSITION_MASK) as usize;
+        (subject_at(position) == subject).then_some(position)
+    }
+
     /// Returns the slot that contains `position`. `subject` is the subject at this position.
     fn slot_of(&self, subject: Fingerprint, position: usize) -> usize {
         let (home, _) = self.home(subject);
@@ -303,6 +337,8 @@ mod tests {
             }
             for key in 0..300 {
                 prop_assert_eq!(table.get(subject(key)), map.get(&key));
+                let found = table.get_mut_of_several(subject(key)).map(|step| *step);
+                prop_assert_eq!(found.as_ref(), map.get(&key));
             }
             let positions = 0..table.len();
             let mut in_table: Vec<_> = positions.map(|at| *table.at(at).unwrap().1).collect();

@@ -9,17 +9,27 @@ use crate::policy::Policy;
 use crate::store::Part;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::memory::entry::Entry;
-use crate::store::memory::packed_entry::{FastDecision, PackedEntry};
+use crate::store::memory::packed_entry::{FastDecision, OpenCharge, PackedEntry};
 use crate::store::memory::run::{DecideArgs, TooManyStates};
+use crate::store::memory::table::Table;
 use crate::time::Timestamp;
 
 /// The charges to the parts of a request so far.
 #[derive(Debug)]
 pub(in crate::store::memory) struct PackedCharges {
     pub(in crate::store::memory) decisions: DecisionList,
-    /// A copy of each entry from before its charge. If a charge failed, there may be one copy more
-    /// than decisions.
-    before: ArrayVec<PackedEntry, { Part::MAX }>,
+    /// How to undo each charge. If a charge failed, there may be one more than decisions.
+    undos: ArrayVec<Undo, { Part::MAX }>,
+}
+
+/// The changes to undo after a charge to a packed entry.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store::memory) enum Undo {
+    /// The numbers of open windows, and the time of the last change, whose relative time was
+    /// `last_change`.
+    OpenWindows { last_change: u64 },
+    /// Any state of this entry.
+    Entry(PackedEntry),
 }
 
 /// The result of charging a part.
@@ -35,19 +45,44 @@ pub(in crate::store::memory) enum PartCharge {
 impl PackedCharges {
     #[inline(always)]
     pub(in crate::store::memory) fn new() -> Self {
-        Self { decisions: DecisionList::new(), before: ArrayVec::new() }
+        Self { decisions: DecisionList::new(), undos: ArrayVec::new() }
     }
 
-    /// Returns the entries as they were before their charges, in the order of the parts.
-    pub(in crate::store::memory) fn entries_before(self) -> impl Iterator<Item = PackedEntry> {
-        self.before.into_iter().take(self.decisions.all().len())
+    /// Returns how to undo each charge, in the order of the parts.
+    pub(in crate::store::memory) fn undos(&self) -> impl Iterator<Item = &Undo> {
+        self.undos.iter().take(self.decisions.all().len())
     }
 }
 
 impl Shard {
-    /// Charges a part at the time `now`, if its subject has a packed entry with the states of its
-    /// policy. Adds the decision, and the entry as it was before, to `charges`.
+    /// Charges a part at the time `now`, if all limits of its policy are open windows that grant its
+    /// cost. Adds the decision, and how to undo the charge, to `charges`. Nearly all parts of allowed
+    /// requests are charged here. Otherwise returns false, and changes nothing.
     #[inline(always)]
+    pub(in crate::store::memory) fn try_charge_open(
+        &mut self,
+        subject: Fingerprint,
+        part: &Part<'_>,
+        now: Timestamp,
+        charges: &mut PackedCharges,
+    ) -> bool {
+        let Part { policy, cost, .. } = *part;
+        let find = |entries| Table::get_mut_of_several(entries, subject);
+        let Some((packed, windows, time_base)) = self.packed_windows(policy, find) else {
+            return false;
+        };
+        let Some(charge) = packed.try_charge_open(windows, time_base, now, cost) else {
+            return false;
+        };
+        let OpenCharge { at, states, numbers, last_change } = charge;
+        charges.decisions.push_windows(policy, cost, at, states, numbers);
+        charges.undos.push(Undo::OpenWindows { last_change });
+        true
+    }
+
+    /// Charges a part at the time `now`, if its subject has a packed entry with the states of its
+    /// policy. Adds the decision, and how to undo the charge, to `charges`.
+    #[inline(never)]
     pub(in crate::store::memory) fn charge_packed(
         &mut self,
         subject: Fingerprint,
@@ -55,40 +90,16 @@ impl Shard {
         now: Timestamp,
         charges: &mut PackedCharges,
     ) -> PartCharge {
-        let Part { policy, cost, .. } = *part;
-        if let Some((packed, windows, time_base)) = self.packed_windows(subject, policy) {
-            charges.before.push(*packed);
-            let args = DecideArgs::new(part, Mode::Check, now);
-            if let Some(fast) = packed.try_decide_fast(windows, time_base, args) {
-                let FastDecision { at, is_allowed, states, .. } = fast;
-                if !is_allowed {
-                    return PartCharge::Denied;
-                }
-                if at.absolute == now.as_micros() {
-                    charges.decisions.push_windows(policy, cost, at, states);
-                    return PartCharge::Charged;
-                }
-                // The entry was last changed after `now`, so its decision has a later time. All
-                // parts must have the same time, so this charge is undone.
-                if let Some(before) = charges.before.pop() {
-                    *packed = before;
-                }
-                return PartCharge::Undecided;
-            }
-            charges.before.pop();
-        }
-        self.charge_packed_by_plan(subject, part, now, charges)
-    }
-
-    #[inline(never)]
-    fn charge_packed_by_plan(
-        &mut self,
-        subject: Fingerprint,
-        part: &Part<'_>,
-        now: Timestamp,
-        charges: &mut PackedCharges,
-    ) -> PartCharge {
         let args = DecideArgs::new(part, Mode::Check, now);
+        let find = |entries| Table::get_mut(entries, subject);
+        if let Some((packed, windows, time_base)) = self.packed_windows(args.policy, find) {
+            let before = *packed;
+            match packed.try_decide_fast(windows, time_base, args) {
+                Some(fast) if !fast.is_allowed => return PartCharge::Denied,
+                // The charge may have a later time than `now`, so the plan makes it.
+                _ => *packed = before,
+            }
+        }
         let Some(entry) = self.entries.get_mut(subject) else { return PartCharge::Undecided };
         let Entry::Packed(packed) = entry else { return PartCharge::Undecided };
         let layout = self.context.layouts.get(packed.layout());
@@ -96,7 +107,7 @@ impl Shard {
         if is_later || !layout.has_states_of(args.policy) {
             return PartCharge::Undecided;
         }
-        charges.before.push(*packed);
+        charges.undos.push(Undo::Entry(*packed));
         let decision = charges.decisions.push_pending(args.policy, args.cost);
         let decided = entry.decide(&mut self.context, args, decision);
         decided.expect("a packed entry has too few states to exceed their number");
@@ -107,10 +118,20 @@ impl Shard {
         PartCharge::Charged
     }
 
-    /// Takes back a charge that has just been made. `before` is the entry before that charge.
-    pub(in crate::store::memory) fn undo(&mut self, subject: Fingerprint, before: PackedEntry) {
-        if let Some(entry) = self.entries.get_mut(subject) {
-            *entry = Entry::Packed(before);
+    /// Undoes the charge of a part that has just been made.
+    pub(in crate::store::memory) fn undo(
+        &mut self,
+        subject: Fingerprint,
+        part: &Part<'_>,
+        undo: Undo,
+    ) {
+        let Part { policy, cost, .. } = *part;
+        match (self.entries.get_mut(subject), policy.compiled_windows(), undo) {
+            (Some(entry), _, Undo::Entry(before)) => *entry = Entry::Packed(before),
+            (Some(Entry::Packed(packed)), Some(windows), Undo::OpenWindows { last_change }) => {
+                packed.undo_open(windows, cost, last_change);
+            }
+            _ => unreachable!("the subject has just been charged"),
         }
     }
 
@@ -132,7 +153,8 @@ impl Shard {
         args: DecideArgs<'_>,
     ) -> Option<Decision> {
         let DecideArgs { policy, cost, .. } = args;
-        let (packed, windows, time_base) = self.packed_windows(subject, policy)?;
+        let find = |entries| Table::get_mut(entries, subject);
+        let (packed, windows, time_base) = self.packed_windows(policy, find)?;
         let FastDecision { at, is_allowed, states, .. } =
             packed.try_peek_fast(windows, time_base, args)?;
         Some(Decision::from_windows(policy, cost, at, is_allowed, states).with_units(cost, 0))
