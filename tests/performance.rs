@@ -103,7 +103,7 @@ fn each_algorithm_takes_few_instructions() {
         ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  721),
         ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  721),
         ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    918),
-        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_376),
+        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_453),
         ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                1_752),
         ("16 of GCRA",                    "decide",  many(16, 90000, ":gcra"),                       4_518),
         ("denied: GCRA",                  "decide",  one("1/hour:gcra"),                             1_041),

@@ -629,3 +629,18 @@ fn a_cached_denial_equals_the_decision_of_the_server() {
         .unwrap();
     assert!(local.get() > number.get(), "hardly any denial was remembered: {}", local.get());
 }
+
+/// Fault: a release in memory did not advance the time of its entry. If the clock then stepped back,
+/// the next decision had an earlier time than on Redis.
+#[test]
+fn no_decision_precedes_a_release() {
+    let places = || Policy::new(["9:concurrency:lease=1second".parse::<Limit>().unwrap()]).unwrap();
+    let step = |advance, operation| Step { advance: Advance::By(advance), policy: 0, operation };
+    let steps = vec![
+        step(0, Operation::Decide(Mode::Check, 3)),
+        step(500, Operation::Refund(0, 3, RefundOf::Permits)),
+        step(-1, Operation::Decide(Mode::Check, 1)),
+    ];
+    let policies = [places(), places(), places()];
+    drive(1, (Just(1_600_000_000_000_000), Just(policies), Just(steps)));
+}

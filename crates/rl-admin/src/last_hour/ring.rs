@@ -102,9 +102,13 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use rl_core::rules::{Match, Rule, Rules};
     use rl_core::stats::{Histogram, LimitStats, RuleStats};
-    use rl_core::{Limit, RateLimiter, Subject};
+    use rl_core::time::ManualClock;
+    use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
 
     use super::super::sample::{LimitDenials, LimitPath};
     use super::super::top::TopCounts;
@@ -196,11 +200,15 @@ mod tests {
             let path = Match::new().path(format!("/{rule}"));
             limits.fold(Rule::named(format!("rule-{rule}")).matching(path), Rule::limit)
         });
+        // A limiter records the subject of one decision in a millisecond.
+        let clock = Arc::new(ManualClock::at(at(0)));
         let limiter = RateLimiter::builder().rules(rules.fold(Rules::new(), Rules::rule));
+        let limiter = limiter.store(MemoryStore::builder().clock(clock.clone()).build());
         let limiter = limiter.build().unwrap();
         let mut ring = Ring::new(at(0), limiter.stats());
         for step in 1..=400 {
             for rule in 0..100 {
+                clock.advance(Duration::from_millis(1));
                 let subject = Subject::consumer(&format!("consumer-{rule}"));
                 limiter.check_rule(&format!("rule-{rule}"), &subject, 1).await;
             }

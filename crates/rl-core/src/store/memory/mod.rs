@@ -314,10 +314,10 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
-        if shard.try_release(subject, &refund) || refund.is_empty() {
+        let now = self.clock.now();
+        if shard.try_release(subject, &refund, now) || refund.is_empty() {
             return MaybeReady::ready(Ok(()));
         }
-        let now = self.clock.now();
         // Find the entry with the permit by the time of the charge. It may be the entry that new
         // subjects share in a full shard.
         let holder = match refund.of {

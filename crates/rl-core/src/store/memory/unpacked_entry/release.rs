@@ -5,9 +5,13 @@ use crate::store::Refund;
 use crate::time::Timestamp;
 
 impl UnpackedEntry {
-    /// Releases permits under a policy of one concurrency limit, if the entry has no other states
-    /// and the limit is not full afterwards. Otherwise returns `false` and changes nothing.
-    pub(in crate::store::memory) fn try_release(&mut self, release: &Refund<'_>) -> bool {
+    /// Releases permits at the time `now` under a policy of one concurrency limit, if the entry has
+    /// no other states and the limit is not full afterwards. Otherwise returns `false` and changes nothing.
+    pub(in crate::store::memory) fn try_release(
+        &mut self,
+        release: &Refund<'_>,
+        now: Timestamp,
+    ) -> bool {
         let Refund { policy, charged, units, .. } = *release;
         let Some(extra) = &mut self.extra else { return false };
         let is_released = self.policy.is_same_handle(policy)
@@ -17,6 +21,7 @@ impl UnpackedEntry {
                 extra.logs.first_mut().is_some_and(|log| step.try_release(log, charged, units))
             });
         if is_released {
+            self.last_change = self.decision_time(now);
             self.denied_until = Timestamp::EPOCH;
         }
         is_released
