@@ -4,17 +4,20 @@
 //! `examples/serve.rs`. The server of rl-admin has a copy of it, because a package cannot include
 //! files outside its folder.
 
+use std::future::{Ready, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, net::SocketAddr, time::Duration};
 
 use axum::http::{HeaderValue, StatusCode, header::CONNECTION};
 use axum::{Router, response::Response};
-use axum_server::{Handle, Server};
+use axum_server::{Handle, Server, accept::Accept};
 use hyper_util::rt::TokioTimer;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutWriter;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
@@ -22,8 +25,7 @@ use tower_http::timeout::TimeoutLayer;
 const HEAD: Duration = Duration::from_secs(10);
 /// The time limit for the rest of a request: its body, the wait queue, and the handler.
 const REQUEST: Duration = Duration::from_secs(30);
-/// The time limit for a client that does not read what is sent to it.
-#[cfg(target_os = "linux")]
+/// The time limit for a client that reads nothing, although a response waits for it.
 const UNREAD: Duration = Duration::from_secs(30);
 /// The time after the signal to stop in which each response announces that its connection closes.
 const NOTICE: Duration = Duration::from_secs(1);
@@ -33,9 +35,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// Serves `app` until the process gets a signal to stop.
 #[expect(clippy::disallowed_methods, reason = "clients and connections end in real time")]
 pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> {
-    // Connections inherit it. No time limit of hyper ends a connection whose client reads nothing.
-    #[cfg(target_os = "linux")]
-    socket2::SockRef::from(&listener).set_tcp_user_timeout(Some(UNREAD))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let is_stopping = Arc::new(AtomicBool::new(false));
@@ -50,7 +49,9 @@ pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> 
         .into_make_service_with_connect_info::<SocketAddr>();
 
     let handle = Handle::<SocketAddr>::new();
-    let mut server = Server::from_listener(listener).http1_only().handle(handle.clone());
+    // `acceptor` would undo an earlier `http1_only`.
+    let server = Server::from_listener(listener).acceptor(WithWriteTimeout);
+    let mut server = server.http1_only().handle(handle.clone());
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
     tokio::select! {
         // The server is polled first, so that waiting connections are accepted before the listener
@@ -73,4 +74,20 @@ pub(crate) async fn serve(listener: TcpListener, app: Router) -> io::Result<()> 
     };
     let _ = timeout(DRAIN, drained).await;
     Ok(())
+}
+
+/// Gives each connection a time limit for writing. hyper has none for a client that reads nothing.
+#[derive(Clone, Copy)]
+struct WithWriteTimeout;
+
+impl<S> Accept<TcpStream, S> for WithWriteTimeout {
+    type Stream = Pin<Box<TimeoutWriter<TcpStream>>>;
+    type Service = S;
+    type Future = Ready<io::Result<(Self::Stream, S)>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let mut stream = TimeoutWriter::new(stream);
+        stream.set_timeout(Some(UNREAD));
+        ready(Ok((Box::pin(stream), service)))
+    }
 }

@@ -51,7 +51,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = TcpListener::bind(&listen);
     let listener = listener.map_err(|error| format!("RL_LISTEN {listen}: {error}"))?;
-    // The time limit for a client that does not read what is sent to it. Connections inherit it.
+    // The time limit for a client that reads nothing, although a response waits for it. Connections
+    // inherit it. actix-web has no such limit.
     #[cfg(target_os = "linux")]
     SockRef::from(&listener).set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
     let address = listener.local_addr()?;
