@@ -79,6 +79,14 @@ impl Estimate {
     }
 }
 
+impl Estimate {
+    /// Returns the estimate as text with one digit after the point, without a unit.
+    pub(crate) fn plain(self) -> String {
+        let Self { median, low, high } = self;
+        format!("{median:.1} [{low:.1}, {high:.1}]")
+    }
+}
+
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { median, low, high } = self;

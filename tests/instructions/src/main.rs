@@ -152,7 +152,7 @@ fn limiter(policy: Policy) -> RateLimiter {
     builder(policy).build().expect("a limiter")
 }
 
-/// Returns the builder of a limiter whose clocks do not depend on how long the program takes.
+/// Returns the builder of a limiter with clocks that do not depend on how long the program takes.
 fn builder(policy: Policy) -> RateLimiterBuilder {
     let clock = SteadyClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build();

@@ -48,7 +48,10 @@
 //!
 //! The names are those of [`EventKind`](rl_core::observe::EventKind), and `detail` has its values: a
 //! subject as its `realm` and `hash`, an error of a store as the kind of `failure`, and a time in
-//! `seconds`. `rule` is present if the event concerns one. Events that occur for each call are not sent. Of the `would_deny` events in a window, only the first is sent.
+//! `seconds`. `rule` is present if the event concerns one.
+//!
+//! Events that occur for each call are not sent. Of the `would_deny` events in a window, only the
+//! first is sent.
 //! `near_limit` must be [switched on](WebhooksBuilder::near_limit). [`Webhooks::watch`] adds
 //! `denial_burst_began` and `denial_burst_ended`.
 //!

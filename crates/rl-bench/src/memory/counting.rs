@@ -8,7 +8,7 @@ use super::limiters::SCARCE;
 use crate::goals::{Goal, Unit};
 use crate::measure::{Estimate, in_turns, median, time_on_processor};
 use crate::report::Report;
-use crate::table::{Cell, Table};
+use crate::table::Table;
 
 /// The number of pairs of limiters, and of rounds with each pair. Each pair lies elsewhere in
 /// memory, which affects the times by some nanoseconds.
@@ -76,10 +76,10 @@ pub(super) fn measure(report: &mut Report, goals: &mut Vec<Goal>) -> Result<(), 
         let noise = difference(&rounds(&case, uncounted, uncounted)?);
         let with_counts: Vec<f64> = measured.iter().map(|(counted, _)| *counted).collect();
         table.row([
-            case.name.into(),
-            format!("{:.1}", median(&with_counts)).into(),
-            show(added),
-            show(noise),
+            case.name.to_owned(),
+            format!("{:.1}", median(&with_counts)),
+            added.plain(),
+            noise.plain(),
         ]);
         let what = format!("counting adds to {}", case.name);
         goals.push(Goal::measured("M14", &what, (3.0, 1.0, Unit::AtMost("ns")), added));
@@ -127,8 +127,4 @@ fn block(case: &DecisionCase, limiter: &Requests) -> f64 {
 /// Returns by how much the first time of a round is longer.
 fn difference(measured: &[(f64, f64)]) -> Estimate {
     Estimate::of(&measured.iter().map(|(ours, theirs)| ours - theirs).collect::<Vec<_>>())
-}
-
-fn show(Estimate { median, low, high }: Estimate) -> Cell {
-    format!("{median:.1} [{low:.1}, {high:.1}]").into()
 }

@@ -74,7 +74,7 @@ pub(super) async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Er
         [("counting adds", COUNTED), ("two without counts differ by", UNCOUNTED_TOO)]
     {
         let [elapsed, client] = [added(&rounds, place, elapsed), added(&rounds, place, client)];
-        table.row([name.to_owned(), show(elapsed), show(client)]);
+        table.row([name.to_owned(), elapsed.plain(), client.plain()]);
     }
     report.table("redis-counting", table);
     let what = "counting adds to the time of six windows, 64 in flight";
@@ -87,8 +87,4 @@ fn added(rounds: &[Round], place: usize, of: fn(&Block) -> f64) -> Estimate {
     let sum = |blocks: &[Block; 2]| of(&blocks[0]) + of(&blocks[1]);
     let percent = |round: &Round| (sum(&round[place]) / sum(&round[UNCOUNTED]) - 1.0) * 100.0;
     Estimate::of(&rounds.iter().map(percent).collect::<Vec<_>>())
-}
-
-fn show(Estimate { median, low, high }: Estimate) -> String {
-    format!("{median:.1} [{low:.1}, {high:.1}]")
 }

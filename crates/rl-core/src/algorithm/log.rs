@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Few units, or seldom more than a byte holds.
+    /// Generates the units of an entry: mostly a few, seldom more than a byte holds.
     fn units_of_an_entry() -> impl Strategy<Value = u64> {
         prop_oneof![499 => 1..4_u64, 1 => 200..900_u64]
     }

@@ -199,9 +199,9 @@ impl Outcomes {
         }
     }
 
-    /// Replaces the outcomes with the result of [`lazy`](Self::lazy) for these states, whose numbers
-    /// are `numbers`, and a request that they grant. If the outcomes are lazy already, overwrites
-    /// their fields.
+    /// Replaces the outcomes with the result of [`lazy`](Self::lazy) for the states `new` and a
+    /// request that they grant. `numbers` are the numbers of `new`. If the outcomes are lazy already,
+    /// overwrites their fields.
     ///
     /// The numbers have just been stored. The processor would have to wait for them if they were
     /// read again together with the times.

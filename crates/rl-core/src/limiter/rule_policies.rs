@@ -120,7 +120,7 @@ impl Pipeline {
     }
 }
 
-/// The look-ups whose failure is one of the whole request.
+/// The look-ups that have to succeed. If one of them fails, the failure policy decides the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequiredLookups {
     All,

@@ -10,7 +10,7 @@ pub(crate) const MOST_WEIGHT: u64 = 900;
 pub(crate) const WEIGHT_OF_BUCKET: u64 = 2;
 
 /// The number of units of a log or a concurrency limit that have a weight of 1, for the list of
-/// pages. A decision also reads the sums of all pages whose entries expire together, or that a large
+/// pages. A decision also reads sums of pages: of those that expire together, and of those that a large
 /// request has to wait for.
 pub(crate) const UNITS_OF_WEIGHT: u64 = 500;
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A denial is counted by the set of the limits that deny it. Readers derive the denials of each
-//! limit from the counts of the sets that contain it. A table of sets covers six limits. So
-//! a denial by a limit after the sixth takes three additions, and after the twelfth four.
+//! limit from the counts of the sets that contain it. A table of sets covers six limits, so a denial
+//! by a limit after the sixth takes three additions, and after the twelfth four.
 
 use std::sync::OnceLock;
 

@@ -24,7 +24,7 @@ pub(crate) trait FastPathLimiter {
     /// Implements [`FastPath::decide_by_steps`].
     fn decide_by_steps(&self, request: &DecideRequest<'_>) -> MaybeReady<Decision>;
 
-    /// Counts an allowed request whose parts were charged `units` together at the time `at`. No part
+    /// Counts an allowed request. Its parts were charged `units` together at the time `at`. No part
     /// and no limit is in shadow. Returns false, and counts nothing, if the limiter needs the whole
     /// decision.
     fn try_count_allowed(&self, request: &DecideRequest<'_>, units: u64, at: Timestamp) -> bool;

@@ -130,8 +130,8 @@ pub(crate) fn try_judge(
     if sum.is_within_limits() {
         return Some(true);
     }
-    // `exceeding` also contains windows that the cost just fills, and windows that have ended,
-    // whose units no longer count.
+    // `exceeding` also contains windows that the cost just fills, and windows that have ended. The
+    // units of the latter no longer count.
     Some(sum.exceeding().all(|lane| {
         let (_, used) = windows.window(states, lane, now);
         cost.units() <= windows.max[lane].saturating_sub(used)

@@ -130,7 +130,7 @@ impl Tally {
         }
     }
 
-    /// Counts an allowed request whose parts were charged `units` together at the time `at`. No part
+    /// Counts an allowed request. Its parts were charged `units` together at the time `at`. No part
     /// and no limit is in shadow. Returns false, and counts nothing, if [`count`](Self::count) needs
     /// the decision.
     pub(super) fn try_count_allowed(

@@ -1,4 +1,4 @@
-//! Limiters with rules whose limits a source finds.
+//! Limiters with rules that get their limits from a source.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -23,7 +23,7 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The error of a text whose variables cannot be replaced.
+/// The reason why the variables of a text cannot be replaced.
 #[derive(Debug, PartialEq, Eq)]
 enum ExpandError {
     /// A dollar sign begins no variable.

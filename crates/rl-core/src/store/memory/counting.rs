@@ -24,7 +24,7 @@ pub(super) fn count_decision(
     }
 }
 
-/// Counts an allowed request whose parts were charged `units` together at the time `at`. Returns
+/// Counts an allowed request. Its parts were charged `units` together at the time `at`. Returns
 /// false, and counts nothing, if the limiter needs the whole decision.
 #[inline(always)]
 pub(super) fn try_count_allowed(

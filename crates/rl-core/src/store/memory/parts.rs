@@ -14,9 +14,9 @@
 //! restores also what a refund would not: a window that the charge has opened.
 //!
 //! All other requests are judged first, which changes nothing. Parts of one subject are then one
-//! group. If the judgement grants the units, the
-//! charge grants them too, because the shards are still locked and the time is the same. Only a new
-//! subject in a shard with little room may still be denied by the charge (`parts/room.rs`).
+//! group. If the judgement grants the units, the charge grants them too, because the shards are
+//! still locked and the time is the same. Only a new subject in a shard with little room may still
+//! be denied by the charge (`parts/room.rs`).
 
 mod packed;
 mod room;

@@ -25,8 +25,8 @@ pub(in crate::store::memory) struct PackedCharges {
 /// The changes to undo after a charge to a packed entry.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::memory) enum Undo {
-    /// The numbers of open windows, and the time of the last change, whose relative time was
-    /// `last_change`.
+    /// The numbers of open windows, and the time of the last change. `last_change` is the relative
+    /// time before the charge.
     OpenWindows { last_change: u64 },
     /// Any state of this entry.
     Entry(PackedEntry),

@@ -6,7 +6,8 @@ use crate::time::Timestamp;
 
 impl UnpackedEntry {
     /// Releases permits at the time `now` under a policy of one concurrency limit, if the entry has
-    /// no other states and the limit is not full afterwards. Otherwise returns `false` and changes nothing.
+    /// no other states and the limit is not full afterwards. Otherwise returns `false` and changes
+    /// nothing.
     pub(in crate::store::memory) fn try_release(
         &mut self,
         release: &Refund<'_>,
