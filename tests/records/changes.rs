@@ -72,14 +72,17 @@ impl Observer for Changes {
 }
 
 #[tokio::test]
-async fn an_observer_gets_the_changes_that_a_source_has_read() {
+async fn each_observer_gets_the_changes_that_a_source_has_read() {
     let database = Database::file();
     let (one, other) = (database.connect().await, database.connect().await);
-    let changes = Arc::new(Changes::default());
-    follow(&one, &patient(&other).observer(changes.clone()).start()).await;
-    let read = std::mem::take(&mut *changes.0.lock().unwrap());
-    let known: usize = read.iter().flatten().sum();
-    assert!((5..=6).contains(&known) && read.len() <= 6, "six changes were made: {read:?}");
+    let observers = [(); 2].map(|()| Arc::new(Changes::default()));
+    let [first, second] = observers.clone();
+    follow(&one, &patient(&other).observer(first).observer(second).start()).await;
+    for observer in observers {
+        let read = std::mem::take(&mut *observer.0.lock().unwrap());
+        let known: usize = read.iter().flatten().sum();
+        assert!((5..=6).contains(&known) && read.len() <= 6, "six changes were made: {read:?}");
+    }
 }
 
 #[tokio::test]

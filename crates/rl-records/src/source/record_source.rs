@@ -89,7 +89,7 @@ impl RecordSource {
             refresh_after: Duration::from_secs(3_600),
             poll_every: Duration::from_millis(500),
             has_keys: false,
-            observer: None,
+            observers: Vec::new(),
         }
     }
 
@@ -276,7 +276,7 @@ pub struct RecordSourceBuilder {
     refresh_after: Duration,
     poll_every: Duration,
     has_keys: bool,
-    observer: Option<Arc<dyn Observer>>,
+    observers: Vec<Arc<dyn Observer>>,
 }
 
 impl RecordSourceBuilder {
@@ -339,12 +339,12 @@ impl RecordSourceBuilder {
         self
     }
 
-    /// Sets the observer that receives [`EventKind::PoliciesChanged`] when the source has read
+    /// Adds an observer, which receives [`EventKind::PoliciesChanged`] when the source has read
     /// changes of limits. Defaults to none. Failed look-ups are events of the limiter.
     ///
     /// [`EventKind::PoliciesChanged`]: rl_core::observe::EventKind::PoliciesChanged
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Some(Arc::new(observer));
+        self.observers.push(Arc::new(observer));
         self
     }
 
@@ -371,7 +371,7 @@ impl RecordSourceBuilder {
         let listener: Weak<Caches> = Arc::downgrade(&caches);
         database.add_listener(listener);
         let poll_every = self.poll_every.max(Duration::from_millis(1));
-        let tasks = watch::start(database, &caches, poll_every, self.observer);
+        let tasks = watch::start(database, &caches, poll_every, self.observers);
         let inner = Inner {
             caches,
             records: self.records,

@@ -38,11 +38,11 @@ pub(super) fn start(
     database: &Arc<Database>,
     caches: &Arc<Caches>,
     poll_every: Duration,
-    observer: Option<Arc<dyn Observer>>,
+    observers: Vec<Arc<dyn Observer>>,
 ) -> Vec<AbortHandle> {
     let wake = Arc::new(Notify::new());
     let watched = Arc::downgrade(caches);
-    let poll = poll(database.clone(), watched, wake.clone(), poll_every, observer);
+    let poll = poll(database.clone(), watched, wake.clone(), poll_every, observers);
     let mut tasks = vec![tokio::spawn(poll).abort_handle()];
     if let Some(url) = database.postgres_url() {
         let url: Arc<str> = url.into();
@@ -62,7 +62,7 @@ async fn poll(
     caches: Weak<Caches>,
     wake: Arc<Notify>,
     every: Duration,
-    observer: Option<Arc<dyn Observer>>,
+    observers: Vec<Arc<dyn Observer>>,
 ) {
     let mut last = None;
     let outage = Transition::new(2 * RETRY);
@@ -79,7 +79,7 @@ async fn poll(
             Ok((newest, changes)) => {
                 // The first poll only finds the position at which the changes begin.
                 if last.is_some() && changes != Some(0) {
-                    observe_changes(observer.as_deref(), changes, begun.elapsed());
+                    observe_changes(&observers, changes, begun.elapsed());
                 }
                 if let Some(ended) = outage.ended() {
                     let outage_ms = u64::try_from(ended.lasted.as_millis()).unwrap_or(u64::MAX);
@@ -103,11 +103,10 @@ async fn poll(
     }
 }
 
-fn observe_changes(observer: Option<&dyn Observer>, changes: Option<usize>, duration: Duration) {
-    if let Some(observer) = observer {
-        let kind = EventKind::PoliciesChanged { changes, duration };
-        observer.observe(&Event::new(EventLocation::new("", "records"), kind));
-    }
+fn observe_changes(observers: &[Arc<dyn Observer>], changes: Option<usize>, duration: Duration) {
+    let kind = EventKind::PoliciesChanged { changes, duration };
+    let event = Event::new(EventLocation::new("", "records"), kind);
+    observers.iter().for_each(|observer| observer.observe(&event));
 }
 
 /// Invalidates the values that have changed after `last`. Returns the position of the newest
