@@ -39,6 +39,33 @@
 //! This crate re-exports all of [`rl_core`]: limits, stores, the limiter, keys and headers. An
 //! application needs no other crate.
 //!
+//! # tonic
+//!
+//! With the feature `tonic`, clients are counted by the address of the peer that tonic reports. The
+//! path of a gRPC call consists of its service and its method. A denial is a response with the
+//! status `RESOURCE_EXHAUSTED`.
+//!
+//! ```
+//! use rl_tower::key::ClientAddress;
+//! use rl_tower::rules::{Match, Rule, Rules};
+//! use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+//! use tonic::service::Routes;
+//! use tonic::transport::Server;
+//!
+//! let streams = Rule::named("streams")
+//!     .matching(Match::new().path("/hello.Greeter/Count"))
+//!     .per(ClientAddress::default())
+//!     .limit(Limit::concurrency(1)?);
+//! let calls = Rule::named("calls").per(ClientAddress::default()).limit(Limit::per_second(10));
+//! let limiter = RateLimiter::builder().rules(Rules::new().rule(streams).rule(calls)).build()?;
+//! let services = Routes::default(); // or `Routes::new(GreeterServer::new(greeter))`
+//! let server = Server::builder().layer(RateLimitLayer::new(limiter)).add_routes(services);
+//! // Run `server.serve(address)`.
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The example `tonic-quickstart` adds a client, which reads the denials.
+//!
 //! # Decisions in handlers
 //!
 //! A handler may call the limiter itself, for example because the cost depends on the body. It
