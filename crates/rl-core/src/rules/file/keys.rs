@@ -34,15 +34,19 @@ impl FromText for KeyText {
     fn from_text(text: &str) -> Result<Self, String> {
         let mut parts = text.split('+').map(|part| Self::one(part.trim()));
         let all: Option<Vec<Self>> = parts.by_ref().collect();
-        let mut all = all.ok_or_else(|| unknown(text))?;
+        let mut all = all.ok_or_else(|| unknown(text, REGISTERED))?;
         Ok(if all.len() == 1 { all.swap_remove(0) } else { Self::Together(all) })
     }
 }
 
-/// Returns the error for a text that names no extractor.
-pub(super) fn unknown(text: &str) -> String {
+/// The words of [`KeyText::EXPECTED`] for the extractors of the service.
+const REGISTERED: &str = "an extractor that the service registers";
+
+/// Returns the error for a text that names no extractor. `registered` describes the extractors of
+/// the service.
+fn unknown(text: &str, registered: &str) -> String {
     let text: String = text.chars().take(80).collect();
-    format!("per {text:?}: expected {}", KeyText::EXPECTED)
+    format!("per {text:?}: expected {}", KeyText::EXPECTED.replace(REGISTERED, registered))
 }
 
 /// The values that the built-in extractors need, and the extractors that the service has
@@ -51,6 +55,19 @@ pub(super) struct Extractors<'a> {
     pub(super) client_ip: &'a ClientIp,
     pub(super) secret: &'a KeySecret,
     pub(super) registered: &'a [(String, Arc<dyn KeyExtractor>)],
+}
+
+impl Extractors<'_> {
+    /// Returns the error for an extractor that the service has not registered.
+    pub(super) fn unknown(&self, name: &str) -> String {
+        unknown(name, &names(self.registered).unwrap_or_else(|| REGISTERED.to_owned()))
+    }
+}
+
+/// Returns the names of registered values in a list for an error; `None` if there are none.
+pub(super) fn names<T>(registered: &[(String, T)]) -> Option<String> {
+    let names: Vec<&str> = registered.iter().map(|(name, _)| &**name).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 impl KeyText {

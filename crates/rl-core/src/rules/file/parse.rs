@@ -8,7 +8,7 @@ use serde_saphyr::UserMessageFormatter;
 use super::collections::LimitTexts;
 use super::cost::CostText;
 use super::error::{FileFailure, RulesFileError};
-use super::keys::{Extractors, unknown};
+use super::keys::{Extractors, names};
 use super::scalars::{FromText, Proxy, Secret, Text};
 use super::schema::{FileText, RuleText, policy};
 use crate::client_ip::{ClientIp, TrustedProxies};
@@ -114,7 +114,7 @@ fn convert_rule(
     let of_limits = |limits: &LimitTexts| convert_limits(limits, sources);
     let tiers =
         raw.tiers.0.iter().map(|(tier, limits)| Ok((tier.as_str().into(), of_limits(limits)?)));
-    let unregistered = |value: String| Unknown { reason: unknown(&value), value };
+    let unregistered = |value: String| Unknown { reason: extractors.unknown(&value), value };
     let per = raw.per.0.iter().map(|key| key.extractor(extractors).map_err(unregistered));
     let mut rule = Rule::named(name);
     rule.matches = raw.matches.map(|matches| matches.0);
@@ -147,9 +147,11 @@ fn convert_limits(
         LimitTexts::Source(name) => {
             let source = sources.iter().find(|(known, _)| known == name);
             let limit = <Limit as FromText>::EXPECTED;
-            let reason = || {
-                format!("limit {name:?}: expected {limit}, or a source that the service registers")
+            let known = || match names(sources) {
+                Some(names) => format!("a source: {names}"),
+                None => "a source that the service registers".to_owned(),
             };
+            let reason = || format!("limit {name:?}: expected {limit}, or {}", known());
             let source = source.map(|(_, source)| RuleLimits::Source(Arc::clone(source)));
             source.ok_or_else(|| fail(name, reason()))
         }
@@ -163,11 +165,25 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// Returns the line and column of the first `value` after the first occurrence of the name `rule`.
+/// Returns the line and column of the first `value` after the name `rule`, both as whole words.
 fn find(text: &str, rule: &str, value: &str) -> Option<(usize, usize)> {
-    let rule = text.find(rule)?;
-    let value = text[rule..].find(value)?;
-    Some(place(text, rule + value))
+    // The name of a rule is a key: `rule:`, `"rule":`, `rule =` or `[rules.rule]`.
+    let is_key = |end: &usize| {
+        text[*end..].trim_start_matches(['"', '\'', ' ']).starts_with([':', '=', ']'])
+    };
+    let rule = ends_of(text, rule).find(is_key).or_else(|| ends_of(text, rule).next())?;
+    let value_end = rule + ends_of(&text[rule..], value).next()?;
+    Some(place(text, value_end - value.len()))
+}
+
+/// Returns the ends of all occurrences of `word` that are not part of a longer word or path.
+fn ends_of<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let is_inner = |c: char| c.is_alphanumeric() || "_-/".contains(c);
+    let found = text.match_indices(word).map(|(start, _)| (start, start + word.len()));
+    let whole = found.filter(move |(start, end)| {
+        !text[..*start].ends_with(is_inner) && !text[*end..].starts_with(is_inner)
+    });
+    whole.map(|(_, end)| end)
 }
 
 /// Returns a message of the YAML parser without its end ` at line …`, because the error begins with

@@ -323,6 +323,41 @@ fn a_service_registers_extractors_and_tiers() {
     assert!(error.to_string().contains(":1:24: per \"login-name\": expected address"), "{error}");
 }
 
+/// Fault: the error did not list the names, and had the place of the first text that contained
+/// the unknown name.
+#[test]
+fn the_error_for_a_name_that_is_not_registered_has_its_place_and_lists_the_registered_names() {
+    let directory = Directory::new();
+    let error = |content: &str| {
+        let path = directory.write("limits.yaml", content);
+        let file = RulesFile::builder(&path)
+            .extractor("login-name", |_: &dyn RequestInfo| Subject::user("alice"))
+            .extractor("tenant", |_: &dyn RequestInfo| Subject::user("alice"))
+            .source("records", crate::source::Preset::OpenBank);
+        let error = file.read().unwrap_err().to_string();
+        error.strip_prefix(&format!("{}:", path.display())).unwrap().to_owned()
+    };
+    let per = "expected address, identified, route, method, bearer, header:NAME, query:NAME, \
+               cookie:NAME, trusted-header:NAME, login-name, tenant, or several of them joined by +";
+    assert_eq!(
+        error("rules:\n  a: { match: { path: /nam }, limits: 1/day, per: [address, route+nam] }"),
+        format!("2:67: per \"nam\": {per}")
+    );
+    assert_eq!(
+        error(
+            "# the rule a has a name\nrules:\n  b: { limits: 1/day }\n  a: { limits: 1/day, per: b }"
+        ),
+        format!("4:28: per \"b\": {per}")
+    );
+    let limit = "expected a limit, such as 10/second, 5000/day:clock or 20:concurrency, or a source: records";
+    assert_eq!(
+        error("rules:\n  a: { limits: recrods }"),
+        format!("2:16: limit \"recrods\": {limit}")
+    );
+    let none = read("limits.yaml", "rules:\n  a: { limits: recrods }").unwrap_err().to_string();
+    assert!(none.ends_with("or a source that the service registers"), "{none}");
+}
+
 #[test]
 fn the_published_schema_is_that_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rules.schema.json");
