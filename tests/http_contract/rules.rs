@@ -120,7 +120,10 @@ pub(super) async fn the_body_names_the_rule_that_governs<T: Target>() {
 pub(super) async fn a_cost_that_a_rule_never_grants_is_reported_without_retry_after<T: Target>() {
     let limiter = limiter(
         &new_year(),
-        vec![per_consumer("exports", &["10/hour"]).cost(20), rule("fleet", &["100/hour"])],
+        vec![
+            per_consumer("exports", &["10/hour"]).cost_by(|_| Cost::new(20)),
+            rule("fleet", &["100/hour"]),
+        ],
     );
     let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
     let denied = as_consumer(&site, "/", "a").await;

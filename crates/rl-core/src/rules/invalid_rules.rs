@@ -1,5 +1,6 @@
 use std::fmt;
 
+use crate::model::{Cost, Limit};
 use crate::policy::InvalidPolicy;
 use crate::store::Part;
 
@@ -37,6 +38,15 @@ pub enum InvalidRules {
         /// The name of the tier.
         tier: String,
     },
+    /// The cost of a rule is more than its limits ever grant, so the rule would deny every request.
+    Cost {
+        /// The name of the rule.
+        rule: String,
+        /// The cost.
+        cost: Cost,
+        /// The limit that grants less than the cost at once.
+        limit: Limit,
+    },
     /// A match has a value that is not valid.
     Match {
         /// The name of the rule; `None` for the exemptions of the whole set.
@@ -59,7 +69,8 @@ impl InvalidRules {
             Self::Name { rule }
             | Self::NameTwice { rule }
             | Self::Policy { rule, .. }
-            | Self::TierTwice { rule, .. } => Some(rule),
+            | Self::TierTwice { rule, .. }
+            | Self::Cost { rule, .. } => Some(rule),
             Self::Match { rule, .. } => rule.as_deref(),
             Self::Empty | Self::TooMany { .. } => None,
         }
@@ -89,6 +100,11 @@ impl fmt::Display for InvalidRules {
             Self::TierTwice { rule, tier } => {
                 write!(f, "rule {rule:?} has two tiers {tier:?}: give one of the two another name")
             }
+            Self::Cost { rule, cost, limit } => write!(
+                f,
+                "rule {rule:?}: cost {cost}: expected at most {}, which limit {limit} grants at once",
+                limit.capacity()
+            ),
             Self::Match { rule: Some(rule), error } => write!(f, "rule {rule:?}: {error}"),
             Self::Match { rule: None, error } => write!(f, "exempt: {error}"),
             Self::TooMany { rules } => write!(
@@ -111,6 +127,7 @@ impl std::error::Error for InvalidRules {
             | Self::Name { .. }
             | Self::NameTwice { .. }
             | Self::TierTwice { .. }
+            | Self::Cost { .. }
             | Self::TooMany { .. } => None,
         }
     }

@@ -169,7 +169,8 @@ impl Rule {
     }
 
     /// Sets the units that each request costs under this rule. Defaults to the cost of the layer,
-    /// which is 1.
+    /// which is 1. It is an error if the limits never grant this cost, unless the rule is in
+    /// [shadow](Self::shadow) or its limits are 0.
     ///
     /// Neither the final cost that a layer reads from a response nor
     /// [`Permit::set_cost`](crate::Permit::set_cost) then changes the cost under this rule.

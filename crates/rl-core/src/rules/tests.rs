@@ -4,7 +4,7 @@ use super::*;
 use crate::key::fake_request::FakeRequest;
 use crate::key::{AmbiguousKey, ClientAddress, Constant, Identified, RequestInfo, Tier};
 use crate::model::{Cost, Limit, Subject};
-use crate::policy::InvalidPolicy;
+use crate::policy::{InvalidPolicy, Policy};
 use crate::store::Namespace;
 
 fn set(rules: Vec<Rule>) -> Result<Arc<RuleSet>, InvalidRules> {
@@ -129,12 +129,12 @@ fn tiers_have_limits_of_their_own() {
 #[test]
 fn the_cost_is_that_of_the_rule_or_of_the_layer() {
     let by_request = |request: &dyn RequestInfo| Cost::new(request.path().len() as u64);
-    let set = set(vec![rule("a"), rule("b").cost(20), rule("c").cost_by(by_request)]).unwrap();
+    let set = set(vec![rule("a"), rule("b").cost(4), rule("c").cost_by(by_request)]).unwrap();
     let layer: RequestCost = Arc::new(|_: &dyn RequestInfo| Cost::new(3));
     let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: Some(&layer) };
     let parts = set.parts_of(&FakeRequest::get("/four"), &defaults).unwrap().unwrap();
     let costs: Vec<u64> = parts.parts().iter().map(|part| part.cost.units()).collect();
-    assert_eq!(costs, [3, 20, 5]);
+    assert_eq!(costs, [3, 4, 5]);
 }
 
 #[test]
@@ -197,8 +197,7 @@ fn invalid_rules_are_named_with_the_value() {
     let error = RuleSet::new(&rules, &Namespace::default()).unwrap_err();
     assert!(error.to_string().starts_with("exempt: method \"get\": expected"), "{error}");
     assert_eq!(error.rule(), None);
-    let twice =
-        set(vec![rule("a").policy(crate::policy::Policy::new([Limit::per_day(1)]).unwrap())]);
+    let twice = set(vec![rule("a").policy(Policy::new([Limit::per_day(1)]).unwrap())]);
     assert!(twice.is_ok());
     let empty = set(vec![Rule::named("a")]).unwrap_err();
     assert_eq!(
@@ -212,6 +211,56 @@ fn invalid_rules_are_named_with_the_value() {
             }
         )
     );
+}
+
+/// Fault: a rule whose cost its limits never grant was accepted, and denied every request.
+#[test]
+fn a_cost_that_the_limits_of_a_rule_never_grant_is_refused() {
+    let costly = |cost: u64| rule("a").cost(cost);
+    let of_limit =
+        |limit: &str, cost: u64| Rule::named("a").limit(limit.parse().unwrap()).cost(cost);
+    let pro = |rule: Rule, max| rule.tier("pro", [Limit::per_minute(max)]);
+    for (rule, expected) in [
+        (costly(6), "cost 6: expected at most 5, which limit 5/minute grants at once"),
+        (
+            costly(6).response_cost(|_| None),
+            "cost 6: expected at most 5, which limit 5/minute grants at once",
+        ),
+        (
+            costly(9).limit(Limit::per_day(8)),
+            "cost 9: expected at most 5, which limit 5/minute grants at once",
+        ),
+        (
+            of_limit("9/minute:token-bucket:capacity=3", 4),
+            "cost 4: expected at most 3, which limit",
+        ),
+        (pro(costly(9), 8), "cost 9: expected at most 5, which limit 5/minute grants at once"),
+        // The limits of 0 keep all clients without the tier out. The cost keeps the tier out.
+        (
+            pro(of_limit("0/minute", 9), 8),
+            "cost 9: expected at most 8, which limit 8/minute grants at once",
+        ),
+    ] {
+        let error = set(vec![rule]).unwrap_err();
+        assert_eq!(error.rule(), Some("a"));
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("rule \"a\": {expected}")), "{text}");
+    }
+    for accepted in [
+        costly(5),
+        costly(6).shadow(),
+        of_limit("5/minute:shadow", 6),
+        of_limit("5/minute:requests", 6),
+        of_limit("5/minute:gcra:burst=9", 6),
+        of_limit("0/minute", 1),
+        of_limit("0/minute", 6).limit(Limit::per_day(5)),
+        pro(costly(9), 9),
+        rule("a").cost_by(|_| Cost::new(9)),
+        Rule::named("a").policies(crate::source::Preset::OpenBank).cost(5_000),
+        rule("a").policy(Policy::new([Limit::per_day(5)]).unwrap().blocked_until(None)).cost(6),
+    ] {
+        set(vec![accepted]).unwrap();
+    }
 }
 
 /// A decision has at most eight parts, so a ninth rule that matches could not be enforced.

@@ -7,8 +7,8 @@ use super::over_limit::{MissingKey, OverLimit};
 use super::request_match::{CompiledMatch, Match, RequestView};
 use super::rule::{RequestCost, ResponseCost, Rule, RuleCost, RuleLimits};
 use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo, Tier};
-use crate::model::{Cost, Realm, Subject};
-use crate::policy::{InvalidPolicy, Policy, PolicyBuilder};
+use crate::model::{Cost, Limit, Realm, Subject};
+use crate::policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
 use crate::source::PolicySource;
 use crate::store::{Namespace, Part};
 
@@ -86,7 +86,7 @@ impl ValidRule {
             let policy = limits.build().map_err(of_tier(Some(tier)))?;
             tiers.push((Tier::new(tier), policy));
         }
-        Ok(Self {
+        let rule = Self {
             namespace,
             matches,
             exempt: compile(&rule.exempt).map_err(of_match)?,
@@ -100,7 +100,34 @@ impl ValidRule {
             is_shadow: rule.is_shadow,
             is_disclosed: rule.is_disclosed.unwrap_or(!rule.per.is_empty()),
             name: Arc::clone(&rule.name),
-        })
+        };
+        match rule.exceeded_limit() {
+            Some((cost, limit)) => Err(InvalidRules::Cost { rule: name(), cost, limit }),
+            None => Ok(rule),
+        }
+    }
+
+    /// Returns the cost of the rule and a limit that never grants it, if the rule would deny every
+    /// request. Limits of 0 and blocks deny every request on purpose, so they are left out.
+    fn exceeded_limit(&self) -> Option<(Cost, Limit)> {
+        let (Some(RuleCost::Units(cost)), false) = (&self.cost, self.is_shadow) else {
+            return None;
+        };
+        let tiers = self.tiers.iter().map(|(_, limits)| limits);
+        let policies = std::iter::once(&self.limits).chain(tiers).map(ValidLimits::policy);
+        let policies: Vec<&Policy> = policies.collect::<Option<_>>()?;
+        if !policies.iter().all(|policy| policy.never_grants(cost.units())) {
+            return None;
+        }
+        let is_exceeded =
+            |limit: &Limit| !limit.is_shadow() && limit.units(cost.units()) > limit.capacity();
+        let lowest = |policy: &Policy| {
+            let limits = policy.limits().iter().map(NamedLimit::limit);
+            limits.filter(is_exceeded).min_by_key(|limit| limit.capacity())
+        };
+        let enforced = policies.into_iter().filter(|policy| policy.block().is_none());
+        let limit = enforced.filter_map(lowest).find(|limit| limit.capacity() > 0)?;
+        Some((*cost, limit))
     }
 
     pub(super) fn may_overlap(&self, other: &Self) -> bool {

@@ -14,6 +14,7 @@ use super::schema::{FileText, RuleText, policy};
 use crate::client_ip::{ClientIp, TrustedProxies};
 use crate::key::{ClientAddress, KeyExtractor, KeySecret};
 use crate::model::{Cost, Limit};
+use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::rule::{ResponseCost, Rule, RuleCost, RuleLimits};
 use crate::rules::rule_list::{Rules, TierBy};
 use crate::rules::rule_set::RuleSet;
@@ -72,8 +73,13 @@ pub(super) fn parse(
     }?;
     let content = convert(file, additions)
         .map_err(|(rule, Unknown { value, reason })| fail(find(text, &rule, &value), reason))?;
-    RuleSet::new(&content.rules, &Namespace::default())
-        .map_err(|error| RulesFileError::new(path, None, FileFailure::Rules(error)))?;
+    RuleSet::new(&content.rules, &Namespace::default()).map_err(|error| {
+        let place = match &error {
+            InvalidRules::Cost { rule, .. } => find(text, rule, "cost"),
+            _ => None,
+        };
+        RulesFileError::new(path, place, FileFailure::Rules(error))
+    })?;
     Ok(content)
 }
 

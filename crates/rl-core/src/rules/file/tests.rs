@@ -193,6 +193,14 @@ fn errors_have_the_place_and_name_the_value_and_what_is_accepted() {
             "rules:\n  a: { limits: 1/day }\n  a: { limits: 1/day }",
             "3:3: duplicate mapping key `a`",
         ),
+        (
+            "rules:\n  cost: { limits: 1/day }\n  a:\n    limits: 60/hour\n    cost: 61",
+            "5:5: rule \"a\": cost 61: expected at most 60, which limit 60/hour grants at once",
+        ),
+        (
+            "rules:\n  a: { limits: 60/hour, cost: { response_header: x-cost, estimate: 61 } }",
+            "2:25: rule \"a\": cost 61: expected at most 60",
+        ),
         ("rules:\n  a: {}", "2:6: missing field `limits`"),
         ("rules: {}", "no rules: expected at least one"),
         ("rules: [a]", "1:1: invalid type: sequence, expected a map with names as keys"),
@@ -238,6 +246,10 @@ fn errors_have_the_place_and_name_the_value_and_what_is_accepted() {
         (
             "[rules.a]\nlimits = [\"1/day\", \"2/day\"]",
             "1:1: limits 1/day and 2/day would share one counter",
+        ),
+        (
+            "[rules.b]\nlimits = \"1/day\"\ncost = 1\n[rules.a]\nlimits = \"60/hour\"\ncost = 61",
+            "6:1: rule \"a\": cost 61: expected at most 60, which limit 60/hour grants at once",
         ),
         ("[rules.a]\nlimits = [", "2:11: unclosed array"),
     ] {
