@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use rl_admin::webhook::{Webhooks, WebhooksBuilder};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Limit, RateLimiter, Subject};
+use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
 use rl_tests::web::Site;
 use rl_tests::{RedisServer, free_port};
 use serde_json::{Value, json};
@@ -192,6 +192,39 @@ async fn crossings_of_a_limit_are_delivered_if_they_are_switched_on() {
     assert_eq!(percents, [80, 90, 100]);
     let hash = Subject::user("alice").redacted().to_string();
     assert_eq!(events[0]["detail"]["subject"], json!({ "realm": "user", "hash": hash }));
+}
+
+/// Fault: each window of a second had events of its own, for each subject.
+#[tokio::test(flavor = "multi_thread")]
+async fn crossings_of_a_limit_of_a_short_period_are_delivered_once_a_minute() {
+    let receiver = Receiver::new(&[]);
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_795_440_840)));
+    let webhooks = webhooks(&receiver.url()).near_limit(true).clock(clock.clone()).start().unwrap();
+    let limiter = RateLimiter::builder()
+        .limit(Limit::per_second(10))
+        .limit(Limit::per_day(1_000))
+        .store(MemoryStore::builder().clock(clock.clone()).build())
+        .observer(webhooks.clone())
+        .build()
+        .unwrap();
+    for _second in 0..100 {
+        for user in ["alice", "bob"] {
+            limiter.check(&Subject::user(user), 8).await;
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    // The last requests use the 800th unit of the day.
+    let events: Vec<_> = receiver.wait(4).await.iter().map(Delivery::json).collect();
+    let lines = events.iter().map(|event| {
+        let detail = &event["detail"];
+        format!("{} {} {}", detail["limit"], detail["percent"], detail["suppressed"])
+    });
+    // In the first minute, both subjects cross the threshold in each of 60 windows.
+    let [second, day] = [r#""second" 80"#, r#""day" 80"#];
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        [format!("{second} 0"), format!("{second} 119"), format!("{day} 0"), format!("{day} 0")]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -52,8 +52,12 @@
 //!
 //! Events that occur for each call are not sent. Of the `would_deny` events in a window, only the
 //! first is sent.
-//! `near_limit` must be [switched on](WebhooksBuilder::near_limit). [`Webhooks::watch`] adds
-//! `denial_burst_began` and `denial_burst_ended`.
+//! [`Webhooks::watch`] adds `denial_burst_began` and `denial_burst_ended`.
+//!
+//! `near_limit` must be [switched on](WebhooksBuilder::near_limit). For a limit whose period is an
+//! hour or longer, it is sent once for each subject, threshold and window. Subjects cross limits of
+//! shorter periods again and again, so such a limit has at most one event in a minute for each
+//! threshold, of whichever subject. `suppressed` is the number of events that were left out before.
 //!
 //! # Example
 //!
@@ -76,6 +80,7 @@ mod builder;
 mod bursts;
 mod connection;
 mod delivery;
+mod near_limits;
 mod payload;
 mod receiver;
 mod signature;
@@ -91,6 +96,7 @@ use bursts::{BurstDetector, BurstThreshold};
 use connection::Connector;
 use delivery::{Deliverer, Delivering, DeliveryCounts, Message};
 use jiff::Timestamp;
+use near_limits::NearLimitSampler;
 use payload::Payload;
 use receiver::Receiver;
 use rl_core::observe::{Event, EventLocation, Observer};
@@ -119,6 +125,7 @@ struct Queues {
     last: AtomicU64,
     burst: BurstThreshold,
     is_near_limit_sent: bool,
+    near_limits: NearLimitSampler,
 }
 
 /// The results of all deliveries since the start.
@@ -167,6 +174,7 @@ impl Webhooks {
             delivering,
             burst,
             is_near_limit_sent,
+            near_limits: NearLimitSampler::default(),
         };
         Self(Arc::new(queues))
     }
@@ -225,7 +233,9 @@ impl Webhooks {
 
 impl Observer for Webhooks {
     fn observe(&self, event: &Event<'_>) {
-        if let Some(payload) = Payload::of(event) {
+        let queues = &*self.0;
+        let sampled = queues.near_limits.sample(event, queues.delivering.clock.now());
+        if let Some(payload) = sampled.as_ref().and_then(Payload::of) {
             self.send(payload);
         }
     }
