@@ -82,6 +82,7 @@ mod overlap;
 mod path_templates;
 mod request_match;
 mod request_policies;
+mod requirements;
 mod rule;
 mod rule_list;
 mod rule_set;

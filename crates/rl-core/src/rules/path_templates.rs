@@ -7,6 +7,7 @@ use matchit::{InsertError, Router};
 use percent_encoding::percent_decode_str;
 
 use super::invalid_rules::InvalidMatch;
+use super::requirements::{Requirements, Sequence};
 
 const EXPECTED: &str = "a path that begins with `/`, in which `{name}` is a segment and a final \
                         `{*name}` all further segments";
@@ -62,6 +63,18 @@ impl PathTemplates {
     /// Returns whether a template matches the path, and services can read the path in only one way.
     pub(super) fn matches_plainly(&self, paths: &RequestPath<'_>) -> bool {
         paths.normalized.is_none() && has(&self.routers, paths.raw)
+    }
+
+    /// Returns the requirements for the path of each template, each together with `others`.
+    pub(super) fn requirements(&self, others: &Requirements) -> Vec<Requirements> {
+        let of_template = |template: &String| {
+            let is_tail = |segment: &&str| segment.contains("{*");
+            let segments = template.split('/').take_while(|segment| !is_tail(segment));
+            let literals = segments.map(|segment| (!segment.contains('{')).then_some(segment));
+            let is_whole = !template.split('/').any(|segment| is_tail(&segment));
+            others.clone().with_sequence(Sequence::Path, literals, is_whole)
+        };
+        self.templates.iter().map(of_template).collect()
     }
 
     /// Returns whether one path may match both lists.

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::invalid_rules::InvalidMatch;
 use super::path_templates::{PathTemplates, RequestPath};
+use super::requirements::{Requirements, Sequence};
 use crate::client_ip::{header_name, is_token_byte};
 use crate::key::{ClientAddress, RequestInfo};
 
@@ -188,6 +189,18 @@ impl CompiledMatch {
         address.is_some_and(|address| self.addresses.iter().any(|range| range.contains(&address)))
     }
 
+    /// Returns requirements of which each request that matches satisfies one.
+    pub(super) fn requirements(&self) -> Vec<Requirements> {
+        let all = Requirements::none();
+        let all = all.with_any(&self.methods, |all, method| {
+            // `GET` includes `HEAD`.
+            all.with_method(if &**method == "HEAD" { "GET" } else { method })
+        });
+        let all = all.with_any(&self.hosts, Host::add_requirements);
+        let all = all.with_any(&self.addresses, add_network);
+        self.paths.as_ref().map_or_else(|| vec![all.clone()], |paths| paths.requirements(&all))
+    }
+
     /// Returns false only if no request matches both. The check is coarse, so it may return true
     /// for matches without a common request.
     pub(super) fn may_overlap(&self, other: &Self) -> bool {
@@ -230,6 +243,17 @@ fn network(text: &str) -> Result<IpNet, InvalidMatch> {
     network.ok_or_else(|| InvalidMatch::new("address", text, expected))
 }
 
+/// Requires the hexadecimal digits that the addresses of a network have in common.
+fn add_network(to: Requirements, network: &IpNet) -> Requirements {
+    let (is_v4, octets) = match network.addr() {
+        IpAddr::V4(address) => (true, address.octets().to_vec()),
+        IpAddr::V6(address) => (false, address.octets().to_vec()),
+    };
+    let digits = octets.into_iter().flat_map(|octet| [octet >> 4, octet & 15]);
+    let common = digits.take(usize::from(network.prefix_len() / 4));
+    to.with_sequence(Sequence::Address, common.map(|digit| Some((is_v4, digit))), false)
+}
+
 /// A host, or all hosts below a domain, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
@@ -270,6 +294,14 @@ impl Host {
                 host.len() > domain.len() && end.is_some_and(|end| end.eq_ignore_ascii_case(domain))
             }
         }
+    }
+
+    fn add_requirements(to: Requirements, host: &Self) -> Requirements {
+        let (name, is_whole) = match host {
+            Self::One(name) => (&**name, true),
+            Self::Below(domain) => (domain.trim_start_matches('.'), false),
+        };
+        to.with_sequence(Sequence::Host, name.rsplit('.').map(Some), is_whole)
     }
 
     fn may_overlap(&self, other: &Self) -> bool {

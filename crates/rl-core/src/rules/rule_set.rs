@@ -1,5 +1,6 @@
 //! Rules whose values are valid, and the parts that they make of a request.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -9,6 +10,7 @@ use super::invalid_rules::InvalidRules;
 use super::over_limit::OverLimit;
 use super::overlap::overlapping;
 use super::request_match::{CompiledMatch, RequestView};
+use super::requirements::most_matches;
 use super::rule_list::{Rules, TierBy};
 use super::valid_rule::{Defaults, Uncounted, ValidLimits, ValidRule, compile};
 use crate::headers::ResponseInfo;
@@ -37,14 +39,21 @@ impl RuleSet {
             return Err(InvalidRules::Empty);
         }
         let mut valid = Vec::<ValidRule>::with_capacity(rules.rules.len());
+        let mut names = HashSet::with_capacity(rules.rules.len());
         for rule in &rules.rules {
-            if valid.iter().any(|earlier| earlier.name == rule.name) {
+            if !names.insert(&rule.name) {
                 return Err(InvalidRules::NameTwice { rule: rule.name.to_string() });
             }
             valid.push(ValidRule::new(rule, namespace)?);
         }
         let overlap = |one: usize, other: usize| valid[one].may_overlap(&valid[other]);
-        if let Some(places) = overlapping(valid.len(), Part::MAX + 1, &overlap) {
+        let rules_of = |(place, rule): (usize, &ValidRule)| {
+            rule.requirements().into_iter().map(move |requirements| (place, requirements))
+        };
+        // The bound takes near-linear time. Only if it does not suffice, rules are compared in pairs.
+        if most_matches(valid.iter().enumerate().flat_map(rules_of)) > Part::MAX
+            && let Some(places) = overlapping(valid.len(), Part::MAX + 1, &overlap)
+        {
             let rules = places.into_iter().map(|place| valid[place].name.to_string());
             return Err(InvalidRules::TooMany { rules: rules.collect() });
         }

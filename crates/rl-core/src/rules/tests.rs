@@ -1,5 +1,9 @@
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
+use super::request_match::CompiledMatch;
+use super::requirements::most_matches;
 use super::*;
 use crate::key::fake_request::FakeRequest;
 use crate::key::{AmbiguousKey, ClientAddress, Constant, Identified, RequestInfo, Tier};
@@ -286,6 +290,92 @@ fn more_rules_than_parts_that_may_match_one_request_are_refused() {
         }))
         .collect();
     assert!(set(apart).is_ok());
+}
+
+/// Returns the bound of the number of rules with these matches that one request may match.
+fn bound(matches: impl IntoIterator<Item = Match>) -> usize {
+    let compiled = matches.into_iter().map(|one| CompiledMatch::new(&one).unwrap());
+    let numbered = compiled.enumerate();
+    most_matches(numbered.flat_map(|(place, one)| {
+        one.requirements().into_iter().map(move |requirements| (place, requirements))
+    }))
+}
+
+/// Fault: each two rules were compared, so a file of 10 000 rules took many seconds to read.
+#[test]
+fn many_rules_are_distinguished_without_comparing_pairs() {
+    let path = |path: String| Match::new().path(path);
+    let host = |host: String| Match::new().host(host);
+    let of_kind = |number: usize| -> Vec<Match> {
+        vec![
+            path(format!("/tenants/{number}")),
+            path(format!("/{{tenant}}/{number}/{{*rest}}")),
+            path(format!("/lists/{number}")).path(format!("/all/{{name}}/{number}")),
+            path("/methods".to_owned()).method(format!("M{number}")),
+            host(format!("t{number}.example.org")),
+            host(format!("*.t{number}.example.org")).method("GET").method("PUT"),
+            Match::new().address(format!("10.{}.{}.0/24", number / 256, number % 256)),
+            Match::new().address(format!("2001:db8:0:{number:x}::/64")),
+        ]
+    };
+    for kind in 0..of_kind(0).len() {
+        let matches =
+            |count: usize| (0..count).map(move |number| of_kind(number).swap_remove(kind));
+        assert_eq!(bound(matches(2_000)), 1, "{:?}", of_kind(0)[kind]);
+        assert_eq!(bound(matches(9).chain(matches(9))), 2, "{:?}", of_kind(0)[kind]);
+    }
+    let api = (0..2_000).flat_map(|number| {
+        let tail = format!("/v1/t{number}/{{*rest}}");
+        let paths =
+            ["", "/users", "/users/{id}", "/users/me"].map(|end| format!("/v1/t{number}{end}"));
+        paths.into_iter().chain([tail]).map(path)
+    });
+    let all = [Match::new(), Match::new().header("x-plan"), Match::new().method("POST")];
+    assert_eq!(bound(api.chain(all)), 6, "`/users/me` is also `/users/{{id}}` and the tail");
+}
+
+proptest! {
+    /// Two matches that the bound distinguishes do not overlap.
+    #[test]
+    fn the_bound_distinguishes_only_rules_without_a_common_request(
+        one in any_match(),
+        other in any_match(),
+    ) {
+        let [first, second] = [&one, &other].map(|one| CompiledMatch::new(one).unwrap());
+        if bound([one, other]) < 2 {
+            prop_assert!(!first.may_overlap(&second));
+        }
+    }
+}
+
+/// Returns matches with up to two values of each kind.
+fn any_match() -> impl Strategy<Value = Match> {
+    fn of(values: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static str>> {
+        prop::collection::vec(prop::sample::select(values), 0..3)
+    }
+    let path = prop::collection::vec(prop::sample::select(&["a", "b", "{x}", "b{y}"][..]), 0..4);
+    let path = (path, any::<bool>(), any::<bool>()).prop_map(|(segments, is_open, has_slash)| {
+        let end = if is_open {
+            "/{*rest}"
+        } else if has_slash {
+            "/"
+        } else {
+            ""
+        };
+        let names = segments.iter().enumerate();
+        let segments = names.map(|(place, one)| one.replace('}', &format!("{place}}}")));
+        format!("/{}{end}", segments.collect::<Vec<_>>().join("/")).replace("//", "/")
+    });
+    let methods = of(&["GET", "HEAD", "POST"]);
+    let hosts = of(&["a.org", "b.a.org", "*.a.org", "*.org", "org.", "[::1]"]);
+    let addresses = of(&["10.0.0.0/8", "10.0.0.0/10", "10.1.2.3", "11.0.0.0/8", "::/0", "a00::/8"]);
+    let paths = prop::collection::vec(path, 0..3);
+    (methods, paths, hosts, addresses).prop_map(|(methods, paths, hosts, addresses)| {
+        let all = methods.into_iter().fold(Match::new(), Match::method);
+        let all = paths.into_iter().fold(all, Match::path);
+        let all = hosts.into_iter().fold(all, Match::host);
+        addresses.into_iter().fold(all, Match::address)
+    })
 }
 
 /// Fault: the rule for `/b` was skipped for `/a/../b`, so a client could avoid the rule by writing

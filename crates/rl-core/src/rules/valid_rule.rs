@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::invalid_rules::InvalidRules;
 use super::over_limit::{MissingKey, OverLimit};
 use super::request_match::{CompiledMatch, Match, RequestView};
+use super::requirements::Requirements;
 use super::rule::{RequestCost, ResponseCost, Rule, RuleCost, RuleLimits};
 use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo, Tier};
 use crate::model::{Cost, Limit, Realm, Subject};
@@ -128,6 +129,12 @@ impl ValidRule {
         let enforced = policies.into_iter().filter(|policy| policy.block().is_none());
         let limit = enforced.filter_map(lowest).find(|limit| limit.capacity() > 0)?;
         Some((*cost, limit))
+    }
+
+    /// Returns requirements of which each request that matches satisfies one.
+    pub(super) fn requirements(&self) -> Vec<Requirements> {
+        let of_match = self.matches.as_ref().map(CompiledMatch::requirements);
+        of_match.unwrap_or_else(|| vec![Requirements::none()])
     }
 
     pub(super) fn may_overlap(&self, other: &Self) -> bool {
