@@ -8,12 +8,14 @@ use std::net::IpAddr;
 use super::address;
 
 /// The maximum number of bytes of a header that are read.
-pub(super) const MAX_LEN: usize = 8 * 1_024;
+pub(super) const MAX_LEN: usize = 64 * 1_024;
 
 /// Iterates over the entries of a header from right to left: the entry of the nearest proxy comes
 /// first. It reads at most [`MAX_LEN`] bytes.
 ///
-/// A client can add entries only on the left, so this bound never hides the entry of a proxy.
+/// A client can add entries only on the left. But a proxy may copy the client's `Host` into its own
+/// entry of `Forwarded`. The bound is longer than the headers that such proxies accept, so it hides
+/// no entry of a proxy.
 pub(super) struct Entries<'a> {
     lines: std::slice::Iter<'a, &'a [u8]>,
     /// The unread part of a line.

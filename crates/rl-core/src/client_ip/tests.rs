@@ -104,6 +104,22 @@ fn a_client_that_invents_hops_stays_the_client() {
     }
 }
 
+/// Fault: a client sent a `Host` of 8 KiB, which the proxy copied into `Forwarded`. The client was
+/// counted under the address of the proxy.
+#[test]
+fn a_client_with_a_long_host_stays_the_client() {
+    for len in [10, 8 << 10, 60 << 10] {
+        let host = "h".repeat(len);
+        for line in [
+            format!("for=6.6.6.6, for=198.51.100.7;host={host}"),
+            format!("for=6.6.6.6, proto=http;host=\"{host}\";for=198.51.100.7"),
+        ] {
+            let client = resolve(&behind().forwarded(), peer("10.0.0.1"), &[line.as_bytes()]);
+            assert_eq!(client, "198.51.100.7", "{len}");
+        }
+    }
+}
+
 #[test]
 fn hops_beyond_the_bound_are_ignored() {
     let ours = |count: usize| format!("198.51.100.7{}", ", 10.0.0.2".repeat(count));
@@ -263,8 +279,8 @@ proptest! {
     }
 
     /// The client sends arbitrary lines of the header. Each proxy then appends the address of its
-    /// peer, which is the client or the previous proxy. The result must be the address of the
-    /// client.
+    /// peer, which is the client or the previous proxy, and the client's `Host`. The result must be
+    /// the address of the client.
     #[test]
     fn fields_that_the_client_sends_do_not_change_its_address(
         written in prop::collection::vec(any_line(), 0..4),
@@ -272,13 +288,15 @@ proptest! {
         from: [u8; 4],
         ours in prop::collection::vec(any::<[u8; 3]>(), 0..4),
         forwarded: bool,
+        host in "[ -~]{0,9}|[\\\\\",;=for]{0,9}",
     ) {
         let from = IpAddr::from(from);
+        let host = host.replace('\\', r"\\").replace('"', r#"\""#);
         prop_assume!(!PROXIES.parse::<TrustedProxies>().unwrap().contains(from));
         let ours = ours.into_iter().map(|[b, c, d]| IpAddr::from([10, b, c, d]));
         let hops = std::iter::once(from).chain(ours);
         let appended = if forwarded {
-            hops.map(|hop| format!("for=\"{hop}\";host=\"a, b\"")).collect::<Vec<_>>()
+            hops.map(|hop| format!("for=\"{hop}\";host=\"{host}\"")).collect::<Vec<_>>()
         } else {
             hops.map(|hop| hop.to_string()).collect()
         };
