@@ -49,6 +49,9 @@ function live() {
       cache: "no-store",
       signal: AbortSignal.timeout(PATIENCE),
     });
+    const text = await answer.text();
+    // The user may have paused the page while the answer was on its way.
+    if (isPaused) return;
     if (answer.status === 401) {
       isPaused = true;
       pause.hidden = true;
@@ -56,7 +59,7 @@ function live() {
       return;
     }
     if (!answer.ok) throw new Error("status " + answer.status);
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const page = new DOMParser().parseFromString(text, "text/html");
     const parts = Array.from(page.querySelectorAll("[data-live]"));
     const version = page.getElementById("usage").dataset.version;
     // Only the bars are refreshed, so a new version means that the rest of the page is out of date.
@@ -77,7 +80,7 @@ function live() {
         await look();
       } catch (why) {
         wait = Math.min(wait * 2, LONGEST);
-        pulse.textContent = "No answer; these are the last numbers. Trying again.";
+        if (!isPaused) pulse.textContent = "No answer; these are the last numbers. Trying again.";
       }
     }
     isLooking = false;
