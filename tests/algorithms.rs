@@ -9,7 +9,7 @@ use futures::FutureExt;
 use proptest::prelude::*;
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
 use rl_core::time::{Clock, ManualClock, Timestamp};
-use rl_core::{Cost, Decision, Limit, MemoryStore, Policy, RedisStore, RetryAfter, Subject};
+use rl_core::{Cost, Decision, Limit, MemoryStore, Policy, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 /// A limit of each kind. Where the algorithm has a rate, the units per second are not a whole
@@ -82,9 +82,7 @@ async fn each<F: Future<Output = ()>>(limits: &[&str], test: impl Fn(Tested) -> 
         for on_redis in [false, true] {
             let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
             let store: Arc<dyn Store> = if on_redis {
-                let store = RedisStore::builder(&server.url())
-                    .small_log_pages()
-                    .manual_clock(clock.clone());
+                let store = server.patient_store().manual_clock(clock.clone());
                 Arc::new(store.connect().await.unwrap())
             } else {
                 Arc::new(MemoryStore::builder().clock(clock.clone()).build())

@@ -7,7 +7,6 @@ mod pages;
 mod server;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
@@ -19,12 +18,9 @@ use rl_core::key::Header;
 use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{RateLimiter, Realm, RedisStore};
 use rl_records::{CallLimits, Record, RecordContent, RecordSource, Records};
-use rl_tests::RedisServer;
-use rl_tests::web::{Answer, Fetch, Site};
+use rl_tests::web::{Answer, Fetch, GIVE_UP, Site};
+use rl_tests::{RedisServer, connected};
 use rl_tower::RateLimitLayer;
-
-/// The time limit for waiting for a condition.
-const GIVE_UP: Duration = Duration::from_secs(30);
 
 const HOUR: u64 = 3_600_000_000;
 
@@ -73,7 +69,8 @@ impl House {
         let mut limiter = RateLimiter::builder().policies(source.clone()).deadline(GIVE_UP);
         let mut backend = Backend::Memory;
         if let Some(redis) = redis {
-            limiter = limiter.store(RedisStore::connect(&redis.url()).await.unwrap());
+            let store = RedisStore::builder(&redis.url()).response_timeout(GIVE_UP);
+            limiter = limiter.store(connected(store).await);
             backend = Backend::redis(&redis.url());
         }
         let limiter = limiter.build().unwrap();

@@ -166,7 +166,7 @@ async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
     let inside = MemoryStore::new();
     let store =
         StdArc::new(SlowToAnswer { inside, asked: Semaphore::new(0), replies: replies.clone() });
-    let limit: Limit = "1:concurrency:lease=6s".parse().unwrap();
+    let limit: Limit = "1:concurrency:lease=15s".parse().unwrap();
     let limiter = RateLimiter::builder().limit(limit).store(store.clone()).build().unwrap();
     let alice = Subject::user("alice");
     for _ in 0..2 {
@@ -175,9 +175,9 @@ async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
         store.asked.acquire().await.unwrap().forget();
         drop(permit);
         replies.add_permits(1);
-        // The permit must be free within four seconds, before its lease ends.
+        // The permit must be free before its lease ends.
         let used = async || limiter.usage(&alice).await.unwrap().limits().next().unwrap().used();
         let free = eventually(async || used().await == 0);
-        timeout(Duration::from_secs(4), free).await.expect("the place is free");
+        timeout(Duration::from_secs(12), free).await.expect("the place is free");
     }
 }

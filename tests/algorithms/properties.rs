@@ -79,8 +79,7 @@ async fn a_peek_changes_no_byte_under_any_algorithm() {
     let mut bystander = Bystander::new(&server).await;
     for text in LIMITS {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
-        let store =
-            RedisStore::builder(&server.url()).small_log_pages().manual_clock(clock.clone());
+        let store = server.patient_store().manual_clock(clock.clone());
         let tested = Tested::new(Arc::new(store.connect().await.unwrap()), clock, text);
         tested.exhaust().await;
         let before = bystander.contents().await;
@@ -123,8 +122,7 @@ async fn every_key_has_an_expiry_after_every_step_under_every_algorithm() {
     let mut bystander = Bystander::new(&server).await;
     for text in LIMITS {
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(START)));
-        let store =
-            RedisStore::builder(&server.url()).small_log_pages().manual_clock(clock.clone());
+        let store = server.patient_store().manual_clock(clock.clone());
         let tested = Tested::new(Arc::new(store.connect().await.unwrap()), clock, text);
         let Tested { namespace, subject, policy, .. } = &tested;
         for step in 0..40_u64 {

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use rl_core::time::Timestamp;
 use rl_core::{
-    Decision, Limit, OnFailure, Origin, Policy, RateLimiter, Realm, RedisStore, RetryAfter, Subject,
+    Decision, Limit, OnFailure, Origin, Policy, RateLimiter, RateLimiterBuilder, Realm, RedisStore,
+    RetryAfter, Subject,
 };
 use rl_records::{CallLimits, RecordContent, RecordSource, Records};
-use rl_tests::{Bystander, RedisServer};
+use rl_tests::{Bystander, RedisServer, connected};
+
+use super::GIVE_UP;
 
 /// Returns a policy of three requests per hour. Some subjects have policies that always deny.
 fn policy_of(subject: &Subject) -> Policy {
@@ -24,11 +27,14 @@ fn policy_of(subject: &Subject) -> Policy {
 
 /// Returns a limiter that fails open when Redis is down.
 async fn limiter(server: &RedisServer) -> RateLimiter {
-    let store = RedisStore::connect(&server.url()).await.unwrap();
+    builder(RedisStore::connect(&server.url()).await.unwrap()).build().unwrap()
+}
+
+fn builder(store: RedisStore) -> RateLimiterBuilder {
     // On a busy machine, this process may get too little CPU time. The limiter may then take the
     // outage for an overload, and would reject requests by default.
     let builder = RateLimiter::builder().on_overload(OnFailure::Allow).store(store);
-    builder.policies(|subject: &Subject| Some(policy_of(subject))).build().unwrap()
+    builder.policies(|subject: &Subject| Some(policy_of(subject)))
 }
 
 fn assert_closed(decision: &Decision) {
@@ -67,7 +73,10 @@ fn all_failed_open(origins: &[Origin]) -> bool {
 #[tokio::test]
 async fn blocks_hold_when_redis_is_killed() {
     let mut server = RedisServer::start();
-    let limiter = limiter(&server).await;
+    let store = RedisStore::builder(&server.url()).response_timeout(GIVE_UP);
+    // Calls to a killed server fail before the deadline, so it can be long enough for a busy
+    // machine.
+    let limiter = builder(connected(store).await).deadline(GIVE_UP).build().unwrap();
     let before = assert_all_are_closed_out(&limiter).await;
     assert_eq!(before, [Origin::Store; 5]);
     server.stop();

@@ -1,5 +1,7 @@
 //! Log lines and error texts name the limiter, the store, the subject and the cause.
 
+use std::time::Duration;
+
 use rl_core::store::Store;
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 use rl_tests::{Bystander, RedisServer, free_port};
@@ -9,15 +11,19 @@ use super::scripted_store::ScriptedStore;
 use crate::redis::failure::PASSWORD;
 use crate::redis::failure::log::Log;
 
+/// The longest wait for a connection. It is long enough for a busy machine, and for a system without
+/// a name server to give up.
+const WAIT: Duration = Duration::from_secs(20);
+
 fn builder(url: &str) -> RedisStoreBuilder {
-    RedisStore::builder(url).connection_wait(GIVE_UP).connect_timeout(GIVE_UP).local_denial(false)
+    RedisStore::builder(url).connection_wait(WAIT).connect_timeout(WAIT).local_denial(false)
 }
 
 fn limiter(store: RedisStore) -> RateLimiter {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(2)).store(store).namespace("api");
     // The wait for a connection ends before the deadline, so that the log line contains the error
     // of the connection and not that of the deadline.
-    limiter.deadline(GIVE_UP * 2).build().unwrap()
+    limiter.deadline(GIVE_UP).build().unwrap()
 }
 
 /// Fault: the log line about an unreachable server named neither the host nor the port. It did not

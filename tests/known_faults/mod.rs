@@ -37,7 +37,7 @@ use scripted_store::ScriptedStore;
 use tower::{Service, ServiceExt};
 
 /// The time limit for a condition that a test waits for.
-const GIVE_UP: Duration = Duration::from_secs(20);
+const GIVE_UP: Duration = rl_tests::web::GIVE_UP;
 
 /// Returns a layer that counts all requests under one subject.
 fn layer(limiter: &RateLimiter) -> RateLimitLayer {

@@ -80,9 +80,8 @@ fn nodes_that_start_and_stop_never_allow_more_than_the_limits() {
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::default());
     let start_node = || runtime.block_on(node(&server, &clock, 20).connect()).unwrap();
-    let observer = runtime
-        .block_on(RedisStore::builder(&server.url()).manual_clock(clock.clone()).connect())
-        .unwrap();
+    let observer =
+        runtime.block_on(server.patient_store().manual_clock(clock.clone()).connect()).unwrap();
     let event = prop_oneof![
         12 => (0..3_usize, prop_oneof![4 => Just(1_u64), 1 => 1..9_u64]).prop_map(|(node, cost)| Event::Ask(node, cost)),
         1 => (0..3_usize).prop_map(Event::Die),
@@ -146,7 +145,7 @@ fn leased_units_are_granted_only_to_the_request_that_took_them() {
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::default());
     let connect = |store: RedisStoreBuilder| runtime.block_on(store.connect()).unwrap();
-    let observer = connect(RedisStore::builder(&server.url()).manual_clock(clock.clone()));
+    let observer = connect(server.patient_store().manual_clock(clock.clone()));
     // If units of one request were given to another one, small leases would show it soonest.
     let fleets = [1, 2, 4].map(|lease| {
         [connect(node(&server, &clock, lease)), connect(node(&server, &clock, lease))]

@@ -3,11 +3,13 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures::future::join_all;
 use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
+use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{
     Cost, Decision, FailureKind, Limit, Origin, Policy, RateLimiter, RedisStore, StoreError,
     Subject,
@@ -212,7 +214,10 @@ async fn many_calls_of_a_subject_under_changed_limits_are_decided_one_by_one() {
 #[tokio::test]
 async fn a_cached_denial_takes_no_call_until_a_refund() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    // A denial is cached for at most a second, so the clock stands still.
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
+    let store = server.patient_store().manual_clock(clock).local_denial(true);
+    let store = store.connect().await.unwrap();
     let limiter = |is_shadow| {
         let builder = RateLimiter::builder().limit(Limit::per_hour(2)).deadline(PATIENCE);
         builder.store(store.clone()).shadow(is_shadow).build().unwrap()

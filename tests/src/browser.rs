@@ -2,7 +2,6 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,9 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::free_port;
-
-/// The time limit for waiting for a condition on a page.
-const GIVE_UP: Duration = Duration::from_secs(30);
+use crate::web::GIVE_UP;
 
 /// A headless Chromium with an empty profile, driven by its `chromedriver`. It ends with the test.
 #[derive(Debug)]
@@ -134,7 +131,7 @@ impl Browser {
     ///
     /// Panics if the condition is not met in time.
     pub async fn until_text(&self, css: &str, is_so: impl Fn(&str) -> bool) -> String {
-        let mut looks = tokio::time::interval(Duration::from_millis(20));
+        let mut looks = tokio::time::interval(std::time::Duration::from_millis(20));
         let began = tokio::time::Instant::now();
         loop {
             looks.tick().await;

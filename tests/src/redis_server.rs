@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
 use rl_core::time::Timestamp;
-use rl_core::{RedisStore, RedisStoreBuilder};
+use rl_core::{Cost, Limit, Policy, RedisStore, RedisStoreBuilder, Subject};
 use tempfile::TempDir;
 
 use crate::free_port;
+use crate::web::eventually;
 
 /// A redis-server process for a single test, with its own port and folder. It is killed at the end.
 #[derive(Debug)]
@@ -154,18 +156,26 @@ impl RedisServer {
         assert!(sent.expect("kill").success());
     }
 
+    /// Returns how long the server has waited for a processor, or `None` if the system does not
+    /// count this.
+    #[must_use]
+    pub fn processor_wait(&self) -> Option<Duration> {
+        processor_wait(&self.child.as_ref()?.id().to_string())
+    }
+
     /// Returns the URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Returns the builder of a store on the server, which waits up to a minute for a connection.
-    /// On a busy machine, opening the first connections may take longer than the default wait.
-    /// Under a clock of the test, pages of logs are small.
+    /// Returns the builder of a store on the server, which waits up to a minute for a connection and
+    /// for each reply. On a busy machine, both may take longer than the default waits. Under a clock
+    /// of the test, pages of logs are small.
     pub fn patient_store(&self) -> RedisStoreBuilder {
-        let store = RedisStore::builder(&self.url()).connection_wait(Duration::from_secs(60));
-        store.small_log_pages()
+        let patience = Duration::from_secs(60);
+        let store = RedisStore::builder(&self.url()).connection_wait(patience);
+        store.connect_timeout(patience).response_timeout(patience).small_log_pages()
     }
 
     /// Returns the URL of the server with a user and a password.
@@ -233,6 +243,33 @@ impl RedisServer {
         let calls = Bystander::new(self).await.calls().await;
         calls.get(command).copied().unwrap_or(0)
     }
+}
+
+/// Returns how long a process or thread has waited for a processor that was busy with others, or
+/// `None` if the system does not count this. `process` is a folder in `/proc`.
+#[must_use]
+pub fn processor_wait(process: &str) -> Option<Duration> {
+    let counts = fs::read_to_string(format!("/proc/{process}/schedstat")).ok()?;
+    let nanos = counts.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
+}
+
+/// Returns a store that has opened a connection, which later decisions share.
+///
+/// A decision waits only briefly for a connection. On a busy machine, a first decision with the
+/// default wait would therefore be made without the store.
+///
+/// # Panics
+///
+/// Panics if the server does not decide within a minute.
+pub async fn connected(store: RedisStoreBuilder) -> RedisStore {
+    let store = store.connect().await.expect("the settings are valid");
+    let policy = Policy::new([Limit::per_day(1)]).expect("a policy");
+    let (namespace, subject) = (Namespace::default(), Subject::global());
+    let parts = [Part::new(&subject, &policy, Cost::ONE)];
+    let request = || DecideRequest::new(&namespace, &parts, Mode::Peek);
+    eventually(|| async { store.decide(request()).await.is_ok() }).await;
+    store
 }
 
 /// Opens a connection with a long response time-out.

@@ -48,15 +48,20 @@ async fn a_decision_is_one_script_call_of_four_commands() {
     for _ in 0..DECISIONS {
         assert!(check(&generous, &subject).await.is_allowed());
     }
+    let mut since = commands_since(&mut operator, &before).await;
+    // If the server has to wait for a processor between TIME and PTTL, it finds a shorter expiry
+    // than it expects, and sets it again.
+    let set_again = since.remove("set").unwrap_or(0);
+    assert!(set_again <= DECISIONS / 50, "{set_again} expiries were set again");
     assert_eq!(
-        commands_since(&mut operator, &before).await,
+        since,
         commands(&[
             ("evalsha", DECISIONS),
             ("time", DECISIONS),
             ("get", DECISIONS),
             // The end of the month is the expiry of the key, and no charge changes it.
             ("pttl", DECISIONS),
-            ("setrange", DECISIONS),
+            ("setrange", DECISIONS - set_again),
         ])
     );
 

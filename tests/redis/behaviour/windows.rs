@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rl_core::store::{Layout, Store};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{Decision, Limit, MemoryStore, RateLimiter, RedisStore, RetryAfter, Subject};
+use rl_core::{Decision, Limit, MemoryStore, RateLimiter, RetryAfter, Subject};
 use rl_tests::{Bystander, RedisServer};
 
 use super::{check, limiter, store_of};
@@ -111,13 +111,13 @@ async fn a_limit_of_a_hundred_per_minute_follows_the_trace() {
     let server = RedisServer::start();
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_750_000_000)));
     let memory = MemoryStore::builder().clock(clock.clone()).build();
-    let redis = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+    let redis = server.patient_store().manual_clock(clock.clone());
     let redis = redis.connect().await.unwrap();
     let stores: [Arc<dyn Store>; 2] = [Arc::new(memory), Arc::new(redis)];
     for store in stores {
         clock.set(Timestamp::from_secs(1_750_000_000));
-        let limiter =
-            RateLimiter::builder().limit(Limit::per_minute(100)).store(store).build().unwrap();
+        let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).store(store);
+        let limiter = limiter.deadline(super::PATIENCE).build().unwrap();
         let mut trace = Vec::new();
         for wait in [0, 500, 500, 59_000] {
             clock.advance(Duration::from_millis(wait));
@@ -153,10 +153,13 @@ async fn the_trace_holds_on_the_servers_clock_and_is_visible_in_the_keys() {
         let left = 60_000_000 - decision.at().micros_since(first.at());
         assert_eq!(seconds, left.div_ceil(1_000_000));
     }
-    let left = ends(&first).micros_since(operator.now().await).div_ceil(1_000_000);
-    let ttl: u64 = operator.query(&format!("TTL {key}")).await;
-    // `TTL` rounds to the nearest second, and some time may have passed since the clock was read.
-    assert!((left - 1..=left).contains(&ttl), "{ttl} of {left}");
+    // The script reads the clock and the lifetime at the same time.
+    let mut read = redis::cmd("EVAL");
+    read.arg("return {redis.call('TIME'), redis.call('PTTL', KEYS[1])}").arg(1).arg(key);
+    let ((seconds, micros), ttl): ((u64, u64), u64) = operator.send(&read).await;
+    let now = Timestamp::from_secs(seconds).plus_micros(micros);
+    let left = ends(&first).micros_since(now).div_ceil(1_000);
+    assert!(ttl.abs_diff(left) <= 500, "{ttl} of {left}");
     assert_eq!(operator.query::<String>(&format!("GET {key}")).await, "3");
 
     operator.query::<()>(&format!("PEXPIRE {key} 20")).await;

@@ -10,7 +10,7 @@ use tracing::Level;
 use super::log::Log;
 use super::{
     GIVE_UP, PASSWORD, RECOVERED, assert_limit_holds, check, check_until, check_until_logged,
-    is_store, server, three_per_hour, url, without_denial_cache,
+    is_store, server, store_on, three_per_hour, url,
 };
 
 const REFUSED: (Level, &str) = (Level::ERROR, "kind=\"refused\"");
@@ -64,7 +64,7 @@ fn assert_shows_no_secret(error: &(dyn std::error::Error + 'static)) {
 async fn a_revoked_permission_rejects_requests_and_logs_an_error() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
+    let store = store_on(&server).await;
     let limiter = three_per_hour(store).build().unwrap();
     check_until(&limiter, is_store).await;
 
@@ -123,7 +123,7 @@ fn is_refused(origin: Origin) -> bool {
 async fn a_changed_password_rejects_requests_and_logs_an_error() {
     let (log, _guard) = Log::capture();
     let server = server();
-    let store = without_denial_cache(&url(&server)).connect().await.unwrap();
+    let store = store_on(&server).await;
     let limiter = three_per_hour(store).build().unwrap();
     check_until(&limiter, is_store).await;
 

@@ -3,7 +3,7 @@
 use rl_core::store::Layout;
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, Subject};
 use rl_tests::web::eventually;
-use rl_tests::{Bystander, RedisCluster, RedisServer};
+use rl_tests::{Bystander, RedisCluster, RedisServer, connected};
 use tracing::Level;
 
 use crate::redis::behaviour::access::documented_user;
@@ -26,7 +26,7 @@ async fn an_evicting_server_is_logged_when_the_store_connects() {
         let before = log.lines().len();
         operator.query::<()>(&format!("CONFIG SET maxmemory {limit}")).await;
         operator.query::<()>(&format!("CONFIG SET maxmemory-policy {policy}")).await;
-        RedisStore::builder(&server.url()).connections(4).connect().await.unwrap();
+        server.patient_store().connections(4).connect().await.unwrap();
         let lines = log.lines().split_off(before);
         assert_eq!(lines.len(), usize::from(expected.is_some()), "{limit} {policy}: {lines:?}");
         if let Some((level, words)) = expected {
@@ -58,8 +58,9 @@ async fn an_evicting_cluster_is_logged_once() {
 #[tokio::test]
 async fn a_full_server_is_an_outage_and_denies_no_request() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]);
-    let store = RedisStore::builder(&server.url()).local_denial(false).connect().await.unwrap();
-    let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store).build().unwrap();
+    let store = connected(server.patient_store().local_denial(false)).await;
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(3)).store(store);
+    let limiter = limiter.deadline(super::PATIENCE).build().unwrap();
     let mut operator = Bystander::new(&server).await;
     // Fills the memory until the server refuses writes.
     let used: String = operator.query("INFO memory").await;

@@ -438,7 +438,7 @@ fn the_charges_of_a_process_that_dies_between_two_calls_expire() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let observer = runtime();
     let cluster = observer.block_on(start());
-    for limit in ["5/2seconds", "5:concurrency:lease=2seconds"] {
+    for limit in ["5/6seconds", "5:concurrency:lease=6seconds"] {
         let rules = observer.block_on(Rules::new(&cluster, [limit, "9/hour", "90000/hour"]));
         let rules = Arc::new(rules);
         let observing = observer.block_on(patient(store(&cluster)));

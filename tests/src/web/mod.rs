@@ -42,6 +42,10 @@ use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Decision, MemoryStore, RateLimiter, RateLimiterBuilder};
 use tokio::sync::Semaphore;
 
+/// The time limit for a condition that a test waits for. It only ends tests that hang, so it is long
+/// enough for a busy machine.
+pub const GIVE_UP: Duration = Duration::from_secs(120);
+
 /// A framework whose adapter is under test.
 pub trait Target {
     /// Serves the application behind at most three limiters, the outermost first.
@@ -178,7 +182,7 @@ pub async fn eventually<F: Future<Output = bool>>(is_so: impl Fn() -> F) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), asking).await.expect("it to be so in the end");
+    tokio::time::timeout(GIVE_UP, asking).await.expect("it to be so in the end");
 }
 
 /// Describes a decision by its limits, each as in `minute 1/3`. The limits of an outer limiter come

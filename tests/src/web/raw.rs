@@ -1,12 +1,10 @@
 //! Requests that no client library sends.
 
-use std::time::Duration;
-
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Site;
+use super::{GIVE_UP, Site};
 
 impl Site {
     /// Sends these bytes over a new connection. Returns all that the server sends until it closes
@@ -28,7 +26,7 @@ impl Site {
             // responses.
             let _ = read;
         };
-        timeout(Duration::from_secs(20), exchange).await.expect("the server ends the connection");
+        timeout(GIVE_UP, exchange).await.expect("the server ends the connection");
         answer
     }
 }
