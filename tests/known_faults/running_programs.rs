@@ -286,6 +286,20 @@ async fn connections_with_half_a_head_are_closed_after_ten_seconds() {
     assert!(began.elapsed() > Duration::from_secs(4), "slow clients are given some time");
 }
 
+/// Sends requests without end, and reads two megabytes of the responses every five seconds.
+async fn read_slowly(address: String, requests: String) {
+    let (mut from, mut to) = TcpStream::connect(address).await.unwrap().into_split();
+    let write = async { while to.write_all(requests.as_bytes()).await.is_ok() {} };
+    let read = async {
+        let (mut pauses, mut responses) = (interval(Duration::from_secs(5)), vec![0; 2_000_000]);
+        loop {
+            pauses.tick().await;
+            from.read_exact(&mut responses).await.expect("a client that reads stays connected");
+        }
+    };
+    tokio::select! { () = write => panic!("the connection was closed"), () = read => {} }
+}
+
 /// Fault: a client that sent requests and read no response kept its connection for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_whose_client_reads_nothing_are_closed() {
@@ -301,10 +315,13 @@ async fn connections_whose_client_reads_nothing_are_closed() {
             while stream.write_all(requests.as_bytes()).await.is_ok() {}
         })
     });
+    let slow = tokio::spawn(read_slowly(programs[0].address.clone(), requests));
     for client in clients {
         timeout(GIVE_UP, client).await.expect("the connection is still open").unwrap();
     }
     assert!(began.elapsed() > Duration::from_secs(20), "slow clients are given some time");
+    assert!(!slow.is_finished(), "{:?}", slow.await);
+    slow.abort();
 }
 
 #[tokio::test]

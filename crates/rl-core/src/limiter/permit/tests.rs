@@ -179,7 +179,7 @@ impl Store for Late {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_slot_is_freed_when_its_request_is_cancelled() {
     let limiter = two_at_once(Late(MemoryStore::new()));
     for steps in 0..5 {
@@ -410,7 +410,7 @@ async fn a_cancelled_settlement_is_completed_in_the_background() {
 
 /// One task renews all permits. With a task for each, tasks of finished requests would stay in
 /// memory until their leases end.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nothing_is_left_of_a_request_that_has_ended() {
     let limits = RateLimiter::builder().limit("5:concurrency:lease=1hour".parse().unwrap());
     let limiter = limits.store(Late(MemoryStore::new())).build().unwrap();
