@@ -15,30 +15,15 @@ use crate::store::Namespace;
 pub(super) struct WaitQueues {
     /// The namespace of the limiter.
     namespace: Namespace,
-    queues: Mutex<Queues>,
+    queues: Mutex<HashMap<QueueKey, WaitQueue>>,
     // The number of requests that wait, so that a release takes no lock if there are none. A
     // request that was denied by a concurrency limit is checked again after it has entered the
     // queue, so it misses no release.
     waiting: AtomicUsize,
 }
 
-type QueueBySubject = HashMap<Subject, WaitQueue>;
-
-#[derive(Debug, Default)]
-struct Queues {
-    own: QueueBySubject,
-    /// The queues of subjects that are counted in other namespaces than the limiter's own.
-    of_rules: HashMap<Namespace, QueueBySubject>,
-}
-
-impl Queues {
-    fn get(&self, Counters { namespace, subject }: Counters<'_>) -> Option<&WaitQueue> {
-        match namespace {
-            None => self.own.get(subject),
-            Some(namespace) => self.of_rules.get(namespace)?.get(subject),
-        }
-    }
-}
+/// A subject, and the namespace in which it is counted.
+type QueueKey = (Namespace, Subject);
 
 #[derive(Debug)]
 struct WaitQueue {
@@ -59,7 +44,7 @@ impl Default for WaitQueue {
 /// A position in a wait queue. A request that drops its ticket leaves the queue.
 pub(super) struct QueueTicket<'a> {
     queues: &'a WaitQueues,
-    counters: Counters<'a>,
+    key: QueueKey,
     head: Arc<Semaphore>,
     released: Arc<Notify>,
 }
@@ -71,17 +56,13 @@ impl WaitQueues {
         Self { namespace: namespace.clone(), queues, waiting }
     }
 
-    /// Returns the counters without their namespace if that is the limiter's own. A subject then
-    /// has one queue, whether its namespace is given or not.
-    fn normalize<'a>(&self, counters: Counters<'a>) -> Counters<'a> {
-        let namespace = counters.namespace.filter(|namespace| **namespace != self.namespace);
-        Counters { namespace, ..counters }
+    fn key(&self, Counters { namespace, subject }: Counters<'_>) -> QueueKey {
+        (namespace.unwrap_or(&self.namespace).clone(), subject.clone())
     }
 
     /// Returns whether requests of a subject wait.
     pub(super) fn has_waiting(&self, counters: Counters<'_>) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0
-            && self.lock().get(self.normalize(counters)).is_some()
+        self.waiting.load(Ordering::SeqCst) > 0 && self.lock().contains_key(&self.key(counters))
     }
 
     /// Returns the number of requests that wait.
@@ -92,8 +73,7 @@ impl WaitQueues {
     /// Returns whether no requests wait.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        let queues = self.lock();
-        queues.own.is_empty() && queues.of_rules.is_empty()
+        self.lock().is_empty()
     }
 
     /// Wakes the request at the head of the subject's queue, because a place has been freed.
@@ -101,35 +81,31 @@ impl WaitQueues {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
-        if let Some(queue) = self.lock().get(self.normalize(counters)) {
+        if let Some(queue) = self.lock().get(&self.key(counters)) {
             queue.released.notify_one();
         }
     }
 
     /// Enters the end of the subject's queue. Returns `None` if `max_waiting` requests wait in it
     /// already.
-    pub(super) fn enter<'a>(
-        &'a self,
-        counters: Counters<'a>,
+    pub(super) fn enter(
+        &self,
+        counters: Counters<'_>,
         max_waiting: usize,
-    ) -> Option<QueueTicket<'a>> {
-        let counters = self.normalize(counters);
+    ) -> Option<QueueTicket<'_>> {
+        let key = self.key(counters);
         let mut queues = self.lock();
-        if queues.get(counters).map_or(0, |queue| queue.waiting) >= max_waiting {
+        if queues.get(&key).map_or(0, |queue| queue.waiting) >= max_waiting {
             return None;
         }
-        let by_subject = match counters.namespace {
-            None => &mut queues.own,
-            Some(namespace) => queues.of_rules.entry(namespace.clone()).or_default(),
-        };
-        let queue = by_subject.entry(counters.subject.clone()).or_default();
+        let queue = queues.entry(key.clone()).or_default();
         queue.waiting += 1;
         let (head, released) = (Arc::clone(&queue.head), Arc::clone(&queue.released));
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        Some(QueueTicket { queues: self, counters, head, released })
+        Some(QueueTicket { queues: self, key, head, released })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queues> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueueKey, WaitQueue>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -155,29 +131,13 @@ impl QueueTicket<'_> {
 
 impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
-        let Counters { namespace, subject } = self.counters;
         let mut queues = self.queues.lock();
         self.queues.waiting.fetch_sub(1, Ordering::SeqCst);
-        match namespace {
-            None => leave(&mut queues.own, subject),
-            Some(namespace) => {
-                if let Some(by_subject) = queues.of_rules.get_mut(namespace) {
-                    leave(by_subject, subject);
-                    if by_subject.is_empty() {
-                        queues.of_rules.remove(namespace);
-                    }
-                }
+        if let Some(queue) = queues.get_mut(&self.key) {
+            queue.waiting -= 1;
+            if queue.waiting == 0 {
+                queues.remove(&self.key);
             }
-        }
-    }
-}
-
-/// Removes one waiting request from the queue of `subject`.
-fn leave(queues: &mut QueueBySubject, subject: &Subject) {
-    if let Some(queue) = queues.get_mut(subject) {
-        queue.waiting -= 1;
-        if queue.waiting == 0 {
-            queues.remove(subject);
         }
     }
 }
