@@ -44,13 +44,9 @@ pub struct RateLimiterBuilder {
     store: Option<Arc<dyn Store>>,
     namespace: String,
     enabled: bool,
-    is_shadow: bool,
     deadline: Duration,
     max_in_flight: usize,
-    on_store_failure: OnFailure,
-    on_configuration_failure: OnFailure,
-    on_fallback_failure: OnFailure,
-    on_overload: OnFailure,
+    failure_policy: FailurePolicy,
     policy_when_overloaded: Option<Policy>,
     fallback: Option<Fallback>,
     clock: Arc<dyn Clock>,
@@ -67,13 +63,15 @@ impl Default for RateLimiterBuilder {
             store: None,
             namespace: Namespace::default().to_string(),
             enabled: true,
-            is_shadow: false,
             deadline: Duration::from_millis(100),
             max_in_flight: 4_096,
-            on_store_failure: OnFailure::Allow,
-            on_configuration_failure: OnFailure::Reject,
-            on_fallback_failure: OnFailure::Reject,
-            on_overload: OnFailure::Reject,
+            failure_policy: FailurePolicy {
+                on_store_failure: OnFailure::Allow,
+                on_configuration_failure: OnFailure::Reject,
+                on_overload: OnFailure::Reject,
+                on_fallback_failure: OnFailure::Reject,
+                is_shadow: false,
+            },
             policy_when_overloaded: None,
             fallback: None,
             clock: Arc::new(SystemClock),
@@ -156,7 +154,7 @@ impl RateLimiterBuilder {
     /// [`EventKind::WouldDeny`](crate::observe::EventKind::WouldDeny) and in one log line for each
     /// window. A single limit is put in shadow by [`Limit::shadow`].
     pub fn shadow(mut self, is_shadow: bool) -> Self {
-        self.is_shadow = is_shadow;
+        self.failure_policy.is_shadow = is_shadow;
         self
     }
 
@@ -182,14 +180,14 @@ impl RateLimiterBuilder {
     /// Sets what happens to requests while the store, or the source of policies, is down, slow or
     /// failing over. Defaults to [`OnFailure::Allow`].
     pub fn on_store_failure(mut self, on_failure: OnFailure) -> Self {
-        self.on_store_failure = on_failure;
+        self.failure_policy.on_store_failure = on_failure;
         self
     }
 
     /// Sets what happens to requests when the store refuses the call: wrong password, missing
     /// permission, damaged data. Defaults to [`OnFailure::Reject`].
     pub fn on_configuration_failure(mut self, on_failure: OnFailure) -> Self {
-        self.on_configuration_failure = on_failure;
+        self.failure_policy.on_configuration_failure = on_failure;
         self
     }
 
@@ -201,7 +199,7 @@ impl RateLimiterBuilder {
     /// cached denial that still holds is denied under every setting. A time-out counts as an
     /// overload if other replies still arrive.
     pub fn on_overload(mut self, on_failure: OnFailure) -> Self {
-        self.on_overload = on_failure;
+        self.failure_policy.on_overload = on_failure;
         self
     }
 
@@ -252,7 +250,7 @@ impl RateLimiterBuilder {
     /// # Ok::<(), rl_core::BuildError>(())
     /// ```
     pub fn on_fallback_failure(mut self, on_failure: OnFailure) -> Self {
-        self.on_fallback_failure = on_failure;
+        self.failure_policy.on_fallback_failure = on_failure;
         self
     }
 
@@ -308,13 +306,9 @@ impl RateLimiterBuilder {
             store,
             namespace,
             enabled,
-            is_shadow,
             deadline,
             max_in_flight,
-            on_store_failure,
-            on_configuration_failure,
-            on_fallback_failure,
-            on_overload,
+            failure_policy,
             policy_when_overloaded,
             fallback,
             clock,
@@ -331,16 +325,14 @@ impl RateLimiterBuilder {
         if max_in_flight == 0 {
             return Err(BuildError::NoneInFlight);
         }
-        let falls_back = [on_store_failure, on_configuration_failure, on_overload]
-            .contains(&OnFailure::Fallback);
         match &fallback {
-            None if falls_back => return Err(BuildError::NoFallback),
+            None if failure_policy.may_fall_back() => return Err(BuildError::NoFallback),
             Some(fallback) if fallback.share.instances() == 0 => {
                 return Err(BuildError::NoInstances);
             }
             _ => {}
         }
-        if on_fallback_failure == OnFailure::Fallback {
+        if failure_policy.on_fallback_failure == OnFailure::Fallback {
             return Err(BuildError::FallbackOfFallback);
         }
         let primary = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
@@ -349,17 +341,10 @@ impl RateLimiterBuilder {
         let rules = rules.map_err(BuildError::Rules)?;
         let own = policies.of_all().map(|policy| (&namespace, vec![policy.clone()]));
         let registration = registration::register(&primary, own, rules.as_deref());
-        let failure_policy = FailurePolicy {
-            on_store_failure,
-            on_configuration_failure,
-            on_overload,
-            on_fallback_failure,
-            is_shadow,
-        };
         let [in_flight, fallback_slots] = [(); 2].map(|()| InFlight::new(max_in_flight, deadline));
         let (breaker, wait_queues) = (Arc::default(), Arc::new(WaitQueues::new(&namespace)));
         let observes_decisions = observer.as_ref().is_some_and(|one| one.observes_decisions());
-        let has_fast_path = enabled && !is_shadow && !observes_decisions && reservation.is_none();
+        let is_plain = enabled && !failure_policy.is_shadow && reservation.is_none();
         let tally = Tally::new(&namespace, policies.of_all().cloned());
         let stores = Stores { primary, fallback, fallback_slots, namespace, deadline, reservation };
         let events = Arc::new(Events::new(observer, failure_policy, &in_flight, &stores));
@@ -367,7 +352,7 @@ impl RateLimiterBuilder {
         let settlements = Settlements::new(&breaker, &events, &wait_queues);
         let pipeline = Pipeline {
             enabled,
-            has_fast_path,
+            has_fast_path: is_plain && !observes_decisions,
             policies,
             rules,
             tally,

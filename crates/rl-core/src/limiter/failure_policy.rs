@@ -66,6 +66,12 @@ pub(super) struct FailurePolicy {
 }
 
 impl FailurePolicy {
+    /// Returns whether a setting names the fallback.
+    pub(super) fn may_fall_back(&self) -> bool {
+        let Self { on_store_failure, on_configuration_failure, on_overload, .. } = *self;
+        [on_store_failure, on_configuration_failure, on_overload].contains(&OnFailure::Fallback)
+    }
+
     /// Returns the setting for failures of this kind.
     pub(super) const fn setting(self, failure: FailureKind) -> OnFailure {
         match failure {
