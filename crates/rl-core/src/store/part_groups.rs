@@ -7,6 +7,8 @@ use super::{DecideRequest, Namespace, Part};
 use crate::decision::{Decision, DecisionList, PartFlags};
 use crate::model::{Cost, FailureKind, StoreError, Subject};
 use crate::policy::Policy;
+#[cfg(feature = "redis")]
+use crate::time::Timestamp;
 
 /// The parts of a request that charge the same counters: those of one subject in one namespace.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +123,15 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 }
 
 impl<K> PartGroup<'_, K> {
+    /// Returns the decision on a group whose status is not known. The decision has no limits, and
+    /// denies nothing.
+    #[cfg(feature = "redis")]
+    pub(crate) fn unknown_status(&self, at: Timestamp) -> Decision {
+        let mut unknown = Decision::pending(self.policy, self.cost);
+        unknown.finish(0, at, true);
+        unknown
+    }
+
     /// Adds the part at `index` of a request, which has the subject and the namespace of the group.
     /// Fails if its policy differs from that of the group, or if only one of them is in shadow.
     fn join(&mut self, index: usize, part: &Part<'_>) -> Result<(), StoreError> {

@@ -17,10 +17,11 @@
 //! A layer that is switched off forwards everything.
 
 use super::encoding::reply::ScriptReply;
-use super::subject_key::{KeyedSubject, KeyedSubjectRef};
+use super::subject_key::{KeyedSubject, KeyedSubjectRef, SubjectKey};
 use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::Policy;
+use crate::store::part_groups::PartGroup;
 use crate::store::{
     Mode, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset, StoreFuture,
 };
@@ -50,7 +51,14 @@ pub(crate) struct PartRequest<'a> {
     pub(crate) now: u64,
 }
 
-impl PartRequest<'_> {
+impl<'a> PartRequest<'a> {
+    /// Creates the request of a group that makes no reservation.
+    pub(crate) const fn of_group(group: &PartGroup<'a, SubjectKey>, mode: Mode, now: u64) -> Self {
+        let PartGroup { key, namespace, subject, policy, cost, .. } = *group;
+        let subject = KeyedSubjectRef { namespace, subject, key };
+        Self { subject, policy, mode, cost, reservations: Reservations::Ignore, now }
+    }
+
     /// Returns whether shortcuts may decide the request.
     ///
     /// A concurrency limit allows requests again as soon as a permit is released, so nothing about

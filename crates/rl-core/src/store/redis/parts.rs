@@ -19,18 +19,18 @@ use super::encoding::parts::OwnedGroups;
 use super::executor::ScriptExecutor;
 use super::layer::{Layer, PartRequest};
 use super::shortcuts::{Lookup, RequestStamp, TakenUnits};
-use super::subject_key::{KeyedSubjectRef, SubjectKey};
+use super::subject_key::SubjectKey;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Mode, StoreError};
 use crate::store::part_groups::{GroupDecisions, PartGroup, PartGroups, PartJoin};
-use crate::store::{DecideRequest, Reservations, StoreFuture};
-use crate::time::Timestamp;
+use crate::store::{DecideRequest, StoreFuture};
 
 type KeyedGroup<'a> = PartGroup<'a, SubjectKey>;
 
-/// The leased units of each group; `None` for a group that the server decides.
-type Taken = SmallVec<[Option<TakenUnits<Batcher<ScriptExecutor>>>; 4]>;
+/// The leased units of each group; `None` for a group that the server decides. Empty if no group
+/// is decided by leased units.
+type Taken = Vec<Option<TakenUnits<Batcher<ScriptExecutor>>>>;
 type Stamps = SmallVec<[Option<RequestStamp>; 4]>;
 
 impl RedisStore {
@@ -54,18 +54,11 @@ impl RedisStore {
             Err(error) => return MaybeReady::ready(Err(error)),
         }
         let leases = &self.inner.layers;
-        let can_take = |group: &KeyedGroup<'_>| {
-            !group.is_shadow && leases.can_take(part_request(group, mode, now))
-        };
-        if groups.len() > 1 && !groups.iter().any(can_take) {
-            return self.decide_in_one_call(groups, mode, parts.join());
-        }
-        let mut taken: Taken = SmallVec::new();
-        let mut needs_refill = false;
+        let (mut taken, mut needs_refill) = (Taken::with_capacity(groups.len()), false);
         for group in groups {
-            let can_take = can_take(group);
-            let of_group =
-                if can_take { leases.take(part_request(group, mode, now)) } else { None };
+            let request = PartRequest::of_group(group, mode, now);
+            let can_take = !group.is_shadow && leases.can_take(request);
+            let of_group = if can_take { leases.take(request) } else { None };
             needs_refill |= can_take && of_group.is_none();
             taken.push(of_group);
         }
@@ -77,7 +70,8 @@ impl RedisStore {
             for (index, of_group) in taken.iter_mut().enumerate() {
                 let request = {
                     let groups = owned.as_groups();
-                    let request = part_request(&groups[index], mode, this.inner.clock.now());
+                    let request =
+                        PartRequest::of_group(&groups[index], mode, this.inner.clock.now());
                     let can_take = !groups[index].is_shadow && this.inner.layers.can_take(request);
                     (of_group.is_none() && can_take).then(|| request.to_owned())
                 };
@@ -103,38 +97,8 @@ impl RedisStore {
     ) -> StoreFuture<Decision> {
         match self.look_up(groups, &[], mode) {
             Ok(stamps) => self.inner.across_slots.decide(groups, slots, &stamps, mode, join),
-            Err(denied) => {
-                let (index, denial) = *denied;
-                MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))))
-            }
+            Err(denied) => MaybeReady::ready(Ok(join.decision(*denied))),
         }
-    }
-
-    /// Decides groups of which none has leased units.
-    fn decide_in_one_call(
-        &self,
-        groups: &[KeyedGroup<'_>],
-        mode: Mode,
-        join: PartJoin,
-    ) -> StoreFuture<Decision> {
-        let stamps = match self.look_up(groups, &[], mode) {
-            Ok(stamps) => stamps,
-            Err(denied) => {
-                let (index, denial) = *denied;
-                return MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))));
-            }
-        };
-        let pending = match self.inner.parts_batcher.decide(groups, mode) {
-            Ok(pending) => pending,
-            Err(error) => return MaybeReady::ready(Err(error)),
-        };
-        let keys: SmallVec<[SubjectKey; 4]> = groups.iter().map(|group| group.key).collect();
-        let this = self.clone();
-        MaybeReady::later(async move {
-            let decisions = pending.decisions().await?;
-            this.remember_denials(&keys, &decisions, stamps);
-            Ok(join.decision(decisions))
-        })
     }
 
     /// Caches the denials of these subjects.
@@ -155,10 +119,7 @@ impl RedisStore {
     ) -> StoreFuture<Decision> {
         let stamps = match self.look_up(groups, &taken, mode) {
             Ok(stamps) => stamps,
-            Err(denied) => {
-                let (index, denial) = *denied;
-                return MaybeReady::ready(Ok(join.decision(denied_by(groups, index, denial))));
-            }
+            Err(denied) => return MaybeReady::ready(Ok(join.decision(*denied))),
         };
         if taken.iter().all(Option::is_some) {
             let decisions = taken.into_iter().flatten().map(TakenUnits::keep).collect();
@@ -169,7 +130,7 @@ impl RedisStore {
         let keys: SmallVec<[SubjectKey; 4]> = rest.iter().map(|group| group.key).collect();
         let decided = self.call_server(&rest, mode);
         let (this, has_taken) = (self.clone(), rest.len() < groups.len());
-        let owned = has_taken.then(|| OwnedGroups::new(groups));
+        let owned = has_taken.then(|| Box::new(OwnedGroups::new(groups)));
         MaybeReady::later(async move {
             let decisions = decided.await?;
             this.remember_denials(&keys, &decisions, stamps);
@@ -185,7 +146,7 @@ impl RedisStore {
         match groups {
             // A single group is decided like a request of one subject.
             [group] if !group.is_shadow => {
-                let request = part_request(group, mode, self.inner.clock.now());
+                let request = PartRequest::of_group(group, mode, self.inner.clock.now());
                 let decided = self.inner.layers.denials().decide(request);
                 decided.map(|decided| Ok(SmallVec::from_iter([decided?])))
             }
@@ -202,24 +163,24 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Returns the cached denial of an enforced group, and the position of the group.
+    /// Returns the decisions on a request that the cached denial of an enforced group denies.
     fn look_up(
         &self,
         groups: &[KeyedGroup<'_>],
         taken: &[Option<TakenUnits<Batcher<ScriptExecutor>>>],
         mode: Mode,
-    ) -> Result<Stamps, Box<(usize, Decision)>> {
+    ) -> Result<Stamps, Box<GroupDecisions>> {
         let (denials, now) = (self.inner.layers.denials(), self.inner.clock.now());
         let mut stamps = Stamps::new();
         for (index, group) in groups.iter().enumerate() {
-            let request = part_request(group, mode, now);
+            let request = PartRequest::of_group(group, mode, now);
             if taken.get(index).is_some_and(Option::is_some) {
                 continue;
             }
             stamps.push(match denials.lookup(request) {
                 _ if !request.is_plain_check() => None,
                 Lookup::Denied(denial) if !group.is_shadow => {
-                    return Err(Box::new((index, denial)));
+                    return Err(Box::new(denied_by(groups, index, denial)));
                 }
                 Lookup::Denied(_) => None,
                 Lookup::Unknown(stamp) => stamp,
@@ -233,7 +194,7 @@ impl RedisStore {
     pub(super) fn decide_parts_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
         let parts = self.groups(request).ok()?;
         let (groups, now) = (parts.groups(), self.inner.clock.now());
-        let requests = groups.iter().map(|group| part_request(group, request.mode, now));
+        let requests = groups.iter().map(|group| PartRequest::of_group(group, request.mode, now));
         let requests: SmallVec<[PartRequest<'_>; 4]> = requests.collect();
         let can_take = |(group, part): (&KeyedGroup<'_>, &PartRequest<'_>)| {
             !group.is_shadow && self.inner.layers.can_take(*part)
@@ -276,18 +237,6 @@ fn slots_of(executor: &ScriptExecutor, groups: &[KeyedGroup<'_>]) -> Result<Vec<
     Ok(slots.into_iter().map(|(_, slot)| slot).collect())
 }
 
-fn part_request<'a>(group: &KeyedGroup<'a>, mode: Mode, now: u64) -> PartRequest<'a> {
-    let PartGroup { key, namespace, subject, policy, cost, .. } = *group;
-    PartRequest {
-        subject: KeyedSubjectRef { namespace, subject, key },
-        policy,
-        mode,
-        cost,
-        reservations: Reservations::Ignore,
-        now,
-    }
-}
-
 /// Returns the decisions of all groups, after the server has decided those without leased units. If
 /// it denies the request, the leased units are given back.
 fn with_taken(groups: &OwnedGroups, taken: Taken, decided: GroupDecisions) -> GroupDecisions {
@@ -303,7 +252,7 @@ fn with_taken(groups: &OwnedGroups, taken: Taken, decided: GroupDecisions) -> Gr
                 None => decided.next()?,
                 // The request needed a call to the server, so this part has the origin `Store` too.
                 Some(taken) if !is_denied => taken.keep().with_origin(Origin::Store),
-                Some(_) => unknown(group, at, Origin::Store),
+                Some(_) => group.unknown_status(at).with_origin(Origin::Store),
             })
         };
     groups.iter().zip(taken).filter_map(decision).collect()
@@ -312,16 +261,9 @@ fn with_taken(groups: &OwnedGroups, taken: Taken, decided: GroupDecisions) -> Gr
 /// Returns the decisions on a request that is denied by a cached denial of one part.
 fn denied_by(groups: &[KeyedGroup<'_>], denied: usize, denial: Decision) -> GroupDecisions {
     let at = denial.at();
-    let decision = |(index, group): (usize, &KeyedGroup<'_>)| {
-        if index == denied { denial.clone() } else { unknown(group, at, Origin::LocalDeny) }
+    let decision = |(index, group): (usize, &KeyedGroup<'_>)| match index == denied {
+        true => denial.clone(),
+        false => group.unknown_status(at).with_origin(Origin::LocalDeny),
     };
     groups.iter().enumerate().map(decision).collect()
-}
-
-/// Returns the decision on a part whose status is unknown, in a denied request. The decision has no
-/// limits.
-fn unknown(group: &KeyedGroup<'_>, at: Timestamp, origin: Origin) -> Decision {
-    let mut unknown = Decision::pending(group.policy, group.cost);
-    unknown.finish(0, at, true);
-    unknown.with_origin(origin)
 }

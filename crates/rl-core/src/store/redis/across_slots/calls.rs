@@ -11,13 +11,13 @@ use tokio::time::timeout;
 
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Mode, StoreError};
+use crate::store::StoreFuture;
 use crate::store::part_groups::{GroupDecisions, PartGroup};
 use crate::store::redis::batching::{Batcher, PartsBatcher};
 use crate::store::redis::executor::ScriptExecutor;
 use crate::store::redis::layer::{Amendment, Layer, PartRequest};
 use crate::store::redis::shortcuts::{DenialCache, Leases, MonotonicClock, RequestStamp};
-use crate::store::redis::subject_key::{KeyedSubjectRef, SubjectKey};
-use crate::store::{Reservations, StoreFuture};
+use crate::store::redis::subject_key::SubjectKey;
 
 /// The longest time for which a command waits while only some of its keys have been migrated. A
 /// refund may take this much longer than the response timeout. After a timeout it would not be
@@ -78,17 +78,9 @@ impl LayerCalls {
         group: &PartGroup<'_, SubjectKey>,
         mode: Mode,
     ) -> StoreFuture<GroupDecisions> {
-        let PartGroup { key, namespace, subject, policy, cost, is_shadow } = *group;
         // A part in shadow is charged the whole cost or nothing.
-        let mode = if is_shadow && mode == Mode::CheckUpTo { Mode::Check } else { mode };
-        let request = PartRequest {
-            subject: KeyedSubjectRef { namespace, subject, key },
-            policy,
-            mode,
-            cost,
-            reservations: Reservations::Ignore,
-            now: self.clock.now(),
-        };
+        let mode = if group.is_shadow && mode == Mode::CheckUpTo { Mode::Check } else { mode };
+        let request = PartRequest::of_group(group, mode, self.clock.now());
         self.layers.decide(request).map(|decision| Ok(smallvec![decision?]))
     }
 

@@ -17,13 +17,13 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::calls::{SlotCalls, join_all};
-use super::group::OwnedGroup;
 use super::pending::PendingTasks;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 use crate::observe::{self, Transition};
 use crate::policy::{LimitSet, Policy};
+use crate::store::redis::encoding::parts::OwnedGroup;
 use crate::store::redis::layer::{AmendOperation, Amendment};
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Refund, RefundOf, StoreFuture};

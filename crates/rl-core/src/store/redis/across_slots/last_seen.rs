@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::group::{OwnedGroup, Slot};
 use crate::decision::Decision;
 use crate::policy::Policy;
+use crate::store::redis::encoding::parts::OwnedGroup;
 use crate::store::redis::subject_key::SubjectKey;
 
 /// The number of entries, of 8 bytes each.
@@ -33,6 +33,9 @@ const SHARE: u64 = 0xffff;
 
 /// The share for a part that this process has not seen: the whole limit remains.
 const UNUSED: u64 = SHARE;
+
+/// The groups in one slot, as indices into the groups of the request.
+pub(crate) type Slot = SmallVec<[usize; 4]>;
 
 /// The positions of the slots that are called at once.
 type Stage = SmallVec<[usize; 4]>;

@@ -25,7 +25,6 @@
 
 mod calls;
 mod give_back;
-mod group;
 mod last_seen;
 mod pending;
 #[cfg(test)]
@@ -37,15 +36,15 @@ use std::time::Duration;
 use calls::SlotCalls;
 pub(super) use calls::{LayerCalls, join_all};
 use give_back::{GiveBack, Owed};
-use group::OwnedGroup;
-pub(super) use group::Slot;
 use last_seen::LastSeen;
+pub(super) use last_seen::Slot;
 use pending::PendingTasks;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::encoding::parts::OwnedGroup;
 use super::layer::runtime_has_ended;
 use super::shortcuts::{CLOSE_TIMEOUT, RequestStamp};
 use super::subject_key::SubjectKey;
@@ -110,9 +109,9 @@ impl<C: SlotCalls> AcrossSlots<C> {
         mode: Mode,
         join: PartJoin,
     ) -> StoreFuture<Decision> {
-        let groups = groups.iter().zip(stamps).map(|(group, stamp)| OwnedGroup::new(group, *stamp));
-        let (shared, groups) = (Arc::clone(&self.shared), groups.collect());
-        let request = Arc::new(Request { shared, groups, slots, mode });
+        let (shared, stamps) = (Arc::clone(&self.shared), stamps.to_vec());
+        let groups = groups.iter().map(OwnedGroup::new).collect();
+        let request = Arc::new(Request { shared, groups, stamps, slots, mode });
         MaybeReady::later(async move {
             let (reply, received) = oneshot::channel();
             let (runtime, task) = (request.shared.runtime.clone(), request.shared.pending.begin());
@@ -132,6 +131,8 @@ type Reply = oneshot::Sender<Result<GroupDecisions, StoreError>>;
 struct Request<C> {
     shared: Arc<Shared<C>>,
     groups: Vec<OwnedGroup>,
+    /// The state of the denial cache when the request reached the store, for each group.
+    stamps: Vec<Option<RequestStamp>>,
     slots: Vec<Slot>,
     mode: Mode,
 }
@@ -205,8 +206,9 @@ impl<C: SlotCalls> Request<C> {
         cost: impl Fn(&OwnedGroup) -> u64,
     ) -> StoreFuture<GroupDecisions> {
         let groups = slot.iter().map(|&index| &self.groups[index]);
-        let (groups, stamps): (SmallVec<[_; 4]>, SmallVec<[_; 4]>) =
-            groups.map(|group| (group.with_cost(Cost::new(cost(group))), group.stamp)).unzip();
+        let groups = groups.map(|group| group.with_cost(Cost::new(cost(group))));
+        let groups: SmallVec<[_; 4]> = groups.collect();
+        let stamps: SmallVec<[_; 4]> = slot.iter().map(|&index| self.stamps[index]).collect();
         self.shared.calls.decide(&groups, &stamps, mode)
     }
 
@@ -343,7 +345,7 @@ impl<C: SlotCalls> Request<C> {
                 let charged = decision.charged();
                 decision.with_units(group.cost, charged)
             }
-            None => group.unknown_status(at),
+            None => group.with_cost(group.cost).unknown_status(at),
         });
         decisions.collect()
     }

@@ -118,7 +118,7 @@ impl SlotCalls for TestSlots {
     ) -> StoreFuture<GroupDecisions> {
         let (this, slot) = (self.clone(), slot_of(groups[0].subject));
         assert!(groups.iter().all(|group| slot_of(group.subject) == slot));
-        let groups: Vec<_> = groups.iter().map(|group| OwnedGroup::new(group, None)).collect();
+        let groups: Vec<_> = groups.iter().map(|group| OwnedGroup::new(group)).collect();
         MaybeReady::later(async move {
             this.state().calls.push((slot, mode));
             let execute = async {

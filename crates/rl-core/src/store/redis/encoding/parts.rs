@@ -51,41 +51,46 @@ impl EncodedPart {
 
 /// The owned groups of a request, for tasks and futures.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnedGroups(SmallVec<[OwnedPartGroup; 3]>);
+pub(crate) struct OwnedGroups(SmallVec<[OwnedGroup; 3]>);
 
 /// An owned [`PartGroup`].
 #[derive(Clone, Debug)]
-pub(crate) struct OwnedPartGroup {
+pub(crate) struct OwnedGroup {
     pub(crate) subject: KeyedSubject,
     pub(crate) policy: Policy,
     pub(crate) cost: Cost,
-    is_shadow: bool,
+    pub(crate) is_shadow: bool,
+}
+
+impl OwnedGroup {
+    /// Copies the group.
+    pub(crate) fn new(group: &PartGroup<'_, SubjectKey>) -> Self {
+        let PartGroup { key, namespace, subject, policy, cost, is_shadow } = *group;
+        let subject = KeyedSubjectRef { namespace, subject, key }.to_owned();
+        Self { subject, policy: policy.clone(), cost, is_shadow }
+    }
+
+    /// Returns the group with another cost.
+    pub(crate) const fn with_cost(&self, cost: Cost) -> PartGroup<'_, SubjectKey> {
+        let Self { subject, policy, is_shadow, .. } = self;
+        let KeyedSubjectRef { namespace, subject, key } = subject.as_ref();
+        PartGroup { key, namespace, subject, policy, cost, is_shadow: *is_shadow }
+    }
 }
 
 impl OwnedGroups {
     /// Copies the groups.
     pub(crate) fn new(groups: &[PartGroup<'_, SubjectKey>]) -> Self {
-        let owned = |group: &PartGroup<'_, SubjectKey>| {
-            let PartGroup { key, namespace, subject, policy, cost, is_shadow } = *group;
-            let subject = KeyedSubjectRef { namespace, subject, key }.to_owned();
-            OwnedPartGroup { subject, policy: policy.clone(), cost, is_shadow }
-        };
-        Self(groups.iter().map(owned).collect())
+        Self(groups.iter().map(OwnedGroup::new).collect())
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &OwnedPartGroup> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &OwnedGroup> {
         self.0.iter()
     }
 
     /// Returns the groups.
     pub(crate) fn as_groups(&self) -> SmallVec<[PartGroup<'_, SubjectKey>; 3]> {
-        fn group(owned: &OwnedPartGroup) -> PartGroup<'_, SubjectKey> {
-            let OwnedPartGroup { subject, policy, cost, is_shadow } = owned;
-            let KeyedSubject { namespace, subject, key } = subject;
-            let (key, cost, is_shadow) = (*key, *cost, *is_shadow);
-            PartGroup { key, namespace, subject, policy, cost, is_shadow }
-        }
-        self.0.iter().map(group).collect()
+        self.0.iter().map(|group| group.with_cost(group.cost)).collect()
     }
 }
 
