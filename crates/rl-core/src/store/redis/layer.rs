@@ -20,11 +20,13 @@ use super::encoding::reply::ScriptReply;
 use super::subject_key::{KeyedSubject, KeyedSubjectRef, SubjectKey};
 use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, StoreError};
-use crate::policy::Policy;
+use crate::policy::{LimitSet, Policy};
 use crate::store::part_groups::PartGroup;
 use crate::store::{
-    Mode, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset, StoreFuture,
+    Mode, Refund, RefundOf, Renewal, Reservation, ReservationChange, Reservations, Reset,
+    StoreFuture,
 };
+use crate::time::Timestamp;
 
 /// One layer of the store. Clones are cheap, and share their state.
 pub(crate) trait Layer: Clone + Send + Sync + 'static {
@@ -119,6 +121,37 @@ pub(crate) struct LeaseRequest<'a> {
     pub(crate) units: u16,
     /// The minimum number of units that is useful. If fewer remain, none is charged.
     pub(crate) least: u16,
+}
+
+/// An owned [`Refund`], for tasks and queues.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedRefund {
+    pub(crate) subject: KeyedSubject,
+    pub(crate) policy: Policy,
+    pub(crate) charged: Timestamp,
+    pub(crate) units: u64,
+    pub(crate) of: RefundOf,
+    pub(crate) uncharged: LimitSet,
+}
+
+impl OwnedRefund {
+    /// Copies a refund of this subject.
+    pub(crate) fn new(subject: KeyedSubjectRef<'_>, refund: &Refund<'_>) -> Self {
+        let Refund { policy, charged, units, of, uncharged, .. } = *refund;
+        Self { subject: subject.to_owned(), policy: policy.clone(), charged, units, of, uncharged }
+    }
+
+    pub(crate) const fn as_ref(&self) -> Refund<'_> {
+        let Self { subject, policy, charged, units, of, uncharged } = self;
+        let KeyedSubject { namespace, subject, .. } = subject;
+        let (charged, units, of, uncharged) = (*charged, *units, *of, *uncharged);
+        Refund { namespace, subject, policy, charged, units, of, uncharged }
+    }
+
+    pub(crate) const fn amendment(&self) -> Amendment<'_> {
+        let operation = AmendOperation::Refund(self.as_ref());
+        Amendment { subject: self.subject.as_ref(), operation }
+    }
 }
 
 /// A change of counts outside a decision.

@@ -235,6 +235,16 @@ impl RedisStore {
         KeyedSubjectRef { namespace, subject, key }
     }
 
+    fn amend(
+        &self,
+        namespace: &Namespace,
+        subject: &Subject,
+        operation: AmendOperation<'_>,
+    ) -> StoreFuture<Vec<u8>> {
+        let subject = self.keyed(namespace, subject);
+        self.inner.layers.amend(Amendment { subject, operation })
+    }
+
     /// Returns the request that the layers decide; `None` if it has several parts, or a part that
     /// is in shadow or undisclosed.
     fn part_request<'a>(&self, request: &DecideRequest<'a>) -> Option<PartRequest<'a>> {
@@ -281,9 +291,7 @@ impl Store for RedisStore {
         if refund.is_empty() {
             return MaybeReady::ready(Ok(()));
         }
-        let subject = self.keyed(refund.namespace, refund.subject);
-        let operation = AmendOperation::Refund(refund);
-        let amended = self.inner.layers.amend(Amendment { subject, operation });
+        let amended = self.amend(refund.namespace, refund.subject, AmendOperation::Refund(refund));
         amended.map(|reply| reply.map(drop))
     }
 
@@ -295,16 +303,13 @@ impl Store for RedisStore {
         if renewal.is_empty() {
             return MaybeReady::ready(Ok(Some(renewal.charged)));
         }
-        let subject = self.keyed(renewal.namespace, renewal.subject);
-        let operation = AmendOperation::Renew(renewal);
-        let amended = self.inner.layers.amend(Amendment { subject, operation });
+        let amended =
+            self.amend(renewal.namespace, renewal.subject, AmendOperation::Renew(renewal));
         amended.map(|reply| arguments::read_renewed(&reply?))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let subject = self.keyed(reset.namespace, reset.subject);
-        let operation = AmendOperation::Reset(reset);
-        let amended = self.inner.layers.amend(Amendment { subject, operation });
+        let amended = self.amend(reset.namespace, reset.subject, AmendOperation::Reset(reset));
         amended.map(|reply| reply.map(drop))
     }
 
@@ -317,9 +322,8 @@ impl Store for RedisStore {
         reservation: Reservation<'_>,
         change: ReservationChange,
     ) -> StoreFuture<ReservationStatus> {
-        let subject = self.keyed(reservation.namespace, reservation.subject);
         let operation = AmendOperation::ChangeReservation(reservation, change);
-        let amended = self.inner.layers.amend(Amendment { subject, operation });
+        let amended = self.amend(reservation.namespace, reservation.subject, operation);
         let expires = reservation.expires;
         amended.map(move |reply| arguments::read_reservation_status(&reply?, expires))
     }

@@ -28,8 +28,7 @@ use crate::store::{DecideRequest, StoreFuture};
 
 type KeyedGroup<'a> = PartGroup<'a, SubjectKey>;
 
-/// The leased units of each group; `None` for a group that the server decides. Empty if no group
-/// is decided by leased units.
+/// The leased units of each group; `None` for a group that the server decides.
 type Taken = Vec<Option<TakenUnits<Batcher<ScriptExecutor>>>>;
 type Stamps = SmallVec<[Option<RequestStamp>; 4]>;
 
@@ -101,14 +100,6 @@ impl RedisStore {
         }
     }
 
-    /// Caches the denials of these subjects.
-    fn remember_denials(&self, keys: &[SubjectKey], decisions: &[Decision], stamps: Stamps) {
-        let denials = self.inner.layers.denials();
-        for ((key, decision), stamp) in keys.iter().zip(decisions).zip(stamps) {
-            denials.remember(*key, decision, stamp);
-        }
-    }
-
     /// Decides the groups without leased units, and combines the decisions of all groups.
     fn decide_rest(
         &self,
@@ -133,7 +124,9 @@ impl RedisStore {
         let owned = has_taken.then(|| Box::new(OwnedGroups::new(groups)));
         MaybeReady::later(async move {
             let decisions = decided.await?;
-            this.remember_denials(&keys, &decisions, stamps);
+            for ((key, decision), stamp) in keys.into_iter().zip(&decisions).zip(stamps) {
+                this.inner.layers.denials().remember(key, decision, stamp);
+            }
             Ok(join.decision(match owned {
                 Some(groups) => with_taken(&groups, taken, decisions),
                 None => decisions,

@@ -3,11 +3,10 @@
 use smallvec::SmallVec;
 
 use super::RedisStore;
-use super::layer::{AmendOperation, Amendment, Layer};
 use super::subject_key::SubjectKey;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{FailureKind, StoreError};
-use crate::store::{Refund, Settlement, StoreFuture};
+use crate::store::{Refund, Settlement, Store, StoreFuture};
 
 impl RedisStore {
     /// Settles the charges of several subjects in one script call.
@@ -19,10 +18,7 @@ impl RedisStore {
         if let [settlement] = &open[..]
             && let Some(refund) = sole_refund(settlement)
         {
-            let subject = self.keyed(refund.namespace, refund.subject);
-            let operation = AmendOperation::Refund(refund);
-            let amended = self.inner.layers.amend(Amendment { subject, operation });
-            return amended.map(|reply| reply.map(drop));
+            return self.refund(refund);
         }
         let is_same = |(index, one): (usize, &Settlement<'_>)| {
             open[index + 1..].iter().any(|other| one.has_counters_of(other))

@@ -22,12 +22,9 @@ use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 use crate::observe::{self, Transition};
-use crate::policy::{LimitSet, Policy};
 use crate::store::redis::encoding::parts::OwnedGroup;
-use crate::store::redis::layer::{AmendOperation, Amendment};
-use crate::store::redis::subject_key::KeyedSubject;
-use crate::store::{Refund, RefundOf, StoreFuture};
-use crate::time::Timestamp;
+use crate::store::redis::layer::OwnedRefund;
+use crate::store::{RefundOf, StoreFuture};
 
 /// The longest time for which a refund is repeated. A fail-over to a replica takes less time.
 const RETRY_FOR: Duration = Duration::from_secs(10);
@@ -41,37 +38,17 @@ const MAX_RETRIES: usize = 4_096;
 /// If every charge can be given back for this time, the problem counts as solved.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 
-/// A charge of one group that is to be given back.
-#[derive(Clone, Debug)]
-pub(super) struct Owed {
-    subject: KeyedSubject,
-    policy: Policy,
-    charged: Timestamp,
-    units: u64,
-    /// The limits that were not charged, or keep their charge.
-    uncharged: LimitSet,
-}
-
-impl Owed {
-    /// Creates the charge to give back: the units that a group was charged beyond `kept`. Returns
-    /// `None` if there are none.
-    pub(super) fn new(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<Self> {
-        let units = decision.charged().saturating_sub(kept);
-        (units > 0).then(|| Self {
-            subject: group.subject.clone(),
-            policy: group.policy.clone(),
-            charged: decision.at(),
-            units,
-            uncharged: decision.non_refundable(units),
-        })
-    }
-
-    fn refund(&self) -> Refund<'_> {
-        let Self { subject, policy, charged, units, uncharged } = self;
-        let (charged, units, uncharged) = (*charged, *units, *uncharged);
-        let KeyedSubject { namespace, subject, .. } = subject;
-        Refund { namespace, subject, policy, charged, units, of: RefundOf::All, uncharged }
-    }
+/// Returns the refund of the units that a group was charged beyond `kept`; `None` if there are none.
+pub(super) fn owed(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<OwnedRefund> {
+    let units = decision.charged().saturating_sub(kept);
+    (units > 0).then(|| OwnedRefund {
+        subject: group.subject.clone(),
+        policy: group.policy.clone(),
+        charged: decision.at(),
+        units,
+        of: RefundOf::All,
+        uncharged: decision.non_refundable(units),
+    })
 }
 
 /// Refunds charges. Clones share the counts.
@@ -109,7 +86,7 @@ impl<C: SlotCalls> GiveBack<C> {
     /// refund each charge. The task continues even if the future is dropped.
     pub(super) fn start(
         &self,
-        owed: Vec<Owed>,
+        owed: Vec<OwnedRefund>,
     ) -> impl Future<Output = ()> + Send + 'static + use<C> {
         let (tried, all_tried) = oneshot::channel::<()>();
         if !owed.is_empty() {
@@ -129,18 +106,16 @@ impl<C: SlotCalls> GiveBack<C> {
         }
     }
 
-    fn refund(&self, owed: &Owed) -> StoreFuture<()> {
-        let refund = owed.refund();
-        if refund.is_empty() {
+    fn refund(&self, owed: &OwnedRefund) -> StoreFuture<()> {
+        if owed.as_ref().is_empty() {
             return MaybeReady::ready(Ok(()));
         }
-        let (subject, operation) = (owed.subject.as_ref(), AmendOperation::Refund(refund));
-        self.calls.amend(Amendment { subject, operation }).map(|reply| reply.map(drop))
+        self.calls.amend(owed.amendment()).map(|reply| reply.map(drop))
     }
 
     /// Records the result of the first attempt. Starts a task that repeats the refund if nothing
     /// was executed.
-    fn conclude(&self, owed: Owed, result: Result<(), StoreError>) {
+    fn conclude(&self, owed: OwnedRefund, result: Result<(), StoreError>) {
         let Err(error) = result else { return self.succeeded() };
         if !error.has_executed_nothing() || self.shared.retries.available_permits() == 0 {
             return self.failed(&error);
@@ -157,7 +132,7 @@ impl<C: SlotCalls> GiveBack<C> {
     }
 
     /// Repeats a refund while nothing was executed, for [`RETRY_FOR`] at most.
-    async fn repeat(&self, owed: &Owed, mut error: StoreError) -> Result<(), StoreError> {
+    async fn repeat(&self, owed: &OwnedRefund, mut error: StoreError) -> Result<(), StoreError> {
         let begun = Instant::now();
         while error.has_executed_nothing() && begun.elapsed() < RETRY_FOR {
             pause().await;

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use calls::SlotCalls;
 pub(super) use calls::{LayerCalls, join_all};
-use give_back::{GiveBack, Owed};
+use give_back::{GiveBack, owed};
 use last_seen::LastSeen;
 pub(super) use last_seen::Slot;
 use pending::PendingTasks;
@@ -331,8 +331,8 @@ impl<C: SlotCalls> Request<C> {
         kept: u64,
     ) -> impl Future<Output = ()> + Send + 'static + use<C> {
         let groups = slots.iter().flat_map(|slot| &self.slots[*slot]);
-        let owed = groups
-            .filter_map(|&index| Owed::new(&self.groups[index], decided[index].as_ref()?, kept));
+        let owed =
+            groups.filter_map(|&index| owed(&self.groups[index], decided[index].as_ref()?, kept));
         self.shared.give_back.start(owed.collect())
     }
 

@@ -20,13 +20,11 @@ use super::overdue::within_timeout;
 use super::queue::BatchLimits;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
-use crate::policy::{LimitSet, Policy};
 use crate::store::redis::encoding::policy::max_subjects as max_subjects_of;
 use crate::store::redis::executor::Execute;
-use crate::store::redis::layer::{AmendOperation, Amendment, runtime_has_ended};
-use crate::store::redis::subject_key::{KeyedSubject, KeyedSubjectRef};
-use crate::store::{Refund, RefundOf, StoreFuture};
-use crate::time::Timestamp;
+use crate::store::redis::layer::{OwnedRefund, runtime_has_ended};
+use crate::store::redis::subject_key::KeyedSubjectRef;
+use crate::store::{Refund, StoreFuture};
 
 /// The result of an amendment: the reply of its script.
 type AmendResult = Result<Vec<u8>, StoreError>;
@@ -56,12 +54,7 @@ struct RefundQueue {
 
 /// A refund that waits to be sent.
 struct QueuedRefund {
-    subject: KeyedSubject,
-    policy: Policy,
-    charged: Timestamp,
-    units: u64,
-    of: RefundOf,
-    uncharged: LimitSet,
+    refund: OwnedRefund,
     /// The slot group of the subject: only subjects of one slot group share a call.
     group: u16,
     reply: oneshot::Sender<AmendResult>,
@@ -73,35 +66,6 @@ struct RefundBatch {
 }
 
 impl QueuedRefund {
-    fn new(
-        subject: KeyedSubjectRef<'_>,
-        refund: &Refund<'_>,
-        group: u16,
-        reply: oneshot::Sender<AmendResult>,
-    ) -> Self {
-        let Refund { policy, charged, units, of, uncharged, .. } = *refund;
-        let (subject, policy) = (subject.to_owned(), policy.clone());
-        Self { subject, policy, charged, units, of, uncharged, group, reply }
-    }
-
-    const fn as_ref(&self) -> Refund<'_> {
-        let Self { subject, policy, charged, units, of, uncharged, .. } = self;
-        Refund {
-            namespace: &subject.namespace,
-            subject: &subject.subject,
-            policy,
-            charged: *charged,
-            units: *units,
-            of: *of,
-            uncharged: *uncharged,
-        }
-    }
-
-    const fn amendment(&self) -> Amendment<'_> {
-        let operation = AmendOperation::Refund(self.as_ref());
-        Amendment { subject: self.subject.as_ref(), operation }
-    }
-
     /// Passes the result to the caller. If no caller waits any more, nothing happens.
     fn complete(self, result: AmendResult) {
         let _ = self.reply.send(result);
@@ -110,12 +74,13 @@ impl QueuedRefund {
 
 impl RefundBatch {
     /// Returns whether `refund` may be added to the batch.
-    fn accepts(&self, refund: &QueuedRefund, max_subjects: usize) -> bool {
-        let first = &self.refunds[0];
-        first.group == refund.group
-            && self.refunds.len() < max_subjects.min(max_subjects_of(&first.policy))
-            && first.policy == refund.policy
-            && self.refunds.iter().all(|other| other.subject.key != refund.subject.key)
+    fn accepts(&self, queued: &QueuedRefund, max_subjects: usize) -> bool {
+        let (first, refund) = (&self.refunds[0], &queued.refund);
+        let is_other = |other: &QueuedRefund| other.refund.subject.key != refund.subject.key;
+        first.group == queued.group
+            && self.refunds.len() < max_subjects.min(max_subjects_of(&refund.policy))
+            && first.refund.policy == refund.policy
+            && self.refunds.iter().all(is_other)
     }
 }
 
@@ -162,7 +127,8 @@ impl<E: Execute> RefundBatcher<E> {
     ) -> StoreFuture<Vec<u8>> {
         let (reply, receiver) = oneshot::channel();
         let mut queue = self.lock();
-        queue.waiting.push(QueuedRefund::new(subject, refund, group, reply));
+        let refund = OwnedRefund::new(subject, refund);
+        queue.waiting.push(QueuedRefund { refund, group, reply });
         self.flush_soon(queue);
         MaybeReady::later(
             async move { receiver.await.unwrap_or_else(|_| Err(runtime_has_ended())) },
@@ -217,11 +183,11 @@ async fn send<E: Execute>(mut in_flight: InFlightRefunds<E>, batch: RefundBatch)
     let overdue = || in_flight.stop_counting();
     let sent = match &batch.refunds[..] {
         [alone] => {
-            let amended = inner.amend(alone.amendment());
+            let amended = inner.amend(alone.refund.amendment());
             within_timeout(amended, *most, overdue).await.map(|_| Vec::new())
         }
         several => {
-            let refunds: Vec<_> = several.iter().map(QueuedRefund::as_ref).collect();
+            let refunds: Vec<_> = several.iter().map(|queued| queued.refund.as_ref()).collect();
             within_timeout(inner.refund(&refunds), *most, overdue).await
         }
     };
