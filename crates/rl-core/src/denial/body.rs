@@ -2,7 +2,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::response::{Denial, DenialReason, Protocol};
-use super::words::{PushId, Reason, push_json, push_plain};
+use super::words::{DenialKind, PushId, Reason, push_json, push_plain};
 use super::{grpc, json};
 use crate::decision::GoverningLimit;
 
@@ -181,16 +181,13 @@ impl DenialBody {
             reason.push_to(&mut body, None);
             body.push('"');
         }
-        if let Some(decision) = reason.over_limit() {
+        if reason.over.is_some() {
             body.push_str(r#","violated-policies":["#);
-            for (i, limit) in decision.enforced().filter(|limit| limit.is_over()).enumerate() {
+            for (i, (name, _)) in reason.violated().enumerate() {
                 if i != 0 {
                     body.push(',');
                 }
-                match reason.rule() {
-                    Some(rule) => json::push_string(&mut body, &format!("{rule}/{}", limit.name())),
-                    None => json::push_string(&mut body, limit.name()),
-                }
+                json::push_string(&mut body, &name);
             }
             body.push(']');
         }
@@ -201,31 +198,27 @@ impl DenialBody {
     /// Returns the type of a problem, and the title of this type.
     fn problem_type(&self, reason: Reason<'_>) -> (Cow<'_, str>, &'static str) {
         const ABOUT_BLANK: &str = "about:blank";
-        let base = match reason {
-            Reason::MissingKey | Reason::AmbiguousKey
-                if self.problem_types == Self::PROVISIONAL_TYPES =>
-            {
-                ABOUT_BLANK
-            }
+        let is_about_key = matches!(reason.kind, DenialKind::MissingKey | DenialKind::AmbiguousKey);
+        let base = match self.problem_types == Self::PROVISIONAL_TYPES {
+            true if is_about_key => ABOUT_BLANK,
             _ => &self.problem_types,
         };
         if base == ABOUT_BLANK {
             return (Cow::Borrowed(ABOUT_BLANK), reason.phrase());
         }
-        let (name, title) = match reason {
-            Reason::Blocked { .. }
-            | Reason::TooCostly { .. }
-            | Reason::OverLimit { .. }
-            | Reason::OverUndisclosedLimit { .. } => (
+        let (name, title) = match reason.kind {
+            DenialKind::OverLimit | DenialKind::OverUndisclosedLimit => (
                 "quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),
-            Reason::Undecided { .. } => (
+            DenialKind::Undecided => (
                 "temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",
             ),
-            Reason::MissingKey => ("missing-key", "No rate limit key was found in the request"),
-            Reason::AmbiguousKey => ("ambiguous-key", "The rate limit key can be read in two ways"),
+            DenialKind::MissingKey => ("missing-key", "No rate limit key was found in the request"),
+            DenialKind::AmbiguousKey => {
+                ("ambiguous-key", "The rate limit key can be read in two ways")
+            }
         };
         (Cow::Owned(format!("{base}{name}")), title)
     }

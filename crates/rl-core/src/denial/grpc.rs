@@ -29,7 +29,7 @@ pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
     if let Some(details) = grpc_details::header(code, message.unwrap_or_default(), reason) {
         headers.push(("grpc-status-details-bin", details.into()));
     }
-    if let Some(decision) = reason.decision() {
+    if let Some(decision) = reason.decision {
         headers.push(("grpc-retry-pushback-ms", pushback_millis(decision.retry_after())));
     }
     Denial { status: 200, content_type: Some(GRPC_CONTENT_TYPE), body: "".into(), headers }

@@ -31,7 +31,7 @@ const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 /// Each limit that denies becomes a violation. Its subject is the name of the limit, preceded by
 /// the name of its rule; its description is the quota.
 pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<String> {
-    let decision = reason.decision()?;
+    let decision = reason.decision?;
     let mut status = Message::default();
     status.number(1, code.into());
     status.text(2, message);
@@ -40,16 +40,13 @@ pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<Stri
         RetryAfter::Now => status.any(RETRY_INFO, retry_info(Duration::ZERO)),
         RetryAfter::Never => {}
     }
-    if let Some(decision) = reason.over_limit() {
+    if reason.over.is_some() {
         let mut failure = Message::default();
-        for limit in decision.enforced().filter(|limit| limit.is_over()) {
+        for (name, limit) in reason.violated() {
             let mut violation = Message::default();
-            match reason.rule() {
-                Some(rule) => violation.text(1, &format!("{rule}/{}", limit.name())),
-                None => violation.text(1, limit.name()),
-            }
+            violation.text(1, &name);
             let mut allowed = String::new();
-            push_quota(&mut allowed, limit.limit());
+            push_quota(&mut allowed, limit);
             violation.text(2, &allowed);
             failure.bytes(1, &violation.0);
         }

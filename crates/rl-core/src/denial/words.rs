@@ -3,64 +3,80 @@
 use super::json;
 use super::response::DenialReason;
 use crate::decision::{Decision, GoverningLimit, LimitStatus, RetryAfter};
-use crate::model::{Algorithm, Limit, Period, Realm, Subject};
+use crate::model::{Algorithm, Cost, Limit, Period, Realm, Subject};
 
 /// A [`DenialReason`], and the limit that its message names.
 #[derive(Clone, Copy)]
-pub(super) enum Reason<'a> {
-    /// The governing limit is 0. Only the end of a block or an operator can change that.
-    Blocked { decision: &'a Decision, counted: CountedUnder<'a> },
-    /// The governing limit can never grant the cost.
-    TooCostly { decision: &'a Decision, governing: LimitStatus<'a>, counted: CountedUnder<'a> },
-    /// The request is over the governing limit, and perhaps over others.
-    OverLimit { decision: &'a Decision, governing: LimitStatus<'a>, counted: CountedUnder<'a> },
+pub(super) struct Reason<'a> {
+    pub(super) kind: DenialKind,
+    /// The decision. There is none if the key is missing or ambiguous.
+    pub(super) decision: Option<&'a Decision>,
+    /// The limit that denies the request, if clients may know it.
+    pub(super) over: Option<DenyingLimit<'a>>,
+}
+
+/// Why a request is denied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum DenialKind {
+    OverLimit,
     /// The request is over a limit that clients may not know.
-    OverUndisclosedLimit { decision: &'a Decision },
+    OverUndisclosedLimit,
     /// The limiter cannot decide.
-    Undecided { decision: &'a Decision },
+    Undecided,
     /// The request has no key.
     MissingKey,
     /// The key is ambiguous: two parsers could find different keys.
     AmbiguousKey,
 }
 
-/// The subject that a request is counted under, and the rule that counts it.
+/// The limit that denies a request, the subject that the request is counted under, and the rule
+/// that counts it.
 #[derive(Clone, Copy)]
-pub(super) struct CountedUnder<'a> {
+pub(super) struct DenyingLimit<'a> {
+    governing: LimitStatus<'a>,
     subject: &'a Subject,
-    pub(super) rule: Option<&'a str>,
+    rule: Option<&'a str>,
+}
+
+impl DenyingLimit<'_> {
+    /// Returns whether the limit is 0. Only the end of a block or an operator can change that.
+    fn is_block(&self) -> bool {
+        self.governing.max() == 0
+    }
+
+    /// Returns whether the limit can never grant the cost.
+    fn is_too_costly(&self) -> bool {
+        self.governing.retry_after() == RetryAfter::Never
+    }
 }
 
 impl<'a> Reason<'a> {
     pub(super) fn new(reason: DenialReason<'a>, governing: GoverningLimit) -> Self {
-        let (decision, counted) = match reason {
+        let (kind, over) = match reason {
+            DenialReason::MissingKey => (DenialKind::MissingKey, None),
+            DenialReason::AmbiguousKey => (DenialKind::AmbiguousKey, None),
             DenialReason::Decision { decision, subject, rule } => {
-                (decision, CountedUnder { subject, rule })
+                match decision.governing(governing) {
+                    Some(governing) => {
+                        (DenialKind::OverLimit, Some(DenyingLimit { governing, subject, rule }))
+                    }
+                    None if decision.denying_part().is_some() => {
+                        (DenialKind::OverUndisclosedLimit, None)
+                    }
+                    None => (DenialKind::Undecided, None),
+                }
             }
-            DenialReason::MissingKey => return Self::MissingKey,
-            DenialReason::AmbiguousKey => return Self::AmbiguousKey,
         };
-        match decision.governing(governing) {
-            None if decision.denying_part().is_some() => Self::OverUndisclosedLimit { decision },
-            None => Self::Undecided { decision },
-            Some(limit) if limit.max() == 0 => Self::Blocked { decision, counted },
-            Some(governing) if governing.retry_after() == RetryAfter::Never => {
-                Self::TooCostly { decision, governing, counted }
-            }
-            Some(governing) => Self::OverLimit { decision, governing, counted },
-        }
+        Self { kind, decision: reason.decision(), over }
     }
 
     /// Returns the HTTP status.
     pub(super) const fn status(self) -> u16 {
-        match self {
-            Self::Blocked { .. }
-            | Self::TooCostly { .. }
-            | Self::OverLimit { .. }
-            | Self::OverUndisclosedLimit { .. } => 429,
-            Self::Undecided { .. } => 503,
-            Self::MissingKey => 403,
-            Self::AmbiguousKey => 400,
+        match self.kind {
+            DenialKind::OverLimit | DenialKind::OverUndisclosedLimit => 429,
+            DenialKind::Undecided => 503,
+            DenialKind::MissingKey => 403,
+            DenialKind::AmbiguousKey => 400,
         }
     }
 
@@ -74,50 +90,27 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Returns the decision. There is none if the key is missing or ambiguous.
-    pub(super) const fn decision(self) -> Option<&'a Decision> {
-        match self {
-            Self::Blocked { decision, .. }
-            | Self::TooCostly { decision, .. }
-            | Self::OverLimit { decision, .. }
-            | Self::OverUndisclosedLimit { decision }
-            | Self::Undecided { decision } => Some(decision),
-            Self::MissingKey | Self::AmbiguousKey => None,
-        }
-    }
-
-    /// Returns the decision if a limit that clients may know denies the request.
-    pub(super) const fn over_limit(self) -> Option<&'a Decision> {
-        match self {
-            Self::Undecided { .. } | Self::OverUndisclosedLimit { .. } => None,
-            _ => self.decision(),
-        }
-    }
-
-    /// Returns the rule that denies the request, if clients may know it.
-    pub(super) const fn rule(self) -> Option<&'a str> {
-        match self {
-            Self::Blocked { counted, .. }
-            | Self::TooCostly { counted, .. }
-            | Self::OverLimit { counted, .. } => counted.rule,
-            Self::OverUndisclosedLimit { .. }
-            | Self::Undecided { .. }
-            | Self::MissingKey
-            | Self::AmbiguousKey => None,
-        }
+    /// Returns the limits that deny the request, if clients may know them: the name of each, after
+    /// that of its rule.
+    pub(super) fn violated(self) -> impl Iterator<Item = (String, Limit)> {
+        let known = self.decision.zip(self.over).into_iter();
+        known.flat_map(|(decision, DenyingLimit { rule, .. })| {
+            let over = decision.enforced().filter(|limit| limit.is_over());
+            over.map(move |limit| {
+                let name =
+                    rule.map_or(limit.name().to_owned(), |rule| format!("{rule}/{}", limit.name()));
+                (name, limit.limit())
+            })
+        })
     }
 
     /// Returns whether problem details need a `detail`, because the message says more than their
     /// other members.
     pub(super) fn has_detail(self) -> bool {
-        match self {
-            Self::Blocked { .. } | Self::TooCostly { .. } => true,
-            Self::OverLimit { governing, .. } => governing.limit().unit() != "requests",
-            Self::OverUndisclosedLimit { .. }
-            | Self::Undecided { .. }
-            | Self::MissingKey
-            | Self::AmbiguousKey => false,
-        }
+        self.over.is_some_and(|over| {
+            let has_unit = over.governing.limit().unit() != "requests";
+            has_unit || over.is_block() || over.is_too_costly()
+        })
     }
 
     /// Appends a sentence for people.
@@ -126,45 +119,56 @@ impl<'a> Reason<'a> {
     /// not name consumers.
     pub(super) fn push_to(self, text: &mut String, id: Option<PushId>) {
         text.push_str(self.phrase());
-        match self {
-            Self::Blocked { counted: CountedUnder { subject, rule }, .. } => {
-                let is_identified = subject.realm().is_identified();
-                text.push_str(if is_identified { ". This Consumer" } else { ". Anonymous access" });
-                text.push_str(" is blocked");
-                push_id(text, subject, id);
-                push_rule(text, rule);
+        text.push_str(match self.kind {
+            DenialKind::OverLimit => ". ",
+            DenialKind::OverUndisclosedLimit => {
+                ". The service receives too many requests at the moment"
             }
-            Self::TooCostly { decision, governing, counted } => {
-                let limit = governing.limit();
-                text.push_str(". This request asks for ");
-                text.push_str(itoa::Buffer::new().format(decision.cost().units()));
+            DenialKind::Undecided => ". The rate limiter cannot decide at the moment",
+            DenialKind::MissingKey => ". No rate limit key was found in the request",
+            DenialKind::AmbiguousKey => {
+                ". The credential is given more than once, or cannot be read in one way only"
+            }
+        });
+        if let (Some(over), Some(decision)) = (self.over, self.decision) {
+            over.push_to(text, decision.cost(), id);
+        }
+        text.push('.');
+    }
+}
+
+impl DenyingLimit<'_> {
+    fn push_to(self, text: &mut String, cost: Cost, id: Option<PushId>) {
+        let Self { subject, rule, .. } = self;
+        let limit = self.governing.limit();
+        if self.is_block() {
+            let is_identified = subject.realm().is_identified();
+            text.push_str(if is_identified { "This Consumer" } else { "Anonymous access" });
+            text.push_str(" is blocked");
+        } else {
+            if self.is_too_costly() {
+                text.push_str("This request asks for ");
+                text.push_str(itoa::Buffer::new().format(cost.units()));
                 text.push(' ');
                 text.push_str(limit.unit());
                 text.push_str(", and we only allow ");
                 text.push_str(itoa::Buffer::new().format(limit.capacity()));
                 text.push_str(" at once");
-                push_for(text, counted, id);
-            }
-            Self::OverLimit { governing, counted, .. } => {
-                let limit = governing.limit();
-                text.push_str(". We only allow ");
+            } else {
+                text.push_str("We only allow ");
                 push_quota(text, limit);
-                push_for(text, counted, id);
             }
-            Self::OverUndisclosedLimit { .. } => {
-                text.push_str(". The service receives too many requests at the moment");
-            }
-            Self::Undecided { .. } => {
-                text.push_str(". The rate limiter cannot decide at the moment");
-            }
-            Self::MissingKey => text.push_str(". No rate limit key was found in the request"),
-            Self::AmbiguousKey => {
-                text.push_str(
-                    ". The credential is given more than once, or cannot be read in one way only",
-                );
-            }
+            text.push_str(match subject.realm() {
+                Realm::Global if rule.is_some() => " for all clients together",
+                realm if realm.is_identified() => " for this Consumer",
+                _ => " for anonymous access",
+            });
         }
-        text.push('.');
+        push_id(text, subject, id);
+        if let Some(rule) = rule {
+            text.push_str(" under the rule ");
+            text.push_str(rule);
+        }
     }
 }
 
@@ -186,29 +190,6 @@ pub(super) fn push_json(text: &mut String, id: &str) {
 fn printable(character: char) -> char {
     let is_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if character.is_control() || is_direction { char::REPLACEMENT_CHARACTER } else { character }
-}
-
-/// Appends ` for this Consumer` or ` for anonymous access`, and the name of the rule.
-fn push_for(
-    text: &mut String,
-    CountedUnder { subject, rule }: CountedUnder<'_>,
-    id: Option<PushId>,
-) {
-    text.push_str(match subject.realm() {
-        Realm::Global if rule.is_some() => " for all clients together",
-        realm if realm.is_identified() => " for this Consumer",
-        _ => " for anonymous access",
-    });
-    push_id(text, subject, id);
-    push_rule(text, rule);
-}
-
-/// Appends ` under the rule login`. The name of a rule needs no escaping.
-fn push_rule(text: &mut String, rule: Option<&str>) {
-    if let Some(rule) = rule {
-        text.push_str(" under the rule ");
-        text.push_str(rule);
-    }
 }
 
 /// Appends ` (consumer_id: abc123)` for a consumer whose id is known.
