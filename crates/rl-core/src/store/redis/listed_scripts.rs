@@ -18,7 +18,9 @@ impl RedisStore {
         policies: impl IntoIterator<Item = &'a Policy>,
     ) -> Vec<&'static Script> {
         let mut listed = scripts::of_layout(layout);
-        policies.into_iter().for_each(|policy| add_scripts_of(policy, layout, &mut listed));
+        for policy in policies {
+            add(Purpose::of_layout(layout), [policy], &mut listed);
+        }
         listed
     }
 
@@ -48,27 +50,25 @@ impl RedisStore {
         let mut listed = Vec::new();
         for request in requests {
             let policies: Vec<_> = request.into_iter().collect();
-            if let [policy] = policies[..] {
-                add_scripts_of(policy, Layout::Packed, &mut listed);
-                continue;
-            }
-            let shapes = policies.into_iter().map(|p| PolicyEncoding::new(p).script_shape());
-            add(scripts::of_parts(&shapes.collect()), &mut listed);
+            let purposes = match policies[..] {
+                [_] => Purpose::of_layout(Layout::Packed),
+                _ => &Purpose::OF_PARTS,
+            };
+            add(purposes, policies, &mut listed);
         }
         listed
     }
 }
 
-/// Adds the scripts that decide requests of one part under this policy.
-fn add_scripts_of(policy: &Policy, layout: Layout, listed: &mut Vec<&'static Script>) {
-    let shape = PolicyEncoding::new(policy).script_shape();
-    let purposes = Purpose::of_layout(layout).iter();
-    add(purposes.filter_map(|purpose| scripts::of_shape(*purpose, &shape)), listed);
-}
-
-/// Adds the scripts that are not listed yet.
-fn add(scripts: impl IntoIterator<Item = &'static Script>, listed: &mut Vec<&'static Script>) {
-    for script in scripts {
+/// Adds the scripts for parts under these policies that are not listed yet.
+fn add<'a>(
+    purposes: &[Purpose],
+    policies: impl IntoIterator<Item = &'a Policy>,
+    listed: &mut Vec<&'static Script>,
+) {
+    let shapes = policies.into_iter().map(|policy| PolicyEncoding::new(policy).script_shape());
+    let shapes: Vec<_> = shapes.collect();
+    for script in purposes.iter().filter_map(|purpose| scripts::of_shapes(*purpose, &shapes)) {
         if !listed.iter().any(|known| known.sha() == script.sha()) {
             listed.push(script);
         }

@@ -14,7 +14,7 @@ use crate::store::part_groups::PartGroup;
 use crate::store::redis::connection::Command;
 #[cfg(feature = "redis-cluster")]
 use crate::store::redis::hash_slot::slot_of;
-use crate::store::redis::scripts::{Script, composer, of_any_parts};
+use crate::store::redis::scripts::{Script, of_any_parts};
 use crate::store::redis::subject_key::{KeyedSubject, KeyedSubjectRef, SubjectKey};
 
 /// The encoding of one part, by which its reply is read.
@@ -162,7 +162,7 @@ impl RequestEncoder {
             return None;
         }
         let shapes: Vec<_> = parts.iter().map(|part| part.encoding.script_shape()).collect();
-        if composer::fits_parts_fast_path(&shapes) { self.part_scripts.get(&shapes) } else { None }
+        self.part_scripts.get(&shapes)
     }
 }
 

@@ -14,7 +14,6 @@ use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::redis::connection::Command;
-use crate::store::redis::scripts::composer;
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
 /// The first byte of the reply to a request: the script has denied, allowed or not decided it.
@@ -50,9 +49,7 @@ impl RequestEncoder {
         };
         let parts: Vec<_> = policies.iter().map(encode).collect();
         let shapes: Vec<_> = parts.iter().map(|part| part.encoding.script_shape()).collect();
-        let fits = composer::fits_parts_fast_path(&shapes);
-        let script = if fits { self.batch_scripts.get(&shapes) } else { None };
-        let Some(script) = script else { return Ok(None) };
+        let Some(script) = self.batch_scripts.get(&shapes) else { return Ok(None) };
         let (mut keys, mut known) = (Vec::new(), SubjectMap::default());
         let mut table = Vec::with_capacity(9 * parts.len() * requests.len());
         for request in requests {

@@ -9,7 +9,7 @@ use crate::model::{Algorithm, Anchor, Cost, FailureKind, Mode, Period, StoreErro
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::connection::Command;
 use crate::store::redis::layer::AmendOperation;
-use crate::store::redis::scripts::{self, PartScripts, Purpose, Script, ShapeScripts};
+use crate::store::redis::scripts::{self, Purpose, Script, ShapeScripts};
 use crate::store::redis::subject_key::KeyedSubjectRef;
 use crate::store::{
     Namespace, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset,
@@ -84,8 +84,8 @@ pub(crate) struct RequestEncoder {
     pub(super) placement: Placement,
     decide_scripts: ShapeScripts,
     refund_scripts: ShapeScripts,
-    pub(super) part_scripts: PartScripts,
-    pub(super) batch_scripts: PartScripts,
+    pub(super) part_scripts: ShapeScripts,
+    pub(super) batch_scripts: ShapeScripts,
 }
 
 impl RequestEncoder {
@@ -108,8 +108,8 @@ impl RequestEncoder {
             placement,
             decide_scripts: ShapeScripts::new(decide, script_shapes),
             refund_scripts: ShapeScripts::new(Purpose::Refund, script_shapes),
-            part_scripts: PartScripts::new(script_shapes, scripts::of_shapes),
-            batch_scripts: PartScripts::new(script_shapes, scripts::batch_of_shapes),
+            part_scripts: ShapeScripts::new(Purpose::Parts, script_shapes),
+            batch_scripts: ShapeScripts::new(Purpose::PartsBatch, script_shapes),
         }
     }
 
@@ -176,7 +176,7 @@ impl RequestEncoder {
             && makes_no_reservation
             && matches!(call.costs, CallCosts::Same { cost, .. } if cost > Cost::ZERO);
         let is_fast = is_check && has_fast_path(call.policy);
-        if is_fast { self.decide_scripts.get(&encoding.script_shape()) } else { None }
+        if is_fast { self.decide_scripts.get(&[encoding.script_shape()]) } else { None }
     }
 
     /// Creates the command for an amendment.
@@ -199,7 +199,7 @@ impl RequestEncoder {
         let (script, arguments) = match self.layout {
             Layout::Packed => {
                 let plan = arguments::refund_plan(refund, &encoding);
-                let script = self.refund_scripts.get(&encoding.script_shape());
+                let script = self.refund_scripts.get(&[encoding.script_shape()]);
                 (script.unwrap_or(amend), packed_arguments(&encoding, plan))
             }
             Layout::Readable => {
@@ -219,7 +219,7 @@ impl RequestEncoder {
         let Some(first) = refunds.first() else { return Ok(None) };
         let encoding = PolicyEncoding::new(first.policy);
         let script = match self.layout {
-            Layout::Packed => self.refund_scripts.get(&encoding.script_shape()),
+            Layout::Packed => self.refund_scripts.get(&[encoding.script_shape()]),
             Layout::Readable => None,
         };
         let Some(script) = script else { return Ok(None) };

@@ -213,7 +213,7 @@ pub(super) fn readable_fast_path(limits: &[LimitKind], time: &str) -> String {
 
 /// Returns whether Lua can compile a fast path for parts with these shapes. Parts with logs have no
 /// fast path.
-pub(crate) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
+pub(super) fn fits_parts_fast_path(shapes: &[ScriptShape]) -> bool {
     const MAX_VARIABLES: usize = 150;
     let limits = || shapes.iter().flatten().map(|limit| AlgorithmParts::of(limit.kind));
     let of_limits = limits().map(|parts| parts.cells.len() + parts.constants.len()).sum::<usize>();

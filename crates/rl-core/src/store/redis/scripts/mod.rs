@@ -30,17 +30,18 @@
 //! operator can load them before the service starts, and grant it the permission for `EVALSHA`
 //! alone.
 
-pub(super) mod composer;
+mod composer;
 mod parts;
+mod shapes;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
+use std::sync::LazyLock;
 
-pub(super) use parts::{PartScripts, batch_of_shapes, of_any_parts, of_parts, of_shapes};
+pub(super) use parts::of_any_parts;
+pub(super) use shapes::{ShapeScripts, of_shapes};
 
 use super::encoding::Layout;
-use super::encoding::kind::{LimitKind, ScriptShape, script_name};
+use super::encoding::kind::{LimitKind, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
 const VERSION: u32 = 11;
@@ -48,7 +49,7 @@ const VERSION: u32 = 11;
 /// The default for the maximum number of shapes with scripts of their own.
 pub(super) const MAX_SHAPES: usize = 64;
 
-/// The purpose of a script that is composed for a shape.
+/// The purpose of a script that is composed for the shapes of one policy, or of several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Purpose {
     /// Checks in the packed layout.
@@ -57,10 +58,17 @@ pub(super) enum Purpose {
     Refund,
     /// Checks in the readable layout.
     DecideReadable,
+    /// Checks of several parts in the packed layout.
+    Parts,
+    /// Checks of several parts in the packed layout, for several requests.
+    PartsBatch,
 }
 
 impl Purpose {
-    /// Returns the purposes for which a layout has scripts of shapes.
+    /// The purposes for which there are scripts of several parts.
+    pub(super) const OF_PARTS: [Self; 2] = [Self::Parts, Self::PartsBatch];
+
+    /// Returns the purposes for which a layout has scripts of one policy.
     pub(super) const fn of_layout(layout: Layout) -> &'static [Self] {
         match layout {
             Layout::Packed => &[Self::Decide, Self::Refund],
@@ -121,9 +129,6 @@ static PACKED_STATES_AFTER_LOGS: LazyLock<String> = LazyLock::new(|| {
 });
 
 static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::of_shape(Purpose::Decide, &[]));
-/// The scripts of all shapes that were composed.
-static SHAPES: LazyLock<Mutex<HashMap<(Purpose, ScriptShape), &'static Script>>> =
-    LazyLock::new(Mutex::default);
 static AMEND: LazyLock<Script> = LazyLock::new(|| {
     let amend = include_str!("amend.lua");
     Script::new("amend", |source| {
@@ -197,59 +202,6 @@ static READABLE_REFUND: LazyLock<Script> = LazyLock::new(|| {
         [source.windows, source.time, READABLE_COUNTERS, refund].join("\n")
     })
 });
-
-/// Returns the script with a fast path for limits of this shape, or `None` if it would be too long.
-pub(super) fn of_shape(purpose: Purpose, shape: &ScriptShape) -> Option<&'static Script> {
-    if !composer::can_compose(shape) {
-        return None;
-    }
-    let mut scripts = SHAPES.lock().unwrap_or_else(PoisonError::into_inner);
-    // Leaked, because scripts are used as long as the process runs. Each store bounds their number.
-    let new = || -> &'static Script { Box::leak(Box::new(Script::of_shape(purpose, shape))) };
-    Some(scripts.entry((purpose, shape.clone())).or_insert_with(new))
-}
-
-/// The scripts of the shapes that a store has used for one purpose.
-///
-/// A server keeps every script, so their number is bounded. Policies of further shapes are decided
-/// by the script that accepts any policy.
-#[derive(Debug)]
-pub(super) struct ShapeScripts {
-    purpose: Purpose,
-    most: usize,
-    /// The script of each shape, or `None` if it would be too long.
-    scripts: RwLock<HashMap<ScriptShape, Option<&'static Script>>>,
-}
-
-impl ShapeScripts {
-    pub(super) fn new(purpose: Purpose, most: usize) -> Self {
-        Self { purpose, most, scripts: RwLock::default() }
-    }
-
-    /// Returns the script with a fast path for limits of this shape. Returns `None` if it would be
-    /// too long, or if the maximum number of shapes is reached.
-    pub(super) fn get(&self, shape: &ScriptShape) -> Option<&'static Script> {
-        let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
-        match scripts.get(shape) {
-            Some(script) => *script,
-            None if scripts.len() >= self.most => None,
-            None => {
-                drop(scripts);
-                self.add(shape)
-            }
-        }
-    }
-
-    #[cold]
-    fn add(&self, shape: &ScriptShape) -> Option<&'static Script> {
-        let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
-        // Check again: before this lock was taken, another thread may have added this script, or
-        // the last one that is allowed.
-        let has_room = scripts.len() < self.most || scripts.contains_key(shape);
-        let new = || of_shape(self.purpose, shape);
-        if has_room { *scripts.entry(shape.clone()).or_insert_with(new) } else { None }
-    }
-}
 
 /// Returns the script that decides under any policy.
 pub(super) fn decide(layout: Layout) -> &'static Script {
@@ -337,7 +289,7 @@ impl Script {
         }
     }
 
-    /// Creates a script for limits of this shape. It has no fast path if the shape is empty.
+    /// Creates a script for one policy of this shape. It has no fast path if the shape is empty.
     fn of_shape(purpose: Purpose, shape: &[LimitKind]) -> Self {
         let has_logs = shape.iter().any(|limit| limit.kind.is_log());
         let (logs, states) =
@@ -368,6 +320,7 @@ impl Script {
                         .join("\n")
                 })
             }
+            Purpose::Parts | Purpose::PartsBatch => unreachable!("they have several shapes"),
         }
     }
 
@@ -411,7 +364,6 @@ impl fmt::Debug for Script {
 
 #[cfg(test)]
 mod tests {
-    use super::super::encoding::kind::Kind;
     use super::super::encoding::policy;
     use super::*;
 
@@ -420,22 +372,5 @@ mod tests {
     fn a_reset_reads_states_of_the_present_version() {
         let comparison = format!("string.byte(found, 1) ~= {} ", policy::VERSION);
         assert!(FORGET.contains(&comparison), "{comparison}");
-    }
-
-    #[test]
-    fn a_store_runs_a_bounded_number_of_shapes() {
-        let shape = |limits| -> ScriptShape {
-            (0..limits).map(|_| LimitKind { kind: Kind::Gcra, counts_requests: false }).collect()
-        };
-        let scripts = ShapeScripts::new(Purpose::Decide, 2);
-        let names = [1, 2, 3, 1].map(|limits| scripts.get(&shape(limits)).map(Script::name));
-        let [one, two] = [Some("decide 1*gcra"), Some("decide 2*gcra")];
-        assert_eq!(names, [one, two, None, one]);
-        assert!(ShapeScripts::new(Purpose::Decide, 0).get(&shape(1)).is_none());
-        let text = of_shape(Purpose::Decide, &shape(2)).unwrap().text();
-        assert!(text.contains("micros_2") && !text.contains("--"), "{text}");
-        let windows = LimitKind { kind: Kind::SlidingWindow, counts_requests: false };
-        let has_script = |limits| of_shape(Purpose::Decide, &smallvec::smallvec![windows; limits]);
-        assert!(has_script(14).is_some() && has_script(15).is_none());
     }
 }

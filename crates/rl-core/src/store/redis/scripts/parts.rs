@@ -7,16 +7,12 @@
 //! readable   read_part { windows, readable limits, readable_part } · parts · time
 //! ```
 
-use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
+use std::sync::LazyLock;
 
 use super::composer;
 use super::{ARGUMENTS, PACKED_STATES, READABLE_LIMITS, STORED, Script};
 use crate::store::redis::encoding::Layout;
 use crate::store::redis::encoding::kind::{ScriptShape, script_name};
-
-/// The shapes of the parts of a request, in their order.
-pub(crate) type PartShapes = Vec<ScriptShape>;
 
 const DECIDE_PARTS: &str = include_str!("parts.lua");
 const PARTS_ARGUMENTS: &str = include_str!("parts_arguments.lua");
@@ -47,14 +43,6 @@ static READABLE_PARTS: LazyLock<Script> = LazyLock::new(|| {
     })
 });
 
-/// Scripts by the shapes for which they are composed.
-type Composed = LazyLock<Mutex<HashMap<PartShapes, &'static Script>>>;
-/// Returns the script for a list of shapes.
-pub(crate) type ComposeScript = fn(&PartShapes) -> &'static Script;
-
-static OF_SHAPES: Composed = LazyLock::new(Mutex::default);
-static BATCHES: Composed = LazyLock::new(Mutex::default);
-
 /// Returns the script that decides requests with parts of any shapes.
 pub(crate) fn of_any_parts(layout: Layout) -> &'static Script {
     match layout {
@@ -65,7 +53,7 @@ pub(crate) fn of_any_parts(layout: Layout) -> &'static Script {
 
 /// Creates the script of the packed layout with a fast path for parts of these shapes. It has no
 /// fast path if there are no shapes.
-fn packed(shapes: &[ScriptShape]) -> Script {
+pub(super) fn packed(shapes: &[ScriptShape]) -> Script {
     let fast_path = composer::parts_fast_path(shapes);
     let name =
         shapes.iter().fold("parts".to_owned(), |name, shape| script_name(&name, shape) + ";");
@@ -90,79 +78,11 @@ fn packed(shapes: &[ScriptShape]) -> Script {
 
 /// Creates the script of the packed layout that decides several requests with parts of these
 /// shapes.
-fn batch(shapes: &[ScriptShape]) -> Script {
+pub(super) fn batch(shapes: &[ScriptShape]) -> Script {
     let code = composer::parts_batch(shapes);
     let name =
         shapes.iter().fold("batch".to_owned(), |name, shape| script_name(&name, shape) + ";");
     Script::new(&name, |source| [source.time, HEAD, &code].join("\n"))
-}
-
-/// The scripts that a store uses for parts with certain shapes. Their number is bounded, because a
-/// server keeps every script. Requests with other shapes are decided by the script for any shapes.
-#[derive(Debug)]
-pub(crate) struct PartScripts {
-    most: usize,
-    compose: ComposeScript,
-    scripts: RwLock<HashMap<PartShapes, &'static Script>>,
-}
-
-impl PartScripts {
-    /// Creates an empty set of scripts for at most `most` lists of shapes. `compose` creates each
-    /// script when it is first needed.
-    pub(crate) fn new(most: usize, compose: ComposeScript) -> Self {
-        Self { most, compose, scripts: RwLock::default() }
-    }
-
-    /// Returns the script with a fast path for these shapes, or `None` if the maximum number of
-    /// scripts is reached.
-    pub(crate) fn get(&self, shapes: &PartShapes) -> Option<&'static Script> {
-        let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
-        match scripts.get(shapes) {
-            Some(script) => Some(script),
-            None if scripts.len() >= self.most => None,
-            None => {
-                drop(scripts);
-                self.add(shapes)
-            }
-        }
-    }
-
-    #[cold]
-    fn add(&self, shapes: &PartShapes) -> Option<&'static Script> {
-        let mut scripts = self.scripts.write().unwrap_or_else(PoisonError::into_inner);
-        // Check again: before this lock was taken, another thread may have added this script, or
-        // the last one that is allowed.
-        let has_room = scripts.len() < self.most || scripts.contains_key(shapes);
-        has_room.then(|| *scripts.entry(shapes.clone()).or_insert_with(|| (self.compose)(shapes)))
-    }
-}
-
-/// Returns the scripts that decide one request, and several requests, with parts of these shapes.
-/// There are none if Lua has no room for the variables.
-pub(crate) fn of_parts(shapes: &PartShapes) -> Vec<&'static Script> {
-    let fits = !shapes.is_empty() && composer::fits_parts_fast_path(shapes);
-    if fits { vec![of_shapes(shapes), batch_of_shapes(shapes)] } else { Vec::new() }
-}
-
-/// Returns the script that decides a request with parts of these shapes.
-pub(crate) fn of_shapes(shapes: &PartShapes) -> &'static Script {
-    composed(&OF_SHAPES, shapes, |shapes| packed(shapes))
-}
-
-/// Returns the script that decides several requests with parts of these shapes.
-pub(crate) fn batch_of_shapes(shapes: &PartShapes) -> &'static Script {
-    composed(&BATCHES, shapes, |shapes| batch(shapes))
-}
-
-fn composed(
-    scripts: &Composed,
-    shapes: &PartShapes,
-    compose: impl FnOnce(&PartShapes) -> Script,
-) -> &'static Script {
-    let mut scripts = scripts.lock().unwrap_or_else(PoisonError::into_inner);
-    // Leaked, because scripts are used as long as the process runs. Each store bounds their number.
-    let new = || -> &'static Script { Box::leak(Box::new(compose(shapes))) };
-    scripts.entry(shapes.clone()).or_insert_with(new)
 }
 
 #[cfg(test)]
