@@ -195,9 +195,9 @@ impl ScriptExecutor {
         self.send_all(self.shared.encoder.settle(settlements))
     }
 
-    /// Resets all limits of several subjects, in one call for each slot.
+    /// Resets several subjects, in one call for each slot.
     pub(crate) fn reset(&self, resets: &[Reset<'_>]) -> Vec<StoreFuture<()>> {
-        self.send_all(self.shared.encoder.reset_together(resets))
+        self.send_all(self.shared.encoder.reset(resets))
     }
 
     /// Returns a future for each command, which sends it.

@@ -23,8 +23,7 @@ use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::{LimitSet, Policy};
 use crate::store::part_groups::PartGroup;
 use crate::store::{
-    Mode, Refund, RefundOf, Renewal, Reservation, ReservationChange, Reservations, Reset,
-    StoreFuture,
+    Mode, Refund, RefundOf, Renewal, Reservation, ReservationChange, Reservations, StoreFuture,
 };
 use crate::time::Timestamp;
 
@@ -165,7 +164,6 @@ pub(crate) struct Amendment<'a> {
 pub(crate) enum AmendOperation<'a> {
     Refund(Refund<'a>),
     Renew(Renewal<'a>),
-    Reset(Reset<'a>),
     ChangeReservation(Reservation<'a>, ReservationChange),
 }
 

@@ -17,7 +17,6 @@ mod hash_slot;
 mod layer;
 mod listed_scripts;
 mod parts;
-mod resets;
 mod scripts;
 mod settlement;
 mod shortcuts;
@@ -53,7 +52,7 @@ use super::{
     ReservationStatus, Reset, Settlement, Store, StoreFuture,
 };
 use crate::decision::Decision;
-use crate::maybe_ready::MaybeReady;
+use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::Subject;
 #[cfg(feature = "conformance")]
 use crate::model::{Cost, StoreError};
@@ -309,12 +308,14 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let amended = self.amend(reset.namespace, reset.subject, AmendOperation::Reset(reset));
-        amended.map(|reply| reply.map(drop))
+        self.reset_all(&[reset])
     }
 
     fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
-        self.reset_together(resets)
+        let subject = |reset: &Reset<'_>| self.keyed(reset.namespace, reset.subject).to_owned();
+        let subjects = resets.iter().map(subject).collect();
+        let reset = self.inner.executor.reset(resets).into_iter().fold(done(), both);
+        self.inner.layers.reset_after_leases(subjects, reset)
     }
 
     fn change_reservation(

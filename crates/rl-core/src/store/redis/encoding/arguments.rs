@@ -111,11 +111,6 @@ pub(crate) fn renew_plan(renewal: &Renewal<'_>, encoding: &PolicyEncoding) -> Ve
     amend_plan(refund.policy, encoding, 1, refund.charged, units)
 }
 
-/// Returns the plan of `amend.lua` that resets all limits.
-pub(crate) fn forget_all_plan() -> Vec<u8> {
-    vec![3]
-}
-
 /// Returns the plan of `amend.lua` that resets the limit at this index.
 pub(crate) fn forget_plan(policy: &Policy, encoding: &PolicyEncoding, place: usize) -> Vec<u8> {
     let units = |at| u64::from(at == place);

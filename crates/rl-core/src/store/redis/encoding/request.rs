@@ -11,9 +11,7 @@ use crate::store::redis::connection::Command;
 use crate::store::redis::layer::AmendOperation;
 use crate::store::redis::scripts::{self, Purpose, Script, ShapeScripts};
 use crate::store::redis::subject_key::KeyedSubjectRef;
-use crate::store::{
-    Namespace, Refund, Renewal, Reservation, ReservationChange, Reservations, Reset,
-};
+use crate::store::{Namespace, Refund, Renewal, Reservation, ReservationChange, Reservations};
 use std::time::Duration;
 
 /// One call of a deciding script, with the same costs for each of its subjects.
@@ -184,7 +182,6 @@ impl RequestEncoder {
         match operation {
             AmendOperation::Refund(refund) => self.refund(refund),
             AmendOperation::Renew(renewal) => self.renew(renewal),
-            AmendOperation::Reset(reset) => self.reset(reset),
             AmendOperation::ChangeReservation(reservation, change) => {
                 self.change_reservation(reservation, *change)
             }
@@ -267,40 +264,8 @@ impl RequestEncoder {
         Ok(Command::Script { script: scripts::change_reservation(), keys, arguments })
     }
 
-    /// Creates the command that resets a subject.
-    pub(super) fn reset(&self, reset: &Reset<'_>) -> Result<Command, StoreError> {
-        let Reset { namespace, subject, policy, limit } = *reset;
-        let encoding = PolicyEncoding::new(policy);
-        let keys = match (self.layout, limit) {
-            (Layout::Packed, limit) => {
-                let plan = match limit {
-                    None => arguments::forget_all_plan(),
-                    Some(limit) => arguments::forget_plan(policy, &encoding, limit),
-                };
-                let arguments = packed_arguments(&encoding, plan);
-                let keys = self.keys(namespace, subject, policy, &encoding)?;
-                return Ok(Command::Script {
-                    script: scripts::amend(self.layout),
-                    keys,
-                    arguments,
-                });
-            }
-            (Layout::Readable, None) => {
-                let key = self.readable_key(namespace, subject);
-                let both = |period| [key(period, false), key(period, true)];
-                Period::NAMED.into_iter().flat_map(both).flatten().collect()
-            }
-            (Layout::Readable, Some(limit)) => {
-                let keys = self.keys(namespace, subject, policy, &encoding)?;
-                let mut keys = encoding.order.iter().zip(keys);
-                keys.find(|(place, _)| **place == limit).map(|(_, key)| key).into_iter().collect()
-            }
-        };
-        Ok(Command::Delete { keys })
-    }
-
     /// Returns the keys that hold the states of the policy's limits, in the order of the scripts.
-    fn keys(
+    pub(super) fn keys(
         &self,
         namespace: &Namespace,
         subject: &Subject,
@@ -348,7 +313,7 @@ impl RequestEncoder {
         Ok(())
     }
 
-    fn readable_key<'a>(
+    pub(super) fn readable_key<'a>(
         &'a self,
         namespace: &'a Namespace,
         subject: &Subject,
@@ -359,6 +324,6 @@ impl RequestEncoder {
 }
 
 /// Returns the arguments with which all scripts of the packed layout begin.
-fn packed_arguments(encoding: &PolicyEncoding, plan: Vec<u8>) -> Vec<Vec<u8>> {
+pub(super) fn packed_arguments(encoding: &PolicyEncoding, plan: Vec<u8>) -> Vec<Vec<u8>> {
     vec![encoding.shape.clone(), plan, encoding.format.clone()]
 }

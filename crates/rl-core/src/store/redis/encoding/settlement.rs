@@ -1,10 +1,10 @@
-//! The calls that settle the charges of several subjects, or reset several subjects.
+//! The calls that settle the charges of subjects, or reset subjects.
 
 use super::arguments;
 use super::layout::Layout;
 use super::policy::PolicyEncoding;
-use super::request::RequestEncoder;
-use crate::model::StoreError;
+use super::request::{RequestEncoder, packed_arguments};
+use crate::model::{Period, StoreError};
 use crate::store::redis::connection::Command;
 use crate::store::redis::scripts::{self, Script};
 use crate::store::{Reset, Settlement};
@@ -31,25 +31,45 @@ impl RequestEncoder {
         Ok(slots.into_iter().map(|subjects| call(settle, subjects)).collect())
     }
 
-    /// Creates the command that resets all limits of these subjects. Creates several commands for
-    /// many subjects, and on a cluster one for each slot.
-    pub(crate) fn reset_together(&self, resets: &[Reset<'_>]) -> Result<Vec<Command>, StoreError> {
-        let encoded = resets.iter().map(|reset| {
-            Ok(match self.reset(reset)? {
-                Command::Script { keys, arguments, .. } => EncodedSubject { keys, arguments },
-                Command::Delete { keys } => EncodedSubject { keys, arguments: Vec::new() },
-            })
-        });
-        let slots = self.by_slot(encoded.collect::<Result<_, StoreError>>()?).into_iter();
-        Ok(match self.layout {
-            Layout::Packed => slots.map(|subjects| call(scripts::reset(), subjects)).collect(),
-            Layout::Readable => {
-                let keys = |subjects: Vec<EncodedSubject>| {
-                    subjects.into_iter().flat_map(|subject| subject.keys).collect()
-                };
-                slots.map(|subjects| Command::Delete { keys: keys(subjects) }).collect()
+    /// Creates the commands that make these resets. Subjects of one slot share a command, except
+    /// that a reset of one limit has a command of its own in the packed layout.
+    pub(crate) fn reset(&self, resets: &[Reset<'_>]) -> Result<Vec<Command>, StoreError> {
+        let (mut commands, mut whole) = (Vec::new(), Vec::with_capacity(resets.len()));
+        for Reset { namespace, subject, policy, limit } in resets.iter().copied() {
+            let encoding = PolicyEncoding::new(policy);
+            let keys = self.keys(namespace, subject, policy, &encoding);
+            match (self.layout, limit) {
+                (Layout::Packed, None) => {
+                    let arguments = vec![encoding.shape, encoding.format];
+                    whole.push(EncodedSubject { keys: keys?, arguments });
+                }
+                (Layout::Packed, Some(limit)) => {
+                    let plan = arguments::forget_plan(policy, &encoding, limit);
+                    let (script, keys) = (scripts::amend(self.layout), keys?);
+                    let arguments = packed_arguments(&encoding, plan);
+                    commands.push(Command::Script { script, keys, arguments });
+                }
+                (Layout::Readable, None) => {
+                    let key = self.readable_key(namespace, subject);
+                    let both = |period| [key(period, false), key(period, true)];
+                    let keys = Period::NAMED.into_iter().flat_map(both).flatten().collect();
+                    whole.push(EncodedSubject { keys, arguments: Vec::new() });
+                }
+                (Layout::Readable, Some(limit)) => {
+                    let keys = encoding.order.iter().zip(keys?);
+                    let keys = keys.filter(|(place, _)| **place == limit).map(|(_, key)| key);
+                    whole.push(EncodedSubject { keys: keys.collect(), arguments: Vec::new() });
+                }
             }
-        })
+        }
+        commands.extend(self.by_slot(whole).into_iter().map(|subjects| match self.layout {
+            Layout::Packed => call(scripts::reset(), subjects),
+            Layout::Readable => {
+                let keys = subjects.into_iter().flat_map(|subject| subject.keys).collect();
+                Command::Delete { keys }
+            }
+        }));
+        Ok(commands)
     }
 
     /// Groups subjects by the slot of their keys. One server holds all keys in one group. A slot
@@ -57,7 +77,8 @@ impl RequestEncoder {
     fn by_slot(&self, subjects: Vec<EncodedSubject>) -> Vec<Vec<EncodedSubject>> {
         let mut slots: Vec<(u16, Vec<EncodedSubject>)> = Vec::new();
         for subject in subjects {
-            let slot = if self.placement.is_cluster() { slot_of(&subject.keys[0]) } else { 0 };
+            let key = subject.keys.first().filter(|_| self.placement.is_cluster());
+            let slot = key.map_or(0, |key| slot_of(key));
             let has_room =
                 |(known, group): &&mut (_, Vec<_>)| *known == slot && group.len() < MAX_SUBJECTS;
             match slots.iter_mut().rev().find(has_room) {
@@ -71,12 +92,10 @@ impl RequestEncoder {
     fn encode_settlement(&self, settlement: &Settlement<'_>) -> Result<EncodedSubject, StoreError> {
         let Settlement { namespace, subject, policy, .. } = *settlement;
         let encoding = PolicyEncoding::new(policy);
-        let mut keys = Vec::with_capacity(1);
-        self.push_keys(&mut keys, namespace, subject, policy, &encoding)?;
+        let keys = self.keys(namespace, subject, policy, &encoding)?;
         let arguments = match self.layout {
             Layout::Packed => {
-                let plan = arguments::settle_plan(settlement, &encoding);
-                vec![encoding.shape, plan, encoding.format]
+                packed_arguments(&encoding, arguments::settle_plan(settlement, &encoding))
             }
             Layout::Readable => {
                 let periods = arguments::readable_periods(policy, &encoding);

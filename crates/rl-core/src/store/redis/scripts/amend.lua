@@ -1,4 +1,4 @@
--- Refunds units, renews permits, or resets one limit. (lib/forget.lua resets all limits.)
+-- Refunds units, renews permits, or resets one limit. (reset.lua resets all limits.)
 --
 -- KEYS      see lib/slots.lua
 -- ARGV      see lib/arguments.lua. The plan:

@@ -7,8 +7,8 @@
 //! | `decide` of a shape | `arguments`, `shape` (composed), `stored`, packed states, `decide` |
 //! | `decide` | `arguments`, `stored`, packed states, `decide` |
 //! | `refund` of a shape | `arguments`, `refund_shape` (composed), `stored`, packed states, `amend` |
-//! | `amend` | `arguments`, `forget`, `stored`, packed states, `amend` |
-//! | `reset` | a function of `forget`, `reset` |
+//! | `amend` | `arguments`, `stored`, packed states, `amend` |
+//! | `reset` | `reset` |
 //! | `reserve` | `arguments`, `stored`, packed states, `expired`, a function of `decide`, `reserve` |
 //! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `amend` |
 //! | `readable` of a shape | `readable_shape` (composed), readable limits, `readable`, `readable_reply` |
@@ -44,7 +44,7 @@ use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
-const VERSION: u32 = 11;
+const VERSION: u32 = 12;
 
 /// The default for the maximum number of shapes with scripts of their own.
 pub(super) const MAX_SHAPES: usize = 64;
@@ -99,9 +99,9 @@ const MANUAL_TIME: TimeSource = TimeSource {
     windows: include_str!("lib/manual_windows.lua"),
 };
 
+const RESET_TEXT: &str = include_str!("reset.lua");
 const READABLE_COUNTERS: &str = include_str!("lib/readable_counters.lua");
 const STORED: &str = include_str!("lib/stored.lua");
-const FORGET: &str = include_str!("lib/forget.lua");
 const ARGUMENTS: &str = include_str!("lib/arguments.lua");
 const DECIDE_ANY: &str = concat!(include_str!("lib/limits.lua"), "\n", include_str!("decide.lua"));
 const READABLE_LIMITS: &str = concat!(
@@ -132,15 +132,11 @@ static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::of_shape(Purpose::Dec
 static AMEND: LazyLock<Script> = LazyLock::new(|| {
     let amend = include_str!("amend.lua");
     Script::new("amend", |source| {
-        [source.time, ARGUMENTS, FORGET, STORED, &PACKED_STATES, amend].join("\n")
+        [source.time, ARGUMENTS, STORED, &PACKED_STATES, amend].join("\n")
     })
 });
-static RESET: LazyLock<Script> = LazyLock::new(|| {
-    let reset = include_str!("reset.lua");
-    Script::new("reset", |source| {
-        [source.time, "local function forget(KEYS, ARGV)", FORGET, "end", reset].join("\n")
-    })
-});
+static RESET: LazyLock<Script> =
+    LazyLock::new(|| Script::new("reset", |source| [source.time, RESET_TEXT].join("\n")));
 static RESERVE: LazyLock<Script> = LazyLock::new(|| {
     let expired = include_str!("lib/expired.lua");
     let reserve = include_str!("reserve.lua");
@@ -367,10 +363,10 @@ mod tests {
     use super::super::encoding::policy;
     use super::*;
 
-    /// `forget.lua` reads the states without the policies that they were stored under.
+    /// `reset.lua` reads the states without the policies that they were stored under.
     #[test]
     fn a_reset_reads_states_of_the_present_version() {
-        let comparison = format!("string.byte(found, 1) ~= {} ", policy::VERSION);
-        assert!(FORGET.contains(&comparison), "{comparison}");
+        let comparison = format!("string.byte(found, 1) == {} ", policy::VERSION);
+        assert!(RESET_TEXT.contains(&comparison), "{comparison}");
     }
 }

@@ -293,11 +293,11 @@ fn make_room(denials: &mut SubjectMap<CachedDenial>, now: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::maybe_ready::done;
     use crate::model::{Limit, Subject};
-    use crate::store::redis::layer::AmendOperation;
     use crate::store::redis::subject_key::KeyedSubjectRef;
     use crate::store::redis::test_layer::{TestLayer, deny, keyed};
-    use crate::store::{Mode, Namespace, Reservations, Reset};
+    use crate::store::{Mode, Namespace, Reservations};
     use crate::time::{ManualClock, Timestamp};
 
     fn check<'a>(
@@ -328,10 +328,7 @@ mod tests {
         clock.advance(Duration::from_millis(500));
         decide().await;
         assert_eq!(inner.decisions(), 2, "the first denial has expired");
-        let reset =
-            Reset { namespace: &namespace, subject: &subject, policy: &policy, limit: None };
-        let operation = AmendOperation::Reset(reset);
-        cache.amend(Amendment { subject: alice, operation }).await.unwrap();
+        cache.invalidate_after([alice.key], done()).await.unwrap();
         decide().await;
         assert_eq!(inner.decisions(), 3, "the reset has invalidated the second denial");
     }

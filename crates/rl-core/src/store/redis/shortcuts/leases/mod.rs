@@ -48,8 +48,7 @@ use crate::policy::Policy;
 use crate::store::redis::encoding::policy::is_fixed_windows;
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
 use crate::store::redis::layer::{
-    AmendOperation, Amendment, Layer, LeaseRequest, OwnedPartRequest, PartRequest,
-    runtime_has_ended,
+    Amendment, Layer, LeaseRequest, OwnedPartRequest, PartRequest, runtime_has_ended,
 };
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Mode, Reservations, StoreFuture};
@@ -372,18 +371,7 @@ impl<S: Layer> Layer for Leases<DenialCache<S>> {
     }
 
     fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        let amended = self.shared.inner.amend(amendment);
-        let is_reset = matches!(amendment.operation, AmendOperation::Reset(_));
-        if !Self::is_enabled(&self.shared) || !is_reset {
-            return amended;
-        }
-        let dropped = self.clone().drop_lease(amendment.subject.to_owned());
-        MaybeReady::later(async move {
-            // The leased units belong to the counts that are about to be reset, so they are dropped
-            // first.
-            let _guard = dropped.await;
-            amended.await
-        })
+        self.shared.inner.amend(amendment)
     }
 }
 
@@ -395,10 +383,10 @@ fn lease_units(units: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::maybe_ready::done;
     use crate::model::{FailureKind, Limit, Subject};
-    use crate::store::redis::subject_key::KeyedSubjectRef;
+    use crate::store::Namespace;
     use crate::store::redis::test_layer::{TestLayer, keyed};
-    use crate::store::{Namespace, Reset};
 
     fn leases(inner: TestLayer) -> Leases<DenialCache<TestLayer>> {
         let (idle, lifetime) = (Duration::from_secs(10), Duration::from_secs(60));
@@ -447,7 +435,7 @@ mod tests {
             let (one, other) = (vec![&alice, &bob, &alice], vec![&bob, &alice]);
             let reset = |subjects: Vec<&Subject>| {
                 let subjects = subjects.into_iter().map(owned).collect();
-                tokio::spawn(leases.reset_after_leases(subjects, crate::maybe_ready::done()))
+                tokio::spawn(leases.reset_after_leases(subjects, done()))
             };
             let (one, other) = tokio::join!(reset(one), reset(other));
             assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
@@ -472,10 +460,8 @@ mod tests {
                 now: leases.shared.clock.now(),
             };
             leases.decide(request).await.unwrap_err();
-            let KeyedSubjectRef { namespace, subject: name, .. } = subject;
-            let reset = Reset { namespace, subject: name, policy: &policy, limit: None };
-            let operation = AmendOperation::Reset(reset);
-            leases.amend(Amendment { subject, operation }).await.unwrap();
+            let reset = leases.reset_after_leases(vec![subject.to_owned()], done());
+            reset.await.unwrap();
         }
         assert_eq!(leases.shared.table.lock().len(), 0);
     }
