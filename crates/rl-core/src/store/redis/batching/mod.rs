@@ -49,6 +49,7 @@
 mod batch;
 mod fan_out;
 mod overdue;
+mod pace;
 mod parts;
 mod queue;
 mod refunds;
@@ -56,7 +57,7 @@ mod refunds;
 mod tests;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use batch::{
@@ -64,10 +65,10 @@ use batch::{
 };
 use fan_out::{FanOut, fail};
 use overdue::within_timeout;
+use pace::{CallInFlight, DeliveryTurn, Flush, SharedQueue, Solo};
 pub(crate) use parts::PartsBatcher;
 use queue::{BatchLimits, BatchQueue, QueuedSubject};
 use refunds::RefundBatcher;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
@@ -96,9 +97,8 @@ struct BatcherShared<E> {
     inner: E,
     settings: BatchSettings,
     limits: BatchLimits,
-    queue: Mutex<BatchQueue>,
+    queue: SharedQueue<BatchQueue>,
     refunds: RefundBatcher<E>,
-    runtime: Handle,
 }
 
 #[derive(Clone, Debug)]
@@ -121,15 +121,9 @@ impl<E: Execute> Batcher<E> {
     /// Creates the layer. Its tasks run in the runtime in which it is created.
     pub(crate) fn new(inner: E, settings: BatchSettings) -> Self {
         let limits = BatchLimits::new(&settings.placement);
-        let (queue, runtime) = (Mutex::default(), Handle::current());
+        let queue = SharedQueue::new(limits.max_in_flight);
         let refunds = RefundBatcher::new(inner.clone(), limits, settings.response_timeout);
-        Self {
-            shared: Arc::new(BatcherShared { inner, settings, limits, queue, refunds, runtime }),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BatchQueue> {
-        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { shared: Arc::new(BatcherShared { inner, settings, limits, queue, refunds }) }
     }
 
     /// Adds a check or a lease to the queue. If nothing is in flight, adds nothing: the caller then
@@ -141,9 +135,9 @@ impl<E: Execute> Batcher<E> {
         kind: CallKind,
     ) -> Enqueued<E> {
         let mut queue = self.lock();
-        if queue.subjects.is_empty() && !queue.has_solo {
-            queue.has_solo = true;
-            return Enqueued::Solo(SoloGuard(self.clone()));
+        if queue.subjects.is_empty() && !queue.pace.has_solo {
+            queue.pace.has_solo = true;
+            return Enqueued::Solo(Solo(self.clone()));
         }
         let (reply, receiver) = oneshot::channel();
         let call = QueuedCall { policy: policy.clone(), kind, reply };
@@ -159,64 +153,14 @@ impl<E: Execute> Batcher<E> {
         Enqueued::Queued(receiver)
     }
 
-    /// Spawns a task that flushes the queue, if calls are due and no such task is pending.
-    ///
-    /// The task runs after the tasks that are ready now, so the flush includes their calls.
-    fn flush_soon(&self, mut queue: MutexGuard<'_, BatchQueue>) {
-        if !queue.begin_flush(self.shared.limits) {
-            return;
-        }
-        // Release the lock before the spawn: a runtime that has shut down drops the task at once,
-        // and the drop locks the queue.
-        drop(queue);
-        let mut task = FlushTask(Some(self.clone()));
-        self.shared.runtime.spawn(async move {
-            if let Some(batcher) = task.0.take() {
-                batcher.flush();
-            }
-        });
-    }
-
-    /// Sends the calls that are due.
-    fn flush(&self) {
-        let limits = self.shared.limits;
-        let (mut max_subjects, mut subjects) = (limits.max_subjects, Vec::new());
-        {
-            let mut queue = self.lock();
-            queue.is_flushing = false;
-            let (due, collected) = queue.take_due(limits);
-            if queue.in_flight == 0 {
-                max_subjects = max_subjects.min(collected.div_ceil(2).max(MIN_HALF));
-            }
-            for QueuedSubject { subject, group } in due {
-                match queue.subjects.get_mut(&subject.key).and_then(take_batch) {
-                    Some((costs, calls)) => {
-                        subjects.push((costs, SubjectBatch { subject, group, calls }));
-                    }
-                    // All requests of this subject were cancelled.
-                    None => drop(queue.subjects.swap_remove(&subject.key)),
-                }
-            }
-        }
-        let batches = into_batches(subjects, max_subjects);
-        let is_shared = |batch: &Batch| limits.can_share_call(&batch.policy);
-        let mut queue = self.lock();
-        queue.in_flight += batches.iter().filter(|batch| is_shared(batch)).count();
-        // If all requests of a group were cancelled, there is room for another group.
-        self.flush_soon(queue);
-        for batch in batches {
-            let is_counted = is_shared(&batch);
-            self.send_soon(batch, is_counted);
-        }
-    }
-
     fn send_soon(&self, batch: Batch, is_counted: bool) {
         let subjects = batch.subjects.iter().map(|batch| batch.subject.clone()).collect();
         // Created outside the task, so that the subjects are released even if the runtime has shut
         // down and drops the task.
         let (batcher, group) = (self.clone(), batch.group);
-        let in_flight = InFlightBatch { batcher, group, subjects, is_counted };
-        self.shared.runtime.spawn(send(in_flight, batch));
+        let call = CallInFlight { batcher, is_counted };
+        let in_flight = InFlightBatch { call, group, subjects };
+        self.spawn(send(in_flight, batch));
     }
 
     /// Runs the script call of a batch.
@@ -250,7 +194,44 @@ impl<E: Execute> Batcher<E> {
     ) -> Result<Vec<Option<ScriptReply>>, StoreError> {
         let call = self.call(&batch.policy, batch.costs, &batch.subjects);
         let most = self.shared.settings.response_timeout;
-        within_timeout(call, most, || in_flight.stop_counting()).await
+        within_timeout(call, most, || in_flight.call.stop_counting()).await
+    }
+}
+
+impl<E: Execute> Flush for Batcher<E> {
+    type Queue = BatchQueue;
+
+    fn queue(&self) -> &SharedQueue<BatchQueue> {
+        &self.shared.queue
+    }
+
+    fn flush(&self, mut queue: MutexGuard<'_, BatchQueue>) {
+        let limits = self.shared.limits;
+        let (mut max_subjects, mut subjects) = (limits.max_subjects, Vec::new());
+        let (due, collected) = queue.take_due(limits);
+        if queue.pace.in_flight == 0 {
+            max_subjects = max_subjects.min(collected.div_ceil(2).max(MIN_HALF));
+        }
+        for QueuedSubject { subject, group } in due {
+            match queue.subjects.get_mut(&subject.key).and_then(take_batch) {
+                Some((costs, calls)) => {
+                    subjects.push((costs, SubjectBatch { subject, group, calls }));
+                }
+                // All requests of this subject were cancelled.
+                None => drop(queue.subjects.swap_remove(&subject.key)),
+            }
+        }
+        drop(queue);
+        let batches = into_batches(subjects, max_subjects);
+        let is_shared = |batch: &Batch| limits.can_share_call(&batch.policy);
+        let mut queue = self.lock();
+        queue.pace.in_flight += batches.iter().filter(|batch| is_shared(batch)).count();
+        // If all requests of a group were cancelled, there is room for another group.
+        self.flush_soon(queue);
+        for batch in batches {
+            let is_counted = is_shared(&batch);
+            self.send_soon(batch, is_counted);
+        }
     }
 }
 
@@ -262,7 +243,7 @@ impl<E: Execute> Layer for Batcher<E> {
             return inner.decide(request);
         }
         match self.enqueue(request.subject, request.policy, CallKind::Check(request.cost)) {
-            Enqueued::Solo(guard) => guard.hold_during(inner.decide(request)),
+            Enqueued::Solo(solo) => hold_during(solo, inner.decide(request)),
             Enqueued::Queued(receiver) => MaybeReady::later(fan_out::wait_for_decision(receiver)),
         }
     }
@@ -274,7 +255,7 @@ impl<E: Execute> Layer for Batcher<E> {
         }
         let kind = CallKind::Lease { units: request.units, least: request.least };
         match self.enqueue(request.subject, request.policy, kind) {
-            Enqueued::Solo(guard) => guard.hold_during(inner.lease(request)),
+            Enqueued::Solo(solo) => hold_during(solo, inner.lease(request)),
             Enqueued::Queued(receiver) => MaybeReady::later(fan_out::wait_for_reply(receiver)),
         }
     }
@@ -294,7 +275,7 @@ impl<E: Execute> Layer for Batcher<E> {
 
 /// Sends a batch, and distributes the replies to its callers.
 async fn send<E: Execute>(mut in_flight: InFlightBatch<E>, batch: Batch) {
-    let batcher = in_flight.batcher.clone();
+    let batcher = in_flight.call.batcher.clone();
     let replies = batcher.reply(&batch, &mut in_flight).await;
     let turn = DeliveryTurn::take(&batcher).await;
     let is_alone = batch.subjects.len() == 1;
@@ -338,88 +319,37 @@ async fn deliver_paced<E: Execute>(mut fan_out: FanOut, in_flight: &mut InFlight
     fan_out.complete();
 }
 
-/// The turn of a task to wake callers. See [Pacing](self#pacing).
-struct DeliveryTurn {
-    is_first: bool,
-}
-
-impl DeliveryTurn {
-    /// Yields if another task is waking callers, so that those callers can enqueue their next
-    /// requests first.
-    async fn take<E: Execute>(batcher: &Batcher<E>) -> Self {
-        let is_first = !std::mem::replace(&mut batcher.lock().is_delivering, true);
-        if !is_first {
-            yield_now().await;
-        }
-        Self { is_first }
-    }
-
-    async fn end<E: Execute>(self, batcher: &Batcher<E>) {
-        if self.is_first {
-            yield_now().await;
-            batcher.lock().is_delivering = false;
-        }
-    }
-}
-
 /// The result of enqueuing a call.
 enum Enqueued<E: Execute> {
     /// Nothing is in flight, so the caller sends the call itself.
-    Solo(SoloGuard<E>),
+    Solo(Solo<Batcher<E>>),
     Queued(ReplyReceiver),
 }
 
-/// Marks a call in flight that was sent without the queue.
-struct SoloGuard<E: Execute>(Batcher<E>);
-
-impl<E: Execute> SoloGuard<E> {
-    fn hold_during<T: 'static>(self, future: StoreFuture<T>) -> StoreFuture<T>
-    where
-        StoreFuture<T>: Send,
-    {
-        MaybeReady::later(async move {
-            let _guard = self;
-            future.await
-        })
-    }
-}
-
-impl<E: Execute> Drop for SoloGuard<E> {
-    fn drop(&mut self) {
-        self.0.lock().has_solo = false;
-    }
-}
-
-/// The task that flushes the queue. If its runtime shuts down before it runs, the calls that are
-/// due are dropped, and fail.
-struct FlushTask<E: Execute>(Option<Batcher<E>>);
-
-impl<E: Execute> Drop for FlushTask<E> {
-    fn drop(&mut self) {
-        let Some(batcher) = self.0.take() else { return };
-        let mut queue = batcher.lock();
-        queue.is_flushing = false;
-        for queued in queue.take_all() {
-            queue.subjects.swap_remove(&queued.subject.key);
-        }
-    }
+/// Returns the future, which then holds the mark of a call without the queue until it ends.
+fn hold_during<T: Send + 'static>(
+    solo: Solo<Batcher<impl Execute>>,
+    future: StoreFuture<T>,
+) -> StoreFuture<T> {
+    MaybeReady::later(async move {
+        let _solo = solo;
+        future.await
+    })
 }
 
 /// The subjects of a call in flight. When this is dropped, their waiting requests can be sent.
 struct InFlightBatch<E: Execute> {
-    batcher: Batcher<E>,
+    call: CallInFlight<Batcher<E>>,
     group: u16,
     subjects: Vec<KeyedSubject>,
-    /// Whether the call counts in [`BatchQueue::in_flight`].
-    is_counted: bool,
 }
 
 impl<E: Execute> InFlightBatch<E> {
     /// Marks the requests that wait for this call as due.
     fn release(&mut self) {
-        let batcher = &self.batcher;
+        let CallInFlight { batcher, is_counted } = &mut self.call;
         let mut queue = batcher.lock();
-        queue.in_flight -= usize::from(std::mem::take(&mut self.is_counted));
+        queue.pace.in_flight -= usize::from(std::mem::take(is_counted));
         for subject in self.subjects.drain(..) {
             if queue.subjects.get(&subject.key).is_some_and(|waiting| !waiting.is_empty()) {
                 let group = self.group;
@@ -429,13 +359,6 @@ impl<E: Execute> InFlightBatch<E> {
             }
         }
         batcher.flush_soon(queue);
-    }
-
-    /// Stops counting this call towards the bound of calls in flight, although it has no reply yet.
-    fn stop_counting(&mut self) {
-        let mut queue = self.batcher.lock();
-        queue.in_flight -= usize::from(std::mem::take(&mut self.is_counted));
-        self.batcher.flush_soon(queue);
     }
 }
 

@@ -16,15 +16,14 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::yield_now;
 
 use super::overdue::within_timeout;
+use super::pace::{CallInFlight, DeliveryTurn, Flush, Pace, Queue, SharedQueue, Solo};
 use super::queue::BatchLimits;
 use super::{BatchSettings, MIN_HALF};
 use crate::decision::Decision;
@@ -54,23 +53,15 @@ struct PartsBatcherShared {
     is_enabled: bool,
     placement: Placement,
     response_timeout: Duration,
-    queue: Mutex<PartsQueue>,
-    runtime: Handle,
+    queue: SharedQueue<PartsQueue>,
 }
 
-struct PartsQueue {
+#[derive(Default)]
+pub(crate) struct PartsQueue {
     /// The waiting requests, by the policies and the slot group of their parts. The list that has
     /// waited longest comes first.
     lists: VecDeque<WaitingList>,
-    /// The largest number of calls in flight. Further requests are collected until one of them
-    /// returns.
-    max_in_flight: usize,
-    in_flight: usize,
-    is_flushing: bool,
-    /// Whether a task is waking the callers of a batch.
-    is_delivering: bool,
-    /// Whether a call is in flight that was sent without the queue.
-    has_solo: bool,
+    pace: Pace,
 }
 
 /// Requests whose parts have the same policies and slot group, in the order of their arrival.
@@ -98,7 +89,7 @@ pub(crate) enum RequestReply {
 /// A request whose call has not ended.
 pub(crate) enum PendingParts {
     /// The request has a call of its own, which is sent when the decisions are awaited.
-    Alone { executor: ScriptExecutor, call: PartsCall, solo: Option<Solo> },
+    Alone { executor: ScriptExecutor, call: PartsCall, solo: Option<Solo<PartsBatcher>> },
     /// The request waits for its batch. The costs are those of its groups.
     Queued {
         reply: oneshot::Receiver<Result<RequestReply, StoreError>>,
@@ -125,18 +116,6 @@ impl PendingParts {
 }
 
 impl PartsQueue {
-    /// Creates an empty queue.
-    const fn new(max_in_flight: usize) -> Self {
-        Self {
-            lists: VecDeque::new(),
-            max_in_flight,
-            in_flight: 0,
-            is_flushing: false,
-            is_delivering: false,
-            has_solo: false,
-        }
-    }
-
     /// Adds a request to the list of its policies and slot group.
     fn add(
         &mut self,
@@ -163,27 +142,20 @@ impl PartsQueue {
         self.lists.push_back(WaitingList { policies, slot_group, max_requests, requests });
     }
 
-    /// Returns whether a flush would send a batch.
-    fn is_due(&self) -> bool {
-        let is_full = |list: &WaitingList| list.requests.len() >= list.max_requests;
-        let has_room = self.in_flight < self.max_in_flight && !self.lists.is_empty();
-        has_room || self.lists.iter().any(is_full)
-    }
-
     /// Takes the batches that are due. While few calls are in flight, all requests are due;
     /// otherwise only full batches are. If no call is in flight, a long list is divided into two
     /// batches. Drops cancelled requests.
     fn take_due(&mut self) -> Vec<WaitingList> {
-        self.is_flushing = false;
         let (mut batches, mut kept) = (Vec::new(), VecDeque::new());
-        let is_idle = self.in_flight == 0;
+        let Pace { in_flight, max_in_flight, .. } = self.pace;
+        let is_idle = in_flight == 0;
         for mut list in self.lists.drain(..) {
             list.requests.retain(|request| !request.reply.is_closed());
             let mut most = list.max_requests;
             if is_idle {
                 most = most.min(list.requests.len().div_ceil(2).max(MIN_HALF));
             }
-            let has_room = self.in_flight + batches.len() < self.max_in_flight;
+            let has_room = in_flight + batches.len() < max_in_flight;
             while !list.requests.is_empty() && (has_room || list.requests.len() >= most) {
                 let rest = list.requests.split_off(most.min(list.requests.len()));
                 let requests = std::mem::replace(&mut list.requests, rest);
@@ -194,8 +166,40 @@ impl PartsQueue {
             }
         }
         self.lists = kept;
-        self.in_flight += batches.len();
+        self.pace.in_flight += batches.len();
         batches
+    }
+}
+
+impl Queue for PartsQueue {
+    fn pace(&mut self) -> &mut Pace {
+        &mut self.pace
+    }
+
+    fn is_due(&self) -> bool {
+        let is_full = |list: &WaitingList| list.requests.len() >= list.max_requests;
+        (self.pace.has_room() && !self.lists.is_empty()) || self.lists.iter().any(is_full)
+    }
+
+    fn discard(&mut self) {
+        self.lists.clear();
+    }
+}
+
+impl Flush for PartsBatcher {
+    type Queue = PartsQueue;
+
+    fn queue(&self) -> &SharedQueue<PartsQueue> {
+        &self.shared.queue
+    }
+
+    fn flush(&self, mut queue: MutexGuard<'_, PartsQueue>) {
+        let batches = queue.take_due();
+        drop(queue);
+        for batch in batches {
+            let in_flight = CallInFlight { batcher: self.clone(), is_counted: true };
+            self.spawn(send(in_flight, batch));
+        }
     }
 }
 
@@ -203,17 +207,10 @@ impl PartsBatcher {
     /// Creates the batcher. Its tasks run in the runtime in which it is created.
     pub(crate) fn new(executor: ScriptExecutor, settings: &BatchSettings) -> Self {
         let BatchSettings { is_enabled, response_timeout, ref placement } = *settings;
-        let (placement, runtime) = (placement.clone(), Handle::current());
-        let max_in_flight = BatchLimits::new(&placement).max_in_flight;
-        let queue = Mutex::new(PartsQueue::new(max_in_flight));
-        let shared = PartsBatcherShared {
-            executor,
-            is_enabled,
-            placement,
-            response_timeout,
-            queue,
-            runtime,
-        };
+        let placement = placement.clone();
+        let queue = SharedQueue::new(BatchLimits::new(&placement).max_in_flight);
+        let shared =
+            PartsBatcherShared { executor, is_enabled, placement, response_timeout, queue };
         Self { shared: Arc::new(shared) }
     }
 
@@ -236,8 +233,8 @@ impl PartsBatcher {
             return alone(None);
         }
         let mut queue = self.lock();
-        if queue.lists.is_empty() && queue.in_flight == 0 && !queue.has_solo {
-            queue.has_solo = true;
+        if queue.lists.is_empty() && queue.pace.in_flight == 0 && !queue.pace.has_solo {
+            queue.pace.has_solo = true;
             drop(queue);
             return alone(Some(Solo(self.clone())));
         }
@@ -259,42 +256,11 @@ impl PartsBatcher {
         self.shared.executor.label()
     }
 
-    fn lock(&self) -> MutexGuard<'_, PartsQueue> {
-        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Spawns a task that flushes the queue, if requests are due and no such task is pending.
-    ///
-    /// The task runs after the tasks that are ready now, so the flush includes their requests.
-    fn flush_soon(&self, mut queue: MutexGuard<'_, PartsQueue>) {
-        if !queue.is_due() || std::mem::replace(&mut queue.is_flushing, true) {
-            return;
-        }
-        // Release the lock first. A runtime that has shut down drops the task here, and the drop
-        // locks the queue.
-        drop(queue);
-        let mut task = PartsFlushTask(Some(self.clone()));
-        self.shared.runtime.spawn(async move {
-            if let Some(batcher) = task.0.take() {
-                batcher.flush();
-            }
-        });
-    }
-
-    /// Sends the requests that are due.
-    fn flush(&self) {
-        let batches = self.lock().take_due();
-        for batch in batches {
-            let in_flight = InFlightParts { batcher: self.clone(), is_counted: true };
-            self.shared.runtime.spawn(send(in_flight, batch));
-        }
-    }
-
     /// Waits for the reply of a batch. An overdue call no longer counts as in flight.
     async fn reply(
         &self,
         batch: &WaitingList,
-        in_flight: &mut InFlightParts,
+        in_flight: &mut CallInFlight<Self>,
     ) -> Result<PartsReplies, StoreError> {
         let requests: Vec<_> = batch.requests.iter().map(|request| &request.groups).collect();
         let call = self.shared.executor.execute_batch(&batch.policies, &requests);
@@ -304,15 +270,10 @@ impl PartsBatcher {
 }
 
 /// Sends a batch, and distributes the replies to its callers.
-async fn send(mut in_flight: InFlightParts, batch: WaitingList) {
+async fn send(mut in_flight: CallInFlight<PartsBatcher>, batch: WaitingList) {
     let batcher = in_flight.batcher.clone();
     let replies = batcher.reply(&batch, &mut in_flight).await;
-    // If another task is waking callers, yield, so that they enqueue their next requests before the
-    // next flush.
-    let is_first = !std::mem::replace(&mut batcher.lock().is_delivering, true);
-    if !is_first {
-        yield_now().await;
-    }
+    let turn = DeliveryTurn::take(&batcher).await;
     match replies {
         Err(error) => {
             for QueuedRequest { reply, .. } in batch.requests {
@@ -321,11 +282,8 @@ async fn send(mut in_flight: InFlightParts, batch: WaitingList) {
         }
         Ok(replies) => deliver(&batcher, batch, replies),
     }
-    in_flight.stop_counting();
-    if is_first {
-        yield_now().await;
-        batcher.lock().is_delivering = false;
-    }
+    drop(in_flight);
+    turn.end(&batcher).await;
 }
 
 /// Wakes the callers of a batch. If the script has not decided a request, sends it again in a call
@@ -342,7 +300,7 @@ fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
             continue;
         }
         let (executor, most) = (batcher.shared.executor.clone(), batcher.shared.response_timeout);
-        batcher.shared.runtime.spawn(async move {
+        batcher.spawn(async move {
             if reply.is_closed() {
                 return;
             }
@@ -356,55 +314,10 @@ fn deliver(batcher: &PartsBatcher, batch: WaitingList, replies: PartsReplies) {
     }
 }
 
-/// Marks a call in flight that was sent without the queue.
-pub(crate) struct Solo(PartsBatcher);
-
-impl Drop for Solo {
-    fn drop(&mut self) {
-        self.0.lock().has_solo = false;
-    }
-}
-
-/// The task that flushes the queue. If its runtime shuts down before it runs, the waiting requests
-/// are dropped, and fail.
-struct PartsFlushTask(Option<PartsBatcher>);
-
-impl Drop for PartsFlushTask {
-    fn drop(&mut self) {
-        let Some(batcher) = self.0.take() else { return };
-        let mut queue = batcher.lock();
-        queue.is_flushing = false;
-        let waiting = std::mem::take(&mut queue.lists);
-        drop(queue);
-        drop(waiting);
-    }
-}
-
-/// A call in flight. When this is dropped, waiting requests can be sent.
-struct InFlightParts {
-    batcher: PartsBatcher,
-    is_counted: bool,
-}
-
-impl InFlightParts {
-    /// Stops counting the call towards the bound of calls in flight.
-    fn stop_counting(&mut self) {
-        if std::mem::take(&mut self.is_counted) {
-            let mut queue = self.batcher.lock();
-            queue.in_flight -= 1;
-            self.batcher.flush_soon(queue);
-        }
-    }
-}
-
-impl Drop for InFlightParts {
-    fn drop(&mut self) {
-        self.stop_counting();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::task::yield_now;
+
     use super::*;
     use crate::model::{FailureKind, Limit, Subject};
     use crate::store::Namespace;
@@ -415,6 +328,12 @@ mod tests {
 
     fn policy() -> Policy {
         Policy::new([Limit::per_second(1)]).unwrap()
+    }
+
+    fn queue() -> PartsQueue {
+        let mut queue = PartsQueue::default();
+        queue.pace.max_in_flight = 4;
+        queue
     }
 
     /// Adds a request of one part to the list of `slot_group`.
@@ -436,29 +355,29 @@ mod tests {
     /// Otherwise, nothing would send the live request before the next one arrives.
     #[test]
     fn lists_of_cancelled_requests_do_not_count_as_calls_in_flight() {
-        let (mut queue, policy) = (PartsQueue::new(4), policy());
+        let (mut queue, policy) = (queue(), policy());
         for slot_group in 0..4 {
             drop(add(&mut queue, slot_group, &policy));
         }
         let _live = add(&mut queue, 4, &policy);
         let due = queue.take_due();
         assert_eq!(due.iter().map(|list| list.slot_group).collect::<Vec<_>>(), [4]);
-        assert_eq!((queue.in_flight, queue.lists.len()), (1, 0));
+        assert_eq!((queue.pace.in_flight, queue.lists.len()), (1, 0));
     }
 
     #[test]
     fn lists_that_find_no_room_wait_for_a_call_to_return() {
-        let (mut queue, policy) = (PartsQueue::new(4), policy());
+        let (mut queue, policy) = (queue(), policy());
         let _live: Vec<_> = (0..6).map(|group| add(&mut queue, group, &policy)).collect();
         assert_eq!(queue.take_due().len(), 4);
-        assert_eq!((queue.in_flight, queue.lists.len()), (4, 2));
+        assert_eq!((queue.pace.in_flight, queue.lists.len()), (4, 2));
     }
 
     #[tokio::test]
     async fn a_cancelled_request_that_a_batch_left_undecided_is_not_sent_again() {
         let store =
             unreachable().connection_wait(Duration::from_millis(1)).connect().await.unwrap();
-        let (mut queue, policy) = (PartsQueue::new(4), policy());
+        let (mut queue, policy) = (queue(), policy());
         drop(add(&mut queue, 0, &policy));
         let live = add(&mut queue, 0, &policy);
         let batch = queue.lists.pop_front().unwrap();
@@ -473,7 +392,7 @@ mod tests {
         let (wait, response_timeout) = (Duration::from_secs(10), Duration::from_millis(20));
         let store = unreachable().connection_wait(wait).response_timeout(response_timeout);
         let store = store.connect().await.unwrap();
-        let (mut queue, policy) = (PartsQueue::new(4), policy());
+        let (mut queue, policy) = (queue(), policy());
         let reply = add(&mut queue, 0, &policy);
         let batch = queue.lists.pop_front().unwrap();
         deliver(&store.inner.parts_batcher, batch, PartsReplies::undecided(1));

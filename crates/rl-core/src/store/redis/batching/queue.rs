@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use indexmap::IndexMap;
 
 use super::batch::QueuedCall;
+use super::pace::{Pace, Queue};
 use crate::policy::Policy;
 use crate::store::redis::encoding::placement::Placement;
 use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path};
@@ -32,7 +33,7 @@ pub(super) struct BatchLimits {
 }
 
 #[derive(Default)]
-pub(super) struct BatchQueue {
+pub(crate) struct BatchQueue {
     /// The waiting calls of each subject that has a call in flight or due.
     pub(super) subjects: SubjectMap<VecDeque<QueuedCall>>,
     /// Subjects to send with the next flush.
@@ -42,14 +43,8 @@ pub(super) struct BatchQueue {
     collected: IndexMap<u16, Vec<QueuedSubject>>,
     /// Groups that have collected enough subjects for a full call since the last flush.
     full: Vec<u16>,
-    /// The number of shared calls in flight that are not overdue.
-    pub(super) in_flight: usize,
-    /// Whether a task is about to flush the queue.
-    pub(super) is_flushing: bool,
-    /// Whether a task is waking the callers of a batch.
-    pub(super) is_delivering: bool,
-    /// Whether a call is in flight that was sent without the queue.
-    pub(super) has_solo: bool,
+    /// Counts shared calls only.
+    pub(super) pace: Pace,
 }
 
 /// A subject with calls that wait to be sent.
@@ -100,7 +95,8 @@ impl BatchQueue {
     pub(super) fn take_due(&mut self, limits: BatchLimits) -> (Vec<QueuedSubject>, usize) {
         let mut due = std::mem::take(&mut self.ready);
         let ready = due.len();
-        let count = limits.max_in_flight.saturating_sub(self.in_flight).min(self.collected.len());
+        let count =
+            self.pace.max_in_flight.saturating_sub(self.pace.in_flight).min(self.collected.len());
         due.extend(self.collected.drain(..count).flat_map(|(_, subjects)| subjects));
         for group in self.full.drain(..) {
             if let Some(subjects) = self.collected.get_mut(&group) {
@@ -114,22 +110,24 @@ impl BatchQueue {
         let collected = due.len() - ready;
         (due, collected)
     }
+}
 
-    /// Takes all subjects that are ready or collected.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = QueuedSubject> + use<> {
-        self.full.clear();
-        let ready = std::mem::take(&mut self.ready);
-        let collected = std::mem::take(&mut self.collected);
-        ready.into_iter().chain(collected.into_values().flatten())
+impl Queue for BatchQueue {
+    fn pace(&mut self) -> &mut Pace {
+        &mut self.pace
     }
 
-    /// Returns `true` if subjects are due and no flush is pending. The caller must then start the
-    /// task that flushes.
-    pub(super) fn begin_flush(&mut self, limits: BatchLimits) -> bool {
-        let has_room = self.in_flight < limits.max_in_flight;
-        let is_due = !self.ready.is_empty()
+    fn is_due(&self) -> bool {
+        !self.ready.is_empty()
             || !self.full.is_empty()
-            || (has_room && !self.collected.is_empty());
-        is_due && !std::mem::replace(&mut self.is_flushing, true)
+            || (self.pace.has_room() && !self.collected.is_empty())
+    }
+
+    fn discard(&mut self) {
+        self.full.clear();
+        let collected = std::mem::take(&mut self.collected).into_values().flatten();
+        for queued in self.ready.drain(..).chain(collected) {
+            self.subjects.swap_remove(&queued.subject.key);
+        }
     }
 }

@@ -10,13 +10,13 @@
 //! A call has one refund of each subject, so it reads each state once. Refunds have no order: none
 //! changes the result of another.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::overdue::within_timeout;
+use super::pace::{CallInFlight, Flush, Pace, Queue, SharedQueue};
 use super::queue::BatchLimits;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
@@ -39,17 +39,13 @@ struct RefundBatcherShared<E> {
     limits: BatchLimits,
     /// The longest time that a call may take.
     response_timeout: Duration,
-    queue: Mutex<RefundQueue>,
-    runtime: Handle,
+    queue: SharedQueue<RefundQueue>,
 }
 
 #[derive(Default)]
-struct RefundQueue {
+pub(crate) struct RefundQueue {
     waiting: Vec<QueuedRefund>,
-    /// The number of calls in flight that are not overdue.
-    in_flight: usize,
-    /// Whether a task is about to flush the queue.
-    is_flushing: bool,
+    pace: Pace,
 }
 
 /// A refund that waits to be sent.
@@ -109,13 +105,9 @@ impl<E> Clone for RefundBatcher<E> {
 impl<E: Execute> RefundBatcher<E> {
     /// Creates a batcher. Its tasks run in the runtime in which it is created.
     pub(super) fn new(inner: E, limits: BatchLimits, response_timeout: Duration) -> Self {
-        let (queue, runtime) = (Mutex::default(), Handle::current());
-        let shared = RefundBatcherShared { inner, limits, response_timeout, queue, runtime };
+        let queue = SharedQueue::new(limits.max_in_flight);
+        let shared = RefundBatcherShared { inner, limits, response_timeout, queue };
         Self { shared: Arc::new(shared) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RefundQueue> {
-        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a refund to the queue.
@@ -135,49 +127,46 @@ impl<E: Execute> RefundBatcher<E> {
         )
     }
 
-    /// Spawns a task that flushes the queue, unless many calls are in flight.
-    ///
-    /// The task runs after the tasks that are ready now, so the flush includes their refunds.
-    fn flush_soon(&self, mut queue: MutexGuard<'_, RefundQueue>) {
-        let is_due =
-            !queue.waiting.is_empty() && queue.in_flight < self.shared.limits.max_in_flight;
-        if !is_due || std::mem::replace(&mut queue.is_flushing, true) {
-            return;
-        }
-        // Release the lock before the spawn: a runtime that has shut down drops the task at once,
-        // and the drop locks the queue.
-        drop(queue);
-        let mut flush = RefundFlushTask(Some(self.clone()));
-        self.shared.runtime.spawn(async move {
-            if let Some(batcher) = flush.0.take() {
-                batcher.flush();
-            }
-        });
-    }
-
-    /// Sends all refunds that wait.
-    fn flush(&self) {
-        let waiting = {
-            let mut queue = self.lock();
-            queue.is_flushing = false;
-            std::mem::take(&mut queue.waiting)
-        };
-        for batch in into_batches(waiting, self.shared.limits.max_subjects) {
-            self.lock().in_flight += 1;
-            self.send_soon(batch, true);
-        }
-    }
-
     fn send_soon(&self, batch: RefundBatch, is_counted: bool) {
         // Created outside the task, so that the call stops counting even if the runtime has shut
         // down and drops the task.
-        let in_flight = InFlightRefunds { batcher: self.clone(), is_counted };
-        self.shared.runtime.spawn(send(in_flight, batch));
+        let in_flight = CallInFlight { batcher: self.clone(), is_counted };
+        self.spawn(send(in_flight, batch));
+    }
+}
+
+impl<E: Execute> Flush for RefundBatcher<E> {
+    type Queue = RefundQueue;
+
+    fn queue(&self) -> &SharedQueue<RefundQueue> {
+        &self.shared.queue
+    }
+
+    fn flush(&self, mut queue: MutexGuard<'_, RefundQueue>) {
+        let waiting = std::mem::take(&mut queue.waiting);
+        let batches = into_batches(waiting, self.shared.limits.max_subjects);
+        queue.pace.in_flight += batches.len();
+        drop(queue);
+        batches.into_iter().for_each(|batch| self.send_soon(batch, true));
+    }
+}
+
+impl Queue for RefundQueue {
+    fn pace(&mut self) -> &mut Pace {
+        &mut self.pace
+    }
+
+    fn is_due(&self) -> bool {
+        !self.waiting.is_empty() && self.pace.has_room()
+    }
+
+    fn discard(&mut self) {
+        self.waiting.clear();
     }
 }
 
 /// Sends the refunds of a batch, and distributes the results to their callers.
-async fn send<E: Execute>(mut in_flight: InFlightRefunds<E>, batch: RefundBatch) {
+async fn send<E: Execute>(mut in_flight: CallInFlight<RefundBatcher<E>>, batch: RefundBatch) {
     let batcher = in_flight.batcher.clone();
     let RefundBatcherShared { inner, response_timeout: most, .. } = &*batcher.shared;
     let overdue = || in_flight.stop_counting();
@@ -201,40 +190,5 @@ async fn send<E: Execute>(mut in_flight: InFlightRefunds<E>, batch: RefundBatch)
             Ok(_) => refund.complete(Ok(Vec::new())),
             Err(error) => refund.complete(Err(error.again())),
         }
-    }
-}
-
-/// The task that flushes the queue. If its runtime shuts down before it runs, the refunds that wait
-/// are dropped, and fail.
-struct RefundFlushTask<E: Execute>(Option<RefundBatcher<E>>);
-
-impl<E: Execute> Drop for RefundFlushTask<E> {
-    fn drop(&mut self) {
-        let Some(batcher) = self.0.take() else { return };
-        let mut queue = batcher.lock();
-        queue.is_flushing = false;
-        queue.waiting.clear();
-    }
-}
-
-/// A call in flight. When this is dropped, refunds that wait can be sent.
-struct InFlightRefunds<E: Execute> {
-    batcher: RefundBatcher<E>,
-    /// Whether the call counts in [`RefundQueue::in_flight`].
-    is_counted: bool,
-}
-
-impl<E: Execute> InFlightRefunds<E> {
-    /// Stops counting this call, although it may have no reply yet.
-    fn stop_counting(&mut self) {
-        let mut queue = self.batcher.lock();
-        queue.in_flight -= usize::from(std::mem::take(&mut self.is_counted));
-        self.batcher.flush_soon(queue);
-    }
-}
-
-impl<E: Execute> Drop for InFlightRefunds<E> {
-    fn drop(&mut self) {
-        self.stop_counting();
     }
 }

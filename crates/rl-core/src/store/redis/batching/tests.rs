@@ -1,6 +1,7 @@
 //! Tests of batches of single subjects.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use tokio::sync::Semaphore;
 
