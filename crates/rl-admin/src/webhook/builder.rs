@@ -76,8 +76,8 @@ impl WebhooksBuilder {
         self
     }
 
-    /// Sets whether `near_limit` is sent. Defaults to `false`. For limits whose period is shorter
-    /// than an hour, [most of these events](super#events) are left out.
+    /// Sets whether `near_limit` is sent. Defaults to `false`. For limits with a period below an
+    /// hour, [most of these events](super#events) are left out.
     ///
     /// The limiter must then observe each decision. This adds a few hundred nanoseconds to a
     /// decision in memory.

@@ -54,10 +54,11 @@
 //! first is sent.
 //! [`Webhooks::watch`] adds `denial_burst_began` and `denial_burst_ended`.
 //!
-//! `near_limit` must be [switched on](WebhooksBuilder::near_limit). For a limit whose period is an
-//! hour or longer, it is sent once for each subject, threshold and window. Subjects cross limits of
-//! shorter periods again and again, so such a limit has at most one event in a minute for each
-//! threshold, of whichever subject. `suppressed` is the number of events that were left out before.
+//! `near_limit` must be [switched on](WebhooksBuilder::near_limit). For a limit with a period of an
+//! hour or more, it is sent once for each subject, threshold and window. Subjects reach the
+//! thresholds of shorter periods in window after window. So a limit with a shorter period has at
+//! most one event in a minute for each threshold, for all subjects together. `suppressed` is the
+//! number of events that were left out before.
 //!
 //! # Example
 //!

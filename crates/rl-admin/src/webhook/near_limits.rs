@@ -15,8 +15,8 @@ const INTERVAL: u64 = 60_000_000;
 /// The largest number of thresholds to remember. With more, an event may be sent too early.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// Bounds the number of `near_limit` events for limits of short periods, which busy subjects cross
-/// again in each window.
+/// Bounds the number of `near_limit` events for limits with short periods. Busy subjects reach the
+/// thresholds of these limits in each window.
 #[derive(Debug, Default)]
 pub(super) struct NearLimitSampler {
     /// The key is a hash of a limiter, a rule, a limit and a threshold.

@@ -217,7 +217,7 @@ fn invalid_rules_are_named_with_the_value() {
     );
 }
 
-/// Fault: a rule whose cost its limits never grant was accepted, and denied every request.
+/// Fault: a rule with a cost above its limits was accepted, and denied every request.
 #[test]
 fn a_cost_that_the_limits_of_a_rule_never_grant_is_refused() {
     let costly = |cost: u64| rule("a").cost(cost);

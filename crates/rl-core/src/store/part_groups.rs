@@ -123,8 +123,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 }
 
 impl<K> PartGroup<'_, K> {
-    /// Returns the decision on a group whose status is not known. The decision has no limits, and
-    /// denies nothing.
+    /// Returns the decision on a group of unknown status. The decision has no limits, and denies
+    /// nothing.
     #[cfg(feature = "redis")]
     pub(crate) fn unknown_status(&self, at: Timestamp) -> Decision {
         let mut unknown = Decision::pending(self.policy, self.cost);
