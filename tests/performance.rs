@@ -43,34 +43,38 @@ fn instructions_under(what: &str, limits: &[String]) -> u64 {
     count / TIMES
 }
 
-/// Each maximum is 2 % above the count at the time when the maximum was set. `PERFORMANCE.md` lists
-/// the goals that the library misses.
+/// Returns the largest count that a test accepts: a tenth above the count that was measured when the
+/// figure was written. A smaller change can come from the compiler or from random hash keys.
+fn at_most(measured: u64) -> u64 {
+    measured + measured / 10
+}
+
 #[test]
 #[rustfmt::skip]
 fn decisions_and_responses_take_few_instructions() {
-    let limits = [
-        ("allowed",        522, "six fixed windows of a known subject"),
-        ("observed",       522, "the same with an observer that receives no decisions"),
-        ("observing",    2_591, "the same with an observer that receives each decision"),
-        ("logged",      26_520, "the same with a log line for each decision"),
-        ("denied",         519, "the same, used up"),
-        ("too-much",       909, "more than any of six allows"),
-        ("clock",          570, "windows on the clock, whose ends are computed and not stored"),
-        ("one",            521, "one fixed window"),
-        ("newcomer",     1_487, "a new subject under six of them, which evicts another"),
-        ("gcra",         2_078, "six of another algorithm that is kept compactly"),
-        ("log",            918, "a sliding log"),
-        ("one-part",       614, "a list of one part with six windows, under a rule"),
-        ("three-parts",  2_025, "three parts, each under a rule: six windows, one and one"),
-        ("three-parts-denied", 5_209, "the same, denied by the first part"),
-        ("three-parts-gcra", 7_687, "three parts of another algorithm"),
-        ("http-allowed", 5_450, "a request through the layer, its response made and dropped"),
-        ("http-denied",  8_011, "a request that the layer rejects"),
-        ("axum-denied", 16_316, "the same with six windows on axum, and all that axum does"),
+    let paths = [
+        ("allowed",        516, "six fixed windows of a known subject"),
+        ("observed",       516, "the same with an observer that receives no decisions"),
+        ("observing",    2_549, "the same with an observer that receives each decision"),
+        ("logged",      25_972, "the same with a log line for each decision"),
+        ("denied",         513, "the same, used up"),
+        ("too-much",       889, "more than any of six allows"),
+        ("clock",          563, "windows on the clock, whose ends are computed and not stored"),
+        ("one",            515, "one fixed window"),
+        ("newcomer",     1_464, "a new subject under six of them, which evicts another"),
+        ("gcra",         2_037, "six of another algorithm that is kept compactly"),
+        ("log",            901, "a sliding log"),
+        ("one-part",       603, "a list of one part with six windows, under a rule"),
+        ("three-parts",  1_937, "three parts, each under a rule: six windows, one and one"),
+        ("three-parts-denied", 5_177, "the same, denied by the first part"),
+        ("three-parts-gcra", 7_486, "three parts of another algorithm"),
+        ("http-allowed", 5_382, "a request through the layer, its response made and dropped"),
+        ("http-denied",  7_937, "a request that the layer rejects"),
+        ("axum-denied", 16_082, "the same with six windows on axum, and all that axum does"),
     ];
     let mut beyond = Vec::new();
-    for (what, limit, described) in limits {
-        let count = instructions(what);
+    for (what, measured, described) in paths {
+        let (count, limit) = (instructions(what), at_most(measured));
         println!("{described}: {count} instructions, {limit} at most");
         if count > limit {
             beyond.push(format!("{described}: {count} instructions, expected {limit} at most"));
@@ -94,35 +98,35 @@ fn each_algorithm_takes_few_instructions() {
         (1..=count).map(|hours| format!("{max}/{hours}h{rest}")).collect()
     };
     let cases: [(&str, &str, Vec<String>, u64); 25] = [
-        ("fixed window",                  "decide",  one("90000/hour"),                                  521),
-        ("fixed window on the clock",     "decide",  one("90000/hour:clock"),                            569),
-        ("GCRA",                          "decide",  one("90000/hour:gcra"),                           888),
-        ("token bucket",                  "decide",  one("90000/hour:token-bucket"),                   888),
-        ("token bucket, interval refill", "decide",  one("90000/hour:token-bucket:refill=interval"),     967),
-        ("sliding window counter",        "decide",  one("90000/hour:sliding-window-counter"),         940),
-        ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  721),
-        ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  721),
-        ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    918),
-        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_453),
-        ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                1_752),
-        ("16 of GCRA",                    "decide",  many(16, 90000, ":gcra"),                       4_518),
-        ("denied: GCRA",                  "decide",  one("1/hour:gcra"),                             1_041),
-        ("denied: interval refill",       "decide",  one("1/hour:token-bucket:refill=interval"),     1_049),
-        ("denied: window counter",        "decide",  one("1/hour:sliding-window-counter"),           1_062),
-        ("denied: 60 buckets",            "decide",  one("1/hour:sliding-window:precision=minute"),    924),
-        ("denied: sliding log",           "decide",  one("1/hour:sliding-log"),                      1_001),
-        ("denied: concurrency",           "decide",  one("1:concurrency:lease=1h"),                  1_001),
-        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 604),
-        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                609),
-        ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           4_821),
-        ("7 fixed windows",               "decide",  windows(7),                                       631),
-        ("8 fixed windows",               "decide",  windows(8),                                       608),
-        ("12 fixed windows",              "decide",  windows(12),                                     631),
-        ("16 fixed windows",              "decide",  windows(16),                                     621),
+        ("fixed window",                  "decide",  one("90000/hour"),                                  515),
+        ("fixed window on the clock",     "decide",  one("90000/hour:clock"),                            562),
+        ("GCRA",                          "decide",  one("90000/hour:gcra"),                           871),
+        ("token bucket",                  "decide",  one("90000/hour:token-bucket"),                   871),
+        ("token bucket, interval refill", "decide",  one("90000/hour:token-bucket:refill=interval"),     946),
+        ("sliding window counter",        "decide",  one("90000/hour:sliding-window-counter"),         919),
+        ("sliding window, 10 buckets",    "decide",  one("90000/hour:sliding-window:precision=6minutes"),  704),
+        ("sliding window, 60 buckets",    "decide",  one("90000/hour:sliding-window:precision=minute"),  704),
+        ("sliding log",                   "decide",  one("90000/hour:sliding-log"),                    901),
+        ("concurrency, and the release",  "acquire", one("1000:concurrency"),                          2_401),
+        ("six of different kinds",        "decide",  mixed.map(str::to_owned).to_vec(),                1_723),
+        ("16 of GCRA",                    "decide",  many(16, 90000, ":gcra"),                       4_396),
+        ("denied: GCRA",                  "decide",  one("1/hour:gcra"),                             1_027),
+        ("denied: interval refill",       "decide",  one("1/hour:token-bucket:refill=interval"),     1_033),
+        ("denied: window counter",        "decide",  one("1/hour:sliding-window-counter"),           1_046),
+        ("denied: 60 buckets",            "decide",  one("1/hour:sliding-window:precision=minute"),    912),
+        ("denied: sliding log",           "decide",  one("1/hour:sliding-log"),                        983),
+        ("denied: concurrency",           "decide",  one("1:concurrency:lease=1h"),                    983),
+        ("denied: 7 fixed windows",       "decide",  many(7, 1, ""),                                 597),
+        ("denied: 16 fixed windows",      "decide",  many(16, 1, ""),                                602),
+        ("denied: 16 of GCRA",            "decide",  many(16, 1, ":gcra"),                           4_725),
+        ("7 fixed windows",               "decide",  windows(7),                                       624),
+        ("8 fixed windows",               "decide",  windows(8),                                       602),
+        ("12 fixed windows",              "decide",  windows(12),                                     624),
+        ("16 fixed windows",              "decide",  windows(16),                                     614),
     ];
     let mut beyond = Vec::new();
-    for (name, operation, limits, limit) in cases {
-        let count = instructions_under(operation, &limits);
+    for (name, operation, limits, measured) in cases {
+        let (count, limit) = (instructions_under(operation, &limits), at_most(measured));
         println!("{name}: {count} instructions, {limit} at most");
         if count > limit {
             beyond.push(format!("{name}: {count} instructions, expected {limit} at most"));
@@ -136,7 +140,8 @@ fn each_algorithm_takes_few_instructions() {
 /// prints what a layer adds that only sets three headers.
 #[test]
 fn a_layer_adds_few_instructions_to_a_request() {
-    for (framework, limit) in [("axum", 7_163), ("actix", 6_317)] {
+    for (framework, measured) in [("axum", 6_580), ("actix", 6_171)] {
+        let limit = at_most(measured);
         let [ours, plain, lines] =
             ["", "-plain", "-lines"].map(|around| instructions(&format!("{framework}{around}")));
         let (added, of_lines) = (ours.saturating_sub(plain), lines.saturating_sub(plain));
