@@ -14,6 +14,7 @@
 //! ```
 
 mod governing;
+mod labels;
 mod limit_status;
 mod linked;
 mod made_in_place;
@@ -29,7 +30,11 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 pub use governing::GoverningLimit;
+use labels::PartLabels;
+pub use labels::PublicName;
+pub(crate) use labels::{LabelledParts, Labels, PartitionKey, RuleLabel};
 use limit_status::LimitStatuses;
+pub(crate) use limit_status::seconds_ceil;
 pub use limit_status::{LimitStatus, RetryAfter};
 use linked::Linked;
 pub(crate) use linked::PartFlags;
@@ -181,6 +186,26 @@ impl Decision {
         self.decided_parts().map_or(self, |parts| self.governing_decision(parts))
     }
 
+    /// Returns the labels of the part that the public methods describe.
+    #[inline]
+    fn labels_of_described(&self) -> PartLabels<'_> {
+        match self.linked.get() {
+            None => PartLabels::new(None, 0, self.origin != Origin::Policy),
+            Some(_) => self.labels_of(self.governing_part().unwrap_or(0), self.described()),
+        }
+    }
+
+    /// Returns the labels of the part at `index`, on which `part` was decided.
+    fn labels_of(&self, index: usize, part: &Self) -> PartLabels<'_> {
+        let labels = self.linked.get().map(|linked| &linked.labels);
+        PartLabels::new(labels, index, part.origin != Origin::Policy)
+    }
+
+    /// Changes what responses say about the parts beyond their limits.
+    pub(crate) fn labels_mut(&mut self) -> &mut Labels {
+        &mut self.linked.get_or_new().labels
+    }
+
     /// Returns the outcomes, to be filled in the order of the policy's limits.
     pub(crate) fn outcomes_mut(&mut self) -> &mut Outcomes {
         &mut self.statuses.outcomes
@@ -322,7 +347,8 @@ impl Decision {
     /// Returns the status of each limit, in the order of the policy.
     #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
-        self.described().statuses.iter()
+        let labels = self.labels_of_described();
+        self.described().statuses.iter().map(move |limit| limit.of_part(labels))
     }
 
     /// Returns the limits that can deny the request: those that are not in shadow.
@@ -347,7 +373,8 @@ impl Decision {
     }
 
     /// Returns the longest wait of the limits that deny. The wait is exact if no other request uses
-    /// these limits.
+    /// these limits. Under a concurrency limit it is a bound: the time until enough leases have
+    /// ended.
     ///
     /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
     #[must_use]
@@ -359,6 +386,23 @@ impl Decision {
             return self.longest_wait();
         }
         self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
+    }
+
+    /// Returns the time after which a client should retry. `Retry-After`, messages and gRPC clients
+    /// get this time.
+    ///
+    /// It is [`retry_after`](Self::retry_after), but a concurrency limit contributes at most its
+    /// [hint](Limit::with_retry_hint), a second by default: places are freed when requests end, long
+    /// before their leases do.
+    #[must_use]
+    pub fn retry_hint(&self) -> RetryAfter {
+        if let Origin::FailedClosed(_) = self.origin {
+            return self.retry_after();
+        }
+        self.enforced_of_all_parts()
+            .map(|limit| limit.retry_hint())
+            .max()
+            .unwrap_or(RetryAfter::Now)
     }
 
     /// Returns the limit that single-valued headers and messages describe. Returns `None` if no
@@ -373,7 +417,7 @@ impl Decision {
             let shortest = self.policy().and_then(Policy::shortest);
             let shortest = shortest.and_then(|index| self.described().statuses.get(index));
             if shortest.is_some_and(|limit| limit.is_active()) {
-                return shortest;
+                return shortest.map(|limit| limit.of_part(self.labels_of_described()));
             }
         }
         selection.select(self.enforced(), is_denied)

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::sync::Arc;
 
+use super::labels::{LabelledParts, PartLabels};
 use super::limit_status::LimitStatuses;
 use super::linked::{DecidedParts, GoverningPart, Linked, PartFlags};
 use super::recycled::Recycled;
@@ -19,9 +21,18 @@ pub struct PartStatus<'a> {
     origin: Origin,
     is_shadow: bool,
     is_disclosed: bool,
+    labels: PartLabels<'a>,
 }
 
 impl<'a> PartStatus<'a> {
+    /// Returns the name of the [rule](crate::rules) that counts the part; `None` if the limiter has
+    /// no rules, or if neither a store nor the policy itself decided.
+    #[must_use]
+    pub fn rule(&self) -> Option<&'a str> {
+        self.policy()?;
+        self.labels.rule()
+    }
+
     /// Returns the policy of the part; `None` if no store decided, or if none of the part's limits
     /// applied.
     #[must_use]
@@ -32,7 +43,8 @@ impl<'a> PartStatus<'a> {
     /// Returns the status of each limit, in the order of the policy.
     #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'a>> + use<'a> {
-        self.decision.statuses.iter()
+        let labels = self.labels;
+        self.decision.statuses.iter().map(move |limit| limit.of_part(labels))
     }
 
     /// Returns the requested units.
@@ -250,14 +262,53 @@ impl Decision {
                 origin: self.origin,
                 is_shadow: parts.flags.is_shadow(index),
                 is_disclosed: parts.flags.is_disclosed(index),
+                labels: self.labels_of(index, &parts.all()[index]),
             },
             None => PartStatus {
                 decision: self,
                 origin: self.origin,
                 is_shadow: false,
                 is_disclosed: true,
+                labels: self.labels_of(0, self),
             },
         })
+    }
+
+    /// Returns the status of the part that the [rule](crate::rules) called `name` counts. Returns
+    /// `None` if this rule does not count the request, or if neither a store nor the policy itself
+    /// decided.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::key::Identified;
+    /// use rl_core::rules::{Rule, Rules};
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = Rule::named("tokens").per(Identified).limit(Limit::per_minute(10_000));
+    /// let limiter = RateLimiter::builder().rules(Rules::new().rule(tokens)).build()?;
+    /// let decision = limiter.check_rule("tokens", &Subject::user("alice"), 1_200).await;
+    /// let tokens = decision.rule("tokens").and_then(|part| part.limits().next());
+    /// assert_eq!(tokens.map(|limit| limit.remaining()), Some(8_800));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<PartStatus<'_>> {
+        self.parts().find(|part| part.rule() == Some(name))
+    }
+
+    /// Sets the rules that count the parts.
+    pub(crate) fn labelled(mut self, rules: Arc<dyn LabelledParts>) -> Self {
+        self.labels_mut().rules = Some(rules);
+        self
+    }
+
+    /// Returns the limits that responses list: the enforced limits of all parts that are enforced
+    /// and disclosed.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        let listed = self.parts().filter(|part| part.is_enforced() && part.is_disclosed);
+        listed.flat_map(|part| part.limits().filter(|limit| !limit.limit().is_shadow()))
     }
 
     /// Returns whether the request was decided as a list of parts.
@@ -375,7 +426,8 @@ fn find_governing(parts: &DecidedParts<Decision>) -> Option<usize> {
     for (index, decision) in parts.all().iter().enumerate() {
         let (is_shadow, is_disclosed) =
             (parts.flags.is_shadow(index), parts.flags.is_disclosed(index));
-        let part = PartStatus { decision, origin: decision.origin, is_shadow, is_disclosed };
+        let (origin, labels) = (decision.origin, PartLabels::NONE);
+        let part = PartStatus { decision, origin, is_shadow, is_disclosed, labels };
         if part.is_enforced() && part.is_disclosed {
             let candidate = (part.retry_after(), Reverse(part.remaining()));
             if governing.is_none_or(|(_, best)| candidate > best) {

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::Duration;
 
 use super::algorithm::{MAX_BUCKETS, MAX_LOGGED, MAX_PERMITS};
 use super::{Algorithm, Anchor, InvalidLimit, MAX_UNITS, Period, StateId, Unit};
@@ -9,6 +10,9 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
     Err(_) => panic!("ten seconds are a period"),
 };
 
+/// The default hint to clients that a concurrency limit denies.
+pub(super) const DEFAULT_RETRY_HINT: Period = Period::SECOND;
+
 /// At most `max` units in each [`Period`], counted by an [`Algorithm`].
 ///
 /// A limit of 0 denies every request for ever. To allow every request, omit the limit.
@@ -17,7 +21,7 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
 /// `5000/day:clock`, `60/hour:sliding-log`, `100/minute:gcra:burst=20`,
 /// `600/hour:sliding-window:precision=minute`, `100/minute:sliding-window-counter`,
 /// `10/second:token-bucket:capacity=50`, `20:concurrency`, `20:concurrency:lease=30seconds`,
-/// `20/minute:requests`, `10000/minute:unit=tokens`.
+/// `20:concurrency:retry=5seconds`, `20/minute:requests`, `10000/minute:unit=tokens`.
 ///
 /// # Examples
 ///
@@ -40,6 +44,8 @@ pub struct Limit {
     counts_requests: bool,
     is_shadow: bool,
     unit: Unit,
+    // The wait that clients are told after a denial by a concurrency limit. Other limits ignore it.
+    retry_hint: Period,
 }
 
 impl Limit {
@@ -58,7 +64,8 @@ impl Limit {
     const fn fixed_window(max: u64, period: Period) -> Self {
         let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
         let unit = Unit::REQUESTS;
-        Self { max, period, algorithm, counts_requests: false, is_shadow: false, unit }
+        let retry_hint = DEFAULT_RETRY_HINT;
+        Self { max, period, algorithm, counts_requests: false, is_shadow: false, unit, retry_hint }
     }
 
     /// Allows `max` units per second.
@@ -139,6 +146,51 @@ impl Limit {
             }
             _ => Err(InvalidLimit::NoLease),
         }
+    }
+
+    /// Returns the same concurrency limit with another hint to clients: the time after which they
+    /// should retry a request that was denied. Defaults to one second.
+    ///
+    /// A place becomes free when a request ends, which no limiter can predict. The hint is sent as
+    /// `Retry-After`, unless the next lease ends earlier. It changes no decision. The text form of
+    /// this option is `:retry=5seconds`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the algorithm is not [`Algorithm::Concurrency`]: the wait of other limits
+    /// is exact.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::{Limit, Period};
+    ///
+    /// let streams = Limit::concurrency(20)?.with_retry_hint(Period::MINUTE)?;
+    /// assert_eq!(streams.to_string(), "20:concurrency:retry=minute");
+    /// # Ok::<(), rl_core::InvalidLimit>(())
+    /// ```
+    pub const fn with_retry_hint(mut self, hint: Period) -> Result<Self, InvalidLimit> {
+        match self.algorithm {
+            Algorithm::Concurrency => {
+                self.retry_hint = hint;
+                Ok(self)
+            }
+            _ => Err(InvalidLimit::NoRetryHint),
+        }
+    }
+
+    /// Returns the hint of a concurrency limit to clients that it denies; `None` for other limits.
+    #[must_use]
+    pub const fn retry_hint(self) -> Option<Duration> {
+        match self.algorithm {
+            Algorithm::Concurrency => Some(Duration::from_micros(self.retry_hint.as_micros())),
+            _ => None,
+        }
+    }
+
+    /// Returns the hint as a period, which other limits have too.
+    pub(super) const fn retry_period(self) -> Period {
+        self.retry_hint
     }
 
     /// Returns the same fixed window limit with windows that begin on the clock: at full minutes,
@@ -285,7 +337,7 @@ impl Limit {
     ///
     /// let limit = Limit::per_minute(10_000).with_unit("tokens")?;
     /// assert_eq!(limit.to_string(), "10000/minute:unit=tokens");
-    /// // A denial reads: We only allow 10000 tokens per minute …
+    /// // A denial reads: Too many requests: 10000 tokens per minute. …
     /// # Ok::<(), rl_core::InvalidLimit>(())
     /// ```
     pub fn with_unit(mut self, unit: &str) -> Result<Self, InvalidLimit> {
@@ -355,20 +407,25 @@ impl Limit {
         Self { max: 0, is_shadow: false, ..self }
     }
 
-    /// Returns the limit divided by `parts`, rounded down. All parts together are therefore at most
-    /// the whole limit. A part of less than one unit denies every request.
-    pub(crate) fn divided_by(self, parts: u64) -> Self {
-        let algorithm = match self.algorithm {
-            Algorithm::Gcra { burst } => Algorithm::Gcra { burst: burst / parts },
-            Algorithm::TokenBucket { capacity, refill } => {
-                Algorithm::TokenBucket { capacity: capacity / parts, refill }
+    /// Returns the share of one of `instances`: the limit divided by their number and rounded down,
+    /// but at least `least` units, and never more than the limit.
+    pub(crate) fn share(self, instances: u64, least: u64) -> Self {
+        let part = |whole: u64, least: u64| (whole / instances).max(least).min(whole);
+        let (max, algorithm) = match self.algorithm {
+            // The rate is not raised to a whole cost. An empty bucket only has to fill.
+            Algorithm::Gcra { burst } => {
+                (part(self.max, 1), Algorithm::Gcra { burst: part(burst, least) })
             }
-            whole => whole,
+            Algorithm::TokenBucket { capacity, refill } => {
+                let capacity = part(capacity, least);
+                (part(self.max, 1), Algorithm::TokenBucket { capacity, refill })
+            }
+            whole => (part(self.max, least), whole),
         };
-        let part = Self { max: self.max / parts, ..self };
-        // This fails if the part has no capacity, or if filling it at the rounded rate would take
-        // too long.
-        part.with_algorithm(algorithm).unwrap_or(Self { max: 0, ..self })
+        // A rate that is rounded down may take too long to fill the capacity. The next higher rate
+        // does not.
+        let with_max = |max: u64| Self { max: max.min(self.max), ..self }.with_algorithm(algorithm);
+        with_max(max).or_else(|_| with_max(max + 1)).unwrap_or(self)
     }
 
     /// Returns the algorithm by which the limit counts.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::algorithm::{MAX_LOGGED, MAX_PERMITS};
-use super::limit::DEFAULT_LEASE;
+use super::limit::{DEFAULT_LEASE, DEFAULT_RETRY_HINT};
 use super::{Algorithm, Anchor, InvalidLimit, InvalidPeriod, Limit, Period, Refill};
 
 const MAX: &str = "a whole number of units, 9007199254740991 at most";
@@ -28,7 +28,7 @@ const HALF_SPAN: &str = "a period of at most 50 years for this algorithm";
 const BUCKETS: &str = "a precision that makes at most 200 buckets";
 const LOG: &str = "at most 100000 units for a log, which remembers each of them";
 const PERMITS: &str = "at most 10000 units at the same time";
-const LEASE: &str = "lease=PERIOD";
+const CONCURRENCY: &str = "lease=PERIOD or retry=PERIOD, each once";
 const UNITS: &str = "a unit of 1 to 16 characters of a-z 0-9 -, such as tokens";
 const REQUESTS_ALONE: &str = "no other unit for a limit that counts requests";
 
@@ -59,9 +59,12 @@ fn write_enforced(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     // Default values are not written.
     if let Algorithm::Concurrency = limit.algorithm() {
         write!(f, "{}:concurrency", limit.max())?;
-        return match limit.period() {
-            DEFAULT_LEASE => Ok(()),
-            lease => write!(f, ":lease={lease}"),
+        if limit.period() != DEFAULT_LEASE {
+            write!(f, ":lease={}", limit.period())?;
+        }
+        return match limit.retry_period() {
+            DEFAULT_RETRY_HINT => Ok(()),
+            hint => write!(f, ":retry={hint}"),
         };
     }
     write!(f, "{}/{}", limit.max(), limit.period())?;
@@ -231,14 +234,22 @@ impl<'a> LimitTextParts<'a> {
             Some("concurrency") => Limit::concurrency(max),
             _ => return Err(ParseLimitError::new(self.text, after_max, AFTER_MAX)),
         };
-        let limit = limit.map_err(|_| ParseLimitError::new(self.text, 0, PERMITS))?;
-        let Some(part) = self.next() else { return Ok(limit) };
-        let lease = part.strip_prefix("lease=").ok_or_else(|| self.error(LEASE))?;
-        let limit = limit.with_lease(self.period(lease)?).map_err(|_| self.error(LEASE))?;
-        match self.next() {
-            Some(_) => Err(self.error(NO_OPTION)),
-            None => Ok(limit),
+        let mut limit = limit.map_err(|_| ParseLimitError::new(self.text, 0, PERMITS))?;
+        let (mut has_lease, mut has_hint) = (false, false);
+        while let Some(part) = self.next() {
+            let (is_repeated, changed) = match part.split_once('=') {
+                Some(("lease", lease)) => {
+                    (std::mem::replace(&mut has_lease, true), limit.with_lease(self.period(lease)?))
+                }
+                Some(("retry", hint)) => {
+                    let hint = self.period(hint)?;
+                    (std::mem::replace(&mut has_hint, true), limit.with_retry_hint(hint))
+                }
+                _ => return Err(self.error(CONCURRENCY)),
+            };
+            limit = changed.ok().filter(|_| !is_repeated).ok_or(self.error(CONCURRENCY))?;
         }
+        Ok(limit)
     }
 
     fn burst(&mut self, max: u64) -> Result<u64, ParseLimitError> {

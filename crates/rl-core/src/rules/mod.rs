@@ -80,6 +80,7 @@ mod invalid_rules;
 mod over_limit;
 mod overlap;
 mod path_templates;
+mod pseudonyms;
 mod request_match;
 mod request_policies;
 mod requirements;
