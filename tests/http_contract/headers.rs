@@ -92,7 +92,7 @@ pub(super) async fn each_family_has_its_own_fields<T: Target>() {
 }
 
 pub(super) async fn several_families_are_sent_in_one_response<T: Target>() {
-    let both = Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub);
+    let both = Headers::default().and(HeaderFamily::IetfDraft11).and(HeaderFamily::GitHub);
     let site = the_worked_example::<T>(both).await;
     let expected = [
         r#"ratelimit: "minute";r=73;t=42"#,
@@ -113,7 +113,7 @@ pub(super) async fn several_families_are_sent_in_one_response<T: Target>() {
 /// must name exactly the fields that a denial writes.
 pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target>() {
     for headers in [
-        Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub),
+        Headers::default().and(HeaderFamily::IetfDraft11).and(HeaderFamily::GitHub),
         Headers::new(HeaderFamily::IetfDraft06),
         Headers::none(),
     ] {
@@ -210,7 +210,7 @@ pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
 
 pub(super) async fn a_blocked_subject_gets_no_retry_after<T: Target>() {
     let http = HttpLimiter::new(limiter(&new_year(), &["0/minute"]));
-    let site = T::serve(vec![http.headers(Headers::default().and(HeaderFamily::Ietf))]);
+    let site = T::serve(vec![http.headers(Headers::default().and(HeaderFamily::IetfDraft11))]);
     let expected = [
         r#"ratelimit: "minute";r=0"#,
         r#"ratelimit-policy: "minute";q=0;w=60"#,

@@ -57,10 +57,7 @@ async fn t08_a_denied_call_is_resource_exhausted() {
     }
     let denied = check(&mut client).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert_eq!(
-        denied.message(),
-        "Too Many Requests. We only allow 2 requests per minute for anonymous access."
-    );
+    assert_eq!(denied.message(), "Too many requests: 2 per minute. Try again in 60 seconds.");
     let metadata = |name: &str| denied.metadata().get(name).map(|value| value.to_str().unwrap());
     assert_eq!(metadata("grpc-retry-pushback-ms"), Some("60000"));
     assert_eq!(metadata("retry-after"), Some("60"));

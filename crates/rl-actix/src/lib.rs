@@ -38,7 +38,7 @@
 //! let secret = KeySecret::new(b"from your configuration")?;
 //! let limit = RateLimit::new(limiter)
 //!     .key(ApiKey::header("x-api-key", secret)?)
-//!     .headers(Headers::new(HeaderFamily::Ietf))
+//!     .headers(Headers::new(HeaderFamily::IetfDraft11))
 //!     .denial_body(DenialBody::problem());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

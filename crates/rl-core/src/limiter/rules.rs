@@ -135,10 +135,15 @@ impl RateLimiter {
         if !self.is_enabled() {
             return self.decide_disabled((subject, cost));
         }
-        let of_rule = rules.as_ref().and_then(|rules| rules.part_of_rule(rule, subject, cost));
-        if let Some((part, label)) = of_rule {
-            let label = Arc::clone(label);
-            return self.check_parts(&[part]).map(|decision| decision.labelled(label));
+        if let Some(set) = &rules
+            && let Some(part) = set.part_of_rule(rule, subject, cost)
+        {
+            let label = set.label_of_rule(rule);
+            let decision = self.check_parts(&[part]);
+            return decision.map(move |decision| match label {
+                Some(label) => decision.labelled(label),
+                None => decision,
+            });
         }
         let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, cost)) else {
             return self.pipeline.decide_without_policies((subject, cost), &unknown(rule));

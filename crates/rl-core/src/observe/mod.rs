@@ -32,7 +32,7 @@
 //! | `requests rejected` | error | `cause`: the policies of one subject have more states than a store in memory can hold |
 //! | `two limiters with different limits share counters` | warn | |
 //! | `share of a limit raised to the cost of one request` | warn | `limit`, `configured`, `cost`, `instances` |
-//! | `cost not set: expected the name of a rule` | warn, once for each limiter | `rule` |
+//! | `cost not set` | warn, once for each limiter | `rule` |
 //! | `starting without the store` | warn | `kind`, `cause`, `consequence` |
 //! | `Redis may evict counters` | warn | `maxmemory_policy` |
 //! | `rules applied` | info | `path`, `version` |

@@ -125,17 +125,23 @@ impl RuleSet {
         self.rules.iter().map(|rule| (&*rule.name, rule.own_policies(), rule.known_cost()))
     }
 
-    /// Returns the part with which the rule called `name` counts `subject`, and the label of the
-    /// rule. Returns `None` if there is no such rule, or if a source has to find its limits.
+    /// Returns the part with which the rule called `name` counts `subject`. Returns `None` if there
+    /// is no such rule, or if a source has to find its limits.
     pub(crate) fn part_of_rule<'a>(
         &'a self,
         name: &str,
         subject: &'a Subject,
         cost: Cost,
-    ) -> Option<(Part<'a>, &'a Arc<RuleLabel>)> {
+    ) -> Option<Part<'a>> {
         let rule = self.rules.iter().find(|rule| &*rule.name == name)?;
         let policy = rule.limits(self.tier_of(rule, subject)).policy()?;
-        Some((rule.part(subject, policy, cost), &rule.label))
+        Some(rule.part(subject, policy, cost))
+    }
+
+    /// Returns the label of the rule called `name`.
+    pub(crate) fn label_of_rule(&self, name: &str) -> Option<Arc<RuleLabel>> {
+        let rule = self.rules.iter().find(|rule| &*rule.name == name)?;
+        Some(Arc::clone(&rule.label))
     }
 
     /// Returns the parts of a request that has only one: the part with which the rule called `name`
