@@ -237,36 +237,19 @@ impl RateLimit {
         self.set(|limiter| limiter.denial_body(body))
     }
 
-    /// Sets the words, codes and fields of the Open Bank Project:
-    /// [`Headers::open_bank`](rl_core::headers::Headers::open_bank), and [`DenialBody::open_bank`]
-    /// with the prefix `OBP-10018: ` and the ids of consumers.
+    /// Sets the words, codes and fields of the Open Bank Project: [`HttpLimiter::open_bank`].
     #[must_use]
     pub fn open_bank(self) -> Self {
         self.set(HttpLimiter::open_bank)
     }
 
-    /// Discloses the names of all [rules](rl_core::rules) in headers, bodies and gRPC details:
-    /// `login/minute`. By default clients read a hash of the name: `r3f2a1/minute`.
+    /// Discloses the names of all [rules](rl_core::rules) to clients: [`HttpLimiter::name_rules`].
     #[must_use]
     pub fn name_rules(self) -> Self {
         self.set(HttpLimiter::name_rules)
     }
 
-    /// Adds the partition key `pk` to the lists of
-    /// [`HeaderFamily::IetfDraft11`](rl_core::headers::HeaderFamily::IetfDraft11): a hash of the
-    /// subject, keyed with `secret`. All instances need the same secret.
-    ///
-    /// ```
-    /// use rl_actix::headers::{HeaderFamily, Headers};
-    /// use rl_actix::key::KeySecret;
-    /// # use rl_actix::{Limit, RateLimit, RateLimiter};
-    ///
-    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
-    /// let layer = RateLimit::new(limiter)
-    ///     .headers(Headers::new(HeaderFamily::IetfDraft11))
-    ///     .partition_keys(KeySecret::new(b"from your configuration")?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// Adds the partition key `pk` to the fields of the IETF: [`HttpLimiter::partition_keys`].
     #[must_use]
     pub fn partition_keys(self, secret: KeySecret) -> Self {
         self.set(|limiter| limiter.partition_keys(secret))

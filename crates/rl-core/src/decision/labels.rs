@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::linked::MAX_PARTS;
+use super::{Decision, Origin};
 use crate::model::Limit;
 use crate::policy::{NamedLimit, Policy};
 
@@ -104,6 +105,28 @@ impl<'a> PartLabels<'a> {
             false => &*rule.pseudonym,
         });
         PublicName { rule, limit }
+    }
+}
+
+impl Decision {
+    /// Returns the labels of the part that the public methods describe.
+    #[inline]
+    pub(super) fn labels_of_described(&self) -> PartLabels<'_> {
+        match self.linked.get() {
+            None => PartLabels::new(None, 0, self.origin != Origin::Policy),
+            Some(_) => self.labels_of(self.governing_part().unwrap_or(0), self.described()),
+        }
+    }
+
+    /// Returns the labels of the part at `index`, on which `part` was decided.
+    pub(super) fn labels_of(&self, index: usize, part: &Self) -> PartLabels<'_> {
+        let labels = self.linked.get().map(|linked| &linked.labels);
+        PartLabels::new(labels, index, part.origin != Origin::Policy)
+    }
+
+    /// Changes what responses say about the parts beyond their limits.
+    pub(crate) fn labels_mut(&mut self) -> &mut Labels {
+        &mut self.linked.get_or_new().labels
     }
 }
 

@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+mod by_rule;
 mod governing;
 mod labels;
 mod limit_status;
@@ -25,14 +26,13 @@ mod parts;
 mod policy_handle;
 mod recycled;
 mod shadow;
+mod waits;
 
 use std::cmp::Reverse;
-use std::time::Duration;
 
 pub use governing::GoverningLimit;
-use labels::PartLabels;
 pub use labels::PublicName;
-pub(crate) use labels::{LabelledParts, Labels, PartitionKey, RuleLabel};
+pub(crate) use labels::{LabelledParts, PartitionKey, RuleLabel};
 use limit_status::LimitStatuses;
 pub(crate) use limit_status::seconds_ceil;
 pub use limit_status::{LimitStatus, RetryAfter};
@@ -184,26 +184,6 @@ impl Decision {
     #[inline]
     fn described(&self) -> &Self {
         self.decided_parts().map_or(self, |parts| self.governing_decision(parts))
-    }
-
-    /// Returns the labels of the part that the public methods describe.
-    #[inline]
-    fn labels_of_described(&self) -> PartLabels<'_> {
-        match self.linked.get() {
-            None => PartLabels::new(None, 0, self.origin != Origin::Policy),
-            Some(_) => self.labels_of(self.governing_part().unwrap_or(0), self.described()),
-        }
-    }
-
-    /// Returns the labels of the part at `index`, on which `part` was decided.
-    fn labels_of(&self, index: usize, part: &Self) -> PartLabels<'_> {
-        let labels = self.linked.get().map(|linked| &linked.labels);
-        PartLabels::new(labels, index, part.origin != Origin::Policy)
-    }
-
-    /// Changes what responses say about the parts beyond their limits.
-    pub(crate) fn labels_mut(&mut self) -> &mut Labels {
-        &mut self.linked.get_or_new().labels
     }
 
     /// Returns the outcomes, to be filled in the order of the policy's limits.
@@ -370,39 +350,6 @@ impl Decision {
     #[must_use]
     pub fn uncharged(&self) -> LimitSet {
         self.described().statuses.positions(|limit| limit.is_uncharged())
-    }
-
-    /// Returns the longest wait of the limits that deny. The wait is exact if no other request uses
-    /// these limits. Under a concurrency limit it is a bound: the time until enough leases have
-    /// ended.
-    ///
-    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
-    #[must_use]
-    pub fn retry_after(&self) -> RetryAfter {
-        if let Origin::FailedClosed(_) = self.origin {
-            return RetryAfter::In(Duration::from_secs(1));
-        }
-        if self.decided_parts().is_some() {
-            return self.longest_wait();
-        }
-        self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
-    }
-
-    /// Returns the time after which a client should retry. `Retry-After`, messages and gRPC clients
-    /// get this time.
-    ///
-    /// It is [`retry_after`](Self::retry_after), but a concurrency limit contributes at most its
-    /// [hint](Limit::with_retry_hint), a second by default: places are freed when requests end, long
-    /// before their leases do.
-    #[must_use]
-    pub fn retry_hint(&self) -> RetryAfter {
-        if let Origin::FailedClosed(_) = self.origin {
-            return self.retry_after();
-        }
-        self.enforced_of_all_parts()
-            .map(|limit| limit.retry_hint())
-            .max()
-            .unwrap_or(RetryAfter::Now)
     }
 
     /// Returns the limit that single-valued headers and messages describe. Returns `None` if no
