@@ -38,7 +38,10 @@ pub(super) async fn each_family_has_its_own_fields<T: Target>() {
                 "x-ratelimit-used: 27",
             ],
         ),
-        (Ietf, &[r#"ratelimit: "minute";r=73;t=42"#, r#"ratelimit-policy: "minute";q=100;w=60"#]),
+        (
+            IetfDraft11,
+            &[r#"ratelimit: "minute";r=73;t=42"#, r#"ratelimit-policy: "minute";q=100;w=60"#],
+        ),
         (
             IetfDraft07,
             &["ratelimit: limit=100, remaining=73, reset=42", "ratelimit-policy: 100;w=60"],
