@@ -1,4 +1,4 @@
-//! What operators and clients read about the rules of a limiter.
+//! Events, log lines and decisions that name the rules of a limiter.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -173,7 +173,7 @@ async fn a_share_that_has_to_be_raised_is_logged_with_its_rule_and_limit() {
     ];
     assert_eq!(decisions.each_ref().map(|decision| decision.is_allowed()), [true, false]);
     for decision in decisions {
-        let hour = decision.limits().next().unwrap();
+        let hour = decision.rule("export").unwrap().limits().next().unwrap();
         assert_eq!((hour.configured(), hour.max()), (Limit::per_hour(60), 20));
     }
 }

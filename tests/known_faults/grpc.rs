@@ -76,7 +76,7 @@ async fn a_denied_call_carries_retry_info_and_quota_failure() {
     assert_eq!(retry_delay, Some(std::time::Duration::from_secs(60)));
     let [violation] = &*details.quota_failure().unwrap().violations else { panic!("{details:?}") };
     let words = (violation.subject.as_str(), violation.description.as_str());
-    assert_eq!(words, ("minute", "1 tokens per minute"));
+    assert_eq!(words, ("minute", "1 token per minute"));
 }
 
 /// Waiting does not help a blocked caller, so the response contains no time of a retry.

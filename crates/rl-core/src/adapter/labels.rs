@@ -54,7 +54,7 @@ impl HttpLimiter {
         Denied::with_headers(decision, denial, self.settings.response.headers.clone())
     }
 
-    /// Sets what the response to a request says about its parts beyond their limits.
+    /// Sets the labels of a decision, which the response shows.
     #[inline(never)]
     pub(super) fn label(&self, decision: &mut Decision, context: &RequestContext) {
         let labels = decision.labels_mut();

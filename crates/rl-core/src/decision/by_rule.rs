@@ -1,12 +1,32 @@
-//! The parts of a decision by rule, and the limits that responses list.
+//! The labels of a decision: its parts by rule, and the limits that responses list.
 
 use std::sync::Arc;
 
-use super::labels::LabelledParts;
+use super::labels::{LabelledParts, Labels, PartLabels};
 use super::parts::PartStatus;
-use super::{Decision, LimitStatus};
+use super::{Decision, LimitStatus, Origin};
 
 impl Decision {
+    /// Returns the labels of the part that the public methods describe.
+    #[inline]
+    pub(super) fn labels_of_described(&self) -> PartLabels<'_> {
+        match self.linked.get() {
+            None => PartLabels::new(None, 0, self.origin != Origin::Policy),
+            Some(_) => self.labels_of(self.governing_part().unwrap_or(0), self.described()),
+        }
+    }
+
+    /// Returns the labels of the part at `index`, on which `part` was decided.
+    pub(super) fn labels_of(&self, index: usize, part: &Self) -> PartLabels<'_> {
+        let labels = self.linked.get().map(|linked| &linked.labels);
+        PartLabels::new(labels, index, part.origin != Origin::Policy)
+    }
+
+    /// Returns the labels of the parts, to change them.
+    pub(crate) fn labels_mut(&mut self) -> &mut Labels {
+        &mut self.linked.get_or_new().labels
+    }
+
     /// Returns the status of the part that the [rule](crate::rules) called `name` counts. Returns
     /// `None` if this rule does not count the request, or if neither a store nor the policy itself
     /// decided.

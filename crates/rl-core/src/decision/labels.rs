@@ -1,15 +1,16 @@
-//! What responses say about the parts of a request beyond their limits: the names of their rules,
-//! their partition keys, and the configured limits while a fallback decides under a share.
+//! The labels of the parts of a request: the names of their rules, their partition keys, and the
+//! configured limits while a fallback decides under a share. Responses show them.
 
 use std::fmt;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::linked::MAX_PARTS;
-use super::{Decision, Origin};
 use crate::model::Limit;
 use crate::policy::{NamedLimit, Policy};
+
+/// The largest number of parts of a request, because `PartFlags` has two bits for each part.
+pub(super) const MAX_PARTS: usize = u16::BITS as usize / 2;
 
 /// The name of a rule, and the pseudonym that clients read in its place.
 #[derive(Clone, Debug)]
@@ -105,28 +106,6 @@ impl<'a> PartLabels<'a> {
             false => &*rule.pseudonym,
         });
         PublicName { rule, limit }
-    }
-}
-
-impl Decision {
-    /// Returns the labels of the part that the public methods describe.
-    #[inline]
-    pub(super) fn labels_of_described(&self) -> PartLabels<'_> {
-        match self.linked.get() {
-            None => PartLabels::new(None, 0, self.origin != Origin::Policy),
-            Some(_) => self.labels_of(self.governing_part().unwrap_or(0), self.described()),
-        }
-    }
-
-    /// Returns the labels of the part at `index`, on which `part` was decided.
-    pub(super) fn labels_of(&self, index: usize, part: &Self) -> PartLabels<'_> {
-        let labels = self.linked.get().map(|linked| &linked.labels);
-        PartLabels::new(labels, index, part.origin != Origin::Policy)
-    }
-
-    /// Changes what responses say about the parts beyond their limits.
-    pub(crate) fn labels_mut(&mut self) -> &mut Labels {
-        &mut self.linked.get_or_new().labels
     }
 }
 

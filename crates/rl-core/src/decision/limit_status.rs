@@ -141,7 +141,7 @@ impl<'a> LimitStatus<'a> {
     ///
     /// For a concurrency limit, this is the time until enough leases have ended: a bound, because
     /// most requests free their places earlier. [`retry_hint`](Self::retry_hint) is the wait that
-    /// clients are told.
+    /// clients read.
     #[must_use]
     pub const fn retry_after(&self) -> RetryAfter {
         match self.outcome.retry_micros() {

@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use arrayvec::ArrayVec;
 
-use super::labels::Labels;
-
-/// The largest number of parts of a request, because [`PartFlags`] has two bits for each part.
-pub(super) const MAX_PARTS: usize = u16::BITS as usize / 2;
+use super::labels::{Labels, MAX_PARTS};
 
 /// Further decisions that belong to a decision. Most decisions have none.
 #[derive(Clone, Debug)]
@@ -18,7 +15,7 @@ pub(super) struct Linked<D> {
     pub(super) outer: Option<D>,
     /// The decisions on the parts of a request that is counted under several subjects.
     pub(super) parts: DecidedParts<D>,
-    /// What responses say about the parts beyond their limits.
+    /// The labels of the parts, which responses show.
     pub(super) labels: Labels,
 }
 

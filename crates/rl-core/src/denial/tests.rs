@@ -179,8 +179,8 @@ fn units_have_a_singular() {
     }
 }
 
-/// Fault: a client that the sixth stream exceeded was told to wait for the rest of a lease, though a
-/// place was free after some milliseconds.
+/// Fault: a denial asked the client to wait for the rest of a lease, though a place was free after
+/// some milliseconds.
 #[test]
 fn the_wait_under_a_concurrency_limit_is_a_hint() {
     for (limit, millis, words) in [

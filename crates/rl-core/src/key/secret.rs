@@ -68,8 +68,8 @@ impl KeySecret {
         Subject::digest(realm, digest)
     }
 
-    /// Returns the partition key of a subject: a hash keyed with this secret, which tells clients
-    /// apart without naming them.
+    /// Returns the partition key of a subject: a hash keyed with this secret, by which a client
+    /// distinguishes its quotas.
     pub(crate) fn partition_key(&self, subject: &Subject) -> [u8; 16] {
         let key = blake3::derive_key("rl-core 2026 partition keys", &self.0);
         let mut hasher = blake3::Hasher::new_keyed(&key);

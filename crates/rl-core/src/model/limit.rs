@@ -45,7 +45,7 @@ pub struct Limit {
     counts_requests: bool,
     is_shadow: bool,
     unit: Unit,
-    // The wait that clients are told after a denial by a concurrency limit. Other limits ignore it.
+    // The wait that clients read after a denial by a concurrency limit. Other limits ignore it.
     retry_hint: Period,
 }
 

@@ -277,7 +277,7 @@ impl Rule {
     ///
     /// By default clients read a hash of the name, such as `r3f2a1/minute`, because names may tell an
     /// attacker what is counted. The hash is the same on all instances. It hides names, but no
-    /// secrets: whoever knows the namespace of the limiter can test a guess.
+    /// secrets: an attacker who knows the namespace of the limiter can test a guess.
     /// [`HttpLimiter::name_rules`](crate::adapter::HttpLimiter::name_rules) discloses the names of
     /// all rules.
     pub fn name_disclosed(mut self, is_disclosed: bool) -> Self {
