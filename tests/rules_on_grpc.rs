@@ -54,7 +54,7 @@ fn delay(status: &Status) -> Option<Duration> {
 }
 
 #[tokio::test]
-async fn a_denied_call_names_its_rule_and_is_charged_under_no_rule() {
+async fn a_denied_call_names_its_limit_and_is_charged_under_no_rule() {
     let rules = vec![per_address("calls", "2/minute"), rule("fleet", "9/hour")];
     let (limiter, mut client) = serve(rules).await;
     for remaining in ["1", "0"] {
@@ -63,7 +63,7 @@ async fn a_denied_call_names_its_rule_and_is_charged_under_no_rule() {
     }
     let denied = client.check(request()).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    let message = "Too Many Requests. We only allow 2 requests per minute for anonymous access under the rule calls.";
+    let message = "Too many requests: 2 per minute. Try again in 60 seconds.";
     assert_eq!((denied.message(), delay(&denied)), (message, Some(Duration::from_secs(60))));
     assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 2);
 }

@@ -134,15 +134,16 @@ async fn a_denied_request_is_charged_under_no_rule() {
             (&error["type"], &error["code"]),
             (&json!("requests"), &json!("rate_limit_exceeded"))
         );
-        assert!(error["message"].as_str().unwrap().contains("under the rule streams"), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("at the same time"), "{error}");
 
         // Bob has used nothing. But his organisation has only 696 tokens left.
         let denied = gateway.ask("sk-bob", 700, false).send().await.unwrap();
         assert_eq!(denied.status(), 429);
         assert!(denied.headers().contains_key("retry-after"));
         let error = json_of(denied).await["error"].take();
-        let message = "Too Many Requests. We only allow 1500 tokens per minute for this Consumer under the rule organisation.";
-        assert_eq!((&error["type"], &error["message"]), (&json!("tokens"), &json!(message)));
+        let message = "Too many requests: 1500 tokens per minute. Try again in ";
+        assert!(error["message"].as_str().unwrap().starts_with(message), "{error}");
+        assert_eq!(error["type"], "tokens");
         assert_eq!(gateway.used("sk-alice").await, before);
         let of_bob = Used { requests: 0, streams: 0, tokens: 0, organisation: 804 };
         assert_eq!(gateway.used("sk-bob").await, of_bob);

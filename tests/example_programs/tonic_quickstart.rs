@@ -17,12 +17,13 @@ async fn the_client_gets_denials_of_calls_and_of_streams() {
         panic!("{output}")
     };
     assert_eq!(*first, "first stream: hello 1, Ada");
-    let message = "second stream: ResourceExhausted: Too Many Requests. We only allow 1 requests at the same time";
+    let message =
+        "second stream: ResourceExhausted: Too many requests: at most 1 at the same time.";
     assert!(denied_stream.starts_with(message), "{output}");
     let expected = (2..=5).map(|call| format!("call {call}: hello, Ada, {} left", 5 - call));
     assert_eq!(*calls, expected.collect::<Vec<_>>());
-    let message = "call 6: ResourceExhausted: Too Many Requests. We only allow 5 requests per 10 seconds for anonymous access under the rule calls.";
-    assert_eq!(*denied_call, message);
+    let message = "call 6: ResourceExhausted: Too many requests: 5 per 10 seconds. Try again in ";
+    assert!(denied_call.starts_with(message), "{output}");
     let delay =
         delay.trim().strip_prefix("repeat after ").and_then(|rest| rest.strip_suffix(" ms"));
     assert!((1..=10_000).contains(&delay.unwrap().parse::<u32>().unwrap()), "{output}");

@@ -21,8 +21,12 @@ pub(super) async fn concurrent_requests_never_exceed_the_concurrency_limit<T: Ta
     let held = [one, other].map(|request| tokio::spawn(request.fetch()));
     site.reached(2).await;
     let denied = site.get("/").fetch().await;
-    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("10")));
-    assert!(denied.body.contains("We only allow 2 requests at the same time"), "{}", denied.body);
+    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("1")));
+    assert!(
+        denied.body.contains("at most 2 at the same time. Try again in 1 second."),
+        "{}",
+        denied.body
+    );
     site.cue();
     site.cue();
     for request in held {

@@ -50,7 +50,7 @@ pub(super) async fn retry_after_is_the_longest_wait_of_all_limits<T: Target>() {
 pub(super) async fn a_denial_charges_no_limit<T: Target>() {
     let clock = new_year();
     let http = HttpLimiter::new(limiter(&clock, &["2/second", "5/minute"]));
-    let site = T::serve(vec![http.headers(Headers::new(HeaderFamily::Ietf))]);
+    let site = T::serve(vec![http.headers(Headers::new(HeaderFamily::IetfDraft11))]);
     let standings = [
         (200, r#""second";r=1;t=1, "minute";r=4;t=60"#),
         (200, r#""second";r=0;t=1, "minute";r=3;t=60"#),

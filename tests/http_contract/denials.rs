@@ -3,9 +3,9 @@
 use rl_core::MissingKey;
 use rl_core::adapter::HttpLimiter;
 use rl_core::denial::{Denial, DenialBody};
-use rl_core::key::Identified;
+use rl_core::key::{ClientAddress, Identified, KeyExtractor};
 use rl_core::time::Clock;
-use rl_core::{Cost, Limit, Policy, RateLimiter};
+use rl_core::{Cost, Limit, Policy, RateLimiter, Realm, Subject};
 use rl_tests::web::{Answer, Fetch, Target, limiter, new_year};
 
 /// Returns a limiter that allows one request per minute.
@@ -25,15 +25,38 @@ fn about_the_body(answer: &Answer) -> [Option<&str>; 3] {
     ["content-type", "content-length", "cache-control"].map(|name| answer.header(name))
 }
 
-pub(super) async fn anonymous_callers_are_denied_in_the_words_of_the_seed<T: Target>() {
+pub(super) async fn a_denial_says_what_is_allowed_and_when_to_retry<T: Target>() {
     let answer = denied::<T>(HttpLimiter::new(one())).await;
-    let body = r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for anonymous access."}"#;
+    let body = r#"{"code":429,"message":"Too many requests: 1 per minute. Try again in 60 seconds.","limit":"minute"}"#;
     assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("429 1-0-60, retry 60", body));
     let length = body.len().to_string();
     assert_eq!(
         about_the_body(&answer),
         [Some("application/json"), Some(length.as_str()), Some("no-store")]
     );
+}
+
+pub(super) async fn anonymous_callers_are_denied_in_the_words_of_the_seed<T: Target>() {
+    let http = HttpLimiter::new(one()).denial_body(DenialBody::open_bank());
+    let body = r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for anonymous access."}"#;
+    assert_eq!(denied::<T>(http).await.body, body);
+}
+
+pub(super) async fn the_preset_of_the_open_bank_project_sets_words_codes_and_fields<T: Target>() {
+    let limiter = RateLimiter::builder()
+        .policies(|subject: &Subject| {
+            let limited = *subject.realm() == Realm::Consumer;
+            limited.then(|| Policy::new([Limit::per_minute(1)]).unwrap())
+        })
+        .build()
+        .unwrap();
+    let http = HttpLimiter::new(limiter).key(Identified.or(ClientAddress::default())).open_bank();
+    let site = T::serve(vec![http]);
+    assert_eq!(site.get("/").fetch().await.standing(), "200 -1--1--1");
+    let get = || site.get("/").header("x-consumer", "abc123").fetch();
+    assert_eq!(get().await.standing(), "200 1-0-60");
+    let body = r#"{"code":429,"message":"OBP-10018: Too Many Requests. We only allow 1 requests per minute for this Consumer (consumer_id: abc123)."}"#;
+    assert_eq!(get().await.body, body);
 }
 
 pub(super) async fn consumers_are_denied_in_the_words_of_the_seed<T: Target>() {
@@ -53,7 +76,8 @@ pub(super) async fn problem_details<T: Target>() {
     let body = concat!(
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
         r#""title":"Request cannot be satisfied as assigned quota has been exceeded","#,
-        r#""status":429,"violated-policies":["minute"]}"#,
+        r#""status":429,"detail":"Too many requests: 1 per minute. Try again in 60 seconds.","#,
+        r#""violated-policies":["minute"]}"#,
     );
     assert_eq!((answer.status, answer.body.as_str()), (429, body));
     assert_eq!(about_the_body(&answer)[0], Some("application/problem+json"));
@@ -62,7 +86,7 @@ pub(super) async fn problem_details<T: Target>() {
 pub(super) async fn plain_text<T: Target>() {
     let body = DenialBody::text().without_no_store();
     let answer = denied::<T>(HttpLimiter::new(one()).denial_body(body)).await;
-    let words = "Too Many Requests. We only allow 1 requests per minute for anonymous access.";
+    let words = "Too many requests: 1 per minute. Try again in 60 seconds.";
     assert_eq!((answer.status, answer.body.as_str()), (429, words));
     let length = words.len().to_string();
     assert_eq!(
@@ -165,7 +189,7 @@ pub(super) async fn a_denial_has_no_retry_after_when_the_block_has_no_end<T: Tar
     let site = T::serve(vec![HttpLimiter::new(blocked(None)).denial_body(DenialBody::text())]);
     let denied = site.get("/").fetch().await;
     assert_eq!(denied.standing(), "429 0-0");
-    assert_eq!(denied.body, "Too Many Requests. Anonymous access is blocked.");
+    assert_eq!(denied.body, "Blocked: no requests are allowed.");
 }
 
 pub(super) async fn a_denial_reports_a_cost_that_is_never_granted<T: Target>() {
@@ -178,7 +202,8 @@ pub(super) async fn a_denial_reports_a_cost_that_is_never_granted<T: Target>() {
         (denied.status, denied.limit_lines()),
         (429, vec!["x-rate-limit-limit: 10000".to_owned()])
     );
-    let words = "Too Many Requests. This request asks for 20000 tokens, and we only allow 10000 at once for anonymous access.";
+    let words =
+        "Request too large: it counts as 20000 tokens, but at most 10000 are ever allowed at once.";
     assert_eq!(denied.body, words);
 }
 
@@ -188,7 +213,7 @@ pub(super) async fn a_denial_names_the_unit_of_its_limit<T: Target>() {
     let site = T::serve(vec![http]);
     assert_eq!(site.get("/").fetch().await.status, 200);
     let denied = site.get("/").fetch().await;
-    let words = "Too Many Requests. We only allow 10000 tokens per minute for anonymous access.";
+    let words = "Too many requests: 10000 tokens per minute. Try again in 60 seconds.";
     assert_eq!(
         (denied.standing().as_str(), denied.body.as_str()),
         ("429 10000-4000-60, retry 60", words)
@@ -206,7 +231,7 @@ pub(super) async fn grpc_calls_are_denied_with_a_grpc_status<T: Target>() {
             ("200 1-0-60, retry 60", "")
         );
         let fields = ["content-type", "grpc-status", "grpc-message", "grpc-retry-pushback-ms"];
-        let words = "Too Many Requests. We only allow 1 requests per minute for anonymous access.";
+        let words = "Too many requests: 1 per minute. Try again in 60 seconds.";
         assert_eq!(
             fields.map(|name| answer.header(name)),
             [Some("application/grpc"), Some("8"), Some(words), Some("60000")]
@@ -250,6 +275,5 @@ pub(super) async fn callers_without_a_key_share_a_count_if_set<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-60");
     let denied = site.get("/users/7").fetch().await;
     assert_eq!(denied.standing(), "429 1-0-60, retry 60");
-    assert!(denied.body.contains("for anonymous access"), "{}", denied.body);
     assert_eq!(site.get("/").header("x-consumer", "a").fetch().await.standing(), "200 1-0-60");
 }

@@ -51,7 +51,7 @@ pub(super) async fn requests_are_rejected_when_the_store_is_down_if_configured<T
     assert_eq!((answer.status, answer.limit_lines()), (503, vec!["retry-after: 1".to_owned()]));
     assert_eq!(
         answer.body,
-        r#"{"code":503,"message":"Service Unavailable. The rate limiter cannot decide at the moment."}"#
+        r#"{"code":503,"message":"The rate limiter cannot decide at the moment. Try again in 1 second."}"#
     );
     assert_eq!(
         (answer.header("content-type"), answer.header("cache-control"), site.handled()),
@@ -59,33 +59,32 @@ pub(super) async fn requests_are_rejected_when_the_store_is_down_if_configured<T
     );
 }
 
-/// A fallback enforces this instance's share of the limit. The headers show this share.
-pub(super) async fn a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down<
-    T: Target,
->() {
+/// Fault: during an outage, headers and bodies showed this instance's share as the limit.
+pub(super) async fn a_fallback_enforces_a_share_and_shows_the_configured_limit<T: Target>() {
     let (_nobody, url) = nobody();
     let store = RedisStore::connect(&url).await.unwrap();
     let builder = RateLimiter::builder().limit(Limit::per_day(9)).store(store).deadline(PATIENCE);
     let builder = builder.fallback(MemoryStore::new(), Share::with_instances(4));
     let site = T::serve(vec![HttpLimiter::new(builder.build().unwrap())]);
     let first = site.get("/").fetch().await;
-    assert_eq!((first.standing().as_str(), &*first.body), ("200 2-1-86400", "fallback day 1/2"));
-    assert!(site.get("/").fetch().await.standing().starts_with("200 2-0-"));
+    assert_eq!((first.standing().as_str(), &*first.body), ("200 9-1-86400", "fallback day 1/2"));
+    assert!(site.get("/").fetch().await.standing().starts_with("200 9-0-"));
     let denied = site.get("/").fetch().await;
-    assert!(denied.standing().starts_with("429 2-0-"), "{}", denied.standing());
+    assert!(denied.standing().starts_with("429 9-0-"), "{}", denied.standing());
+    assert!(denied.body.contains("Too many requests: 9 per day."), "{}", denied.body);
     assert!(denied.header("retry-after").is_some());
 }
 
-/// This instance's share of the limit is zero, which is not the client's fault. The response is
-/// therefore 503 instead of 429.
-pub(super) async fn a_share_of_less_than_one_unit_is_rejected_as_an_outage<T: Target>() {
+/// Fault: if the share of an instance was less than one unit, it rejected every request with 503.
+pub(super) async fn a_share_grants_at_least_one_request<T: Target>() {
     let (_nobody, url) = nobody();
     let store = RedisStore::connect(&url).await.unwrap();
     let builder = RateLimiter::builder().limit(Limit::per_day(3)).store(store).deadline(PATIENCE);
     let builder = builder.fallback(MemoryStore::new(), Share::with_instances(4));
     let site = T::serve(vec![HttpLimiter::new(builder.build().unwrap())]);
-    assert_eq!(site.get("/").fetch().await.standing(), "503, retry 1");
-    assert_eq!(site.handled(), 0);
+    assert_eq!(site.get("/").fetch().await.standing(), "200 3-0-86400");
+    assert!(site.get("/").fetch().await.standing().starts_with("429 3-0-"));
+    assert_eq!(site.handled(), 1);
 }
 
 pub(super) async fn grpc_calls_get_a_grpc_status_for_an_outage<T: Target>() {

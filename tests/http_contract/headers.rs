@@ -38,7 +38,10 @@ pub(super) async fn each_family_has_its_own_fields<T: Target>() {
                 "x-ratelimit-used: 27",
             ],
         ),
-        (Ietf, &[r#"ratelimit: "minute";r=73;t=42"#, r#"ratelimit-policy: "minute";q=100;w=60"#]),
+        (
+            IetfDraft11,
+            &[r#"ratelimit: "minute";r=73;t=42"#, r#"ratelimit-policy: "minute";q=100;w=60"#],
+        ),
         (
             IetfDraft07,
             &["ratelimit: limit=100, remaining=73, reset=42", "ratelimit-policy: 100;w=60"],
@@ -92,7 +95,7 @@ pub(super) async fn each_family_has_its_own_fields<T: Target>() {
 }
 
 pub(super) async fn several_families_are_sent_in_one_response<T: Target>() {
-    let both = Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub);
+    let both = Headers::default().and(HeaderFamily::IetfDraft11).and(HeaderFamily::GitHub);
     let site = the_worked_example::<T>(both).await;
     let expected = [
         r#"ratelimit: "minute";r=73;t=42"#,
@@ -113,7 +116,7 @@ pub(super) async fn several_families_are_sent_in_one_response<T: Target>() {
 /// must name exactly the fields that a denial writes.
 pub(super) async fn the_written_headers_are_those_that_cors_can_expose<T: Target>() {
     for headers in [
-        Headers::default().and(HeaderFamily::Ietf).and(HeaderFamily::GitHub),
+        Headers::default().and(HeaderFamily::IetfDraft11).and(HeaderFamily::GitHub),
         Headers::new(HeaderFamily::IetfDraft06),
         Headers::none(),
     ] {
@@ -210,7 +213,7 @@ pub(super) async fn a_subject_without_limits_gets_no_headers<T: Target>() {
 
 pub(super) async fn a_blocked_subject_gets_no_retry_after<T: Target>() {
     let http = HttpLimiter::new(limiter(&new_year(), &["0/minute"]));
-    let site = T::serve(vec![http.headers(Headers::default().and(HeaderFamily::Ietf))]);
+    let site = T::serve(vec![http.headers(Headers::default().and(HeaderFamily::IetfDraft11))]);
     let expected = [
         r#"ratelimit: "minute";r=0"#,
         r#"ratelimit-policy: "minute";q=0;w=60"#,

@@ -37,10 +37,15 @@ fn with_line(line: &[u8]) -> Vec<u8> {
 /// A response must repeat nothing of its request, because another client may get it from a cache.
 pub(super) async fn nothing_of_a_request_is_repeated_in_an_answer<T: Target>() {
     const MARK: &str = "x4711x";
-    let bodies =
-        [DenialBody::open_bank(), DenialBody::problem(), DenialBody::text(), DenialBody::empty()];
+    let bodies = [
+        DenialBody::json(),
+        DenialBody::open_bank(),
+        DenialBody::problem(),
+        DenialBody::text(),
+        DenialBody::empty(),
+    ];
     for body in bodies {
-        let headers = Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank);
+        let headers = Headers::new(HeaderFamily::IetfDraft11).and(HeaderFamily::OpenBank);
         let key = Header::new("x-key", Realm::Consumer).unwrap();
         let http = HttpLimiter::new(limiter(&new_year(), &["1/minute"])).key(key);
         let site = T::serve(vec![http.headers(headers).denial_body(body)]);

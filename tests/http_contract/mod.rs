@@ -72,7 +72,9 @@ contract! {
         a_blocked_subject_gets_no_retry_after,
     }
     denials {
+        a_denial_says_what_is_allowed_and_when_to_retry,
         anonymous_callers_are_denied_in_the_words_of_the_seed,
+        the_preset_of_the_open_bank_project_sets_words_codes_and_fields,
         consumers_are_denied_in_the_words_of_the_seed,
         problem_details,
         plain_text,
@@ -156,7 +158,10 @@ contract! {
         a_denied_key_does_not_use_up_the_limit_of_the_fleet,
         headers_describe_the_strictest_rule_that_is_disclosed,
         a_denial_by_an_undisclosed_rule_names_no_numbers,
-        the_body_names_the_rule_that_governs,
+        the_body_names_the_limit_that_governs,
+        each_limit_has_one_public_name_in_fields_and_bodies,
+        names_of_rules_are_disclosed_only_if_set,
+        partition_keys_tell_clients_apart_without_naming_them,
         a_cost_that_a_rule_never_grants_is_reported_without_retry_after,
         retry_after_is_the_longest_wait_of_all_rules,
         rules_match_by_method_path_and_header,
@@ -196,8 +201,8 @@ contract! {
     failures {
         requests_pass_without_headers_when_the_store_is_down,
         requests_are_rejected_when_the_store_is_down_if_configured,
-        a_fallback_answers_with_a_share_of_the_limit_when_the_store_is_down,
-        a_share_of_less_than_one_unit_is_rejected_as_an_outage,
+        a_fallback_enforces_a_share_and_shows_the_configured_limit,
+        a_share_grants_at_least_one_request,
         grpc_calls_get_a_grpc_status_for_an_outage,
         a_damaged_counter_does_not_lift_the_limit,
         a_block_holds_when_the_store_is_down,

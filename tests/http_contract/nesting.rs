@@ -38,7 +38,7 @@ pub(super) async fn an_inner_denial_is_not_overwritten<T: Target>() {
     assert_eq!(site.get("/").fetch().await.standing(), "200 1-0-3600");
     let denied = site.get("/").fetch().await;
     assert_eq!(denied.standing(), "429 1-0-3600, retry 3600");
-    assert!(denied.body.contains("We only allow 1 requests per hour"), "{}", denied.body);
+    assert!(denied.body.contains("Too many requests: 1 per hour."), "{}", denied.body);
 }
 
 pub(super) async fn an_outer_denial_spares_the_inner_limiter<T: Target>() {
@@ -52,7 +52,7 @@ pub(super) async fn an_outer_denial_spares_the_inner_limiter<T: Target>() {
 }
 
 pub(super) async fn lists_of_nested_limiters_are_both_sent<T: Target>() {
-    let ietf = || Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank);
+    let ietf = || Headers::new(HeaderFamily::IetfDraft11).and(HeaderFamily::OpenBank);
     let limiters = ["5/minute", "9/hour"].map(|limit| HttpLimiter::new(of(limit)).headers(ietf()));
     let site = T::serve(limiters.to_vec());
     let expected = [

@@ -186,7 +186,7 @@ async fn a_denied_decision_is_returned_from_a_handler() {
     assert_eq!(denied.standing(), "429 1-0-60, retry 60");
     assert_eq!(
         denied.body,
-        r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for this Consumer."}"#
+        r#"{"code":429,"message":"Too many requests: 1 per minute. Try again in 60 seconds.","limit":"minute"}"#
     );
     assert_eq!(denied.header("cache-control"), Some("no-store"));
 }
@@ -204,6 +204,6 @@ async fn a_denied_decision_of_a_handler_survives_the_layer_around_it() {
     };
     let site = serve(Router::new().route("/", get(handler)).layer(outer));
     let denied = site.get("/").fetch().await;
-    assert_eq!(denied.body, "Too Many Requests. This Consumer is blocked.");
+    assert_eq!(denied.body, "Blocked: no requests are allowed.");
     assert_eq!((denied.status, denied.standing().as_str()), (429, "429 0-0"));
 }

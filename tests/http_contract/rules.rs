@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use rl_core::adapter::HttpLimiter;
 use rl_core::denial::DenialBody;
-use rl_core::headers::Headers;
+use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ApiKey, ClientAddress, Header, Identified, KeySecret, Tier};
 use rl_core::rules::{Match, Rule, Rules};
 use rl_core::source::{PolicyFuture, PolicySource};
@@ -79,42 +81,119 @@ pub(super) async fn a_denial_by_an_undisclosed_rule_names_no_numbers<T: Target>(
     assert_eq!(as_consumer(&site, "/", "a").await.standing(), "200 10-9-3600");
     let denied = as_consumer(&site, "/", "a").await;
     assert_eq!(denied.limit_lines(), ["retry-after: 60"]);
-    let body = r#"{"code":429,"message":"Too Many Requests. The service receives too many requests at the moment."}"#;
+    let body =
+        r#"{"code":429,"message":"Too many requests at the moment. Try again in 60 seconds."}"#;
     assert_eq!((denied.status, denied.body.as_str()), (429, body));
 
     let site = T::serve(vec![under(rules()).denial_body(DenialBody::problem())]);
     as_consumer(&site, "/", "a").await;
     let body = concat!(
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-        r#""title":"Request cannot be satisfied as assigned quota has been exceeded","status":429}"#,
+        r#""title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"#,
+        r#""detail":"Too many requests at the moment. Try again in 60 seconds."}"#,
     );
     assert_eq!(as_consumer(&site, "/", "a").await.body, body);
 }
 
-pub(super) async fn the_body_names_the_rule_that_governs<T: Target>() {
-    let rules = || {
-        let tokens = per_consumer("tokens", &["100/minute:unit=tokens"]).cost(60);
-        vec![tokens, per_consumer("consumers", &["10/hour"])]
-    };
-    let site = T::serve(vec![under(rules())]);
+pub(super) async fn the_body_names_the_limit_that_governs<T: Target>() {
+    let tokens = per_consumer("tokens", &["100/minute:unit=tokens"]).cost(60);
+    let rules = vec![tokens, per_consumer("consumers", &["10/hour"])];
+    let site = T::serve(vec![under(rules).name_rules()]);
     as_consumer(&site, "/", "a").await;
     let denied = as_consumer(&site, "/", "a").await;
-    let message = "Too Many Requests. We only allow 100 tokens per minute for this Consumer under the rule tokens.";
-    assert!(denied.body.contains(message), "{}", denied.body);
+    let body = r#"{"code":429,"message":"Too many requests: 100 tokens per minute. Try again in 60 seconds.","limit":"tokens/minute"}"#;
+    assert_eq!(denied.body, body);
     assert_eq!(denied.standing(), "429 100-40-60, retry 60");
+}
 
-    let site = T::serve(vec![under(rules()).denial_body(DenialBody::problem())]);
-    as_consumer(&site, "/", "a").await;
-    let denied = as_consumer(&site, "/", "a").await;
-    assert!(denied.body.contains(r#""violated-policies":["tokens/minute"]"#), "{}", denied.body);
+/// Returns the names of the limits in a field of the IETF drafts.
+fn names(answer: &Answer, field: &str) -> Vec<String> {
+    let items = answer.lines(field).into_iter().flat_map(|line| line.split(", "));
+    items.map(|item| item.split('"').nth(1).unwrap().to_owned()).collect()
+}
 
-    let all = rule("fleet", &["1/minute"]).disclosed(true);
-    let site = T::serve(vec![under(vec![all])]);
-    site.get("/").fetch().await;
-    let denied = site.get("/").fetch().await.body;
-    assert!(
-        denied.contains("1 requests per minute for all clients together under the rule fleet.")
-    );
+/// Faults: the body of a denial named limits that no field listed, and the limits of two rules had
+/// the same name.
+pub(super) async fn each_limit_has_one_public_name_in_fields_and_bodies<T: Target>() {
+    let login = || per_consumer("login", &["2/minute"]).matching(Match::new().path("/users/{id}"));
+    let rules = || vec![login(), per_consumer("consumers", &["6/minute", "9/hour"])];
+    let fields = Headers::new(HeaderFamily::IetfDraft11);
+    let problem = || under(rules()).headers(fields.clone()).denial_body(DenialBody::problem());
+    // The hash of a name is the same in all processes.
+    for (http, login) in [(problem(), "r9ff76"), (problem().name_rules(), "login")] {
+        let site = T::serve(vec![http]);
+        let other = as_consumer(&site, "/", "a").await;
+        let [minute, hour] = &names(&other, "ratelimit-policy")[..] else {
+            panic!("only the rule that matches")
+        };
+        let consumers = minute.strip_suffix("/minute").unwrap();
+        assert_eq!((*hour == format!("{consumers}/hour"), consumers == login), (true, false));
+        assert_eq!(consumers == "consumers", login == "login");
+        let expected = [format!("{login}/minute"), minute.clone(), hour.clone()];
+        let first = as_consumer(&site, "/users/7", "a").await;
+        assert_eq!(names(&first, "ratelimit-policy"), expected);
+        assert_eq!(names(&first, "ratelimit"), expected);
+        as_consumer(&site, "/users/7", "a").await;
+        let denied = as_consumer(&site, "/users/7", "a").await;
+        assert_eq!(
+            (denied.status, names(&denied, "ratelimit-policy")),
+            (429, names(&first, "ratelimit"))
+        );
+        let violated = format!(r#""violated-policies":["{}"]}}"#, expected[0]);
+        assert!(denied.body.ends_with(&violated), "{}", denied.body);
+    }
+}
+
+/// Fault: the names of rules, which may tell an attacker what is counted, were in every denial.
+pub(super) async fn names_of_rules_are_disclosed_only_if_set<T: Target>() {
+    let families = Headers::new(HeaderFamily::IetfDraft11).and(HeaderFamily::Envoy);
+    let secret = || per_consumer("secret-rule", &["1/minute", "1/hour:shadow"]).cost(1);
+    for body in
+        [DenialBody::json(), DenialBody::problem(), DenialBody::text(), DenialBody::open_bank()]
+    {
+        for (rule, is_named) in [(secret(), false), (secret().name_disclosed(true), true)] {
+            let http = under(vec![rule]).headers(families.clone()).denial_body(body.clone());
+            let site = T::serve(vec![http]);
+            let allowed = as_consumer(&site, "/", "a").await;
+            let denied = as_consumer(&site, "/", "a").await;
+            assert_eq!(denied.status, 429);
+            let fields = [allowed.limit_lines(), denied.limit_lines()].concat().join("\n");
+            assert_eq!(fields.contains("secret-rule/minute"), is_named, "{fields}");
+            let call = site.post("/").header("content-type", "application/grpc");
+            let grpc = call.header("x-consumer", "a").fetch().await;
+            let details = grpc.header("grpc-status-details-bin").unwrap().to_owned();
+            let details =
+                String::from_utf8_lossy(&STANDARD_NO_PAD.decode(details).unwrap()).into_owned();
+            assert_eq!(details.contains("secret-rule"), is_named, "{details}");
+            assert!(is_named || !format!("{fields}{}", denied.body).contains("secret"));
+        }
+    }
+}
+
+pub(super) async fn partition_keys_tell_clients_apart_without_naming_them<T: Target>() {
+    let secret = |bytes: &[u8]| KeySecret::new(bytes).unwrap();
+    let serve = |secret: KeySecret| {
+        let http = under(vec![per_consumer("consumers", &["9/minute"])]).partition_keys(secret);
+        T::serve(vec![http.headers(Headers::new(HeaderFamily::IetfDraft11))])
+    };
+    let [one, same, other] =
+        [b"one secret of 24 bytes..", b"one secret of 24 bytes..", b"two secrets, 24 bytes..."]
+            .map(|bytes| serve(secret(bytes)));
+    let mut keys = Vec::new();
+    for (site, consumer) in [(&one, "alice"), (&same, "alice"), (&one, "bob"), (&other, "alice")] {
+        let answer = as_consumer(site, "/", consumer).await;
+        let key = |field: &str| {
+            let line = answer.header(field).unwrap();
+            line.rsplit(";pk=").next().unwrap().to_owned()
+        };
+        assert_eq!(key("ratelimit-policy"), key("ratelimit"));
+        let key = key("ratelimit");
+        let base64 = key.strip_prefix(':').and_then(|key| key.strip_suffix(':')).unwrap();
+        assert_eq!(STANDARD.decode(base64).unwrap().len(), 16);
+        keys.push(key);
+    }
+    assert_eq!(keys[0], keys[1], "all instances with one secret send the same key");
+    assert!(keys[0] != keys[2] && keys[0] != keys[3], "{keys:?}");
 }
 
 pub(super) async fn a_cost_that_a_rule_never_grants_is_reported_without_retry_after<T: Target>() {
@@ -127,7 +206,7 @@ pub(super) async fn a_cost_that_a_rule_never_grants_is_reported_without_retry_af
     );
     let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
     let denied = as_consumer(&site, "/", "a").await;
-    let message = "This request asks for 20 requests, and we only allow 10 at once for this Consumer under the rule exports.";
+    let message = "it counts as 20 requests, but at most 10 are ever allowed at once.";
     assert!(denied.body.contains(message), "{}", denied.body);
     assert_eq!((denied.status, denied.header("retry-after")), (429, None));
     assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 0);
@@ -297,7 +376,7 @@ pub(super) async fn an_undisclosed_rule_in_shadow_adds_no_warning<T: Target>() {
     let site = T::serve(vec![under(vec![all().disclosed(true), consumers()])]);
     as_consumer(&site, "/", "a").await;
     let warned = as_consumer(&site, "/", "a").await;
-    let warning = "over limits that are not enforced yet: hour=1";
+    let warning = "over limits that are not enforced yet: r4c6c3/hour=1";
     assert_eq!(warned.header("x-rate-limit-warning"), Some(warning));
 }
 
@@ -373,7 +452,7 @@ pub(super) async fn a_rule_gets_its_limits_from_a_source<T: Target>() {
     assert_eq!(as_consumer(&site, "/", "alice").await.standing(), "200 2-0-3600");
     let denied = as_consumer(&site, "/", "alice").await;
     assert_eq!(denied.standing(), "429 2-0-3600, retry 3600");
-    assert!(denied.body.contains("under the rule consumers"), "{}", denied.body);
+    assert!(denied.body.contains(r#""limit":"r74802/hour""#), "{}", denied.body);
     assert_eq!(used(&limiter, "consumers", &Subject::consumer("alice")).await, 2);
     let reset = limiter.reset_rule("consumers", &Subject::consumer("alice")).await;
     assert!(reset.is_ok());

@@ -57,7 +57,7 @@ where
 #[tokio::test]
 async fn t06_every_body_type_is_taken() {
     fn expect([allowed, denied]: [Arrived; 2], body: &str) {
-        let denial = r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for this Consumer."}"#;
+        let denial = r#"{"code":429,"message":"Too many requests: 1 per minute. Try again in 60 seconds.","limit":"minute"}"#;
         assert_eq!(allowed, (200, body.into(), None));
         assert_eq!(denied, (429, denial.into(), None));
     }

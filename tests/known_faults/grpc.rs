@@ -57,10 +57,7 @@ async fn t08_a_denied_call_is_resource_exhausted() {
     }
     let denied = check(&mut client).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert_eq!(
-        denied.message(),
-        "Too Many Requests. We only allow 2 requests per minute for anonymous access."
-    );
+    assert_eq!(denied.message(), "Too many requests: 2 per minute. Try again in 60 seconds.");
     let metadata = |name: &str| denied.metadata().get(name).map(|value| value.to_str().unwrap());
     assert_eq!(metadata("grpc-retry-pushback-ms"), Some("60000"));
     assert_eq!(metadata("retry-after"), Some("60"));
@@ -79,7 +76,7 @@ async fn a_denied_call_carries_retry_info_and_quota_failure() {
     assert_eq!(retry_delay, Some(std::time::Duration::from_secs(60)));
     let [violation] = &*details.quota_failure().unwrap().violations else { panic!("{details:?}") };
     let words = (violation.subject.as_str(), violation.description.as_str());
-    assert_eq!(words, ("minute", "1 tokens per minute"));
+    assert_eq!(words, ("minute", "1 token per minute"));
 }
 
 /// Waiting does not help a blocked caller, so the response contains no time of a retry.

@@ -19,8 +19,9 @@ fn caller() -> Subject {
 /// the fields that have room for one limit.
 fn site(limits: &[&str], follow: GoverningLimit) -> (Site, Arc<ManualClock>) {
     let clock = new_year();
-    let headers =
-        Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank).with_governing_limit(follow);
+    let headers = Headers::new(HeaderFamily::IetfDraft11)
+        .and(HeaderFamily::OpenBank)
+        .with_governing_limit(follow);
     (Axum::serve(vec![HttpLimiter::new(limiter(&clock, limits)).headers(headers)]), clock)
 }
 

@@ -3,6 +3,7 @@
 //! `README.md` in this folder lists them. The prefixes `t01` to `t31` are their numbers. A doc
 //! comment in the past tense describes the fault that its test would find.
 
+mod answers;
 mod bodies;
 mod denials_without_store;
 mod grpc;

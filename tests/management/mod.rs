@@ -33,8 +33,6 @@ use ::axum::{Router, routing::get};
 use reqwest::Method;
 use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
 use rl_core::adapter::HttpLimiter;
-use rl_core::denial::DenialBody;
-use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{MemoryStore, OnFailure, RateLimiter, RedisStore, Subject};
@@ -203,10 +201,7 @@ fn tokens() -> BearerTokens {
 
 /// Creates a service that limits consumers. An outer authentication layer has identified them.
 fn service(limiter: RateLimiter) -> Router {
-    let http = HttpLimiter::new(limiter)
-        .key(Identified.or(ClientAddress::default()))
-        .headers(Headers::new(HeaderFamily::OpenBank).show_unlimited())
-        .denial_body(DenialBody::open_bank().prefix("OBP-10018: ").name_consumer());
+    let http = HttpLimiter::new(limiter).key(Identified.or(ClientAddress::default())).open_bank();
     Router::new()
         .route("/banks", get(async || "{\"banks\":[]}"))
         .route("/v1/banks", get(async || "{\"banks\":[]}"))

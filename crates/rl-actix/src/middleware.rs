@@ -8,7 +8,7 @@ use actix_web::{Error, HttpMessage};
 use rl_core::adapter::{Admission, HttpLimiter};
 use rl_core::denial::{Denial, DenialBody, DenialReason};
 use rl_core::headers::Headers;
-use rl_core::key::{KeyExtractor, RequestInfo};
+use rl_core::key::{KeyExtractor, KeySecret, RequestInfo};
 use rl_core::{Cost, Decision, MissingKey, OverLimit, RateLimiter, ResponseInfo, Subject};
 
 use crate::denied::Denied;
@@ -231,10 +231,28 @@ impl RateLimit {
         self.set(|limiter| limiter.headers(headers))
     }
 
-    /// Sets the form of denials. Defaults to [`DenialBody::open_bank`].
+    /// Sets the form of denials. Defaults to [`DenialBody::json`].
     #[must_use]
     pub fn denial_body(self, body: DenialBody) -> Self {
         self.set(|limiter| limiter.denial_body(body))
+    }
+
+    /// Sets the words, codes and fields of the Open Bank Project: [`HttpLimiter::open_bank`].
+    #[must_use]
+    pub fn open_bank(self) -> Self {
+        self.set(HttpLimiter::open_bank)
+    }
+
+    /// Discloses the names of all [rules](rl_core::rules) to clients: [`HttpLimiter::name_rules`].
+    #[must_use]
+    pub fn name_rules(self) -> Self {
+        self.set(HttpLimiter::name_rules)
+    }
+
+    /// Adds the partition key `pk` to the fields of the IETF: [`HttpLimiter::partition_keys`].
+    #[must_use]
+    pub fn partition_keys(self, secret: KeySecret) -> Self {
+        self.set(|limiter| limiter.partition_keys(secret))
     }
 
     /// Sets the function that returns the response to a rejected request.

@@ -74,7 +74,9 @@ pub mod conformance;
 pub mod _documentation;
 
 pub use adapter::settings::CountedSubject;
-pub use decision::{Decision, GoverningLimit, LimitStatus, Origin, PartStatus, RetryAfter};
+pub use decision::{
+    Decision, GoverningLimit, LimitStatus, Origin, PartStatus, PublicName, RetryAfter,
+};
 pub use headers::ResponseInfo;
 pub use limiter::{
     BuildError, OnFailure, Permit, RateLimiter, RateLimiterBuilder, ResetError, Share,

@@ -104,7 +104,8 @@ impl Serialize for Decision {
 impl Serialize for PartStatus<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let limits: Vec<_> = self.limits().collect();
-        let mut fields = serializer.serialize_struct("PartStatus", 7)?;
+        let mut fields = serializer.serialize_struct("PartStatus", 8)?;
+        fields.serialize_field("rule", &self.rule())?;
         fields.serialize_field("over", &self.is_over())?;
         fields.serialize_field("shadow", &self.is_shadow())?;
         fields.serialize_field("disclosed", &self.is_disclosed())?;
@@ -116,13 +117,15 @@ impl Serialize for PartStatus<'_> {
     }
 }
 
+/// Writes the used and remaining units as `null` if the counter was not read.
 impl Serialize for LimitStatus<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("LimitStatus", 6)?;
         fields.serialize_field("name", self.name())?;
         fields.serialize_field("limit", &self.limit())?;
-        fields.serialize_field("used", &self.used())?;
-        fields.serialize_field("remaining", &self.remaining())?;
+        let if_known = |units: u64| self.is_known().then_some(units);
+        fields.serialize_field("used", &if_known(self.used()))?;
+        fields.serialize_field("remaining", &if_known(self.remaining()))?;
         fields.serialize_field("reset_after_us", &micros(self.reset_after()))?;
         fields.serialize_field("retry_after_us", &self.retry_after())?;
         fields.end()
@@ -232,16 +235,25 @@ mod tests {
         assert_eq!(
             written["parts"],
             serde_json::json!([
-                {"over": false, "shadow": false, "disclosed": true, "cost": 2, "charged": 2,
+                {"rule": null, "over": false, "shadow": false, "disclosed": true, "cost": 2, "charged": 2,
                  "retry_after_us": 0, "limits": [
                     {"name": "second", "limit": "2/second", "used": 2, "remaining": 0,
                      "reset_after_us": 1_000_000, "retry_after_us": 0}]},
-                {"over": false, "shadow": false, "disclosed": false, "cost": 1, "charged": 1,
+                {"rule": null, "over": false, "shadow": false, "disclosed": false, "cost": 1, "charged": 1,
                  "retry_after_us": 0, "limits": [
                     {"name": "day", "limit": "9/day", "used": 1, "remaining": 8,
                      "reset_after_us": 86_400_000_000_u64, "retry_after_us": 0}]},
             ])
         );
+    }
+
+    #[test]
+    fn the_units_of_a_limit_that_was_not_read_are_null() {
+        let policy = Policy::new([Limit::per_second(2)]).unwrap();
+        let at = crate::time::Timestamp::EPOCH;
+        let decision = Decision::never_granted(&policy, Cost::new(3), 3, at);
+        let limit = &serde_json::to_value(&decision).unwrap()["limits"][0];
+        assert!(limit["used"].is_null() && limit["remaining"].is_null(), "{limit}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use rl_core::adapter::HttpLimiter;
 use rl_core::denial::{Denial, DenialBody, DenialReason};
 use rl_core::headers::Headers;
-use rl_core::key::{KeyExtractor, RequestInfo};
+use rl_core::key::{KeyExtractor, KeySecret, RequestInfo};
 use rl_core::{Cost, Decision, MissingKey, OverLimit, RateLimiter, ResponseInfo, Subject};
 use tower_layer::Layer;
 
@@ -223,10 +223,45 @@ impl RateLimitLayer {
         self.set(|limiter| limiter.headers(headers))
     }
 
-    /// Sets the form of denials. Defaults to [`DenialBody::open_bank`].
+    /// Sets the form of denials. Defaults to [`DenialBody::json`].
     #[must_use]
     pub fn denial_body(self, body: DenialBody) -> Self {
         self.set(|limiter| limiter.denial_body(body))
+    }
+
+    /// Sets the words, codes and fields of the Open Bank Project:
+    /// [`Headers::open_bank`](rl_core::headers::Headers::open_bank), and [`DenialBody::open_bank`]
+    /// with the prefix `OBP-10018: ` and the ids of consumers.
+    #[must_use]
+    pub fn open_bank(self) -> Self {
+        self.set(HttpLimiter::open_bank)
+    }
+
+    /// Discloses the names of all [rules](rl_core::rules) in headers, bodies and gRPC details:
+    /// `login/minute`. By default clients read a hash of the name: `r3f2a1/minute`.
+    #[must_use]
+    pub fn name_rules(self) -> Self {
+        self.set(HttpLimiter::name_rules)
+    }
+
+    /// Adds the partition key `pk` to the lists of
+    /// [`HeaderFamily::IetfDraft11`](rl_core::headers::HeaderFamily::IetfDraft11): a hash of the
+    /// subject, keyed with `secret`. All instances need the same secret.
+    ///
+    /// ```
+    /// use rl_tower::headers::{HeaderFamily, Headers};
+    /// use rl_tower::key::KeySecret;
+    /// # use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .headers(Headers::new(HeaderFamily::IetfDraft11))
+    ///     .partition_keys(KeySecret::new(b"from your configuration")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn partition_keys(self, secret: KeySecret) -> Self {
+        self.set(|limiter| limiter.partition_keys(secret))
     }
 
     /// Sets the function that returns the response to a rejected request.

@@ -16,10 +16,11 @@
 //! # Ok::<(), rl_tower::BuildError>(())
 //! ```
 //!
-//! By default clients are counted by the address of the peer. Headers and denials have the form of
-//! the Open Bank Project: `x-rate-limit-remaining: 9`, and a 429 with the message "Too Many
-//! Requests. We only allow 10 requests per second for anonymous access." [`RateLimitLayer`] has
-//! settings for all of this:
+//! By default clients are counted by the address of the peer, and responses have the fields
+//! `x-rate-limit-limit`, `x-rate-limit-remaining` and `x-rate-limit-reset`. A denial is a 429 with
+//! the message "Too many requests: 10 per second. Try again in 1 second." [`RateLimitLayer`] has
+//! settings for all of this. The fields `RateLimit` and `RateLimit-Policy` of the IETF need one
+//! call:
 //!
 //! ```
 //! use rl_tower::denial::DenialBody;
@@ -31,7 +32,7 @@
 //! let secret = KeySecret::new(b"from your configuration")?;
 //! let layer = RateLimitLayer::new(limiter)
 //!     .key(ApiKey::header("x-api-key", secret)?)
-//!     .headers(Headers::new(HeaderFamily::Ietf))
+//!     .headers(Headers::new(HeaderFamily::IetfDraft11))
 //!     .denial_body(DenialBody::problem());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

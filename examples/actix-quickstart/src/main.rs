@@ -17,6 +17,7 @@ use actix_web::rt::signal::unix::{SignalKind, signal};
 use actix_web::rt::time::sleep;
 use actix_web::{App, HttpServer, body::MessageBody, dev, web};
 use futures::future::select;
+use rl_actix::headers::{HeaderFamily, Headers};
 use rl_actix::{Limit, RateLimit, RateLimiter, RedisStore};
 use socket2::SockRef;
 
@@ -59,7 +60,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // The closure runs for each worker; clones of the limiter share the counters.
     let server = HttpServer::new(move || {
         App::new()
-            .wrap(RateLimit::new(limiter.clone()))
+            // Without this setting, responses have the fields `X-Rate-Limit-*`.
+            .wrap(RateLimit::new(limiter.clone()).headers(Headers::new(HeaderFamily::IetfDraft11)))
             .wrap(from_fn(close_when_stopping))
             .route("/", web::get().to(async || "Hello!\n"))
     })

@@ -55,7 +55,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let key = ApiKey::header("x-api-key", secret)?
         .known(move |key| sold.contains(key))
         .or(ClientAddress::default());
-    let layer = RateLimitLayer::new(limiter).key(key).headers(Headers::new(HeaderFamily::Ietf));
+    let layer =
+        RateLimitLayer::new(limiter).key(key).headers(Headers::new(HeaderFamily::IetfDraft11));
 
     let app = Router::new().route("/", get(show)).layer(layer);
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());

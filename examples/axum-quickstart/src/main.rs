@@ -11,6 +11,7 @@ use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 
 use axum::{Router, routing::get};
+use rl_tower::headers::{HeaderFamily, Headers};
 use rl_tower::{Limit, RateLimitLayer, RateLimiter, RedisStore};
 
 #[tokio::main]
@@ -36,9 +37,11 @@ async fn run() -> Result<(), Box<dyn Error>> {
         limiter = limiter.store(store.map_err(|error| format!("RL_REDIS_URL: {error}"))?);
     }
     let limiter = limiter.build()?;
+    // Without this setting, responses have the fields `X-Rate-Limit-*`.
+    let headers = Headers::new(HeaderFamily::IetfDraft11);
     let app = Router::new()
         .route("/", get(async || "Hello!\n"))
-        .layer(RateLimitLayer::new(limiter.clone()));
+        .layer(RateLimitLayer::new(limiter.clone()).headers(headers));
 
     let listen = setting("RL_LISTEN").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(&listen).await;

@@ -34,8 +34,6 @@ use rl_admin::Backend;
 use rl_admin::console::Console;
 use rl_records::{RecordSource, Records};
 use rl_tower::client_ip::{ClientIp, TrustedProxies};
-use rl_tower::denial::DenialBody;
-use rl_tower::headers::{HeaderFamily, Headers};
 use rl_tower::key::{ClientAddress, Identified, KeyExtractor};
 use rl_tower::store::{Layout, Store};
 use rl_tower::{Limit, MemoryStore, RateLimitLayer, RateLimiter, RedisStore};
@@ -144,10 +142,7 @@ fn access(client_ip: ClientIp, store: &Arc<dyn Store>) -> Result<Arc<Access>, Bo
 /// reachable.
 fn service(limiter: RateLimiter, access: Arc<Access>) -> Router {
     let address = ClientAddress::new(access.client_ip.clone());
-    let layer = RateLimitLayer::new(limiter)
-        .key(Identified.or(address))
-        .headers(Headers::new(HeaderFamily::OpenBank).show_unlimited())
-        .denial_body(DenialBody::open_bank().prefix("OBP-10018: ").name_consumer());
+    let layer = RateLimitLayer::new(limiter).key(Identified.or(address)).open_bank();
     let banks = async || answer_json(StatusCode::OK, "{\"banks\":[]}\n".to_owned());
     Router::new()
         .route(&format!("{PREFIX}/banks"), routing::get(banks))

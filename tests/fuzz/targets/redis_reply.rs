@@ -45,7 +45,7 @@ fuzz_target!(|input: (u8, u8, u64, &[u8])| {
         let _ = (limit.used(), limit.reset_after(), limit.retry_after(), limit.is_over());
     }
     let headers =
-        Headers::new(HeaderFamily::Ietf).and(HeaderFamily::OpenBank).and(HeaderFamily::GitHub);
+        Headers::new(HeaderFamily::IetfDraft11).and(HeaderFamily::OpenBank).and(HeaderFamily::GitHub);
     headers.write(&decision, &mut |line| {
         assert!(line.value.as_str().bytes().all(|b| (b' '..=b'~').contains(&b)))
     });

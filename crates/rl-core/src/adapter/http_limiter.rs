@@ -3,7 +3,6 @@ use std::sync::Arc;
 
 use super::admission::{Admission, RequestContext};
 use super::degrade::degraded;
-use super::denied::Denied;
 use super::preflight::is_preflight;
 use super::response::{CountedRequest, Extensions, FinalCost};
 use super::settings::{CountedSubject, Settings};
@@ -33,7 +32,7 @@ impl HttpLimiter {
     /// Creates a limiter that counts by the address of the peer and exempts nothing.
     ///
     /// It sends the headers of [`HeaderFamily::OpenBank`](crate::headers::HeaderFamily::OpenBank)
-    /// and denials in JSON.
+    /// and denials in the JSON of [`DenialBody::json`].
     #[must_use]
     pub fn new(limiter: RateLimiter) -> Self {
         Self { settings: Arc::new(Settings::new(limiter)) }
@@ -127,7 +126,7 @@ impl HttpLimiter {
         self.set(|settings| settings.response.headers = headers)
     }
 
-    /// Sets the form of denials. Defaults to [`DenialBody::open_bank`].
+    /// Sets the form of denials. Defaults to [`DenialBody::json`].
     #[must_use]
     pub fn denial_body(self, body: DenialBody) -> Self {
         self.set(|settings| settings.denial_body = body)
@@ -154,7 +153,7 @@ impl HttpLimiter {
         self.set(|settings| settings.exposes_subject = true)
     }
 
-    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    pub(super) fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         let settings = Arc::make_mut(&mut self.settings);
         change(settings);
         settings.is_special = settings.limiter.has_rules()
@@ -259,6 +258,9 @@ impl HttpLimiter {
         let outer = if context.is_nested { extensions.get::<Decision>().cloned() } else { None };
         let decision = counted.decision_mut();
         decision.set_nesting(self.settings.limiter.id(), context.subject_hash, outer);
+        if context.parts.is_some() || self.settings.partition_secret.is_some() {
+            self.label(decision, context);
+        }
         if !decision.is_forwarded() {
             return Some(self.denial(decision, context));
         }
@@ -273,15 +275,6 @@ impl HttpLimiter {
             extensions.insert(CountedSubject(context.subject.clone()));
         }
         None
-    }
-
-    /// Returns the response to a request that a handler has denied itself. It has the form and the
-    /// headers that are set on this limiter.
-    #[must_use]
-    pub fn denied(&self, decision: Decision, subject: &Subject) -> Denied {
-        let reason = DenialReason::Decision { decision: &decision, subject, rule: None };
-        let denial = self.respond(reason, Protocol::Http);
-        Denied::with_headers(decision, denial, self.settings.response.headers.clone())
     }
 
     fn is_exempt(&self, request: &dyn RequestInfo) -> bool {

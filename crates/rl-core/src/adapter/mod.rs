@@ -61,6 +61,7 @@ mod admission;
 mod degrade;
 mod denied;
 mod http_limiter;
+mod labels;
 mod preflight;
 mod request_span;
 pub(crate) mod response;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::response::ResponseSettings;
 use crate::denial::{Denial, DenialBody, DenialReason};
-use crate::key::{ClientAddress, KeyExtractor, RequestInfo};
+use crate::key::{ClientAddress, KeyExtractor, KeySecret, RequestInfo};
 use crate::limiter::RateLimiter;
 use crate::model::Subject;
 use crate::rules::{MissingKey, OverLimit, RequestCost};
@@ -37,6 +37,10 @@ pub(super) struct Settings {
     pub(super) on_over_limit: Option<ChooseOverLimit>,
     pub(super) response: ResponseSettings,
     pub(super) denial_body: DenialBody,
+    // Whether responses contain the names of rules, rather than hashes of them.
+    pub(super) names_rules: bool,
+    // The secret of partition keys, if responses contain them.
+    pub(super) partition_secret: Option<KeySecret>,
     pub(super) responder: Option<Responder>,
     // All clones share these flags, so that each misconfiguration is logged once.
     pub(super) has_logged_missing_key: Arc<AtomicBool>,
@@ -58,6 +62,8 @@ impl Settings {
             on_over_limit: None,
             response: ResponseSettings::default(),
             denial_body: DenialBody::default(),
+            names_rules: false,
+            partition_secret: None,
             responder: None,
             has_logged_missing_key: Arc::default(),
             has_logged_ambiguous_key: Arc::default(),

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::labels::{PartLabels, PartitionKey, PublicName};
 use super::outcomes::Outcomes;
 use super::policy_handle::PolicyHandle;
 use crate::model::{Limit, Outcome};
@@ -19,11 +20,29 @@ pub enum RetryAfter {
     Never,
 }
 
+impl RetryAfter {
+    /// Returns the wait in whole seconds, rounded up and at least 1; `None` if no wait helps.
+    pub(crate) const fn whole_seconds(self) -> Option<u64> {
+        match self {
+            Self::Now => Some(1),
+            Self::In(wait) => Some(if wait.is_zero() { 1 } else { seconds_ceil(wait) }),
+            Self::Never => None,
+        }
+    }
+}
+
+/// Returns a duration in whole seconds, rounded up, so that a client that waits for it is not too
+/// early.
+pub(crate) const fn seconds_ceil(span: Duration) -> u64 {
+    span.as_secs().saturating_add((span.subsec_nanos() != 0) as u64)
+}
+
 /// The status of one limit after a decision: what the limit allows and what the subject has used.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'a> {
     limit: &'a NamedLimit,
     outcome: Outcome,
+    part: PartLabels<'a>,
 }
 
 impl<'a> LimitStatus<'a> {
@@ -31,6 +50,33 @@ impl<'a> LimitStatus<'a> {
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.limit.name()
+    }
+
+    /// Returns the name under which clients know the limit: its name, preceded by a name of its rule
+    /// if the request was counted under [rules](crate::rules).
+    #[must_use]
+    pub fn public_name(&self) -> PublicName<'a> {
+        self.part.public_name(self.limit.name())
+    }
+
+    /// Returns the keyed hash of the subject that clients may read, if there is one.
+    pub(crate) fn partition_key(&self) -> Option<&'a PartitionKey> {
+        self.part.partition_key()
+    }
+
+    /// Returns the same status with the labels of its part.
+    pub(super) const fn of_part(self, part: PartLabels<'a>) -> Self {
+        Self { part, ..self }
+    }
+
+    /// Returns whether both are statuses of the same limit, in the same decision.
+    pub(crate) fn is_same_limit(&self, other: &Self) -> bool {
+        self.is_of_same_part(other) && self.name() == other.name()
+    }
+
+    /// Returns whether the limits of both belong to the same part, in the same decision.
+    pub(crate) const fn is_of_same_part(&self, other: &LimitStatus<'_>) -> bool {
+        self.part.index == other.part.index
     }
 
     /// Returns the limit with its name.
@@ -44,6 +90,24 @@ impl<'a> LimitStatus<'a> {
         self.limit.limit()
     }
 
+    /// Returns the limit as it is configured. It differs from [`limit`](Self::limit) only if a
+    /// fallback has decided, under this instance's [share](crate::Share) of the limit. Headers and
+    /// messages describe the configured limit.
+    #[must_use]
+    pub fn configured(&self) -> Limit {
+        self.part.configured(self.limit)
+    }
+
+    /// Returns whether the used and remaining units are known.
+    ///
+    /// They are unknown if the policy alone denied the request
+    /// ([`Origin::Policy`](crate::Origin::Policy)), because no counter was read. Headers omit them
+    /// then.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.part.is_read
+    }
+
     /// Returns the largest number of units that can be used at once: [`Limit::capacity`].
     #[must_use]
     pub const fn max(&self) -> u64 {
@@ -53,13 +117,14 @@ impl<'a> LimitStatus<'a> {
     /// Returns the units used in the current window.
     ///
     /// The number exceeds [`max`](Self::max) after a charge beyond the limit, or after the limit
-    /// was lowered. It is 0 if no counter was read ([`Origin::Policy`](crate::Origin::Policy)).
+    /// was lowered. It is 0 if the counter was not read ([`is_known`](Self::is_known)).
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.outcome.used()
     }
 
-    /// Returns the remaining units.
+    /// Returns the remaining units. If the counter was not read ([`is_known`](Self::is_known)),
+    /// returns the whole limit.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.max().saturating_sub(self.used())
@@ -73,12 +138,27 @@ impl<'a> LimitStatus<'a> {
     }
 
     /// Returns the time for which *this* limit denies the request.
+    ///
+    /// For a concurrency limit, this is the time until enough leases have ended: a bound, because
+    /// most requests free their places earlier. [`retry_hint`](Self::retry_hint) is the wait that
+    /// clients read.
     #[must_use]
     pub const fn retry_after(&self) -> RetryAfter {
         match self.outcome.retry_micros() {
             0 => RetryAfter::Now,
             Outcome::NEVER => RetryAfter::Never,
             micros => RetryAfter::In(Duration::from_micros(micros)),
+        }
+    }
+
+    /// Returns the time after which a client should retry a request that *this* limit denies:
+    /// [`retry_after`](Self::retry_after), but at most the [hint](Limit::with_retry_hint) of a
+    /// concurrency limit.
+    #[must_use]
+    pub fn retry_hint(&self) -> RetryAfter {
+        match (self.retry_after(), self.limit().retry_hint()) {
+            (RetryAfter::In(wait), Some(hint)) => RetryAfter::In(wait.min(hint)),
+            (wait, _) => wait,
         }
     }
 
@@ -139,6 +219,7 @@ impl LimitStatuses {
         limits.map(move |(index, limit)| LimitStatus {
             limit,
             outcome: self.outcomes.outcome(index, limit.limit(), windows, self.decided_at),
+            part: PartLabels::NONE,
         })
     }
 
@@ -148,7 +229,7 @@ impl LimitStatuses {
         let limit = policy.limits()[..self.outcomes.count(policy.limits().len())].get(index)?;
         let windows = policy.compiled_windows();
         let outcome = self.outcomes.outcome(index, limit.limit(), windows, self.decided_at);
-        Some(LimitStatus { limit, outcome })
+        Some(LimitStatus { limit, outcome, part: PartLabels::NONE })
     }
 
     /// Returns the positions of the limits that deny the request.

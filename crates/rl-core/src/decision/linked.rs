@@ -1,13 +1,12 @@
 //! The further decisions that a decision contains: that of the outer limiter, and those on the
-//! parts of the request. `D` is the type of a decision.
+//! parts of the request, with their labels. `D` is the type of a decision.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use arrayvec::ArrayVec;
 
-/// The largest number of parts of a request, because [`PartFlags`] has two bits for each part.
-const MAX_PARTS: usize = u16::BITS as usize / 2;
+use super::labels::{Labels, MAX_PARTS};
 
 /// Further decisions that belong to a decision. Most decisions have none.
 #[derive(Clone, Debug)]
@@ -16,11 +15,13 @@ pub(super) struct Linked<D> {
     pub(super) outer: Option<D>,
     /// The decisions on the parts of a request that is counted under several subjects.
     pub(super) parts: DecidedParts<D>,
+    /// The labels of the parts, which responses show.
+    pub(super) labels: Labels,
 }
 
 impl<D> Linked<D> {
     pub(super) fn empty() -> Self {
-        Self { outer: None, parts: DecidedParts::empty() }
+        Self { outer: None, parts: DecidedParts::empty(), labels: Labels::default() }
     }
 }
 

@@ -13,7 +13,9 @@
 //! # Ok(()) }
 //! ```
 
+mod by_rule;
 mod governing;
+mod labels;
 mod limit_status;
 mod linked;
 mod made_in_place;
@@ -24,12 +26,15 @@ mod parts;
 mod policy_handle;
 mod recycled;
 mod shadow;
+mod waits;
 
 use std::cmp::Reverse;
-use std::time::Duration;
 
 pub use governing::GoverningLimit;
+pub use labels::PublicName;
+pub(crate) use labels::{LabelledParts, PartitionKey, RuleLabel};
 use limit_status::LimitStatuses;
+pub(crate) use limit_status::seconds_ceil;
 pub use limit_status::{LimitStatus, RetryAfter};
 use linked::Linked;
 pub(crate) use linked::PartFlags;
@@ -322,7 +327,8 @@ impl Decision {
     /// Returns the status of each limit, in the order of the policy.
     #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
-        self.described().statuses.iter()
+        let labels = self.labels_of_described();
+        self.described().statuses.iter().map(move |limit| limit.of_part(labels))
     }
 
     /// Returns the limits that can deny the request: those that are not in shadow.
@@ -346,21 +352,6 @@ impl Decision {
         self.described().statuses.positions(|limit| limit.is_uncharged())
     }
 
-    /// Returns the longest wait of the limits that deny. The wait is exact if no other request uses
-    /// these limits.
-    ///
-    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
-    #[must_use]
-    pub fn retry_after(&self) -> RetryAfter {
-        if let Origin::FailedClosed(_) = self.origin {
-            return RetryAfter::In(Duration::from_secs(1));
-        }
-        if self.decided_parts().is_some() {
-            return self.longest_wait();
-        }
-        self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
-    }
-
     /// Returns the limit that single-valued headers and messages describe. Returns `None` if no
     /// limit is enforced, or if neither a store nor the policy itself decided.
     #[must_use]
@@ -373,7 +364,7 @@ impl Decision {
             let shortest = self.policy().and_then(Policy::shortest);
             let shortest = shortest.and_then(|index| self.described().statuses.get(index));
             if shortest.is_some_and(|limit| limit.is_active()) {
-                return shortest;
+                return shortest.map(|limit| limit.of_part(self.labels_of_described()));
             }
         }
         selection.select(self.enforced(), is_denied)

@@ -3,6 +3,7 @@
 use std::thread::LocalKey;
 
 use super::Decision;
+use super::labels::Labels;
 use super::linked::{DecidedParts, Linked};
 use super::recycled::{Recycle, Slots};
 
@@ -20,6 +21,7 @@ impl Recycle for Linked<Decision> {
     fn clear(&mut self) {
         self.outer = None;
         self.parts.clear();
+        self.labels = Labels::default();
     }
 }
 

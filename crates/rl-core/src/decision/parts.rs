@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
+use super::labels::PartLabels;
 use super::limit_status::LimitStatuses;
 use super::linked::{DecidedParts, GoverningPart, Linked, PartFlags};
 use super::recycled::Recycled;
@@ -19,9 +20,18 @@ pub struct PartStatus<'a> {
     origin: Origin,
     is_shadow: bool,
     is_disclosed: bool,
+    labels: PartLabels<'a>,
 }
 
 impl<'a> PartStatus<'a> {
+    /// Returns the name of the [rule](crate::rules) that counts the part; `None` if the limiter has
+    /// no rules, or if neither a store nor the policy itself decided.
+    #[must_use]
+    pub fn rule(&self) -> Option<&'a str> {
+        self.policy()?;
+        self.labels.rule()
+    }
+
     /// Returns the policy of the part; `None` if no store decided, or if none of the part's limits
     /// applied.
     #[must_use]
@@ -32,7 +42,8 @@ impl<'a> PartStatus<'a> {
     /// Returns the status of each limit, in the order of the policy.
     #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'a>> + use<'a> {
-        self.decision.statuses.iter()
+        let labels = self.labels;
+        self.decision.statuses.iter().map(move |limit| limit.of_part(labels))
     }
 
     /// Returns the requested units.
@@ -96,7 +107,7 @@ impl<'a> PartStatus<'a> {
         enforced.map(|limit| limit.remaining()).min().unwrap_or(u64::MAX)
     }
 
-    const fn is_enforced(&self) -> bool {
+    pub(super) const fn is_enforced(&self) -> bool {
         !self.is_shadow && !matches!(self.origin, Origin::Shadow)
     }
 }
@@ -250,12 +261,14 @@ impl Decision {
                 origin: self.origin,
                 is_shadow: parts.flags.is_shadow(index),
                 is_disclosed: parts.flags.is_disclosed(index),
+                labels: self.labels_of(index, &parts.all()[index]),
             },
             None => PartStatus {
                 decision: self,
                 origin: self.origin,
                 is_shadow: false,
                 is_disclosed: true,
+                labels: self.labels_of(0, self),
             },
         })
     }
@@ -359,12 +372,6 @@ impl Decision {
         };
         Some(Self { verdict, origin: self.origin, ..part.clone() })
     }
-
-    /// Returns the longest wait of the enforced parts.
-    pub(super) fn longest_wait(&self) -> RetryAfter {
-        let enforced = self.parts().filter(PartStatus::is_enforced);
-        enforced.map(|part| part.retry_after()).max().unwrap_or(RetryAfter::Now)
-    }
 }
 
 /// Returns the position of the disclosed and enforced part that denies for the longest time, or
@@ -375,7 +382,8 @@ fn find_governing(parts: &DecidedParts<Decision>) -> Option<usize> {
     for (index, decision) in parts.all().iter().enumerate() {
         let (is_shadow, is_disclosed) =
             (parts.flags.is_shadow(index), parts.flags.is_disclosed(index));
-        let part = PartStatus { decision, origin: decision.origin, is_shadow, is_disclosed };
+        let (origin, labels) = (decision.origin, PartLabels::NONE);
+        let part = PartStatus { decision, origin, is_shadow, is_disclosed, labels };
         if part.is_enforced() && part.is_disclosed {
             let candidate = (part.retry_after(), Reverse(part.remaining()));
             if governing.is_none_or(|(_, best)| candidate > best) {

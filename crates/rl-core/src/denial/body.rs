@@ -1,14 +1,15 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use super::open_bank::{self, PushId, push_json, push_plain};
 use super::response::{Denial, DenialReason, Protocol};
-use super::words::{DenialKind, PushId, Reason, push_json, push_plain};
+use super::words::{DenialKind, Reason};
 use super::{grpc, json};
-use crate::decision::GoverningLimit;
+use crate::decision::{GoverningLimit, LimitStatus};
 
 /// The form of the responses to rejected requests.
 ///
-/// Defaults to [`DenialBody::open_bank`].
+/// Defaults to [`DenialBody::json`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct DenialBody {
@@ -21,6 +22,7 @@ pub struct DenialBody {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
+    Json,
     OpenBank,
     Problem,
     Text,
@@ -34,22 +36,33 @@ impl DenialBody {
     /// The types are provisional: the draft is not an RFC, and the registry does not list them yet.
     pub const PROVISIONAL_TYPES: &'static str = "https://iana.org/assignments/http-problem-types#";
 
-    /// Creates the JSON form of the Open Bank Project:
-    /// `{"code":429,"message":"Too Many Requests. …"}`.
+    /// Creates the JSON form. `limit` is the [public name](crate::LimitStatus::public_name) of the
+    /// limit that governs; it is omitted if clients may not know the limit.
+    ///
+    /// ```json
+    /// {"code":429,"message":"Too many requests: 5 per 10 seconds. Try again in 4 seconds.","limit":"10seconds"}
+    /// ```
+    pub const fn json() -> Self {
+        Self::with_form(Form::Json)
+    }
+
+    /// Creates the JSON form of the Open Bank Project, in its words:
+    /// `{"code":429,"message":"Too Many Requests. We only allow …"}`.
+    ///
+    /// `open_bank` of the adapters sets this form with the prefix, the ids of consumers and the
+    /// header fields of the project.
     pub const fn open_bank() -> Self {
         Self::with_form(Form::OpenBank)
     }
 
-    /// Creates the form of problem details (RFC 9457), with the names of all limits that deny.
-    ///
-    /// A `detail` is added for a block, for a cost that is never granted, and for a limit that does
-    /// not count requests. Under [rules](crate::rules), the name of a limit follows that of its
-    /// rule, as in `login/minute`.
+    /// Creates the form of problem details (RFC 9457), with the names of all limits that deny. The
+    /// field `RateLimit-Policy` lists the limits under the same names.
     ///
     /// ```json
     /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
     ///  "title":"Request cannot be satisfied as assigned quota has been exceeded",
     ///  "status":429,
+    ///  "detail":"Too many requests: 100 per minute. Try again in 42 seconds.",
     ///  "violated-policies":["minute"]}
     /// ```
     pub const fn problem() -> Self {
@@ -78,7 +91,7 @@ impl DenialBody {
 
     /// Sets a text that precedes every message, such as `OBP-10018: `.
     ///
-    /// Defaults to an empty text. Problem details have no message.
+    /// Defaults to an empty text. Problem details do not contain it.
     pub fn prefix(mut self, prefix: impl Into<Cow<'static, str>>) -> Self {
         self.prefix = prefix.into();
         self
@@ -130,7 +143,9 @@ impl DenialBody {
             return grpc::denial(reason, message.as_deref());
         }
         let (content_type, body) = match self.form {
-            Form::OpenBank => (Some("application/json"), self.code_and_message(reason)),
+            Form::Json | Form::OpenBank => {
+                (Some("application/json"), self.code_and_message(reason))
+            }
             Form::Problem => (Some("application/problem+json"), self.problem_details(reason)),
             Form::Text => (Some("text/plain; charset=utf-8"), self.message(reason)),
             Form::Empty => (None, String::new()),
@@ -145,7 +160,7 @@ impl DenialBody {
     fn message(&self, reason: Reason<'_>) -> String {
         let mut message = self.buffer();
         message.push_str(&self.prefix);
-        reason.push_to(&mut message, self.id(push_plain));
+        self.push_message(reason, &mut message, push_plain);
         message
     }
 
@@ -155,19 +170,32 @@ impl DenialBody {
         body.push_str(itoa::Buffer::new().format(reason.status()));
         body.push_str(r#","message":""#);
         json::push_escaped(&mut body, &self.prefix);
-        reason.push_to(&mut body, self.id(push_json));
-        body.push_str(r#""}"#);
+        self.push_message(reason, &mut body, push_json);
+        body.push('"');
+        if let (Form::Json, Some(over)) = (self.form, reason.over) {
+            body.push_str(r#","limit":"#);
+            push_name(&mut body, over.governing);
+        }
+        body.push('}');
         body
+    }
+
+    /// Appends the message in the words of the form. `push_id` appends the id of a consumer.
+    fn push_message(&self, reason: Reason<'_>, text: &mut String, push_id: PushId) {
+        match self.form {
+            Form::OpenBank => open_bank::push_message(reason, text, self.id(push_id)),
+            Form::Json | Form::Problem | Form::Text | Form::Empty => reason.push_to(text),
+        }
     }
 
     /// Returns `push` if the message is to contain the id of the consumer, or else `None`.
     fn id(&self, push: PushId) -> Option<PushId> {
-        (self.names_consumer && self.form == Form::OpenBank).then_some(push)
+        self.names_consumer.then_some(push)
     }
 
     /// Returns an empty text with a capacity that nearly always suffices for the whole body.
     fn buffer(&self) -> String {
-        String::with_capacity(self.prefix.len() + 144)
+        String::with_capacity(self.prefix.len() + 160)
     }
 
     fn problem_details(&self, reason: Reason<'_>) -> String {
@@ -176,18 +204,18 @@ impl DenialBody {
         json::push_string(&mut body, &kind);
         write!(body, r#","title":"{title}","status":{}"#, reason.status())
             .expect("writing to a String cannot fail");
-        if reason.has_detail() {
+        if reason.decision.is_some() {
             body.push_str(r#","detail":""#);
-            reason.push_to(&mut body, None);
+            reason.push_to(&mut body);
             body.push('"');
         }
         if reason.over.is_some() {
             body.push_str(r#","violated-policies":["#);
-            for (i, (name, _)) in reason.violated().enumerate() {
+            for (i, limit) in reason.violated().enumerate() {
                 if i != 0 {
                     body.push(',');
                 }
-                json::push_string(&mut body, &name);
+                push_name(&mut body, limit);
             }
             body.push(']');
         }
@@ -226,6 +254,14 @@ impl DenialBody {
 
 impl Default for DenialBody {
     fn default() -> Self {
-        Self::open_bank()
+        Self::json()
     }
+}
+
+/// Appends the public name of a limit as a JSON string. It contains no character that needs an
+/// escape.
+fn push_name(json: &mut String, limit: LimitStatus<'_>) {
+    json.push('"');
+    json.extend(limit.public_name().texts());
+    json.push('"');
 }

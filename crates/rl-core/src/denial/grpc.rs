@@ -30,7 +30,7 @@ pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
         headers.push(("grpc-status-details-bin", details.into()));
     }
     if let Some(decision) = reason.decision {
-        headers.push(("grpc-retry-pushback-ms", pushback_millis(decision.retry_after())));
+        headers.push(("grpc-retry-pushback-ms", pushback_millis(decision.retry_hint())));
     }
     Denial { status: 200, content_type: Some(GRPC_CONTENT_TYPE), body: "".into(), headers }
 }

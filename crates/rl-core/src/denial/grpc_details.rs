@@ -28,25 +28,25 @@ const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 /// Returns the value of `grpc-status-details-bin`, or `None` if there is nothing to add to the
 /// status.
 ///
-/// Each limit that denies becomes a violation. Its subject is the name of the limit, preceded by
-/// the name of its rule; its description is the quota.
+/// Each limit that denies becomes a violation. Its subject is the public name of the limit; its
+/// description is the quota.
 pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<String> {
     let decision = reason.decision?;
     let mut status = Message::default();
     status.number(1, code.into());
     status.text(2, message);
-    match decision.retry_after() {
+    match decision.retry_hint() {
         RetryAfter::In(wait) => status.any(RETRY_INFO, retry_info(wait)),
         RetryAfter::Now => status.any(RETRY_INFO, retry_info(Duration::ZERO)),
         RetryAfter::Never => {}
     }
     if reason.over.is_some() {
         let mut failure = Message::default();
-        for (name, limit) in reason.violated() {
+        for limit in reason.violated() {
             let mut violation = Message::default();
-            violation.text(1, &name);
+            violation.text(1, &limit.public_name().to_string());
             let mut allowed = String::new();
-            push_quota(&mut allowed, limit);
+            push_quota(&mut allowed, limit.configured());
             violation.text(2, &allowed);
             failure.bytes(1, &violation.0);
         }

@@ -15,8 +15,10 @@
 //! `grpc-status-details-bin` contains a `google.rpc.QuotaFailure` with the limits that deny, and a
 //! `google.rpc.RetryInfo` if waiting helps.
 //!
-//! A denial repeats no part of the request. Its text consists of fixed words, numbers, the names
-//! and units of limits, and the settings of the service. It contains no subject, except the id of a
+//! A message says what the limit allows, and when to retry if waiting helps. A denial repeats no part
+//! of the request. Its text consists of fixed words, numbers, the [public
+//! names](crate::LimitStatus::public_name) and units of limits, and the settings of the service. It
+//! contains no name of a rule unless the service discloses it, and no subject, except the id of a
 //! consumer if [`DenialBody::name_consumer`] is set.
 //!
 //! # Example
@@ -31,7 +33,7 @@
 //! let outcomes = [Outcome::denied(100, 42_000_000, 42_000_000)];
 //! let decision = Decision::decided(policy, Cost::ONE, 0, Timestamp::EPOCH, outcomes);
 //!
-//! let body = DenialBody::open_bank();
+//! let body = DenialBody::json();
 //! let reason = DenialReason::Decision {
 //!     decision: &decision,
 //!     subject: &Subject::consumer("abc"),
@@ -41,7 +43,7 @@
 //! assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
 //! assert_eq!(
 //!     denial.body,
-//!     r#"{"code":429,"message":"Too Many Requests. We only allow 100 requests per minute for this Consumer."}"#
+//!     r#"{"code":429,"message":"Too many requests: 100 per minute. Try again in 42 seconds.","limit":"minute"}"#
 //! );
 //! # Ok::<(), rl_core::InvalidPolicy>(())
 //! ```
@@ -50,6 +52,7 @@ mod body;
 mod grpc;
 mod grpc_details;
 mod json;
+mod open_bank;
 mod response;
 #[cfg(test)]
 mod tests;

@@ -90,7 +90,7 @@ pub enum DenialReason<'a> {
         /// The subject that was counted.
         subject: &'a Subject,
         /// The name of the rule that denies the request, if the limiter has
-        /// [rules](crate::rules). The message names it only if the rule is disclosed.
+        /// [rules](crate::rules). No form of a denial contains it, unless the service discloses it.
         rule: Option<&'a str>,
     },
     /// The request has no key, and [`MissingKey::Reject`](crate::MissingKey::Reject) is set.

@@ -1,9 +1,12 @@
 use std::borrow::Cow;
+use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::decision::{Decision, GoverningLimit, Origin};
+use crate::decision::{Decision, GoverningLimit, Origin, RuleLabel};
 use crate::model::{Cost, FailureKind, Limit, Outcome, Subject};
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -76,7 +79,7 @@ fn header<'a>(denial: &'a Denial, name: &str) -> Option<&'a str> {
 
 #[test]
 fn open_bank_names_the_limit_of_consumers_and_of_anonymous_callers() {
-    let body = DenialBody::default();
+    let body = DenialBody::open_bank();
     let hour = decide(&[("1000/hour", denied(42))]);
     let said = |decision: &Decision, subject: &Subject| deny_to(&body, decision, subject).body;
     let consumer = &Subject::consumer("abc123");
@@ -105,6 +108,95 @@ fn open_bank_names_the_limit_of_consumers_and_of_anonymous_callers() {
     assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
     assert_eq!(header(&denial, "cache-control"), Some("no-store"));
     assert_eq!(header(&deny(&body.without_no_store(), &minute_full()), "cache-control"), None);
+}
+
+#[test]
+fn the_default_form_says_what_is_allowed_and_when_to_retry() {
+    let said = |limit, wait| deny(&DenialBody::default(), &decide(&[(limit, wait)])).body;
+    assert_eq!(
+        said("5/10seconds", denied(4)),
+        r#"{"code":429,"message":"Too many requests: 5 per 10 seconds. Try again in 4 seconds.","limit":"10seconds"}"#
+    );
+    let denial = deny(&DenialBody::default(), &minute_full());
+    assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
+    assert_eq!(
+        deny(&DenialBody::default(), &undecided()).body,
+        r#"{"code":503,"message":"The rate limiter cannot decide at the moment. Try again in 1 second."}"#
+    );
+}
+
+#[test]
+fn neutral_words_fit_every_limit_and_every_caller() {
+    let callers = [Subject::consumer("abc123"), Subject::ip([192, 0, 2, 7]), Subject::global()];
+    let said = |decision: &Decision| {
+        let [words, others @ ..] = callers.each_ref().map(|subject| {
+            let denial = deny_to(&DenialBody::text(), decision, subject);
+            denial.body.into_owned()
+        });
+        assert!(others.iter().all(|other| *other == words), "{others:?}");
+        words
+    };
+    let over = |limit| said(&decide(&[(limit, denied(1))]));
+    assert_eq!(over("1/minute"), "Too many requests: 1 per minute. Try again in 1 second.");
+    assert_eq!(
+        over("10000/minute:unit=tokens"),
+        "Too many requests: 10000 tokens per minute. Try again in 1 second."
+    );
+    assert_eq!(
+        over("1/2weeks:unit=tokens"),
+        "Too many requests: 1 token per 2 weeks. Try again in 1 second."
+    );
+    assert_eq!(
+        over("5:concurrency"),
+        "Too many requests: at most 5 at the same time. Try again in 1 second."
+    );
+    let costly = |limit, cost| said(&by_policy(&[limit], cost));
+    assert_eq!(
+        costly("1/minute", 20),
+        "Request too large: it counts as 20 requests, but at most 1 is ever allowed at once."
+    );
+    assert_eq!(costly("0/hour", 1), "Blocked: no requests are allowed.");
+    assert_eq!(
+        said(&blocked_for(60)),
+        "Blocked: no requests are allowed. Try again in 60 seconds."
+    );
+}
+
+#[test]
+fn units_have_a_singular() {
+    for (unit, one) in [
+        ("requests", "request"),
+        ("bytes", "byte"),
+        ("access", "access"),
+        ("queries", "queries"),
+        ("boxes", "boxes"),
+        ("data", "data"),
+    ] {
+        let limit = Limit::per_minute(1).with_unit(unit).unwrap();
+        let mut quota = String::new();
+        words::push_quota(&mut quota, limit);
+        assert_eq!(quota, format!("1 {one} per minute"));
+    }
+}
+
+/// Fault: a denial asked the client to wait for the rest of a lease, though a place was free after
+/// some milliseconds.
+#[test]
+fn the_wait_under_a_concurrency_limit_is_a_hint() {
+    for (limit, millis, words) in [
+        ("5:concurrency", 9_000, "1 second."),
+        ("5:concurrency:retry=3s", 9_000, "3 seconds."),
+        ("5:concurrency:retry=3s", 1_500, "2 seconds."),
+    ] {
+        let wait = millis * SECOND / 1_000;
+        let decision = decide(&[(limit, Outcome::denied(5, wait, wait))]);
+        let text = deny(&DenialBody::text(), &decision).body;
+        assert!(text.ends_with(&format!("Try again in {words}")), "{text}");
+        let hint: u64 = if limit.contains("retry") { 3_000 } else { 1_000 };
+        let pushback = hint.min(millis).to_string();
+        let grpc = deny_grpc(&DenialBody::text(), &decision);
+        assert_eq!(header(&grpc, "grpc-retry-pushback-ms"), Some(&*pushback));
+    }
 }
 
 #[test]
@@ -139,7 +231,8 @@ fn problem_details_list_every_limit_that_denies() {
         concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
             r#""title":"Request cannot be satisfied as assigned quota has been exceeded","#,
-            r#""status":429,"violated-policies":["second","hour"]}"#
+            r#""status":429,"detail":"Too many requests: 10 per second. Try again in 900 seconds.","#,
+            r#""violated-policies":["second","hour"]}"#
         )
     );
 }
@@ -158,11 +251,14 @@ fn problem_types_can_be_yours_or_none() {
     let blank = Some("about:blank");
     assert_eq!(
         details(blank, Some(over)),
-        json!({"type": "about:blank", "title": "Too Many Requests", "status": 429, "violated-policies": ["minute"]})
+        json!({"type": "about:blank", "title": "Too Many Requests", "status": 429,
+            "detail": "Too many requests: 100 per minute. Try again in 42 seconds.",
+            "violated-policies": ["minute"]})
     );
     assert_eq!(
         details(blank, Some(undecided)),
-        json!({"type": "about:blank", "title": "Service Unavailable", "status": 503})
+        json!({"type": "about:blank", "title": "Service Unavailable", "status": 503,
+            "detail": "The rate limiter cannot decide at the moment. Try again in 1 second."})
     );
     assert_eq!(
         details(None, None),
@@ -192,9 +288,9 @@ fn every_form_answers_every_reason() {
         (DenialBody::open_bank(),  None,                  403, json,
             r#"{"code":403,"message":"Forbidden. No rate limit key was found in the request."}"#),
         (DenialBody::text(),       Some(minute_full()),   429, plain,
-            "Too Many Requests. We only allow 100 requests per minute for this Consumer."),
+            "Too many requests: 100 per minute. Try again in 42 seconds."),
         (DenialBody::text(),       Some(undecided()),     503, plain,
-            "Service Unavailable. The rate limiter cannot decide at the moment."),
+            "The rate limiter cannot decide at the moment. Try again in 1 second."),
         (DenialBody::text(),       None,                  403, plain,
             "Forbidden. No rate limit key was found in the request."),
         (DenialBody::empty(),      Some(minute_full()),   429, None,  ""),
@@ -289,17 +385,12 @@ fn protocol_is_found_by_the_content_type() {
 }
 
 #[test]
-fn a_denial_says_that_the_caller_is_blocked() {
+fn open_bank_says_that_the_caller_is_blocked() {
     let (consumer, address) = (Subject::consumer("abc123"), Subject::ip([192, 0, 2, 7]));
-    let text = DenialBody::text();
     for blocked in [by_policy(&["0/hour"], 1), blocked_for(60)] {
-        let said = |subject| deny_to(&text, &blocked, subject).body;
-        assert_eq!(said(&consumer), "Too Many Requests. This Consumer is blocked.");
-        assert_eq!(said(&address), "Too Many Requests. Anonymous access is blocked.");
-        let problem: Value =
-            serde_json::from_str(&deny(&DenialBody::problem(), &blocked).body).unwrap();
-        assert_eq!(problem["detail"], "Too Many Requests. This Consumer is blocked.");
-        assert_eq!(problem["status"], 429);
+        let said = |subject| deny_to(&DenialBody::open_bank(), &blocked, subject).body;
+        assert!(said(&consumer).contains("\"Too Many Requests. This Consumer is blocked.\""));
+        assert!(said(&address).contains("\"Too Many Requests. Anonymous access is blocked.\""));
     }
 }
 
@@ -352,10 +443,9 @@ fn the_id_of_a_consumer_cannot_break_out_of_the_message() {
 #[test]
 fn a_denial_reports_a_cost_that_is_never_granted() {
     let decision = by_policy(&["10000/minute:unit=tokens", "5/second:requests"], 20_000);
-    let words = "Too Many Requests. This request asks for 20000 tokens, and we only allow 10000 at once for this Consumer.";
+    let words =
+        "Request too large: it counts as 20000 tokens, but at most 10000 are ever allowed at once.";
     assert_eq!(deny(&DenialBody::text(), &decision).body, words);
-    let open_bank = deny(&DenialBody::open_bank(), &decision).body;
-    assert_eq!(open_bank, format!(r#"{{"code":429,"message":"{words}"}}"#));
     let problem: Value =
         serde_json::from_str(&deny(&DenialBody::problem(), &decision).body).unwrap();
     assert_eq!(
@@ -365,41 +455,46 @@ fn a_denial_reports_a_cost_that_is_never_granted() {
     let grpc = deny_grpc(&DenialBody::text(), &decision);
     assert_eq!(header(&grpc, "grpc-message"), Some(words));
     assert_eq!(header(&grpc, "grpc-retry-pushback-ms"), Some("-1"));
+    let open_bank = deny(&DenialBody::open_bank(), &decision).body;
+    let words = "Too Many Requests. This request asks for 20000 tokens, and we only allow 10000 at once for this Consumer.";
+    assert_eq!(open_bank, format!(r#"{{"code":429,"message":"{words}"}}"#));
 }
 
 #[test]
-fn a_denial_names_the_unit_of_the_limit() {
-    let text = |limit| deny(&DenialBody::text(), &decide(&[(limit, denied(42))])).body;
-    assert_eq!(
-        text("10000/minute:unit=tokens"),
-        "Too Many Requests. We only allow 10000 tokens per minute for this Consumer."
-    );
-    assert_eq!(
-        text("20/minute:requests"),
-        "Too Many Requests. We only allow 20 requests per minute for this Consumer."
-    );
-    let decision = decide(&[("10000/minute:unit=tokens", denied(42))]);
-    let problem: Value =
-        serde_json::from_str(&deny(&DenialBody::problem(), &decision).body).unwrap();
-    assert!(problem["detail"].as_str().unwrap().contains("10000 tokens per minute"));
+fn open_bank_names_the_unit_of_the_limit_and_no_rule() {
+    let open_bank = DenialBody::open_bank();
+    let body = deny(&open_bank, &decide(&[("10000/minute:unit=tokens", denied(42))])).body;
+    assert!(body.contains("We only allow 10000 tokens per minute for this Consumer."), "{body}");
+
+    let (decision, all) = (&minute_full(), &Subject::global());
+    let reason = DenialReason::Decision { decision, subject: all, rule: Some("fleet") };
+    assert_eq!(reason.rule(), Some("fleet"));
+    let body = open_bank.denial(reason, GoverningLimit::default(), Protocol::Http).body;
+    assert!(body.contains(" 100 requests per minute for all clients together.\""), "{body}");
+}
+
+fn labelled(is_named: bool) -> Decision {
+    let label = RuleLabel { name: "login".into(), pseudonym: "r3f2a1".into(), is_named };
+    minute_full().labelled(Arc::new(label))
 }
 
 #[test]
-fn a_denial_names_the_rule_in_each_form() {
-    let (decision, subject) = (&minute_full(), &Subject::consumer("abc123"));
-    let reason = DenialReason::Decision { decision, subject, rule: Some("login") };
-    assert_eq!(reason.rule(), Some("login"));
-    let deny =
-        |body: DenialBody, protocol| body.denial(reason, GoverningLimit::default(), protocol);
-    let message = "Too Many Requests. We only allow 100 requests per minute for this Consumer under the rule login.";
-    assert_eq!(deny(DenialBody::text(), Protocol::Http).body, message);
-    let problem = deny(DenialBody::problem(), Protocol::Http).body;
-    assert!(problem.ends_with(r#""violated-policies":["login/minute"]}"#), "{problem}");
-    let grpc = deny(DenialBody::text(), Protocol::Grpc);
-    assert_eq!(header(&grpc, "grpc-message"), Some(message));
-
-    let all = Subject::global();
-    let reason = DenialReason::Decision { decision, subject: &all, rule: Some("fleet") };
-    let body = DenialBody::text().denial(reason, GoverningLimit::default(), Protocol::Http).body;
-    assert!(body.ends_with(" per minute for all clients together under the rule fleet."), "{body}");
+fn a_denial_contains_the_name_of_its_rule_only_if_it_is_disclosed() {
+    for (is_named, name) in [(false, "r3f2a1/minute"), (true, "login/minute")] {
+        let decision = labelled(is_named);
+        let json: Value = serde_json::from_str(&deny(&DenialBody::json(), &decision).body).unwrap();
+        assert_eq!(json["limit"], name);
+        let problem: Value =
+            serde_json::from_str(&deny(&DenialBody::problem(), &decision).body).unwrap();
+        assert_eq!(problem["violated-policies"], json!([name]));
+        let grpc = deny_grpc(&DenialBody::text(), &decision);
+        let details = header(&grpc, "grpc-status-details-bin").unwrap();
+        let details = STANDARD_NO_PAD.decode(details).unwrap();
+        let details = String::from_utf8_lossy(&details);
+        assert!(details.contains(name), "{details}");
+        assert_eq!(details.contains("login"), is_named);
+        for form in [DenialBody::text(), DenialBody::open_bank()] {
+            assert!(!deny(&form, &decision).body.contains("login"));
+        }
+    }
 }

@@ -1,9 +1,8 @@
 //! The message for people in the body of a denial.
 
-use super::json;
 use super::response::DenialReason;
 use crate::decision::{Decision, GoverningLimit, LimitStatus, RetryAfter};
-use crate::model::{Algorithm, Cost, Limit, Period, Realm, Subject};
+use crate::model::{Algorithm, Limit, Period, Subject};
 
 /// A [`DenialReason`], and the limit that its message names.
 #[derive(Clone, Copy)]
@@ -29,23 +28,28 @@ pub(super) enum DenialKind {
     AmbiguousKey,
 }
 
-/// The limit that denies a request, the subject that the request is counted under, and the rule
-/// that counts it.
+/// The limit that denies a request, and the subject that the request is counted under.
 #[derive(Clone, Copy)]
 pub(super) struct DenyingLimit<'a> {
-    governing: LimitStatus<'a>,
-    subject: &'a Subject,
-    rule: Option<&'a str>,
+    pub(super) governing: LimitStatus<'a>,
+    pub(super) subject: &'a Subject,
+    /// Whether a rule counts the request.
+    pub(super) has_rule: bool,
 }
 
 impl DenyingLimit<'_> {
+    /// Returns the limit as it is configured.
+    pub(super) fn limit(&self) -> Limit {
+        self.governing.configured()
+    }
+
     /// Returns whether the limit is 0. Only the end of a block or an operator can change that.
-    fn is_block(&self) -> bool {
+    pub(super) fn is_block(&self) -> bool {
         self.governing.max() == 0
     }
 
     /// Returns whether the limit can never grant the cost.
-    fn is_too_costly(&self) -> bool {
+    pub(super) fn is_too_costly(&self) -> bool {
         self.governing.retry_after() == RetryAfter::Never
     }
 }
@@ -56,9 +60,10 @@ impl<'a> Reason<'a> {
             DenialReason::MissingKey => (DenialKind::MissingKey, None),
             DenialReason::AmbiguousKey => (DenialKind::AmbiguousKey, None),
             DenialReason::Decision { decision, subject, rule } => {
+                let has_rule = rule.is_some();
                 match decision.governing(governing) {
                     Some(governing) => {
-                        (DenialKind::OverLimit, Some(DenyingLimit { governing, subject, rule }))
+                        (DenialKind::OverLimit, Some(DenyingLimit { governing, subject, has_rule }))
                     }
                     None if decision.denying_part().is_some() => {
                         (DenialKind::OverUndisclosedLimit, None)
@@ -90,123 +95,113 @@ impl<'a> Reason<'a> {
         }
     }
 
-    /// Returns the limits that deny the request, if clients may know them: the name of each, after
-    /// that of its rule.
-    pub(super) fn violated(self) -> impl Iterator<Item = (String, Limit)> {
-        let known = self.decision.zip(self.over).into_iter();
-        known.flat_map(|(decision, DenyingLimit { rule, .. })| {
-            let over = decision.enforced().filter(|limit| limit.is_over());
-            over.map(move |limit| {
-                let name =
-                    rule.map_or(limit.name().to_owned(), |rule| format!("{rule}/{}", limit.name()));
-                (name, limit.limit())
-            })
-        })
+    /// Returns the cost of the request.
+    pub(super) fn cost(self) -> u64 {
+        self.decision.map_or(0, |decision| decision.cost().units())
     }
 
-    /// Returns whether problem details need a `detail`, because the message says more than their
-    /// other members.
-    pub(super) fn has_detail(self) -> bool {
-        self.over.is_some_and(|over| {
-            let has_unit = over.governing.limit().unit() != "requests";
-            has_unit || over.is_block() || over.is_too_costly()
-        })
+    /// Returns the limits that deny the request, if clients may know them. The fields of the IETF
+    /// drafts list them under the same names.
+    pub(super) fn violated(self) -> impl Iterator<Item = LimitStatus<'a>> {
+        let known = self.decision.filter(|_| self.over.is_some());
+        known.into_iter().flat_map(|decision| decision.listed().filter(|limit| limit.is_over()))
     }
 
-    /// Appends a sentence for people.
-    ///
-    /// `id` writes the id of a consumer, which may need escaping. If it is `None`, the text does
-    /// not name consumers.
-    pub(super) fn push_to(self, text: &mut String, id: Option<PushId>) {
-        text.push_str(self.phrase());
-        text.push_str(match self.kind {
-            DenialKind::OverLimit => ". ",
-            DenialKind::OverUndisclosedLimit => {
-                ". The service receives too many requests at the moment"
+    /// Appends a sentence for people, and one that says when to retry if waiting helps. It contains
+    /// no character that JSON escapes.
+    pub(super) fn push_to(self, text: &mut String) {
+        match (self.kind, self.over) {
+            (DenialKind::OverLimit, Some(over)) => push_limit(over, self.cost(), text),
+            (DenialKind::OverLimit | DenialKind::OverUndisclosedLimit, _) => {
+                text.push_str("Too many requests at the moment");
             }
-            DenialKind::Undecided => ". The rate limiter cannot decide at the moment",
-            DenialKind::MissingKey => ". No rate limit key was found in the request",
-            DenialKind::AmbiguousKey => {
-                ". The credential is given more than once, or cannot be read in one way only"
+            (DenialKind::Undecided, _) => {
+                text.push_str("The rate limiter cannot decide at the moment");
             }
-        });
-        if let (Some(over), Some(decision)) = (self.over, self.decision) {
-            over.push_to(text, decision.cost(), id);
+            (DenialKind::MissingKey, _) => {
+                text.push_str("Forbidden. No rate limit key was found in the request");
+            }
+            (DenialKind::AmbiguousKey, _) => text.push_str(
+                "Bad Request. The credential is given more than once, or cannot be read in one way \
+                 only",
+            ),
         }
         text.push('.');
-    }
-}
-
-impl DenyingLimit<'_> {
-    fn push_to(self, text: &mut String, cost: Cost, id: Option<PushId>) {
-        let Self { subject, rule, .. } = self;
-        let limit = self.governing.limit();
-        if self.is_block() {
-            let is_identified = subject.realm().is_identified();
-            text.push_str(if is_identified { "This Consumer" } else { "Anonymous access" });
-            text.push_str(" is blocked");
-        } else {
-            if self.is_too_costly() {
-                text.push_str("This request asks for ");
-                text.push_str(itoa::Buffer::new().format(cost.units()));
-                text.push(' ');
-                text.push_str(limit.unit());
-                text.push_str(", and we only allow ");
-                text.push_str(itoa::Buffer::new().format(limit.capacity()));
-                text.push_str(" at once");
-            } else {
-                text.push_str("We only allow ");
-                push_quota(text, limit);
-            }
-            text.push_str(match subject.realm() {
-                Realm::Global if rule.is_some() => " for all clients together",
-                realm if realm.is_identified() => " for this Consumer",
-                _ => " for anonymous access",
-            });
-        }
-        push_id(text, subject, id);
-        if let Some(rule) = rule {
-            text.push_str(" under the rule ");
-            text.push_str(rule);
+        if let Some(decision) = self.decision {
+            push_wait(decision.retry_hint(), text);
         }
     }
 }
 
-/// A function that appends the id of a consumer, with unprintable characters replaced.
-pub(super) type PushId = fn(&mut String, &str);
-
-/// Appends an id to plain text.
-pub(super) fn push_plain(text: &mut String, id: &str) {
-    text.extend(id.chars().map(printable));
-}
-
-/// Appends an id to a JSON string.
-pub(super) fn push_json(text: &mut String, id: &str) {
-    let clean: String = id.chars().map(printable).collect();
-    json::push_escaped(text, &clean);
-}
-
-/// Replaces a control character, or one that changes the direction of text.
-fn printable(character: char) -> char {
-    let is_direction = matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if character.is_control() || is_direction { char::REPLACEMENT_CHARACTER } else { character }
-}
-
-/// Appends ` (consumer_id: abc123)` for a consumer whose id is known.
-fn push_id(text: &mut String, subject: &Subject, push: Option<PushId>) {
-    let id = subject.owner().id().as_text().filter(|_| *subject.realm() == Realm::Consumer);
-    if let (Some(push), Some(id)) = (push, id) {
-        text.push_str(" (consumer_id: ");
-        push(text, id);
-        text.push(')');
+/// Appends what the limit allows.
+fn push_limit(over: DenyingLimit<'_>, cost: u64, text: &mut String) {
+    let limit = over.limit();
+    if over.is_block() {
+        text.push_str("Blocked: no ");
+        text.push_str(limit.unit());
+        text.push_str(" are allowed");
+    } else if over.is_too_costly() {
+        text.push_str("Request too large: it counts as ");
+        push_units(text, cost, limit.unit());
+        text.push_str(", but at most ");
+        push_number(text, limit.capacity());
+        text.push_str(if limit.capacity() == 1 { " is" } else { " are" });
+        text.push_str(" ever allowed at once");
+    } else {
+        text.push_str("Too many requests: ");
+        if limit.algorithm() == Algorithm::Concurrency {
+            text.push_str("at most ");
+        }
+        match limit.unit() {
+            "requests" => push_number(text, limit.max()),
+            unit => push_units(text, limit.max(), unit),
+        }
+        push_span(text, limit);
     }
 }
 
-/// Appends the quota of a limit: `100 requests per minute`, `20 requests at the same time`.
+/// Appends ` Try again in 4 seconds.`, with the seconds of `Retry-After`.
+fn push_wait(wait: RetryAfter, text: &mut String) {
+    let Some(seconds) = wait.whole_seconds() else { return };
+    text.push_str(" Try again in ");
+    push_units(text, seconds, "seconds");
+    text.push('.');
+}
+
+pub(super) fn push_number(text: &mut String, number: u64) {
+    text.push_str(itoa::Buffer::new().format(number));
+}
+
+/// Appends a number with its unit: `1 request`, `10000 tokens`.
+fn push_units(text: &mut String, number: u64, unit: &str) {
+    push_number(text, number);
+    text.push(' ');
+    text.push_str(if number == 1 { singular(unit) } else { unit });
+}
+
+/// Returns the singular of a unit, which is named in the plural, such as `tokens`. A name with an
+/// irregular plural is returned unchanged.
+fn singular(unit: &str) -> &str {
+    let is_irregular = ["ss", "ies", "xes", "ches", "shes"].iter().any(|end| unit.ends_with(end));
+    unit.strip_suffix('s').filter(|_| !is_irregular).unwrap_or(unit)
+}
+
+/// Appends the quota of a limit: `1 request per minute`, `20 requests at the same time`.
 pub(super) fn push_quota(text: &mut String, limit: Limit) {
-    text.push_str(itoa::Buffer::new().format(limit.max()));
+    push_units(text, limit.max(), limit.unit());
+    push_span(text, limit);
+}
+
+/// Appends the quota of a limit with its unit in the plural: `1 requests per minute`.
+pub(super) fn push_plural_quota(text: &mut String, limit: Limit) {
+    push_number(text, limit.max());
     text.push(' ');
     text.push_str(limit.unit());
+    push_span(text, limit);
+}
+
+/// Appends ` per minute` or ` at the same time`.
+fn push_span(text: &mut String, limit: Limit) {
     match limit.algorithm() {
         Algorithm::Concurrency => text.push_str(" at the same time"),
         _ => {

@@ -1,4 +1,4 @@
-use super::field::Field;
+use super::field::{Field, Parameters};
 use super::field_name::FieldName;
 
 /// A family of header fields, with fixed names *and* units.
@@ -14,7 +14,7 @@ use super::field_name::FieldName;
 /// |---|---|
 /// | `OpenBank` | `x-rate-limit-limit: 100`, `x-rate-limit-remaining: 73`, `x-rate-limit-reset: 42` |
 /// | `GitHub` | `x-ratelimit-limit: 100`, `x-ratelimit-remaining: 73`, `x-ratelimit-used: 27`, `x-ratelimit-reset: 1767225642`, `x-ratelimit-resource: core` |
-/// | `Ietf` | `ratelimit-policy: "default";q=100;w=60`, `ratelimit: "default";r=73;t=42` |
+/// | `IetfDraft11` | `ratelimit-policy: "default";q=100;w=60`, `ratelimit: "default";r=73;t=42` |
 /// | `IetfDraft07` | `ratelimit-policy: 100;w=60`, `ratelimit: limit=100, remaining=73, reset=42` |
 /// | `IetfDraft06` | `ratelimit-policy: 100;w=60`, `ratelimit-limit: 100`, `ratelimit-remaining: 73`, `ratelimit-reset: 42` |
 /// | `IetfDraft03` | `ratelimit-limit: 100, 100;w=60`, `ratelimit-remaining: 73`, `ratelimit-reset: 42` |
@@ -24,7 +24,7 @@ use super::field_name::FieldName;
 /// | `Zuul` | `x-ratelimit-limit: 100`, `x-ratelimit-remaining: 73`, `x-ratelimit-reset: 60000` |
 ///
 /// Families that share a field name exclude each other: `OpenBank` and `Twitter`; `GitHub`,
-/// `Envoy`, `Legacy` and `Zuul`; `Ietf`, `IetfDraft07` and `IetfDraft06`; `IetfDraft06` and
+/// `Envoy`, `Legacy` and `Zuul`; `IetfDraft11`, `IetfDraft07` and `IetfDraft06`; `IetfDraft06` and
 /// `IetfDraft03`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -40,8 +40,9 @@ pub enum HeaderFamily {
     /// The window `w` is omitted if the period is not a whole number of seconds. The draft has no
     /// such windows, and another number would promise a wrong rate. The reset `t` is omitted while
     /// no window is open, and for a limit of 0, which has no reset. A concurrency limit has
-    /// neither, but it has a unit: `"concurrency";q=20;qu="concurrent-requests"`.
-    Ietf,
+    /// neither, but it has a unit: `"concurrency";q=20;qu="concurrent-requests"`. The partition key
+    /// `pk` is sent if [a setting](crate::adapter::HttpLimiter::partition_keys) asks for it.
+    IetfDraft11,
     /// IETF draft 07: `RateLimit` is one dictionary.
     IetfDraft07,
     /// IETF draft 06: one field for each number. Drafts 04 and 05 differ slightly.
@@ -68,7 +69,7 @@ impl HeaderFamily {
     pub const ALL: &'static [Self] = &[
         Self::OpenBank,
         Self::GitHub,
-        Self::Ietf,
+        Self::IetfDraft11,
         Self::IetfDraft07,
         Self::IetfDraft06,
         Self::IetfDraft03,
@@ -99,7 +100,7 @@ impl HeaderFamily {
                 named("x-ratelimit-reset", Field::ResetAt),
                 named("x-ratelimit-resource", Field::Fixed("core")),
             ] },
-            Self::Ietf => const { &[
+            Self::IetfDraft11 => const { &[
                 named("ratelimit-policy", Field::NamedQuotas),
                 named("ratelimit", Field::Statuses),
             ] },
@@ -141,11 +142,22 @@ impl HeaderFamily {
         }
     }
 
+    /// Returns the names of the parameters in lists. A draft that renames them has an arm here.
+    pub(super) const fn parameters(self) -> &'static Parameters {
+        match self {
+            Self::IetfDraft11 | Self::IetfDraft07 | Self::IetfDraft06 | Self::IetfDraft03 => {
+                &Parameters::DRAFT_11
+            }
+            Self::OpenBank | Self::GitHub | Self::Envoy => &Parameters::DRAFT_11,
+            Self::Legacy | Self::Twitter | Self::Zuul => &Parameters::DRAFT_11,
+        }
+    }
+
     /// Returns the largest number that a field may contain. Integers in structured fields (RFC
     /// 9651) have at most 15 digits.
     pub(super) const fn largest_number(self) -> u64 {
         match self {
-            Self::Ietf | Self::IetfDraft07 | Self::IetfDraft06 | Self::IetfDraft03 => {
+            Self::IetfDraft11 | Self::IetfDraft07 | Self::IetfDraft06 | Self::IetfDraft03 => {
                 999_999_999_999_999
             }
             Self::OpenBank | Self::GitHub | Self::Envoy => u64::MAX,

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::value::{FieldValue, ValueBuffer, seconds_ceil};
-use crate::decision::{Decision, LimitStatus, Origin, RetryAfter};
+use super::value::{FieldValue, ValueBuffer};
+use crate::decision::{Decision, LimitStatus, RetryAfter, seconds_ceil};
 use crate::model::{Algorithm, Refill};
 
 /// The content of a header field.
@@ -53,57 +53,85 @@ impl Field {
             Self::ResetAfter | Self::ResetAt | Self::IntervalMillis => input.knows_reset(),
             // The dictionary is invalid if any of its members (limit, remaining, reset) is missing.
             Self::Dictionary => input.knows_counts() && input.knows_reset(),
-            Self::Statuses => input.statuses().next().is_some(),
             _ => true,
         }
     }
 
-    /// Returns the value of the field. Text that depends on the decision is written to `value`.
-    pub(super) fn value<'v>(
+    /// Calls `each` with the value of the field, or with the value of each of its lines. A list of
+    /// many limits has several lines. Text that depends on the decision is written to `value`.
+    pub(super) fn write(
         self,
         input: &FieldInput<'_>,
-        value: &'v mut ValueBuffer,
-    ) -> FieldValue<'v> {
-        let limit = input.governing;
-        match self {
-            Self::Max => return value.number(limit.max()),
-            Self::Remaining => return value.number(limit.remaining()),
-            Self::Used => return value.number(limit.used()),
-            Self::ResetAfter => return value.number(input.reset_after()),
-            Self::ResetAt => return value.number(input.reset_at()),
-            Self::IntervalMillis => return value.number(limit.limit().period().as_millis()),
-            Self::Fixed(text) => return FieldValue::Static(text),
+        value: &mut ValueBuffer,
+        each: &mut dyn FnMut(FieldValue<'_>),
+    ) {
+        let (limit, names) = (input.governing, input.parameters);
+        let max = limit.configured().capacity();
+        let number = match self {
+            Self::Max => max,
+            Self::Remaining => limit.remaining(),
+            Self::Used => limit.used(),
+            Self::ResetAfter => input.reset_after(),
+            Self::ResetAt => input.reset_at(),
+            Self::IntervalMillis => limit.limit().period().as_millis(),
+            Self::Fixed(text) => return each(FieldValue::Static(text)),
             Self::Dictionary => {
                 value.push("limit=");
-                value.push_number(limit.max());
+                value.push_number(max);
                 value.push(", remaining=");
                 value.push_number(limit.remaining());
                 value.push(", reset=");
                 value.push_number(input.reset_after());
+                return each(value.written());
             }
-            Self::Quotas => join(input.listed(), quota, value),
-            Self::NamedQuotas => join(input.listed(), named_quota, value),
-            Self::Statuses => join(input.statuses(), status, value),
-            Self::MaxThenQuotas => {
-                value.push_number(limit.max());
-                value.push(", ");
-                join(input.listed(), quota, value);
+            Self::Quotas => return join(input.listed(), quota, names, value, each),
+            Self::NamedQuotas => return join(input.listed(), named_quota, names, value, each),
+            Self::Statuses => return join(input.statuses(), status, names, value, each),
+            Self::MaxThenQuotas | Self::MaxThenCommentedQuotas => {
+                value.push_number(max);
+                for limit in input.listed().filter(|limit| input.is_of_governing_part(limit)) {
+                    value.push(", ");
+                    quota(limit, names, value);
+                    if matches!(self, Self::MaxThenCommentedQuotas) {
+                        value.push(";name=");
+                        name(limit, value);
+                    }
+                }
+                return each(value.written());
             }
-            Self::MaxThenCommentedQuotas => {
-                value.push_number(limit.max());
-                value.push(", ");
-                join(input.listed(), commented_quota, value);
-            }
-        }
-        value.written()
+        };
+        each(value.number(number));
     }
 }
 
-/// The input of all fields of one response.
+/// The names of parameters in the lists of the IETF drafts. Each draft may rename them.
+pub(super) struct Parameters {
+    quota: &'static str,
+    quota_unit: &'static str,
+    window: &'static str,
+    partition_key: &'static str,
+    remaining: &'static str,
+    reset: &'static str,
+}
+
+impl Parameters {
+    /// The names of the drafts up to 11.
+    pub(super) const DRAFT_11: Self = Self {
+        quota: ";q=",
+        quota_unit: ";qu=",
+        window: ";w=",
+        partition_key: ";pk=",
+        remaining: ";r=",
+        reset: ";t=",
+    };
+}
+
+/// The input of all fields of one family in one response.
 pub(super) struct FieldInput<'a> {
     decision: &'a Decision,
     governing: LimitStatus<'a>,
     governing_only: bool,
+    parameters: &'static Parameters,
 }
 
 impl<'a> FieldInput<'a> {
@@ -111,25 +139,32 @@ impl<'a> FieldInput<'a> {
         decision: &'a Decision,
         governing: LimitStatus<'a>,
         governing_only: bool,
+        parameters: &'static Parameters,
     ) -> Self {
-        Self { decision, governing, governing_only }
+        Self { decision, governing, governing_only, parameters }
     }
 
     /// Returns the limits that lists describe.
     fn listed(&self) -> impl Iterator<Item = LimitStatus<'a>> {
-        let only = self.governing_only.then(|| self.governing.name());
-        self.decision.enforced().filter(move |limit| only.is_none_or(|name| name == limit.name()))
+        let only = self.governing_only.then_some(self.governing);
+        let listed = self.decision.listed();
+        listed.filter(move |limit| only.is_none_or(|only| only.is_same_limit(limit)))
+    }
+
+    /// Returns whether `limit` belongs to the part of the governing limit. Fields that are not lists
+    /// describe only this part, so that they fit into one line.
+    fn is_of_governing_part(&self, limit: &LimitStatus<'_>) -> bool {
+        self.governing.is_of_same_part(limit)
     }
 
     /// Returns the limits whose remaining units are known. These are all limits if counters were
     /// read, and only the limits of 0 if the policy alone denied the request.
     fn statuses(&self) -> impl Iterator<Item = LimitStatus<'a>> {
-        let all = self.decision.origin() != Origin::Policy;
-        self.listed().filter(move |limit| all || limit.max() == 0)
+        self.listed().filter(|limit| limit.is_known() || limit.max() == 0)
     }
 
     fn knows_counts(&self) -> bool {
-        self.decision.origin() != Origin::Policy || self.governing.max() == 0
+        self.governing.is_known() || self.governing.max() == 0
     }
 
     /// Returns whether the time of the reset is known.
@@ -137,7 +172,7 @@ impl<'a> FieldInput<'a> {
     /// It is unknown if no counter was read, and for a limit of 0. But if a block has an end, this
     /// end is the reset.
     fn knows_reset(&self) -> bool {
-        let is_counted = self.decision.origin() != Origin::Policy && self.governing.max() > 0;
+        let is_counted = self.governing.is_known() && self.governing.max() > 0;
         self.decision.is_allowed() || is_counted || !self.governing.reset_after().is_zero()
     }
 
@@ -158,66 +193,83 @@ impl<'a> FieldInput<'a> {
     }
 }
 
-/// Writes an `item` for each of `limits`, separated by commas.
+/// Writes an `item` for each of `limits`, separated by commas. Passes each line to `each`.
 fn join<'a>(
     limits: impl Iterator<Item = LimitStatus<'a>>,
-    item: fn(LimitStatus<'_>, &mut ValueBuffer),
+    item: fn(LimitStatus<'_>, &Parameters, &mut ValueBuffer),
+    names: &Parameters,
     value: &mut ValueBuffer,
+    each: &mut dyn FnMut(FieldValue<'_>),
 ) {
-    for (i, limit) in limits.enumerate() {
-        if i != 0 {
+    for limit in limits {
+        if value.is_line_full() {
+            each(value.written());
+            value.clear();
+        }
+        if !value.is_empty() {
             value.push(", ");
         }
-        item(limit, value);
+        item(limit, names, value);
+    }
+    if !value.is_empty() {
+        each(value.written());
     }
 }
 
 /// Writes `100;w=60`.
-fn quota(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
-    value.push_number(limit.max());
-    window(limit, value);
-}
-
-/// Writes `100;w=60;name="default"`.
-fn commented_quota(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
-    quota(limit, value);
-    value.push(";name=");
-    name(limit, value);
+fn quota(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
+    value.push_number(limit.configured().capacity());
+    window(limit, names, value);
 }
 
 /// Writes `"default";q=100;w=60`, or `"concurrency";q=20;qu="concurrent-requests"`.
 ///
 /// For a limit that does not count requests, its unit is added, such as `qu="tokens"`.
-fn named_quota(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
+fn named_quota(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
     name(limit, value);
-    value.push(";q=");
-    quota(limit, value);
-    if is_concurrency_limit(limit) {
-        value.push(";qu=\"concurrent-requests\"");
-    } else if limit.limit().unit() != "requests" {
+    value.push(names.quota);
+    quota(limit, names, value);
+    let unit = match is_concurrency_limit(limit) {
+        true => "concurrent-requests",
+        false => limit.named().limit_ref().unit(),
+    };
+    if unit != "requests" {
         // The name of a unit contains no character that needs an escape.
-        value.push(";qu=\"");
-        value.push(limit.limit().unit());
+        value.push(names.quota_unit);
+        value.push("\"");
+        value.push(unit);
         value.push("\"");
     }
+    partition_key(limit, names, value);
 }
 
 /// Writes `"default";r=73;t=42`.
-fn status(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
+fn status(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
     name(limit, value);
-    value.push(";r=");
+    value.push(names.remaining);
     value.push_number(limit.remaining());
     if let Some(seconds) = effective_window(limit) {
-        value.push(";t=");
+        value.push(names.reset);
         value.push_number(seconds);
     }
+    partition_key(limit, names, value);
 }
 
-/// Writes the name of a limit in quotes.
+/// Writes the public name of a limit in quotes.
 fn name(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
     value.push("\"");
-    value.push(limit.name());
+    limit.public_name().texts().for_each(|text| value.push(text));
     value.push("\"");
+}
+
+/// Writes `;pk=:dHJpYWwxMjEzMjM=:` if clients may read a partition key.
+fn partition_key(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
+    if let Some(key) = limit.partition_key() {
+        value.push(names.partition_key);
+        value.push(":");
+        value.push_base64(key);
+        value.push(":");
+    }
 }
 
 /// Returns whether units come back at the end of requests, rather than after a time.
@@ -228,12 +280,12 @@ fn is_concurrency_limit(limit: LimitStatus<'_>) -> bool {
 /// Writes `;w=60`, or nothing if the drafts cannot express the period.
 ///
 /// If a limit allows a burst, the burst is the quota, and the window is the time that refills it.
-fn window(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
-    let quota = limit.max();
-    let max = limit.limit().max();
-    let millis = limit.limit().period().as_millis();
+fn window(limit: LimitStatus<'_>, names: &Parameters, value: &mut ValueBuffer) {
+    let limit = limit.configured();
+    let (quota, max) = (limit.capacity(), limit.max());
+    let millis = limit.period().as_millis();
     let period = millis.is_multiple_of(1_000).then_some(millis / 1_000);
-    let seconds = match limit.limit().algorithm() {
+    let seconds = match limit.algorithm() {
         Algorithm::Gcra { .. } | Algorithm::TokenBucket { .. } if max > 0 => {
             Some(share(quota, millis, max).div_ceil(1_000))
         }
@@ -246,7 +298,7 @@ fn window(limit: LimitStatus<'_>, value: &mut ValueBuffer) {
         | Algorithm::SlidingWindowCounter => period,
     };
     if let Some(seconds) = seconds {
-        value.push(";w=");
+        value.push(names.window);
         value.push_number(seconds);
     }
 }

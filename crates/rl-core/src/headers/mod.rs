@@ -4,14 +4,17 @@
 //! [`HeaderFamily`]s. The adapters add the lines to the response.
 //!
 //! 1. Single-valued fields describe the *governing* limit, chosen by [`GoverningLimit`]. The IETF
-//!    lists describe all limits, in the order of the policy.
+//!    lists describe all limits, in the order of the policy. Under [rules](crate::rules) they
+//!    describe the limits of all disclosed rules, each by its [public
+//!    name](crate::LimitStatus::public_name).
 //! 2. Seconds are rounded up, and are never 0 in a denial. A client that waits for the time in a
 //!    header therefore never retries too early.
 //! 3. A denial has a `Retry-After` in whole seconds, even without a family. It is the longest wait
 //!    of all limits that deny. It is never shorter than the reset that the IETF lists show for one
-//!    of them. It is omitted if waiting does not help.
+//!    of them. For a concurrency limit it is a [hint](crate::Limit::with_retry_hint). It is omitted
+//!    if waiting does not help.
 //! 4. Unknown values are omitted. If the [policy alone](Origin::Policy) denied the request, no
-//!    counter was read. `Remaining` is then sent only for a limit of 0, and a reset only if a block
+//!    counter was read ([`LimitStatus::is_known`](crate::LimitStatus::is_known)). `Remaining` is then sent only for a limit of 0, and a reset only if a block
 //!    has an end.
 //! 5. A request that no store decided gets no rate limit fields. This applies if the limiter is
 //!    disabled, if the subject has no limits, or if the store failed and the request was allowed.
@@ -36,7 +39,7 @@
 //!
 //! let mut lines = Vec::new();
 //! Headers::new(HeaderFamily::OpenBank)
-//!     .and(HeaderFamily::Ietf)
+//!     .and(HeaderFamily::IetfDraft11)
 //!     .write(&decision, &mut |line| lines.push(format!("{}: {}", line.name, line.value)));
 //! assert_eq!(lines, [
 //!     "x-rate-limit-limit: 100",
@@ -64,9 +67,9 @@ use field::FieldInput;
 pub use field_name::FieldName;
 pub use response_info::ResponseInfo;
 pub use value::FieldValue;
-use value::{ValueBuffer, seconds_ceil};
+use value::ValueBuffer;
 
-use crate::decision::{Decision, GoverningLimit, Origin, RetryAfter};
+use crate::decision::{Decision, GoverningLimit, Origin};
 
 const RETRY_AFTER: FieldName = FieldName::new("retry-after");
 const WARNING: FieldName = FieldName::new("x-rate-limit-warning");
@@ -111,6 +114,12 @@ impl Headers {
             has_warning: true,
             shows_unlimited: false,
         }
+    }
+
+    /// Creates the configuration of the Open Bank Project: [`HeaderFamily::OpenBank`], with the
+    /// value `-1` if [no limit applies](Self::show_unlimited).
+    pub fn open_bank() -> Self {
+        Self::new(HeaderFamily::OpenBank).show_unlimited()
     }
 
     /// Adds the header fields of `family`.
@@ -171,13 +180,15 @@ impl Headers {
     pub fn write(&self, decision: &Decision, each: &mut dyn FnMut(HeaderLine<'_>)) {
         let mut value = ValueBuffer::new();
         if let Some(governing) = decision.governing(self.governing_limit) {
-            let input = FieldInput::new(decision, governing, self.lists_governing_limit_only);
             for family in &self.families {
+                let (only, names) = (self.lists_governing_limit_only, family.parameters());
+                let input = FieldInput::new(decision, governing, only, names);
                 let fields = family.fields().iter().filter(|(_, field)| field.is_known(&input));
                 for (name, field) in fields {
                     value.restart(family.largest_number());
-                    let value = field.value(&input, &mut value);
-                    each(HeaderLine { name: *name, value, is_list: field.is_list() });
+                    field.write(&input, &mut value, &mut |value| {
+                        each(HeaderLine { name: *name, value, is_list: field.is_list() });
+                    });
                 }
             }
         } else if self.shows_unlimited && is_unlimited(decision) {
@@ -248,17 +259,23 @@ fn write_warning(
     if !decision.has_shadow() {
         return;
     }
-    let mut separator = "over limits that are not enforced yet: ";
     value.restart(u64::MAX);
+    let mut write = |value: &mut ValueBuffer| {
+        each(HeaderLine { name: WARNING, value: value.written(), is_list: true });
+        value.clear();
+    };
     for limit in decision.disclosed_over_in_shadow() {
-        value.push(separator);
-        value.push(limit.name());
+        if value.is_line_full() {
+            write(value);
+        }
+        let is_first = value.is_empty();
+        value.push(if is_first { "over limits that are not enforced yet: " } else { ", " });
+        limit.public_name().texts().for_each(|text| value.push(text));
         value.push("=");
-        value.push_number(limit.max());
-        separator = ", ";
+        value.push_number(limit.configured().capacity());
     }
     if !value.is_empty() {
-        each(HeaderLine { name: WARNING, value: value.written(), is_list: true });
+        write(value);
     }
 }
 
@@ -270,9 +287,5 @@ fn retry_after_seconds(decision: &Decision) -> Option<u64> {
     if decision.is_forwarded() {
         return None;
     }
-    match decision.retry_after() {
-        RetryAfter::In(wait) => Some(seconds_ceil(wait).max(1)),
-        RetryAfter::Now => Some(1),
-        RetryAfter::Never => None,
-    }
+    decision.retry_hint().whole_seconds()
 }

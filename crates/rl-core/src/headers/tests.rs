@@ -55,7 +55,7 @@ fn worked_example_byte_for_byte() {
             "x-ratelimit-limit: 100", "x-ratelimit-remaining: 73", "x-ratelimit-used: 27",
             "x-ratelimit-reset: 1767225642", "x-ratelimit-resource: core",
         ]),
-        (F::Ietf, &[r#"ratelimit-policy: "default";q=100;w=60"#, r#"ratelimit: "default";r=73;t=42"#]),
+        (F::IetfDraft11, &[r#"ratelimit-policy: "default";q=100;w=60"#, r#"ratelimit: "default";r=73;t=42"#]),
         (F::IetfDraft07, &["ratelimit-policy: 100;w=60", "ratelimit: limit=100, remaining=73, reset=42"]),
         (F::IetfDraft06, &[
             "ratelimit-policy: 100;w=60", "ratelimit-limit: 100", "ratelimit-remaining: 73", "ratelimit-reset: 42",
@@ -82,7 +82,7 @@ fn lists_describe_every_limit_in_the_order_of_the_policy() {
         ("minute", Limit::per_minute(100), Outcome::granted(42, 37 * SECOND)),
         ("hour", Limit::per_hour(1_000), Outcome::granted(732, 2_847 * SECOND)),
     ]);
-    let ietf = Headers::new(HeaderFamily::Ietf);
+    let ietf = Headers::new(HeaderFamily::IetfDraft11);
     assert_eq!(
         lines(&ietf, &decision),
         [
@@ -148,7 +148,7 @@ fn a_peek_at_an_unused_limit_has_headers_too() {
         ("second", Limit::per_second(10), Outcome::granted(0, 0)),
     ]);
     assert_eq!(
-        lines(&Headers::default().and(HeaderFamily::Ietf), &decision),
+        lines(&Headers::default().and(HeaderFamily::IetfDraft11), &decision),
         [
             "x-rate-limit-limit: 10",
             "x-rate-limit-remaining: 10",
@@ -178,7 +178,10 @@ fn seconds_are_rounded_up_and_never_zero_in_a_denial() {
 fn a_response_to_a_blocked_subject_has_no_reset() {
     let blocked = decide(&[("day", Limit::per_day(0), Outcome::never(0, 0))]);
     assert_eq!(
-        lines(&Headers::default().and(HeaderFamily::GitHub).and(HeaderFamily::Ietf), &blocked),
+        lines(
+            &Headers::default().and(HeaderFamily::GitHub).and(HeaderFamily::IetfDraft11),
+            &blocked
+        ),
         [
             "x-rate-limit-limit: 0",
             "x-rate-limit-remaining: 0",
@@ -202,7 +205,7 @@ fn every_family_reports_the_end_of_a_block() {
         (HeaderFamily::GitHub, "x-ratelimit-reset", "1767225691"),
         (HeaderFamily::IetfDraft06, "ratelimit-reset", "91"),
         (HeaderFamily::IetfDraft07, "ratelimit", "limit=0, remaining=0, reset=91"),
-        (HeaderFamily::Ietf, "ratelimit", r#""minute";r=0"#),
+        (HeaderFamily::IetfDraft11, "ratelimit", r#""minute";r=0"#),
     ] {
         let headers = Headers::new(family);
         assert_eq!(value(&headers, &blocked, name).unwrap(), value_then, "{family:?}");
@@ -229,7 +232,7 @@ fn headers_for_a_cost_that_is_never_granted_name_only_the_limit() {
 
 #[test]
 fn a_request_that_no_store_decided_gets_no_fields() {
-    let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::Ietf];
+    let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::IetfDraft11];
     let every = every.into_iter().fold(Headers::none(), Headers::and);
     let failure = FailureKind::TimedOut;
     for origin in [Origin::Disabled, Origin::Unlimited, Origin::FailedOpen(failure)] {
@@ -242,7 +245,7 @@ fn a_request_that_no_store_decided_gets_no_fields() {
 
 #[test]
 fn without_a_limit_the_fields_are_minus_one_if_configured() {
-    let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::Ietf];
+    let every = [HeaderFamily::OpenBank, HeaderFamily::GitHub, HeaderFamily::IetfDraft11];
     let every = every.into_iter().fold(Headers::none(), Headers::and).show_unlimited();
     let unlimited = Decision::undecided(Cost::ONE, Origin::Unlimited);
     let counted = Limit::new(MAX_UNITS, Period::MINUTE).unwrap().shadow();
@@ -263,7 +266,7 @@ fn windows_that_are_not_whole_seconds_are_left_out() {
     let limit = Limit::new(5, Period::from_millis(1_500).unwrap()).unwrap();
     let decision = decide(&[("burst", limit, Outcome::granted(1, SECOND))]);
     for (family, policy) in [
-        (HeaderFamily::Ietf, r#"ratelimit-policy: "burst";q=5"#),
+        (HeaderFamily::IetfDraft11, r#"ratelimit-policy: "burst";q=5"#),
         (HeaderFamily::IetfDraft07, "ratelimit-policy: 5"),
         (HeaderFamily::IetfDraft03, "ratelimit-limit: 5, 5"),
         (HeaderFamily::Envoy, r#"x-ratelimit-limit: 5, 5;name="burst""#),
@@ -278,7 +281,7 @@ fn structured_integers_have_fifteen_digits_at_most() {
     let decision = decide(&[("month", limit, Outcome::granted(1, SECOND))]);
     let said = |family| lines(&Headers::new(family), &decision);
     assert_eq!(
-        said(HeaderFamily::Ietf),
+        said(HeaderFamily::IetfDraft11),
         [
             r#"ratelimit-policy: "month";q=999999999999999;w=2592000"#,
             r#"ratelimit: "month";r=999999999999999;t=1"#
@@ -314,7 +317,7 @@ fn a_family_replaces_those_that_use_its_names() {
     assert_eq!(twitter, Headers::new(HeaderFamily::Twitter));
     let draft06 = Headers::new(HeaderFamily::IetfDraft03)
         .and(HeaderFamily::GitHub)
-        .and(HeaderFamily::Ietf)
+        .and(HeaderFamily::IetfDraft11)
         .and(HeaderFamily::IetfDraft06);
     assert_eq!(draft06, Headers::new(HeaderFamily::GitHub).and(HeaderFamily::IetfDraft06));
     for family in HeaderFamily::ALL.iter().copied() {
@@ -389,7 +392,7 @@ proptest! {
         let outcomes: Vec<_> = limits.iter().map(|(_, outcome)| *outcome).collect();
         let decision = Decision::decided(policy, Cost::ONE, 1, NOW, outcomes);
 
-        let ietf = Headers::new(HeaderFamily::Ietf);
+        let ietf = Headers::new(HeaderFamily::IetfDraft11);
         let policies = parse_list(&value(&ietf, &decision, "ratelimit-policy").unwrap());
         let standings = parse_list(&value(&ietf, &decision, "ratelimit").unwrap());
         let names: Vec<_> = decision.limits().map(|limit| limit.name().to_owned()).collect();
@@ -437,7 +440,7 @@ proptest! {
 fn the_unit_of_a_limit_is_in_its_policy_field() {
     let limit = Limit::per_minute(10_000).with_unit("tokens").unwrap();
     let decision = decide(&[("minute", limit, Outcome::granted(27, 42 * SECOND))]);
-    let ietf = lines(&Headers::new(HeaderFamily::Ietf), &decision);
+    let ietf = lines(&Headers::new(HeaderFamily::IetfDraft11), &decision);
     assert_eq!(ietf[0], r#"ratelimit-policy: "minute";q=10000;w=60;qu="tokens""#);
 }
 
@@ -452,7 +455,7 @@ fn a_concurrency_limit_has_a_unit_and_no_window() {
     };
     let (granted, denied) =
         (limits(Outcome::granted(5, 9 * SECOND)), limits(Outcome::denied(20, 9 * SECOND, SECOND)));
-    let ietf = Headers::new(HeaderFamily::Ietf);
+    let ietf = Headers::new(HeaderFamily::IetfDraft11);
     let policy =
         r#"ratelimit-policy: "minute";q=100;w=60, "concurrency";q=20;qu="concurrent-requests""#;
     assert_eq!(
@@ -479,7 +482,7 @@ fn a_concurrency_limit_has_a_unit_and_no_window() {
 
 #[test]
 fn lists_describe_bursts_by_what_refills_them() {
-    let headers = Headers::new(HeaderFamily::Ietf);
+    let headers = Headers::new(HeaderFamily::IetfDraft11);
     let lines_of = |limit: &str, used, reset| {
         let limit: Limit = limit.parse().unwrap();
         lines(&headers, &decide(&[("b", limit, Outcome::granted(used, reset))]))

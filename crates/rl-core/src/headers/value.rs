@@ -1,15 +1,20 @@
 //! The values of header fields, and the buffer on the stack in which they are written.
 
 use std::fmt;
-use std::time::Duration;
 
 use arrayvec::ArrayString;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
 use super::digits::digits_of;
 
-/// The capacity of a value in bytes. The longest value is a list of 16 limits with names of 64
-/// characters. Each limit takes about 104 bytes.
-const CAPACITY: usize = 2_048;
+/// The capacity of a value in bytes. The longest value is that of a field that is not a list: 16
+/// limits, each with a name of 129 characters in about 170 bytes.
+const CAPACITY: usize = 4_096;
+
+/// The length from which a list continues on another line. Some proxies and clients refuse longer
+/// lines.
+const FULL: usize = 1_792;
 
 /// The value of a header line: visible ASCII and spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +64,23 @@ impl ValueBuffer {
         self.largest_number = largest_number;
     }
 
+    /// Removes all text.
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+    }
+
+    /// Returns whether a list should continue on another line.
+    pub(super) fn is_line_full(&self) -> bool {
+        self.text.len() >= FULL
+    }
+
+    /// Appends bytes in base64.
+    pub(super) fn push_base64(&mut self, bytes: &[u8; 16]) {
+        let mut text = [0; 24];
+        let length = STANDARD.encode_slice(bytes, &mut text).expect("24 digits encode 16 bytes");
+        self.push(std::str::from_utf8(&text[..length]).expect("base64 is ASCII"));
+    }
+
     /// Appends text.
     pub(super) fn push(&mut self, text: &str) {
         self.text.push_str(text);
@@ -87,10 +109,4 @@ impl ValueBuffer {
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
-}
-
-/// Returns a duration in whole seconds, rounded up, so that a client that waits for it is not too
-/// early.
-pub(super) const fn seconds_ceil(span: Duration) -> u64 {
-    span.as_secs().saturating_add((span.subsec_nanos() != 0) as u64)
 }

@@ -67,6 +67,20 @@ impl KeySecret {
         digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
         Subject::digest(realm, digest)
     }
+
+    /// Returns the partition key of a subject: a hash keyed with this secret, by which a client
+    /// distinguishes its quotas.
+    pub(crate) fn partition_key(&self, subject: &Subject) -> [u8; 16] {
+        let key = blake3::derive_key("rl-core 2026 partition keys", &self.0);
+        let mut hasher = blake3::Hasher::new_keyed(&key);
+        // The zero byte ends the realm. The next byte marks a digest.
+        let (id, is_digest) = subject.id().parts();
+        let separator = if is_digest { b"\0\x01" } else { b"\0\0" };
+        hasher.update(subject.realm().as_str().as_bytes()).update(separator).update(id);
+        let mut hash = [0; 16];
+        hash.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        hash
+    }
 }
 
 impl fmt::Debug for KeySecret {

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::events::Events;
@@ -224,7 +225,8 @@ impl RateLimiterBuilder {
     ///
     /// A [`MemoryStore`] decides without waiting; a fallback on a server has its own deadline, and
     /// its own bound of [`max_in_flight`](Self::max_in_flight) decisions. Its decisions have
-    /// [`Origin::Fallback`](crate::Origin::Fallback) and the limits of the share. After the
+    /// [`Origin::Fallback`](crate::Origin::Fallback) and the limits of the share; clients read the
+    /// [configured](crate::LimitStatus::configured) limits. After the
     /// recovery the primary store decides again, with the counts that it had before the outage.
     /// They do not include the requests that the fallback allowed.
     pub fn fallback(mut self, store: impl Store, share: Share) -> Self {
@@ -235,8 +237,7 @@ impl RateLimiterBuilder {
     /// Sets what happens to a request that the fallback cannot decide. Defaults to
     /// [`OnFailure::Reject`].
     ///
-    /// A fallback cannot decide if its store fails, if the source of policies fails, or if this
-    /// instance's share of a limit is less than the cost.
+    /// A fallback cannot decide if its store fails, or if the source of policies fails.
     ///
     /// ```
     /// use rl_core::{Limit, MemoryStore, OnFailure, RateLimiter, Share};
@@ -340,7 +341,12 @@ impl RateLimiterBuilder {
         let rules = rules.map(|rules| rules.activate(&namespace).map(Box::new)).transpose();
         let rules = rules.map_err(BuildError::Rules)?;
         let own = policies.of_all().map(|policy| (&namespace, vec![policy.clone()]));
-        let registration = registration::register(&primary, own, rules.as_deref());
+        let shares = fallback.as_ref().map(|Fallback { store, share }| registration::Shares {
+            share: *share,
+            limiter: namespace.clone(),
+            fallback: store.label().to_owned(),
+        });
+        let registration = registration::register(&primary, own, rules.as_deref(), shares);
         let [in_flight, fallback_slots] = [(); 2].map(|()| InFlight::new(max_in_flight, deadline));
         let (breaker, wait_queues) = (Arc::default(), Arc::new(WaitQueues::new(&namespace)));
         let observes_decisions = observer.as_ref().is_some_and(|one| one.observes_decisions());
@@ -366,6 +372,7 @@ impl RateLimiterBuilder {
             wait_queues,
             settlements,
             renewals: Renewals::default(),
+            has_logged_unknown_rule: AtomicBool::new(false),
             _registration: registration,
         };
         Ok(RateLimiter { pipeline: Arc::new(pipeline) })

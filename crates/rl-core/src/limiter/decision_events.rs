@@ -51,13 +51,12 @@ impl EventNames {
         }
     }
 
-    /// Returns the name of the rule that counts in `namespace`: the namespace without that of the
-    /// limiter. Returns `None` in the limiter's own namespace.
+    /// Returns the name of the rule that counts in `namespace`. Returns `None` in the limiter's own
+    /// namespace, and the whole name of a namespace that belongs to no rule of the limiter.
     pub(super) fn rule<'a>(&self, namespace: Option<&'a Namespace>) -> Option<&'a str> {
-        let namespace = namespace?.as_str();
-        let own = namespace.strip_prefix(&*self.limiter);
-        let rule = own.map_or(namespace, |rest| rest.strip_prefix('/').unwrap_or(rest));
-        Some(rule).filter(|rule| !rule.is_empty())
+        let namespace = namespace?;
+        let name = namespace.rule_below(&self.limiter).unwrap_or(namespace.as_str());
+        Some(name).filter(|name| **name != *self.limiter)
     }
 }
 

@@ -157,7 +157,7 @@ impl Events {
                 let Counters { subject, namespace } = counters_of(index);
                 let location = store.with_rule(self.names.rule(namespace));
                 for limit in part.over_in_shadow() {
-                    let is_first = self.shadow_log.should_log(&limit, decision.at());
+                    let is_first = self.shadow_log.should_log(namespace, &limit, decision.at());
                     observe::would_deny(location, subject, &limit, is_first);
                     self.emit_at(location, EventKind::WouldDeny { subject, limit, is_first });
                 }

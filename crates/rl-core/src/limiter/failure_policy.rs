@@ -3,12 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::charges::summed_costs;
-use super::operation::Operation;
-use crate::decision::{Decision, Origin, PartStatus, RetryAfter};
-use crate::model::{Cost, FailureKind, StoreError};
-use crate::policy::Policy;
-use crate::store::{Namespace, Part, Store};
+use crate::decision::Origin;
+use crate::model::FailureKind;
+use crate::observe::{self, EventLocation};
+use crate::policy::{NamedLimit, Policy};
+use crate::store::Store;
 
 /// The handling of requests that the store cannot decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,29 +94,6 @@ impl FailurePolicy {
             action => action,
         }
     }
-
-    /// Decides a request with the result of the fallback, after `failure` of the store. Decisions of
-    /// the fallback are marked as such.
-    ///
-    /// The fallback cannot decide if it fails, or if this instance's share of a limit of `parts` is
-    /// too small. `own` is the namespace of parts without one.
-    pub(super) fn after_fallback(
-        self,
-        result: Result<Decision, StoreError>,
-        own: &Namespace,
-        parts: &[Part<'_>],
-        operation: Operation,
-        failure: FailureKind,
-    ) -> Decision {
-        let failure = match result {
-            Ok(decision) if !exceeds_share(&decision, own, parts, operation) => {
-                return decision;
-            }
-            Ok(_) => failure,
-            Err(error) => error.kind(),
-        };
-        Decision::undecided(parts[0].cost, self.on_fallback_failure.origin(failure))
-    }
 }
 
 /// The part of each limit that one instance enforces by itself while the shared store fails.
@@ -126,9 +102,13 @@ impl FailurePolicy {
 /// rounded down. All instances together admit at most the limit, and less if it does not divide
 /// evenly.
 ///
-/// If the share of a limit is zero, or less than the cost of a request, the fallback cannot decide,
-/// because the client is not over its limit. Such a request is rejected, unless
-/// [`on_fallback_failure`](crate::RateLimiterBuilder::on_fallback_failure) is [`OnFailure::Allow`].
+/// A share is never smaller than the cost of a request that the whole limit grants, and at least one
+/// unit. With such a raised share, all instances together may admit more than the limit: one request
+/// for each instance. If that is known when the limiter is built or its rules change, a warning
+/// names the rule and the limit.
+///
+/// Headers and messages describe the configured limit, not the share. The remaining units are those
+/// of the share.
 ///
 /// # Examples
 ///
@@ -161,9 +141,30 @@ impl Share {
         self.instances
     }
 
-    /// Returns the share of each limit of `policy`.
-    pub(super) fn of(self, policy: &Policy) -> Policy {
-        policy.divided_by(self.instances.into())
+    /// Returns the share of each limit of `policy`, under which requests that need `needed` units
+    /// can be granted.
+    pub(super) fn of(self, policy: &Policy, needed: u64) -> Policy {
+        policy.share(self.instances.into(), needed)
+    }
+
+    /// Returns the limits of `policy` whose shares have to be raised, so that they grant `needed`
+    /// units.
+    fn raised(self, policy: &Policy, needed: u64) -> impl Iterator<Item = &NamedLimit> {
+        policy.limits().iter().filter(move |named| {
+            let (limit, instances) = (named.limit(), u64::from(self.instances));
+            let least = limit.units(needed).max(1);
+            let is_small = limit.capacity() / instances < least || limit.max() < instances;
+            is_small && limit.capacity() >= least
+        })
+    }
+
+    /// Logs a warning for each limit whose share has to be raised. `needed` is the largest known
+    /// cost of a request.
+    pub(super) fn warn_if_raised(self, location: EventLocation<'_>, policy: &Policy, needed: u64) {
+        for named in self.raised(policy, needed) {
+            let (name, limit) = (named.name(), named.limit());
+            observe::share_raised(location, name, limit, needed, self.instances);
+        }
     }
 }
 
@@ -171,33 +172,6 @@ impl Share {
 pub(super) struct Fallback {
     pub(super) store: Arc<dyn Store>,
     pub(super) share: Share,
-}
-
-/// Returns whether only the division into shares denies the request for good: the shares can never
-/// grant its cost, but the undivided limits of `parts` could. Such a request must not be denied as
-/// over its limits.
-///
-/// The costs of parts with the same counters are added, because a store charges them together.
-fn exceeds_share(
-    decision: &Decision,
-    own: &Namespace,
-    parts: &[Part<'_>],
-    operation: Operation,
-) -> bool {
-    let could_grant = |((status, part), cost): ((PartStatus<'_>, &Part<'_>), Cost)| {
-        let needed = operation.needed(cost);
-        let mut limits = status.limits().filter(|limit| !limit.limit().is_shadow());
-        limits.all(|limit| {
-            let whole = part.policy.position(limit.name());
-            let whole = whole.map(|place| part.policy.limits()[place].limit());
-            whole.is_some_and(|whole| whole.capacity() >= whole.units(needed).max(1))
-        })
-    };
-    if decision.is_allowed() || decision.retry_after() != RetryAfter::Never {
-        return false;
-    }
-    let mut all = decision.parts().zip(parts).zip(summed_costs(own, parts));
-    all.all(|(part, cost)| part.1.is_shadow() || could_grant((part, cost)))
 }
 
 impl fmt::Debug for Fallback {

@@ -12,6 +12,7 @@
 //! future.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tokio::time::{Instant, timeout_at};
 
@@ -59,6 +60,8 @@ pub(super) struct Pipeline {
     pub(super) settlements: Settlements,
     pub(super) renewals: Renewals,
     pub(super) tally: Tally,
+    /// Whether a cost was set for a rule that does not exist. It is logged once.
+    pub(super) has_logged_unknown_rule: AtomicBool,
     /// Keeps the limiter in the registry of its store for as long as the limiter lives.
     pub(super) _registration: Option<Arc<()>>,
 }

@@ -135,16 +135,26 @@ impl RateLimiter {
         if !self.is_enabled() {
             return self.decide_disabled((subject, cost));
         }
-        if let Some(part) = rules.as_ref().and_then(|rules| rules.part_of_rule(rule, subject, cost))
+        if let Some(set) = &rules
+            && let Some(part) = set.part_of_rule(rule, subject, cost)
         {
-            return self.check_parts(&[part]);
+            let label = set.label_of_rule(rule);
+            let decision = self.check_parts(&[part]);
+            return decision.map(move |decision| match label {
+                Some(label) => decision.labelled(label),
+                None => decision,
+            });
         }
         let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, cost)) else {
             return self.pipeline.decide_without_policies((subject, cost), &unknown(rule));
         };
         let required = RequiredLookups::Enforced;
         self.with_policies(&Arc::new(parts), required, |this, parts, found| match found {
-            Ok(deadline) => this.decide_parts_until(parts, deadline, false),
+            Ok(deadline) => {
+                let decision = this.decide_parts_until(parts, deadline, false);
+                let parts = Arc::clone(parts);
+                decision.map(|decision| decision.labelled(parts))
+            }
             Err(error) => this.pipeline.decide_without_policies(parts.main(), &error),
         })
     }
@@ -163,7 +173,11 @@ impl RateLimiter {
         self.with_policies(&Arc::new(parts), RequiredLookups::All, |this, parts, found| {
             match (found, &parts.parts()[..]) {
                 (Err(error), _) => MaybeReady::ready(Err(error)),
-                (Ok(_), [part]) => this.usage_of_part(*part),
+                (Ok(_), [part]) => {
+                    let usage = this.usage_of_part(*part);
+                    let parts = Arc::clone(parts);
+                    usage.map(|usage| usage.map(|usage| usage.labelled(parts)))
+                }
                 (Ok(_), _) => {
                     MaybeReady::ready(Ok(Decision::undecided(Cost::ZERO, Origin::Unlimited)))
                 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::charges::summed_costs;
 use super::failure_policy::OnFailure;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
@@ -43,7 +44,13 @@ impl Pipeline {
             let decision = Decision::undecided(parts[0].cost, action.origin(failure));
             return MaybeReady::ready(self.finish(parts, operation, decision));
         };
-        let shares: Vec<_> = parts.iter().map(|part| fallback.share.of(part.policy)).collect();
+        // Parts with the same counters are charged together, so their share has to grant the sum of
+        // their costs.
+        let costs = summed_costs(&self.stores.namespace, parts);
+        let share = |(part, cost): (&Part<'_>, Cost)| {
+            fallback.share.of(part.policy, operation.needed(cost))
+        };
+        let shares: Vec<_> = parts.iter().zip(costs).map(share).collect();
         let shared = parts.iter().zip(&shares).map(|(part, policy)| Part { policy, ..*part });
         let shared: Vec<_> = shared.collect();
         let result =
@@ -54,12 +61,22 @@ impl Pipeline {
         let result = self.stores.fallback_slots.limit(result);
         let (this, owned, policy) = (Arc::clone(self), OwnedParts::new(parts), self.failure_policy);
         result.map(move |result| {
-            let (parts, own) = (owned.as_parts(), &this.stores.namespace);
+            let parts = owned.as_parts();
             if let Err(error) = &result {
                 this.tally.store_failed(error.kind());
             }
             this.events.fallback_concluded(result.as_ref().err(), operation.begun);
-            let decision = policy.after_fallback(result, own, &parts, operation, failure);
+            let decision = match result {
+                Ok(mut decision) => {
+                    let configured = parts.iter().map(|part| part.policy.clone());
+                    decision.labels_mut().configured = configured.collect();
+                    decision
+                }
+                Err(error) => Decision::undecided(
+                    parts[0].cost,
+                    policy.on_fallback_failure.origin(error.kind()),
+                ),
+            };
             this.finish(&parts, operation, decision)
         })
     }

@@ -41,6 +41,8 @@ pub enum InvalidLimit {
     },
     /// A lease was set for a limit that is not a concurrency limit.
     NoLease,
+    /// A hint to clients was set for a limit that is not a concurrency limit.
+    NoRetryHint,
     /// A limit without fixed windows was aligned to the clock.
     NotFixedWindow,
     /// The sliding window would have too many buckets.
@@ -83,6 +85,7 @@ impl fmt::Display for InvalidLimit {
                 f.write_str("unit name must be 1 to 16 characters of a-z 0-9 -, such as tokens")
             }
             Self::NoLease => f.write_str("only a concurrency limit has a lease"),
+            Self::NoRetryHint => f.write_str("only a concurrency limit has a retry hint"),
             Self::NotFixedWindow => {
                 f.write_str("only the windows of a fixed window limit can be aligned to the clock")
             }

@@ -1,3 +1,5 @@
+mod concurrency;
+
 use std::fmt;
 
 use super::algorithm::{MAX_BUCKETS, MAX_LOGGED, MAX_PERMITS};
@@ -9,6 +11,9 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
     Err(_) => panic!("ten seconds are a period"),
 };
 
+/// The default hint to clients that a concurrency limit denies.
+pub(super) const DEFAULT_RETRY_HINT: Period = Period::SECOND;
+
 /// At most `max` units in each [`Period`], counted by an [`Algorithm`].
 ///
 /// A limit of 0 denies every request for ever. To allow every request, omit the limit.
@@ -17,7 +22,7 @@ pub(super) const DEFAULT_LEASE: Period = match Period::from_millis(10_000) {
 /// `5000/day:clock`, `60/hour:sliding-log`, `100/minute:gcra:burst=20`,
 /// `600/hour:sliding-window:precision=minute`, `100/minute:sliding-window-counter`,
 /// `10/second:token-bucket:capacity=50`, `20:concurrency`, `20:concurrency:lease=30seconds`,
-/// `20/minute:requests`, `10000/minute:unit=tokens`.
+/// `20:concurrency:retry=5seconds`, `20/minute:requests`, `10000/minute:unit=tokens`.
 ///
 /// # Examples
 ///
@@ -40,6 +45,8 @@ pub struct Limit {
     counts_requests: bool,
     is_shadow: bool,
     unit: Unit,
+    // The wait that clients read after a denial by a concurrency limit. Other limits ignore it.
+    retry_hint: Period,
 }
 
 impl Limit {
@@ -58,7 +65,8 @@ impl Limit {
     const fn fixed_window(max: u64, period: Period) -> Self {
         let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
         let unit = Unit::REQUESTS;
-        Self { max, period, algorithm, counts_requests: false, is_shadow: false, unit }
+        let retry_hint = DEFAULT_RETRY_HINT;
+        Self { max, period, algorithm, counts_requests: false, is_shadow: false, unit, retry_hint }
     }
 
     /// Allows `max` units per second.
@@ -95,50 +103,6 @@ impl Limit {
     #[must_use]
     pub const fn per_month(max: u32) -> Self {
         Self::fixed_window(max as u64, Period::MONTH)
-    }
-
-    /// Allows `max` units at the same time, with leases of ten seconds.
-    ///
-    /// A request of cost 3 holds three permits, or one if the limit
-    /// [counts requests](Self::count_requests).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `max` is above 10 000.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use rl_core::{Limit, Period};
-    ///
-    /// let limit = Limit::concurrency(20)?.with_lease(Period::MINUTE)?;
-    /// assert_eq!(limit.to_string(), "20:concurrency:lease=minute");
-    /// # Ok::<(), rl_core::InvalidLimit>(())
-    /// ```
-    pub const fn concurrency(max: u64) -> Result<Self, InvalidLimit> {
-        if max > MAX_PERMITS {
-            return Err(InvalidLimit::TooManyPermits { max });
-        }
-        let algorithm = Algorithm::Concurrency;
-        let limit = Self::fixed_window(max, DEFAULT_LEASE);
-        Ok(Self { algorithm, ..limit })
-    }
-
-    /// Returns the same concurrency limit with leases of this length. A permit that is neither
-    /// released nor renewed becomes free when its lease ends.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the algorithm is not [`Algorithm::Concurrency`]: other limits have no
-    /// lease.
-    pub const fn with_lease(mut self, lease: Period) -> Result<Self, InvalidLimit> {
-        match self.algorithm {
-            Algorithm::Concurrency => {
-                self.period = lease;
-                Ok(self)
-            }
-            _ => Err(InvalidLimit::NoLease),
-        }
     }
 
     /// Returns the same fixed window limit with windows that begin on the clock: at full minutes,
@@ -285,7 +249,7 @@ impl Limit {
     ///
     /// let limit = Limit::per_minute(10_000).with_unit("tokens")?;
     /// assert_eq!(limit.to_string(), "10000/minute:unit=tokens");
-    /// // A denial reads: We only allow 10000 tokens per minute …
+    /// // A denial reads: Too many requests: 10000 tokens per minute. …
     /// # Ok::<(), rl_core::InvalidLimit>(())
     /// ```
     pub fn with_unit(mut self, unit: &str) -> Result<Self, InvalidLimit> {
@@ -355,20 +319,25 @@ impl Limit {
         Self { max: 0, is_shadow: false, ..self }
     }
 
-    /// Returns the limit divided by `parts`, rounded down. All parts together are therefore at most
-    /// the whole limit. A part of less than one unit denies every request.
-    pub(crate) fn divided_by(self, parts: u64) -> Self {
-        let algorithm = match self.algorithm {
-            Algorithm::Gcra { burst } => Algorithm::Gcra { burst: burst / parts },
-            Algorithm::TokenBucket { capacity, refill } => {
-                Algorithm::TokenBucket { capacity: capacity / parts, refill }
+    /// Returns the share of one of `instances`: the limit divided by their number and rounded down,
+    /// but at least `least` units, and never more than the limit.
+    pub(crate) fn share(self, instances: u64, least: u64) -> Self {
+        let part = |whole: u64, least: u64| (whole / instances).max(least).min(whole);
+        let (max, algorithm) = match self.algorithm {
+            // The rate is not raised to a whole cost. An empty bucket only has to fill.
+            Algorithm::Gcra { burst } => {
+                (part(self.max, 1), Algorithm::Gcra { burst: part(burst, least) })
             }
-            whole => whole,
+            Algorithm::TokenBucket { capacity, refill } => {
+                let capacity = part(capacity, least);
+                (part(self.max, 1), Algorithm::TokenBucket { capacity, refill })
+            }
+            whole => (part(self.max, least), whole),
         };
-        let part = Self { max: self.max / parts, ..self };
-        // This fails if the part has no capacity, or if filling it at the rounded rate would take
-        // too long.
-        part.with_algorithm(algorithm).unwrap_or(Self { max: 0, ..self })
+        // A rate that is rounded down may take too long to fill the capacity. The next higher rate
+        // does not.
+        let with_max = |max: u64| Self { max: max.min(self.max), ..self }.with_algorithm(algorithm);
+        with_max(max).or_else(|_| with_max(max + 1)).unwrap_or(self)
     }
 
     /// Returns the algorithm by which the limit counts.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::algorithm::{MAX_LOGGED, MAX_PERMITS};
-use super::limit::DEFAULT_LEASE;
+use super::limit::{DEFAULT_LEASE, DEFAULT_RETRY_HINT};
 use super::{Algorithm, Anchor, InvalidLimit, InvalidPeriod, Limit, Period, Refill};
 
 const MAX: &str = "a whole number of units, 9007199254740991 at most";
@@ -28,7 +28,7 @@ const HALF_SPAN: &str = "a period of at most 50 years for this algorithm";
 const BUCKETS: &str = "a precision that makes at most 200 buckets";
 const LOG: &str = "at most 100000 units for a log, which remembers each of them";
 const PERMITS: &str = "at most 10000 units at the same time";
-const LEASE: &str = "lease=PERIOD";
+const CONCURRENCY: &str = "lease=PERIOD or retry=PERIOD, each once";
 const UNITS: &str = "a unit of 1 to 16 characters of a-z 0-9 -, such as tokens";
 const REQUESTS_ALONE: &str = "no other unit for a limit that counts requests";
 
@@ -59,9 +59,12 @@ fn write_enforced(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     // Default values are not written.
     if let Algorithm::Concurrency = limit.algorithm() {
         write!(f, "{}:concurrency", limit.max())?;
-        return match limit.period() {
-            DEFAULT_LEASE => Ok(()),
-            lease => write!(f, ":lease={lease}"),
+        if limit.period() != DEFAULT_LEASE {
+            write!(f, ":lease={}", limit.period())?;
+        }
+        return match limit.retry_period() {
+            DEFAULT_RETRY_HINT => Ok(()),
+            hint => write!(f, ":retry={hint}"),
         };
     }
     write!(f, "{}/{}", limit.max(), limit.period())?;
@@ -231,14 +234,22 @@ impl<'a> LimitTextParts<'a> {
             Some("concurrency") => Limit::concurrency(max),
             _ => return Err(ParseLimitError::new(self.text, after_max, AFTER_MAX)),
         };
-        let limit = limit.map_err(|_| ParseLimitError::new(self.text, 0, PERMITS))?;
-        let Some(part) = self.next() else { return Ok(limit) };
-        let lease = part.strip_prefix("lease=").ok_or_else(|| self.error(LEASE))?;
-        let limit = limit.with_lease(self.period(lease)?).map_err(|_| self.error(LEASE))?;
-        match self.next() {
-            Some(_) => Err(self.error(NO_OPTION)),
-            None => Ok(limit),
+        let mut limit = limit.map_err(|_| ParseLimitError::new(self.text, 0, PERMITS))?;
+        let (mut has_lease, mut has_hint) = (false, false);
+        while let Some(part) = self.next() {
+            let (is_repeated, changed) = match part.split_once('=') {
+                Some(("lease", lease)) => {
+                    (std::mem::replace(&mut has_lease, true), limit.with_lease(self.period(lease)?))
+                }
+                Some(("retry", hint)) => {
+                    let hint = self.period(hint)?;
+                    (std::mem::replace(&mut has_hint, true), limit.with_retry_hint(hint))
+                }
+                _ => return Err(self.error(CONCURRENCY)),
+            };
+            limit = changed.ok().filter(|_| !is_repeated).ok_or(self.error(CONCURRENCY))?;
         }
+        Ok(limit)
     }
 
     fn burst(&mut self, max: u64) -> Result<u64, ParseLimitError> {
@@ -375,10 +386,13 @@ mod tests {
             ("100001/hour:sliding-log",       1,       LOG),
             ("1/hour:sliding-log:clock",      20,      NO_OPTION),
             ("10001:concurrency",             1,       PERMITS),
-            ("20:concurrency:30s",            16,      LEASE),
+            ("20:concurrency:30s",            16,      CONCURRENCY),
             ("20:concurrency:lease=x",        16,      PERIOD),
             ("20:concurrency:lease=0s",       16,      SPAN),
-            ("20:concurrency:lease=1s:clock", 25,      NO_OPTION),
+            ("20:concurrency:lease=1s:clock", 25,      CONCURRENCY),
+            ("2:concurrency:retry=1s:retry=2s", 24,    CONCURRENCY),
+            ("2:concurrency:retry=soon",      15,      PERIOD),
+            ("2/second:retry=2s",             10,      ALGORITHM),
             ("10/second:unit=",               16,      UNITS),
             ("10/second:unit=Tokens",         16,      UNITS),
             ("10/second:unit=seventeen-letters", 16,   UNITS),
@@ -409,6 +423,8 @@ mod tests {
             ("20:concurrency:lease=10s",                   "20:concurrency"),
             ("10000:concurrency:lease=30s",                "10000:concurrency:lease=30seconds"),
             ("20:concurrency:lease=1m",                    "20:concurrency:lease=minute"),
+            ("20:concurrency:retry=1s",                    "20:concurrency"),
+            ("20:concurrency:retry=5s:lease=1m",           "20:concurrency:lease=minute:retry=5seconds"),
             ("10/second:token-bucket:capacity=50",         "10/second:token-bucket:capacity=50"),
             ("10/second:token-bucket:refill=greedy",       "10/second:token-bucket"),
             ("10/second:unit=requests",                    "10/second"),

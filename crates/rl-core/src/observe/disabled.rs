@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{DecisionEvent, Ended, EventLocation, RequestIds};
 use crate::decision::LimitStatus;
-use crate::model::{Redacted, StoreError, Subject};
+use crate::model::{Limit, Redacted, StoreError, Subject};
 
 pub(crate) const fn may_decisions_be_logged() -> bool {
     false
@@ -23,6 +23,10 @@ pub(crate) const fn overloaded(_: EventLocation<'_>, _: usize, _: usize, _: &str
 pub(crate) const fn overload_ended(_: EventLocation<'_>, _: Ended) {}
 
 pub(crate) const fn shared_counters(_: EventLocation<'_>) {}
+
+pub(crate) const fn share_raised(_: EventLocation<'_>, _: &str, _: Limit, _: u64, _: u32) {}
+
+pub(crate) const fn unknown_rule(_: &str, _: &str) {}
 
 pub(crate) const fn too_many_states(_: &str) {}
 

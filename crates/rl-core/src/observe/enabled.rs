@@ -8,7 +8,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::{DecisionEvent, Ended, EventLocation, RequestIds};
 use crate::decision::{GoverningLimit, LimitStatus};
-use crate::model::{Redacted, StoreError, Subject};
+use crate::model::{Limit, Redacted, StoreError, Subject};
 
 /// Returns whether any subscriber may record the events of [`decided`].
 ///
@@ -124,6 +124,28 @@ pub(crate) fn shared_counters(EventLocation { limiter, store, .. }: EventLocatio
         target: "rl_core", limiter, store,
         "two limiters with different limits share counters: they use one store and one namespace, so \
          each counts the other's requests; give one of them another namespace",
+    );
+}
+
+pub(crate) fn share_raised(
+    EventLocation { limiter, rule, store }: EventLocation<'_>,
+    limit: &str,
+    configured: Limit,
+    cost: u64,
+    instances: u32,
+) {
+    tracing::warn!(
+        target: "rl_core", limiter, rule, store, limit, %configured, cost, instances,
+        "share of a limit raised to the cost of one request: while the fallback decides, all instances \
+         together may admit more than the limit",
+    );
+}
+
+pub(crate) fn unknown_rule(limiter: &str, rule: &str) {
+    let rule: String = rule.chars().take(80).collect();
+    tracing::warn!(
+        target: "rl_core", limiter, rule,
+        "cost not set: expected the name of a rule; further costs of unknown rules are not logged",
     );
 }
 

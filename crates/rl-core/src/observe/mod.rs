@@ -31,6 +31,8 @@
 //! | `many stored values damaged` | error | `consequence` |
 //! | `requests rejected` | error | `cause`: the policies of one subject have more states than a store in memory can hold |
 //! | `two limiters with different limits share counters` | warn | |
+//! | `share of a limit raised to the cost of one request` | warn | `limit`, `configured`, `cost`, `instances` |
+//! | `cost not set` | warn, once for each limiter | `rule` |
 //! | `starting without the store` | warn | `kind`, `cause`, `consequence` |
 //! | `Redis may evict counters` | warn | `maxmemory_policy` |
 //! | `rules applied` | info | `path`, `version` |
@@ -114,9 +116,9 @@ pub use event::{DecisionEvent, Event, EventKind, EventLocation};
 pub(crate) use log::{
     ambiguous_key, damage_ended, damaged, decided, fallback_failed, fallback_recovered,
     lapses_ended, lease_lapsed, may_decisions_be_logged, missing_key, more_damaged, overload_ended,
-    overloaded, shared_counters, source_failed, source_overload_ended, source_overloaded,
-    source_recovered, store_failed, store_recovered, too_many_states, unknown_policy,
-    unknown_policy_ended, unsupported, unsupported_ended, would_deny,
+    overloaded, share_raised, shared_counters, source_failed, source_overload_ended,
+    source_overloaded, source_recovered, store_failed, store_recovered, too_many_states,
+    unknown_policy, unknown_policy_ended, unknown_rule, unsupported, unsupported_ended, would_deny,
 };
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, healing_ended, not_connected};

@@ -109,6 +109,11 @@ impl NamedLimit {
         self.limit
     }
 
+    /// Returns the limit by reference, so that the name of its unit can be borrowed.
+    pub(crate) const fn limit_ref(&self) -> &Limit {
+        &self.limit
+    }
+
     /// Returns a hash of the name.
     #[inline]
     pub(crate) const fn name_hash(&self) -> u64 {
@@ -305,13 +310,14 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with each limit divided by `parts` and rounded down. The limits count in
-    /// the same states as before.
-    pub(crate) fn divided_by(&self, parts: u64) -> Self {
-        let part = |limit: &NamedLimit| {
-            NamedLimit::new(Arc::clone(&limit.name), limit.limit.divided_by(parts))
+    /// Returns the share of one of `instances`: each limit divided by their number, but large enough
+    /// to grant `needed` units. The limits count in the same states as before.
+    pub(crate) fn share(&self, instances: u64, needed: u64) -> Self {
+        let share = |limit: &NamedLimit| {
+            let least = limit.limit.units(needed).max(1);
+            NamedLimit::new(Arc::clone(&limit.name), limit.limit.share(instances, least))
         };
-        Self::of(self.inner.limits.iter().map(part).collect())
+        Self::of(self.inner.limits.iter().map(share).collect())
     }
 
     /// Returns the position of the limit called `name`.

@@ -41,9 +41,11 @@
 //!    The cost may differ from rule to rule.
 //! 4. If one rule denies the request, no counter changes. A rule in [shadow](Rule::shadow) denies
 //!    nothing.
-//! 5. The headers and the message describe the [disclosed](Rule::disclosed) rule that denies for
-//!    the longest time, or else the one with the fewest units left. `Retry-After` is the longest
-//!    wait of all rules that deny.
+//! 5. The message and single-valued headers describe the [disclosed](Rule::disclosed) rule that
+//!    denies for the longest time, or else the one with the fewest units left. `Retry-After` is the
+//!    longest wait of all rules that deny. Lists describe the limits of all disclosed rules.
+//! 6. Clients read a hash of the name of a rule, such as `r3f2a1/minute`, unless the service
+//!    [discloses](Rule::name_disclosed) the name.
 //!
 //! Counters belong to the name of the rule and the subject. A rule that gets another name begins
 //! with new counters.
@@ -80,6 +82,7 @@ mod invalid_rules;
 mod over_limit;
 mod overlap;
 mod path_templates;
+mod pseudonyms;
 mod request_match;
 mod request_policies;
 mod requirements;

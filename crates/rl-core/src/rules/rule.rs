@@ -43,6 +43,7 @@ pub struct Rule {
     pub(super) on_missing_key: Option<MissingKey>,
     pub(super) is_shadow: bool,
     pub(super) is_disclosed: Option<bool>,
+    pub(super) is_name_disclosed: bool,
 }
 
 /// The limits of a rule or of a tier, not checked yet.
@@ -84,6 +85,7 @@ impl Rule {
             on_missing_key: None,
             is_shadow: false,
             is_disclosed: None,
+            is_name_disclosed: false,
         }
     }
 
@@ -265,9 +267,21 @@ impl Rule {
     ///
     /// By default they describe a rule with [extractors](Self::per). A rule without extractors
     /// counts the requests of all clients. A denial by it is a 429 with `Retry-After`, but
-    /// contains no name and no numbers.
+    /// contains no name and no limit.
     pub fn disclosed(mut self, is_disclosed: bool) -> Self {
         self.is_disclosed = Some(is_disclosed);
+        self
+    }
+
+    /// Sets whether headers and bodies contain the name of this rule. Defaults to `false`.
+    ///
+    /// By default clients read a hash of the name, such as `r3f2a1/minute`, because names may tell an
+    /// attacker what is counted. The hash is the same on all instances. It hides names, but no
+    /// secrets: an attacker who knows the namespace of the limiter can test a guess.
+    /// [`HttpLimiter::name_rules`](crate::adapter::HttpLimiter::name_rules) discloses the names of
+    /// all rules.
+    pub fn name_disclosed(mut self, is_disclosed: bool) -> Self {
+        self.is_name_disclosed = is_disclosed;
         self
     }
 }

@@ -9,10 +9,12 @@ use arrayvec::ArrayVec;
 use super::invalid_rules::InvalidRules;
 use super::over_limit::OverLimit;
 use super::overlap::overlapping;
+use super::pseudonyms::pseudonyms;
 use super::request_match::{CompiledMatch, RequestView};
 use super::requirements::most_matches;
 use super::rule_list::{Rules, TierBy};
 use super::valid_rule::{Defaults, Uncounted, ValidLimits, ValidRule, compile};
+use crate::decision::{LabelledParts, RuleLabel};
 use crate::headers::ResponseInfo;
 use crate::key::{ClientAddress, RequestInfo};
 use crate::model::{Cost, Subject};
@@ -44,7 +46,9 @@ impl RuleSet {
             if !names.insert(&rule.name) {
                 return Err(InvalidRules::NameTwice { rule: rule.name.to_string() });
             }
-            valid.push(ValidRule::new(rule, namespace)?);
+        }
+        for (rule, pseudonym) in rules.rules.iter().zip(pseudonyms(&rules.rules, namespace)) {
+            valid.push(ValidRule::new(rule, namespace, pseudonym)?);
         }
         let overlap = |one: usize, other: usize| valid[one].may_overlap(&valid[other]);
         let rules_of = |(place, rule): (usize, &ValidRule)| {
@@ -115,6 +119,12 @@ impl RuleSet {
         self.rules.iter().map(|rule| (&rule.namespace, rule.own_policies()))
     }
 
+    /// Returns the name of each rule, with the policies that it sets and the largest cost that is
+    /// known.
+    pub(crate) fn known_costs(&self) -> impl Iterator<Item = (&str, Vec<Policy>, Cost)> {
+        self.rules.iter().map(|rule| (&*rule.name, rule.own_policies(), rule.known_cost()))
+    }
+
     /// Returns the part with which the rule called `name` counts `subject`. Returns `None` if there
     /// is no such rule, or if a source has to find its limits.
     pub(crate) fn part_of_rule<'a>(
@@ -126,6 +136,12 @@ impl RuleSet {
         let rule = self.rules.iter().find(|rule| &*rule.name == name)?;
         let policy = rule.limits(self.tier_of(rule, subject)).policy()?;
         Some(rule.part(subject, policy, cost))
+    }
+
+    /// Returns the label of the rule called `name`.
+    pub(crate) fn label_of_rule(&self, name: &str) -> Option<Arc<RuleLabel>> {
+        let rule = self.rules.iter().find(|rule| &*rule.name == name)?;
+        Some(Arc::clone(&rule.label))
     }
 
     /// Returns the parts of a request that has only one: the part with which the rule called `name`
@@ -248,6 +264,17 @@ impl RequestParts {
         Some((&part.subject, &rule.name))
     }
 
+    /// Returns whether the set of the request has a rule of this name, whether the rule counts the
+    /// request or not.
+    pub(crate) fn has_rule(&self, name: &str) -> bool {
+        self.set.rules.iter().any(|rule| &*rule.name == name)
+    }
+
+    /// Returns the subjects of the parts that are counted, in their order.
+    pub(crate) fn counted_subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.counted().map(|(part, ..)| &part.subject)
+    }
+
     /// Returns whether the rule of the part at `index` has a cost of its own.
     pub(crate) fn has_own_cost(&self, index: usize) -> bool {
         self.counted().nth(index).is_some_and(|(_, rule, _)| rule.has_own_cost())
@@ -307,6 +334,12 @@ impl RequestParts {
     pub(crate) fn may(&self, default: OverLimit, predicate: fn(OverLimit) -> bool) -> bool {
         let setting = |part: &RulePart| self.set.rules[part.place].on_over_limit.unwrap_or(default);
         self.parts.iter().any(|part| predicate(setting(part)))
+    }
+}
+
+impl LabelledParts for RequestParts {
+    fn label(&self, index: usize) -> Option<&RuleLabel> {
+        self.counted().nth(index).map(|(_, rule, _)| &*rule.label)
     }
 }
 

@@ -7,6 +7,7 @@ use super::over_limit::{MissingKey, OverLimit};
 use super::request_match::{CompiledMatch, Match, RequestView};
 use super::requirements::Requirements;
 use super::rule::{RequestCost, ResponseCost, Rule, RuleCost, RuleLimits};
+use crate::decision::RuleLabel;
 use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo, Tier};
 use crate::model::{Cost, Limit, Realm, Subject};
 use crate::policy::{InvalidPolicy, NamedLimit, Policy, PolicyBuilder};
@@ -29,6 +30,8 @@ pub(super) struct ValidRule {
     pub(super) on_missing_key: Option<MissingKey>,
     pub(super) is_shadow: bool,
     pub(super) is_disclosed: bool,
+    // The name, and what clients read in its place.
+    pub(super) label: Arc<RuleLabel>,
 }
 
 /// The limits of a rule or of a tier.
@@ -58,12 +61,17 @@ impl From<AmbiguousKey> for Uncounted {
 }
 
 impl ValidRule {
-    /// Checks a rule of a limiter that counts in `namespace`.
+    /// Checks a rule of a limiter that counts in `namespace`. Clients read `pseudonym` in place of
+    /// its name.
     ///
     /// # Errors
     ///
     /// Returns an error for the first value that is not valid.
-    pub(super) fn new(rule: &Rule, namespace: &Namespace) -> Result<Self, InvalidRules> {
+    pub(super) fn new(
+        rule: &Rule,
+        namespace: &Namespace,
+        pseudonym: Box<str>,
+    ) -> Result<Self, InvalidRules> {
         let name = || rule.name.to_string();
         let namespace = namespace
             .rule(&rule.name)
@@ -87,6 +95,8 @@ impl ValidRule {
             let policy = limits.build().map_err(of_tier(Some(tier)))?;
             tiers.push((Tier::new(tier), policy));
         }
+        let label =
+            RuleLabel { name: Arc::clone(&rule.name), pseudonym, is_named: rule.is_name_disclosed };
         let rule = Self {
             namespace,
             matches,
@@ -101,6 +111,7 @@ impl ValidRule {
             is_shadow: rule.is_shadow,
             is_disclosed: rule.is_disclosed.unwrap_or(!rule.per.is_empty()),
             name: Arc::clone(&rule.name),
+            label: Arc::new(label),
         };
         match rule.exceeded_limit() {
             Some((cost, limit)) => Err(InvalidRules::Cost { rule: name(), cost, limit }),
@@ -204,6 +215,14 @@ impl ValidRule {
     /// it.
     pub(super) fn has_own_cost(&self) -> bool {
         self.cost.is_some() || self.response_cost.is_some()
+    }
+
+    /// Returns the largest cost of a request that is known before there is a request.
+    pub(super) fn known_cost(&self) -> Cost {
+        match self.cost {
+            Some(RuleCost::Units(cost)) => cost,
+            Some(RuleCost::OfRequest(_)) | None => Cost::ONE,
+        }
     }
 
     /// Returns the policies that the rule itself sets: one for each tier, and one for clients

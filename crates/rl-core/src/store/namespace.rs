@@ -58,6 +58,12 @@ impl Namespace {
         Ok(Self::new(&format!("{self}/{rule}")))
     }
 
+    /// Returns the name of the rule whose namespace this is, if the rule belongs to a limiter with
+    /// the namespace `limiter`: `login` for `default/login` and `default`.
+    pub(crate) fn rule_below(&self, limiter: &str) -> Option<&str> {
+        self.name.strip_prefix(limiter)?.strip_prefix('/')
+    }
+
     /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -14,7 +14,7 @@ fn a_denial_has_the_form_that_is_set() {
     let (denied, context) = decide(&http, &request());
     let denial = http.denial(&denied, &context);
     assert_eq!((denial.status, denial.content_type), (429, Some("application/json")));
-    assert!(denial.body.contains("Anonymous access is blocked."), "{}", denial.body);
+    assert!(denial.body.contains("Blocked: no requests are allowed."), "{}", denial.body);
 
     let problem = http.clone().denial_body(DenialBody::problem());
     assert_eq!(problem.denial(&denied, &context).content_type, Some("application/problem+json"));
@@ -70,7 +70,7 @@ fn a_decision_of_a_handler_is_denied_in_the_form_that_is_set() {
     let subject = Subject::ip([198, 51, 100, 7]);
     let plain = http().denial_body(DenialBody::text()).headers(Headers::none());
     let as_set = plain.denied(denied.clone(), &subject);
-    assert_eq!(as_set.denial().body, "Too Many Requests. Anonymous access is blocked.");
+    assert_eq!(as_set.denial().body, "Blocked: no requests are allowed.");
     let count = |denied: &Denied| {
         let (decision, _, headers) = denied.clone().into_parts();
         let mut lines = 0;

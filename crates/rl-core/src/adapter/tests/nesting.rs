@@ -17,7 +17,7 @@ fn decision(limit: Limit, outcome: Outcome) -> Decision {
 /// Finishes a response of nested limiters that made the decisions `outer` and `inner`. Returns the
 /// header lines, and the decision that is left in the extensions of the response.
 fn finish(outer: &Decision, inner: Option<&Decision>) -> (Vec<String>, Decision) {
-    let headers = Headers::new(HeaderFamily::OpenBank).and(HeaderFamily::Ietf);
+    let headers = Headers::new(HeaderFamily::OpenBank).and(HeaderFamily::IetfDraft11);
     let settings = ResponseSettings { headers, ..ResponseSettings::default() };
     let mut response = FakeResponse::default();
     if let Some(inner) = inner {

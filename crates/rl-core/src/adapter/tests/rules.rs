@@ -78,8 +78,8 @@ async fn a_handler_sets_the_cost_of_each_rule_by_its_name() {
     assert_eq!(http.apply(&mut counted, &context, &mut FakeExtensions(&mut values)), None);
     let permit: Permit = FakeExtensions(&mut values).remove().unwrap();
     permit.set_cost(900);
-    permit.set_rule_cost("tokens", 150);
-    permit.set_rule_cost("unknown", 800);
+    assert!(permit.set_rule_cost("tokens", 150));
+    assert!(!permit.set_rule_cost("unknown", 800));
     permit.add_cost(7);
     drop(counted);
     permit.settle().await.unwrap();

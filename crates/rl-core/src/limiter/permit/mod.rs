@@ -17,6 +17,7 @@ use crate::decision::Decision;
 use crate::headers::ResponseInfo;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, Subject};
+use crate::observe;
 use crate::rules::RequestParts;
 use crate::store::{Namespace, Part, StoreFuture};
 
@@ -187,20 +188,37 @@ impl Permit {
     }
 
     /// Sets the final cost of the request under the [rule](crate::rules) called `rule`, in this
-    /// limiter and every outer limiter that is metered. Ignores a rule that does not count the
-    /// request.
+    /// limiter and every outer limiter that is metered. Returns whether this rule counts the request.
     ///
     /// With this method, a rule that counts requests and a rule that counts tokens can have
-    /// different final costs.
-    pub fn set_rule_cost(&self, rule: &str, cost: impl Into<Cost>) {
-        let cost = cost.into();
+    /// different final costs. If no limiter of the request has a rule of this name, it logs a
+    /// warning, once.
+    pub fn set_rule_cost(&self, rule: &str, cost: impl Into<Cost>) -> bool {
+        if !self.has_rule(rule) {
+            let pipeline = &self.inner.pipeline;
+            if !pipeline.has_logged_unknown_rule.swap(true, Ordering::Relaxed) {
+                observe::unknown_rule(pipeline.stores.namespace.as_str(), rule);
+            }
+            return false;
+        }
+        self.set_cost_of_rule(rule, cost.into())
+    }
+
+    /// Returns whether this limiter or an outer one has a rule of this name.
+    fn has_rule(&self, rule: &str) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.has_rule(rule))
+            || self.outer.as_ref().is_some_and(|outer| outer.has_rule(rule))
+    }
+
+    fn set_cost_of_rule(&self, rule: &str, cost: Cost) -> bool {
+        let mut is_counted = false;
         if let (true, Some(rules)) = (self.is_metered, &self.rules) {
             let is_named = |index| rules.rule(index).is_some_and(|(_, name)| name == rule);
+            is_counted = (0..Part::MAX).any(is_named);
             self.change_part_costs(&is_named, &|_| cost);
         }
-        if let Some(outer) = &self.outer {
-            outer.set_rule_cost(rule, cost);
-        }
+        let outer = self.outer.as_ref().is_some_and(|outer| outer.set_cost_of_rule(rule, cost));
+        is_counted || outer
     }
 
     /// Sets the final cost of the part at `index` of a request of several parts

@@ -186,8 +186,7 @@ impl Tally {
     /// text if there is no rule.
     fn rule_name(&self, rule: Option<&Namespace>) -> String {
         let Some(rule) = rule else { return String::new() };
-        let own = rule.as_str().strip_prefix(self.namespace.as_str());
-        let own = own.and_then(|rest| rest.strip_prefix('/'));
+        let own = rule.rule_below(self.namespace.as_str());
         own.map_or_else(|| format!("/{rule}"), str::to_owned)
     }
 }

@@ -134,17 +134,23 @@ async fn a_place_that_the_fallback_granted_is_released_there() {
     }
 }
 
-/// `RetryAfter::Never` would be wrong: the request is allowed once the store has recovered.
+/// Fault: a share of less than the cost rejected every request with 503, though the client was within
+/// its limit.
 #[tokio::test]
-async fn a_share_of_less_than_one_unit_is_denied_as_undecided() {
+async fn a_share_grants_the_cost_of_one_request() {
     let store = Arc::new(Faulty::default());
     let limiter = |limit| on(&store).limit(limit).build().unwrap();
     store.fail_with(DOWN);
     let gcra = Limit::per_minute(60).with_algorithm(Algorithm::Gcra { burst: 3 }).unwrap();
     for (limit, cost) in [(Limit::per_hour(3), 1), (Limit::per_hour(10), 3), (gcra, 1)] {
-        let denied = limiter(limit).check(&alice(), cost).await;
-        assert_eq!(denied.origin(), Origin::FailedClosed(DOWN), "{limit}");
-        assert_eq!(denied.retry_after(), RetryAfter::In(Duration::from_secs(1)));
+        let limiter = limiter(limit);
+        let allowed = limiter.check(&alice(), cost).await;
+        assert_eq!((allowed.is_allowed(), allowed.origin()), (true, Origin::Fallback(DOWN)));
+        let denied = limiter.check(&alice(), cost).await;
+        assert_eq!((denied.is_allowed(), denied.origin()), (false, Origin::Fallback(DOWN)));
+        assert!(matches!(denied.retry_after(), RetryAfter::In(_)), "{limit}");
+        let [status] = &denied.limits().collect::<Vec<_>>()[..] else { panic!("one limit") };
+        assert_eq!((status.configured(), status.max(), status.remaining()), (limit, cost, 0));
     }
     // A cost above the limit itself, not only above the share, is never granted.
     for (limit, cost) in [(Limit::per_hour(0), 1), (Limit::per_hour(3), 4)] {
@@ -161,9 +167,6 @@ async fn a_request_is_allowed_if_configured_when_the_fallback_cannot_decide() {
     let builder = builder.store(store.clone()).on_fallback_failure(OnFailure::Allow);
     let limiter = builder.fallback(fallback.clone(), Share::with_instances(2)).build().unwrap();
     store.fail_with(DOWN);
-    // The share is less than one unit, so the fallback cannot decide.
-    assert_eq!(limiter.check(&alice(), 1).await.origin(), Origin::FailedOpen(DOWN));
-
     fallback.fail_with(FailureKind::TimedOut);
     let passed = limiter.check(&alice(), 1).await;
     let origin = Origin::FailedOpen(FailureKind::TimedOut);
@@ -244,15 +247,17 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 }
 
 proptest! {
-    /// Under every algorithm, the shares of all idle instances together are within the limit.
+    /// Under every algorithm, the shares of all idle instances together are within the limit, or
+    /// each of them is one unit.
     #[test]
-    fn all_shares_together_are_at_most_the_limit(limit in any_limit(), instances in 1..=20_u32) {
+    fn a_share_is_the_limit_divided_by_the_instances_or_one_unit(limit in any_limit(), instances in 1..=20_u32) {
         let policy = Policy::new([limit]).unwrap();
-        let share = Share::with_instances(instances).of(&policy);
+        let share = Share::with_instances(instances).of(&policy, 1);
         let part = share.limits()[0].limit();
         let instances = u64::from(instances);
-        prop_assert!(part.max() * instances <= limit.max());
-        prop_assert!(part.capacity() * instances <= limit.capacity());
+        let share_of = |whole: u64| (whole / instances).max(1).min(whole);
+        prop_assert_eq!(part.max(), share_of(limit.max()));
+        prop_assert_eq!(part.capacity(), share_of(limit.capacity()));
         prop_assert!(part.shares_state_with(limit));
 
         let clock = Arc::new(ManualClock::default());
@@ -260,6 +265,6 @@ proptest! {
         let alone = RateLimiter::builder().policies(share).store(store).build().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let granted = runtime.block_on(alone.check_up_to(&alice(), Cost::new(1_000))).granted();
-        prop_assert!(granted * instances <= limit.capacity());
+        prop_assert!(granted <= share_of(limit.capacity()));
     }
 }

@@ -1,0 +1,47 @@
+//! The time after which a denied request is worth another try.
+
+use std::time::Duration;
+
+use super::parts::PartStatus;
+use super::{Decision, Origin, RetryAfter};
+
+impl Decision {
+    /// Returns the longest wait of the limits that deny. The wait is exact if no other request uses
+    /// these limits. Under a concurrency limit it is a bound: the time until enough leases have
+    /// ended.
+    ///
+    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
+    #[must_use]
+    pub fn retry_after(&self) -> RetryAfter {
+        if let Origin::FailedClosed(_) = self.origin {
+            return RetryAfter::In(Duration::from_secs(1));
+        }
+        if self.decided_parts().is_some() {
+            return self.longest_wait();
+        }
+        self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
+    }
+
+    /// Returns the time after which a client should retry. `Retry-After`, messages and gRPC clients
+    /// get this time.
+    ///
+    /// It is [`retry_after`](Self::retry_after), but a concurrency limit contributes at most its
+    /// [hint](Limit::with_retry_hint), a second by default: places are freed when requests end, long
+    /// before their leases do.
+    #[must_use]
+    pub fn retry_hint(&self) -> RetryAfter {
+        if let Origin::FailedClosed(_) = self.origin {
+            return self.retry_after();
+        }
+        self.enforced_of_all_parts()
+            .map(|limit| limit.retry_hint())
+            .max()
+            .unwrap_or(RetryAfter::Now)
+    }
+
+    /// Returns the longest wait of the enforced parts.
+    fn longest_wait(&self) -> RetryAfter {
+        let enforced = self.parts().filter(PartStatus::is_enforced);
+        enforced.map(|part| part.retry_after()).max().unwrap_or(RetryAfter::Now)
+    }
+}
