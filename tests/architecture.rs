@@ -45,7 +45,10 @@ const LEVELS: [(&str, &[&str]); 21] = [
     ("source", &["maybe_ready", "model", "policy"]),
     ("store/memory", USED_BY_STORES),
     ("store/redis", USED_BY_STORES),
-    ("rules", &["model", "policy", "client_ip", "headers", "key", "store", "observe", "source"]),
+    (
+        "rules",
+        &["time", "model", "policy", "client_ip", "headers", "key", "store", "observe", "source"],
+    ),
     (
         "limiter",
         &[

@@ -92,17 +92,30 @@ impl ApiKey {
     }
 }
 
+impl ApiKey {
+    /// Returns the key itself.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key is ambiguous.
+    pub(crate) fn key<'a>(
+        &self,
+        request: &'a dyn RequestInfo,
+    ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
+        match &self.location {
+            Location::Header(name) => Ok(credential::header(request, name)?.map(Cow::Borrowed)),
+            Location::Authorization(scheme) => {
+                Ok(credential::token(request, scheme)?.map(Cow::Borrowed))
+            }
+            Location::Query(name) => credential::parameter(request, name),
+            Location::Cookie(name) => credential::cookie(request, name),
+        }
+    }
+}
+
 impl KeyExtractor for ApiKey {
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
-        let key = match &self.location {
-            Location::Header(name) => credential::header(request, name)?.map(Cow::Borrowed),
-            Location::Authorization(scheme) => {
-                credential::token(request, scheme)?.map(Cow::Borrowed)
-            }
-            Location::Query(name) => credential::parameter(request, name)?,
-            Location::Cookie(name) => credential::cookie(request, name)?,
-        };
-        Ok(key.map(|key| self.secret.subject(Realm::Key, &key)))
+        Ok(self.key(request)?.map(|key| self.secret.subject(Realm::Key, &key)))
     }
 }
 

@@ -123,7 +123,7 @@ pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
 #[cfg(feature = "redis-cluster")]
 pub(crate) use log::{give_back_failed, give_back_recovered};
 #[cfg(feature = "rules-file")]
-pub(crate) use log::{rules_applied, rules_refused};
+pub(crate) use log::{rules_applied, rules_refused, rules_warned};
 pub(crate) use request_ids::RequestIds;
 pub(crate) use spans::{RequestSpan, StoreSpan};
 pub use transition::{Ended, Transition};
