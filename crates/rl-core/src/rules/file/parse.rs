@@ -85,6 +85,10 @@ pub(super) fn read_text(
             Err(fail(None, "the name of the file: expected .yaml, .yml, .json or .toml".to_owned()))
         }
     }?;
+    if file.keys.as_ref().is_some_and(|keys| keys.from.0.is_empty()) {
+        let reason = format!("from: expected at least one of {}", CredentialText::EXPECTED);
+        return Err(fail(find(text, "keys", "from"), reason));
+    }
     let mark = if is_toml { "[end]" } else { "end: true" };
     let end = Some(place(text, text.trim_end().len()));
     match file.end {
@@ -133,10 +137,6 @@ pub(super) fn convert(
     let key_secret = secret.map_or_else(|| additions.secret.clone(), |secret| secret.key.clone());
     let from = file.keys.iter().flat_map(|keys| &keys.from.0);
     let from: Vec<_> = from.filter_map(|from| from.0.credential(&key_secret)).collect();
-    if file.keys.is_some() && from.is_empty() {
-        let reason = format!("from: expected at least one of {}", CredentialText::EXPECTED);
-        return Err(fail(find(&text, "keys", "from"), reason));
-    }
     let settings = KeySettings { from, secret: secret.map(|secret| &secret.text), tiers };
     let known_keys =
         keys.map(|(path, bytes)| KnownKeys::read(path, bytes, settings)).transpose()?;

@@ -129,7 +129,7 @@ impl<T: FromText> JsonSchema for Text<T> {
 }
 
 /// A text with its variables replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(super) struct Expanded {
     pub(super) value: String,
     /// The text as it stands in the file, if it has variables.
@@ -145,6 +145,12 @@ impl Expanded {
     /// Returns whether the text has variables.
     pub(super) const fn has_variables(&self) -> bool {
         self.written.is_some()
+    }
+}
+
+impl fmt::Debug for Expanded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown().fmt(f)
     }
 }
 

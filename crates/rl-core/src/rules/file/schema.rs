@@ -19,7 +19,7 @@ use crate::rules::over_limit::{MissingKey, OverLimit};
 use crate::rules::request_match::{CompiledMatch, Match};
 
 /// A file of rules.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileText {
     /// The URL of the store, which the service connects to when it starts.
@@ -58,7 +58,7 @@ impl FileText {
 }
 
 /// The keys that the service knows: those that `per: key` counts, each with its name.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "keys")]
 pub(super) struct KeysText {
@@ -70,7 +70,7 @@ pub(super) struct KeysText {
 }
 
 /// A rule: the subject that is counted, and its limits.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "rule")]
 pub(super) struct RuleText {
@@ -108,14 +108,14 @@ pub(super) struct RuleText {
 
 /// The requests that satisfy all conditions. A condition with several values is satisfied if one of
 /// them applies.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, try_from = "RawMatch")]
 #[schemars(with = "RawMatch")]
 pub(super) struct MatchText(pub(super) Match);
 
 /// The requests that satisfy all conditions. A condition with several values is satisfied if one of
 /// them applies.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "match")]
 struct RawMatch {
