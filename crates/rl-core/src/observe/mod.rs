@@ -35,6 +35,7 @@
 //! | `Redis may evict counters` | warn | `maxmemory_policy` |
 //! | `rules applied` | info | `path`, `version` |
 //! | `rules refused` | error | `path`, `error`, `consequence` |
+//! | `rules warning` | warn, once for each warning | `path`, `warning` |
 //! | `request without a key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!

@@ -16,7 +16,7 @@ use super::parse::Content;
 use super::reader::Timing;
 use super::status::RulesFileStatus;
 use super::subscription::{OnChange, OnReading, Subscription, event_of};
-use super::thread::{Follower, Request};
+use super::thread::{Follower, ReloadRequest};
 use crate::key::KeySecret;
 use crate::observe;
 use crate::rules::invalid_rules::InvalidRules;
@@ -30,15 +30,15 @@ pub(super) struct FollowedFile {
     path: PathBuf,
     timing: Timing,
     disk: Arc<dyn Disk>,
-    state: Mutex<State>,
+    state: Mutex<FollowedState>,
     status: watch::Sender<RulesFileStatus>,
     /// The begin of what the thread of the file does at present.
     busy_since: Mutex<Option<(Instant, Timestamp)>>,
-    pub(super) requests: Sender<Request>,
+    pub(super) requests: Sender<ReloadRequest>,
     signals: Mutex<Option<AbortHandle>>,
 }
 
-struct State {
+struct FollowedState {
     rules: Rules,
     secret: KeySecret,
     /// The warnings of the content, and the one about its secret, if counters are shared.
@@ -47,7 +47,7 @@ struct State {
     limiters: Vec<Subscription>,
 }
 
-impl State {
+impl FollowedState {
     /// Returns the warnings that apply to the limiters that follow the file.
     fn warnings(&self) -> Vec<String> {
         let is_shared = self.limiters.iter().any(|limiter| limiter.is_shared);
@@ -69,7 +69,7 @@ impl FollowedFile {
         content: Content,
         timing: Timing,
         disk: Arc<dyn Disk>,
-        requests: Sender<Request>,
+        requests: Sender<ReloadRequest>,
     ) -> Self {
         let Content { rules, secret, warnings, warning_if_shared, version, .. } = content;
         observe::rules_warned(&path, &warnings);
@@ -84,7 +84,13 @@ impl FollowedFile {
             path,
             timing,
             disk,
-            state: Mutex::new(State { rules, secret, warnings, warning_if_shared, limiters }),
+            state: Mutex::new(FollowedState {
+                rules,
+                secret,
+                warnings,
+                warning_if_shared,
+                limiters,
+            }),
             status: watch::Sender::new(status),
             busy_since: Mutex::default(),
             requests,
@@ -153,7 +159,7 @@ impl FollowedFile {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FollowedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -207,7 +213,7 @@ impl FollowedFile {
             new = warnings.clone();
             new.retain(|warning| !status.warnings.contains(warning));
             status.warnings = warnings;
-            // Nobody waits for warnings alone.
+            // No task waits for warnings alone.
             false
         });
         observe::rules_warned(&self.path, &new);

@@ -44,7 +44,7 @@ pub(super) struct KeySettings<'a> {
 /// A key in the file. All values are texts with their places.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct KeyText {
+struct KeyEntry {
     #[serde(default)]
     sha256: Option<Spanned<String>>,
     #[serde(default)]
@@ -85,8 +85,8 @@ impl KnownKeys {
         }
         let text = std::str::from_utf8(bytes)
             .map_err(|_| fail(None, "a byte that is not UTF-8".to_owned()))?;
-        // The message of the parser may contain a key that somebody has written in the clear.
-        let list: Vec<KeyText> = serde_saphyr::from_str(text).map_err(|error| {
+        // The message of the parser may contain a key that was written in the clear.
+        let list: Vec<KeyEntry> = serde_saphyr::from_str(text).map_err(|error| {
             fail(error.location(), format!("{EXPECTED}; the file has hashes, never keys"))
         })?;
         let KeySettings { from, secret, tiers } = settings;
@@ -98,7 +98,7 @@ impl KnownKeys {
             tiers: HashMap::new(),
         };
         let mut lines = HashMap::new();
-        for KeyText { sha256, hmac, name, tier } in list {
+        for KeyEntry { sha256, hmac, name, tier } in list {
             let at = Some(name.referenced);
             let is_valid = (1..=MAX_NAME).contains(&name.value.chars().count())
                 && !name.value.contains(char::is_control);

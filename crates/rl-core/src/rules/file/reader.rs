@@ -29,12 +29,12 @@ impl Timing {
 }
 
 /// Reads a rule file and the file of keys that it names.
-pub(super) struct Reader {
+pub(super) struct FileReader {
     disk: Arc<dyn Disk>,
     additions: Arc<Additions>,
     timing: Timing,
     rules: Watched,
-    keys: Option<Keys>,
+    keys: Option<WatchedKeys>,
     /// The readings that were applied or refused last.
     handled: Option<(Reading, Option<Reading>)>,
     /// Whether every version of the file must end with `end: true`.
@@ -42,14 +42,14 @@ pub(super) struct Reader {
 }
 
 /// The file of keys.
-struct Keys {
+struct WatchedKeys {
     file: Watched,
     /// The path as errors show it, in which variables are not replaced.
     shown: PathBuf,
 }
 
-/// The result of a step of a [`Reader`].
-pub(super) enum Step {
+/// The result of a step of a [`FileReader`].
+pub(super) enum ReadStep {
     /// The files are settled, and were applied or refused before.
     Unchanged,
     /// A file may still be written.
@@ -58,7 +58,7 @@ pub(super) enum Step {
     Valid(Box<Content>),
 }
 
-impl Reader {
+impl FileReader {
     pub(super) fn new(
         path: PathBuf,
         additions: Arc<Additions>,
@@ -91,25 +91,25 @@ impl Reader {
 
     /// Reads the files once. If they are settled and have changed, checks their content. If
     /// `is_urgent`, the content is checked even if it has not changed.
-    pub(super) fn step(&mut self, is_urgent: bool) -> Step {
+    pub(super) fn step(&mut self, is_urgent: bool) -> ReadStep {
         let (disk, pause) = (&*self.disk, self.timing.pause);
         let is_settled = self.rules.read(disk, pause, is_urgent);
         let keys = self.keys.as_mut().map(|keys| keys.file.read(disk, pause, is_urgent));
         if !is_settled {
-            return Step::Unsettled;
+            return ReadStep::Unsettled;
         }
         if !is_urgent && self.is_handled() {
-            return Step::Unchanged;
+            return ReadStep::Unchanged;
         }
         match self.check(is_urgent, keys.unwrap_or(true)) {
             Ok(Some(content)) => {
                 self.set_handled();
-                Step::Valid(Box::new(content))
+                ReadStep::Valid(Box::new(content))
             }
-            Ok(None) => Step::Unsettled,
+            Ok(None) => ReadStep::Unsettled,
             Err(error) => {
                 self.set_handled();
-                Step::Refused(error)
+                ReadStep::Refused(error)
             }
         }
     }
@@ -136,7 +136,7 @@ impl Reader {
                 } else {
                     let mut file = Watched::new(keys);
                     let is_settled = file.read(&*self.disk, self.timing.pause, is_urgent);
-                    self.keys = Some(Keys { file, shown });
+                    self.keys = Some(WatchedKeys { file, shown });
                     is_settled
                 };
                 if !is_settled {

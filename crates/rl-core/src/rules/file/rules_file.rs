@@ -9,10 +9,10 @@ use super::disk::{Disk, MAX_LEN, RealDisk};
 use super::error::{FileFailure, RulesFileError};
 use super::followed::{FollowedFile, unsettled};
 use super::parse::{Additions, Content};
-use super::reader::{Reader, Timing};
+use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
 use super::status::RulesFileStatus;
-use super::thread::{ReaderThread, Request};
+use super::thread::{ReaderThread, ReloadRequest};
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;
 use crate::observe::{self, EventKind};
@@ -157,7 +157,7 @@ impl RulesFileBuilder {
     /// Starts the thread that reads the file, and waits for its first valid content.
     fn start(self) -> Result<(ReaderThread<FollowedFile>, Content), RulesFileError> {
         let Self { path, additions, timing, disk } = self;
-        let reader = Reader::new(path.clone(), Arc::new(additions), disk, timing);
+        let reader = FileReader::new(path.clone(), Arc::new(additions), disk, timing);
         let started = ReaderThread::start(reader)
             .map_err(|error| RulesFileError::new(&path, None, FileFailure::Thread(error)))?;
         let (thread, content) = started.ok_or_else(|| unsettled(&path, timing))?;
@@ -249,7 +249,7 @@ impl RulesFile {
     /// time. The last valid rules continue to apply. After the time has run out, the file is applied
     /// when it has been read.
     pub fn reload(&self) -> Result<(), RulesFileError> {
-        let (request, result) = Request::with_reply();
+        let (request, result) = ReloadRequest::with_reply();
         let file = &self.0.file;
         let sent = file.requests.send(request).ok();
         let result = sent.and_then(|()| result.recv_timeout(file.timing().patience).ok());

@@ -13,23 +13,23 @@ use tokio::time::Instant;
 
 use super::error::RulesFileError;
 use super::parse::Content;
-use super::reader::{Reader, Step, Timing};
+use super::reader::{FileReader, ReadStep, Timing};
 
 /// A request to apply the file now, even if it has not changed.
-pub(super) struct Request {
+pub(super) struct ReloadRequest {
     asked: Instant,
     /// Gets the result; `None` if it is only logged.
     reply: Option<SyncSender<Result<(), RulesFileError>>>,
 }
 
-impl Request {
+impl ReloadRequest {
     /// Creates a request, and the receiver of its result.
     pub(super) fn with_reply() -> (Self, Receiver<Result<(), RulesFileError>>) {
         let (reply, result) = mpsc::sync_channel(1);
         (Self { asked: Instant::now(), reply: Some(reply) }, result)
     }
 
-    fn of_signal() -> Self {
+    pub(super) fn of_signal() -> Self {
         Self { asked: Instant::now(), reply: None }
     }
 }
@@ -58,7 +58,7 @@ pub(super) trait Follower: Send + Sync + 'static {
 /// The thread of a rule file, which has read the file for the first time.
 pub(super) struct ReaderThread<F> {
     follower: Sender<Weak<F>>,
-    pub(super) requests: Sender<Request>,
+    pub(super) requests: Sender<ReloadRequest>,
 }
 
 impl<F: Follower> ReaderThread<F> {
@@ -70,7 +70,7 @@ impl<F: Follower> ReaderThread<F> {
     /// Returns an error if no thread can be started.
     #[expect(clippy::type_complexity, reason = "the result has a name in no other place")]
     pub(super) fn start(
-        mut reader: Reader,
+        mut reader: FileReader,
     ) -> io::Result<Option<(Self, Result<Content, RulesFileError>)>> {
         let patience = reader.timing().patience;
         let (requests, received) = mpsc::channel();
@@ -100,26 +100,26 @@ impl<F: Follower> ReaderThread<F> {
 
 /// Reads the file until it is settled. Returns `None` if it is not settled in time.
 fn first_content(
-    reader: &mut Reader,
-    requests: &Receiver<Request>,
+    reader: &mut FileReader,
+    requests: &Receiver<ReloadRequest>,
 ) -> Option<Result<Content, RulesFileError>> {
     let Timing { patience, .. } = reader.timing();
     let begun = reader.now();
     loop {
         match reader.step(true) {
-            Step::Valid(content) => {
+            ReadStep::Valid(content) => {
                 if content.has_end {
                     reader.require_end();
                 }
                 return Some(Ok(*content));
             }
-            Step::Refused(error) => return Some(Err(error)),
-            Step::Unsettled | Step::Unchanged => {}
+            ReadStep::Refused(error) => return Some(Err(error)),
+            ReadStep::Unsettled | ReadStep::Unchanged => {}
         }
         if reader.now().saturating_duration_since(begun) >= patience {
             return None;
         }
-        // Nobody sends requests yet. The channel ends if the caller waits no longer.
+        // No caller sends requests yet. The channel ends if the caller waits no longer.
         if let Err(RecvTimeoutError::Disconnected) = requests.recv_timeout(reader.remaining()) {
             return None;
         }
@@ -127,7 +127,11 @@ fn first_content(
 }
 
 /// Reads the file after each pause and after each request, until the follower is dropped.
-fn run<F: Follower>(reader: &mut Reader, requests: &Receiver<Request>, follower: &Weak<F>) {
+fn run<F: Follower>(
+    reader: &mut FileReader,
+    requests: &Receiver<ReloadRequest>,
+    follower: &Weak<F>,
+) {
     let mut pending = Vec::new();
     let mut wait = reader.timing().pause;
     loop {
@@ -149,21 +153,21 @@ fn run<F: Follower>(reader: &mut Reader, requests: &Receiver<Request>, follower:
 /// Reads the file once, and handles the result and the pending requests. Returns the time until the
 /// next round.
 pub(super) fn round<F: Follower>(
-    reader: &mut Reader,
-    pending: &mut Vec<Request>,
+    reader: &mut FileReader,
+    pending: &mut Vec<ReloadRequest>,
     follower: &F,
 ) -> Duration {
     let Timing { pause, patience } = reader.timing();
     let begun = reader.now();
     let result = match reader.step(!pending.is_empty()) {
-        Step::Valid(content) => Ok(*content),
-        Step::Refused(error) => Err(error),
-        Step::Unchanged => return pause,
-        Step::Unsettled if pending.is_empty() => return pause,
-        Step::Unsettled => {
+        ReadStep::Valid(content) => Ok(*content),
+        ReadStep::Refused(error) => Err(error),
+        ReadStep::Unchanged => return pause,
+        ReadStep::Unsettled if pending.is_empty() => return pause,
+        ReadStep::Unsettled => {
             // Callers have stopped waiting by now, and have got an error.
-            let expired = |request: &mut Request| begun >= request.asked + patience;
-            let expired: Vec<Request> = pending.extract_if(.., expired).collect();
+            let expired = |request: &mut ReloadRequest| begun >= request.asked + patience;
+            let expired: Vec<ReloadRequest> = pending.extract_if(.., expired).collect();
             if expired.iter().any(|request| request.reply.is_none()) {
                 let _ = follower.handle(Err(follower.unsettled()), begun, true);
             }
@@ -187,14 +191,14 @@ pub(super) fn round<F: Follower>(
 /// Starts a task that requests a reload on each SIGHUP. Returns `None` if that is not possible,
 /// such as outside a tokio runtime.
 #[cfg(unix)]
-fn forward_signals(requests: Sender<Request>) -> Option<AbortHandle> {
+fn forward_signals(requests: Sender<ReloadRequest>) -> Option<AbortHandle> {
     use tokio::signal::unix::{SignalKind, signal};
 
     let runtime = tokio::runtime::Handle::try_current().ok()?;
     let mut hangup = signal(SignalKind::hangup()).ok()?;
     let task = runtime.spawn(async move {
         while hangup.recv().await.is_some() {
-            if requests.send(Request::of_signal()).is_err() {
+            if requests.send(ReloadRequest::of_signal()).is_err() {
                 return;
             }
         }
@@ -204,6 +208,6 @@ fn forward_signals(requests: Sender<Request>) -> Option<AbortHandle> {
 
 /// Ignores signals, because the platform has no SIGHUP.
 #[cfg(not(unix))]
-fn forward_signals(_: Sender<Request>) -> Option<AbortHandle> {
+fn forward_signals(_: Sender<ReloadRequest>) -> Option<AbortHandle> {
     None
 }

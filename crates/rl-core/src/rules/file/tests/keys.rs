@@ -227,3 +227,93 @@ fn rules_that_count_invented_keys_and_a_missing_secret_have_warnings() {
     assert!(warnings(RULES, true).is_empty());
     assert!(warnings("rules: { a: { per: address, limits: 5/minute } }", true).is_empty());
 }
+
+/// Fault: after the secret was removed from the file, the log had only `rules applied`, and all keys
+/// began to count at 0 on each instance.
+#[test]
+fn a_secret_that_is_removed_from_a_shared_file_is_a_warning() {
+    let directory = Directory::new();
+    let rules = "rules: { a: { per: bearer, limits: 5/minute } }";
+    let path = directory.write("limits.yaml", &format!("secret: sixteen bytes or more\n{rules}"));
+    let file = super::watch(path);
+    let secret = file.secret();
+    let _rules = file.subscribe(&Namespace::default(), true).unwrap();
+    assert_eq!(file.status().warnings().len(), 1);
+    let subject = |secret: &crate::key::KeySecret| secret.subject(Realm::Key, b"a");
+    let same = crate::key::KeySecret::new(b"sixteen bytes or more").unwrap();
+    assert_eq!(subject(&secret), subject(&same));
+
+    super::replace(&directory, rules);
+    file.reload().unwrap();
+    let warnings = file.status().warnings().to_vec();
+    assert!(warnings[1].starts_with("no secret: each instance hashes keys differently"));
+    assert_ne!(subject(&file.secret()), subject(&same));
+}
+
+#[cfg(feature = "tracing")]
+#[test]
+fn a_warning_is_logged_once_when_the_file_is_read() {
+    use crate::observe::capture::Capture;
+
+    let directory = Directory::new();
+    let rules = "rules: { a: { per: bearer, limits: 5/minute } }";
+    let path = directory.write("limits.yaml", rules);
+    let (log, file) = (Capture::start(), super::watch(&path));
+    for shared in [false, true, true] {
+        let _rules = file.subscribe(&Namespace::default(), shared).unwrap();
+    }
+    let path = path.display();
+    let expected = [
+        format!(
+            "WARN rules warning; path={path}; warning=rule \"a\": any value of the bearer token gets \
+             counters of its own; add keys: or put authentication in front"
+        ),
+        format!(
+            "WARN rules warning; path={path}; warning=no secret: each instance hashes keys \
+             differently, so their counters are not shared; add secret:"
+        ),
+    ];
+    assert_eq!(log.lines(), expected);
+}
+
+/// Returns the blocks of YAML in a document.
+fn blocks(document: &str) -> Vec<String> {
+    let lines = document.lines().map(|line| line.trim_start_matches("//! "));
+    let document: Vec<&str> = lines.collect();
+    let document = document.join("\n");
+    let blocks = document.split("```yaml\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// Fault: the first file of the guide had no limit for a client that invents keys.
+#[test]
+fn files_in_documents_and_examples_are_valid_and_have_no_warnings() {
+    let mut files = 0;
+    for document in [
+        include_str!("../../mod.rs"),
+        include_str!("../../../../docs/GUIDE.md"),
+        include_str!("../../../../docs/COOKBOOK.md"),
+    ] {
+        let blocks = blocks(document);
+        let (rules, keys): (Vec<_>, Vec<_>) =
+            blocks.iter().partition(|block| block.contains("rules:"));
+        assert_eq!(rules.len(), 1);
+        let hash = sha256("key-of-alice");
+        let keys = keys.first().map_or_else(
+            || format!("- {{ sha256: {hash}, name: alice, tier: pro }}"),
+            |keys| keys.to_string(),
+        );
+        let directory = Directory::new();
+        directory.write("keys.yaml", &keys);
+        let file = super::watch(directory.write("limits.yaml", rules[0]));
+        let limiter = file.subscribe(&Namespace::default(), true).unwrap();
+        assert!(file.status().warnings().is_empty(), "{:?}", file.status());
+        let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: None };
+        let request = FakeRequest::get("/").peer("192.0.2.7").header("x-api-key", b"key-of-alice");
+        let parts = limiter.load_full().parts_of(&request, &defaults).unwrap().unwrap();
+        let subjects: Vec<_> = parts.subjects().map(|(_, subject)| subject.clone()).collect();
+        assert!(subjects.contains(&Subject::new(Realm::Key, "alice")), "{subjects:?}");
+        files += 1;
+    }
+    assert_eq!(files, 3);
+}

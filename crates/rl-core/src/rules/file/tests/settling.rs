@@ -9,8 +9,10 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::super::disk::{Disk, FileContent, Reading, RealDisk};
-use super::super::parse::Additions;
-use super::super::reader::{Reader, Step, Timing};
+use super::super::followed::unsettled;
+use super::super::parse::{Additions, Content};
+use super::super::reader::{FileReader, ReadStep, Timing};
+use super::super::thread::{Follower, ReloadRequest, round};
 use super::super::{RulesFile, RulesFileError};
 use super::{Directory, one_rule, units};
 use crate::key::KeySecret;
@@ -89,24 +91,24 @@ impl Disk for TestDisk {
     }
 }
 
-fn reader(disk: &Arc<TestDisk>, path: impl Into<PathBuf>) -> Reader {
+fn reader(disk: &Arc<TestDisk>, path: impl Into<PathBuf>) -> FileReader {
     let secret = KeySecret::random();
     let (extractors, sources) = (Vec::new(), Vec::new());
     let additions = Additions { extractors, sources, tier_by: None, secret };
-    Reader::new(path.into(), Arc::new(additions), disk.clone(), Timing::with_pause(PAUSE))
+    FileReader::new(path.into(), Arc::new(additions), disk.clone(), Timing::with_pause(PAUSE))
 }
 
 /// Returns the names of the rules of valid content.
-fn names(step: &Step) -> Option<Vec<String>> {
+fn names(step: &ReadStep) -> Option<Vec<String>> {
     match step {
-        Step::Valid(content) => Some(content.rules.names().map(str::to_owned).collect()),
+        ReadStep::Valid(content) => Some(content.rules.names().map(str::to_owned).collect()),
         _ => None,
     }
 }
 
-fn refused(step: Step) -> Option<RulesFileError> {
+fn refused(step: ReadStep) -> Option<RulesFileError> {
     match step {
-        Step::Refused(error) => Some(error),
+        ReadStep::Refused(error) => Some(error),
         _ => None,
     }
 }
@@ -139,7 +141,7 @@ fn write_slowly(gaps: &[Duration], versions: usize, rest: Duration, phase: Durat
             disk.advance(until_read);
             left -= until_read;
             let step = reader.step(false);
-            assert!(!matches!(step, Step::Refused(_)), "an incomplete file");
+            assert!(!matches!(step, ReadStep::Refused(_)), "an incomplete file");
             if let Some(names) = names(&step) {
                 assert_eq!(names.last().map(String::as_str), Some("login"));
                 applied += 1;
@@ -193,12 +195,12 @@ proptest! {
 fn a_start_waits_a_pause_only_if_the_file_has_just_changed() {
     let disk = TestDisk::new();
     disk.write("l.yaml", &one_rule(1));
-    assert!(matches!(reader(&disk, "l.yaml").step(true), Step::Unsettled));
+    assert!(matches!(reader(&disk, "l.yaml").step(true), ReadStep::Unsettled));
     let mut begun = reader(&disk, "l.yaml");
-    assert!(matches!(begun.step(true), Step::Unsettled));
+    assert!(matches!(begun.step(true), ReadStep::Unsettled));
     disk.advance(PAUSE - Duration::from_millis(1));
     assert_eq!(begun.remaining(), Duration::from_millis(1));
-    assert!(matches!(begun.step(true), Step::Unsettled));
+    assert!(matches!(begun.step(true), ReadStep::Unsettled));
     disk.advance(Duration::from_millis(1));
     assert!(names(&begun.step(true)).is_some());
     // It was changed a pause ago, so that two readings suffice.
@@ -209,7 +211,7 @@ fn a_start_waits_a_pause_only_if_the_file_has_just_changed() {
     disk.advance(2 * PAUSE);
     disk.write("future.yaml", &one_rule(1));
     disk.state.lock().unwrap().elapsed -= PAUSE;
-    assert!(matches!(reader(&disk, "future.yaml").step(true), Step::Unsettled));
+    assert!(matches!(reader(&disk, "future.yaml").step(true), ReadStep::Unsettled));
 }
 
 #[test]
@@ -221,7 +223,7 @@ fn a_file_whose_times_change_without_its_content_is_not_applied_again() {
     assert!(names(&reader.step(true)).is_some());
     disk.write("l.yaml", &one_rule(1));
     for _ in 0..3 {
-        assert!(!matches!(reader.step(false), Step::Valid(_)));
+        assert!(!matches!(reader.step(false), ReadStep::Valid(_)));
         disk.advance(PAUSE);
     }
     // A request applies it in any case.
@@ -242,7 +244,7 @@ fn what_is_not_a_regular_file_is_refused_once_and_a_good_file_is_applied_again()
         disk.advance(PAUSE);
         reader.step(false)
     };
-    assert!(matches!(next(), Step::Unsettled));
+    assert!(matches!(next(), ReadStep::Unsettled));
     assert!(names(&next()).is_some());
     type Replace = fn(&Path);
     let odd: [(Replace, &str); 5] = [
@@ -267,15 +269,15 @@ fn what_is_not_a_regular_file_is_refused_once_and_a_good_file_is_applied_again()
     for (number, (replace, expected)) in odd.into_iter().enumerate() {
         std::fs::remove_file(&path).unwrap();
         replace(&path);
-        assert!(matches!(next(), Step::Unsettled), "{expected}");
+        assert!(matches!(next(), ReadStep::Unsettled), "{expected}");
         let error = refused(next()).unwrap().to_string();
         assert!(error.contains(expected), "{error}");
         for _ in 0..3 {
-            assert!(matches!(next(), Step::Unchanged), "{expected}");
+            assert!(matches!(next(), ReadStep::Unchanged), "{expected}");
         }
         let _ = std::fs::remove_dir(&path).or_else(|_| std::fs::remove_file(&path));
         directory.write("limits.yaml", &one_rule(number as u64 + 2));
-        assert!(matches!(next(), Step::Unsettled), "{expected}");
+        assert!(matches!(next(), ReadStep::Unsettled), "{expected}");
         assert!(names(&next()).is_some(), "{expected}");
     }
 }
@@ -295,7 +297,7 @@ fn once_a_version_has_the_end_mark_every_later_version_needs_it() {
             disk.write(path, text);
             disk.advance(PAUSE);
             let step = reader.step(true);
-            if let Step::Valid(content) = &step
+            if let ReadStep::Valid(content) = &step
                 && content.has_end
             {
                 reader.require_end();
@@ -374,8 +376,52 @@ async fn a_file_system_that_hangs_blocks_no_caller_and_status_says_since_when() 
     assert_eq!(file.status().hanging_since(), None);
 }
 
+/// A follower that records the errors it handles.
+#[derive(Default)]
+struct Recorder(Mutex<Vec<String>>);
+
+impl Follower for Recorder {
+    fn handle(
+        &self,
+        result: Result<Content, RulesFileError>,
+        _: Instant,
+        is_logged: bool,
+    ) -> Result<(), RulesFileError> {
+        assert!(is_logged, "no caller waits for the result");
+        let text = result.as_ref().map_or_else(ToString::to_string, |_| "applied".to_owned());
+        self.0.lock().unwrap().push(text);
+        result.map(drop)
+    }
+
+    fn unsettled(&self) -> RulesFileError {
+        unsettled(Path::new("l.yaml"), Timing::with_pause(PAUSE))
+    }
+
+    fn set_busy(&self, _: bool) {}
+}
+
 #[test]
-fn a_start_and_a_reload_return_an_error_when_a_reading_does_not_end_in_time() {
+fn a_signal_is_refused_if_the_file_does_not_settle_and_a_later_version_is_applied() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    let (mut reader, follower) = (reader(&disk, "l.yaml"), Recorder::default());
+    let mut pending = vec![ReloadRequest::of_signal()];
+    for version in 2..100 {
+        disk.advance(PAUSE / 2);
+        disk.write("l.yaml", &one_rule(version));
+        round(&mut reader, &mut pending, &follower);
+    }
+    let error = "l.yaml: no two equal readings 1s apart within 3s: the file is still being written, \
+                 or its file system hangs";
+    assert_eq!(*follower.0.lock().unwrap(), [error]);
+    assert!(pending.is_empty());
+    disk.advance(PAUSE);
+    assert_eq!(round(&mut reader, &mut pending, &follower), PAUSE);
+    assert_eq!(*follower.0.lock().unwrap(), [error, "applied"]);
+}
+
+#[test]
+fn a_start_returns_an_error_when_a_reading_does_not_end_in_time() {
     let disk = TestDisk::new();
     disk.write("l.yaml", &one_rule(1));
     disk.advance(PAUSE);
