@@ -29,10 +29,15 @@ use crate::model::{Realm, Subject};
 /// # Examples
 ///
 /// ```
-/// use rl_core::key::{ApiKey, KeyExtractor, KeySecret};
+/// use rl_core::Realm;
+/// use rl_core::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
 ///
 /// let secret = KeySecret::new(b"read me from the configuration")?;
-/// let key = ApiKey::header("x-api-key", secret.clone())?.or(ApiKey::bearer(secret));
+/// let sold = secret.subject(Realm::Key, b"key-of-alice");
+/// let key = ApiKey::header("x-api-key", secret.clone())?
+///     .or(ApiKey::bearer(secret))
+///     .known(move |key| *key == sold) // a client cannot invent keys
+///     .or(ClientAddress::default());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

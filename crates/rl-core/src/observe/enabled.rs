@@ -348,7 +348,7 @@ pub(crate) fn rules_applied(path: &std::path::Path, version: &str) {
 #[cfg(feature = "rules-file")]
 pub(crate) fn rules_warned(path: &std::path::Path, warnings: &[String]) {
     for warning in warnings {
-        tracing::warn!(target: "rl_core", path = %path.display(), warning, "rules warning");
+        tracing::warn!(target: "rl_core", path = %path.display(), %warning, "rules warning");
     }
 }
 

@@ -68,7 +68,6 @@ impl<F: Follower> ReaderThread<F> {
     /// # Errors
     ///
     /// Returns an error if no thread can be started.
-    #[expect(clippy::type_complexity, reason = "the result has a name in no other place")]
     pub(super) fn start(
         mut reader: FileReader,
     ) -> io::Result<Option<(Self, Result<Content, RulesFileError>)>> {

@@ -179,6 +179,8 @@ fn a_file_that_is_written_with_gaps_below_the_pause_is_never_applied_half_writte
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn no_gaps_below_the_pause_apply_an_incomplete_file(
         gaps in prop::collection::vec(0_u64..1_000, 1..30),
