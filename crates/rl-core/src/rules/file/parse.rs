@@ -39,7 +39,7 @@ pub(super) struct Content {
     pub(super) store: Option<Secret>,
     /// The secret with which keys are hashed.
     pub(super) secret: KeySecret,
-    /// What is valid, but probably not intended.
+    /// Warnings about values that are valid, but probably not intended.
     pub(super) warnings: Vec<String>,
     /// A warning that applies if counters are shared with other processes.
     pub(super) warning_if_shared: Option<String>,

@@ -236,7 +236,7 @@ fn a_file_whose_times_change_without_its_content_is_not_applied_again() {
 /// the file.
 #[cfg(unix)]
 #[test]
-fn what_is_not_a_regular_file_is_refused_once_and_a_good_file_is_applied_again() {
+fn a_pipe_or_directory_in_place_of_a_file_is_refused_once_and_a_good_file_is_applied_again() {
     let directory = Directory::new();
     let path = directory.write("limits.yaml", &one_rule(1));
     let disk = TestDisk::new();
