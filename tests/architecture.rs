@@ -48,6 +48,7 @@ const LEVELS: [(&str, &[&str]); 21] = [
     (
         "rules",
         &[
+            "time",
             "model",
             "policy",
             "decision",

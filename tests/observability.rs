@@ -48,7 +48,8 @@ impl Service {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("limits.yaml");
         std::fs::write(&file, RULES).unwrap();
-        let file = RulesFile::watch(file).unwrap();
+        let file = RulesFile::builder(file);
+        let file = file.pause(Duration::from_millis(10)).watch().unwrap();
         assert_eq!((file.status().applied(), file.status().refused()), (1, 0));
         let named = |name: &str| RateLimiter::builder().namespace(name);
         let consumers = ConsumerCounts::new([("shop", Subject::consumer("consumer-1"))]);

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use rl_core::key::ClientAddress;
-use rl_core::rules::{Match, Rule, Rules};
-use rl_core::{Limit, MemoryStore, RateLimiter, Subject};
+use rl_core::rules::{Match, Rule, RuleSource, Rules, RulesFile};
+use rl_core::{Limit, MemoryStore, RateLimiter, Realm, Subject};
 use rl_tests::web::{eventually, new_year};
 use rl_tower::RateLimitLayer;
 use tonic::transport::server::TcpIncoming;
@@ -18,7 +18,10 @@ use tonic_types::StatusExt;
 
 /// Serves health checks under rules.
 async fn serve(rules: Vec<Rule>) -> (RateLimiter, HealthClient<Channel>) {
-    let rules = rules.into_iter().fold(Rules::new(), Rules::rule);
+    serve_under(rules.into_iter().fold(Rules::new(), Rules::rule)).await
+}
+
+async fn serve_under(rules: impl Into<RuleSource>) -> (RateLimiter, HealthClient<Channel>) {
     let store = MemoryStore::builder().clock(new_year()).build();
     let limiter = RateLimiter::builder().rules(rules).store(store).build().unwrap();
     let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -105,4 +108,31 @@ async fn the_place_of_a_stream_is_free_when_the_client_ends_it() {
     eventually(async || used(&limiter, "streams", &address).await == 0).await;
     assert!(client.watch(request()).await.is_ok());
     assert_eq!(used(&limiter, "fleet", &Subject::global()).await, 2);
+}
+
+#[tokio::test]
+async fn calls_with_invented_keys_share_the_limit_of_their_address_under_a_file_of_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    // The hash of `key-of-alice`.
+    let hash = "d16a80956c32f3f5fb979bea408abac8c3eef6c54ecb234279e337146cf87b47";
+    let keys = format!("- {{ sha256: {hash}, name: alice }}\n");
+    std::fs::write(folder.path().join("keys.yaml"), keys).unwrap();
+    let rules = "keys: { from: bearer, file: keys.yaml }\n\
+                 rules: { clients: { per: [key, address], limits: 3/hour } }\n";
+    let path = folder.path().join("limits.yaml");
+    std::fs::write(&path, rules).unwrap();
+    let file = RulesFile::builder(path).pause(Duration::from_millis(10)).watch().unwrap();
+    let (limiter, mut client) = serve_under(&file).await;
+    let with_key = |key: &str| {
+        let mut request = tonic::Request::new(request());
+        request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+        request
+    };
+    let mut passed = 0;
+    for number in 0..40 {
+        passed += usize::from(client.check(with_key(&format!("invented-{number}"))).await.is_ok());
+    }
+    assert_eq!(passed, 3, "the limit of the address");
+    assert!(client.check(with_key("key-of-alice")).await.is_ok());
+    assert_eq!(used(&limiter, "clients", &Subject::new(Realm::Key, "alice")).await, 1);
 }

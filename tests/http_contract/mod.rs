@@ -179,6 +179,7 @@ contract! {
         a_final_cost_does_not_change_rules_with_a_cost_of_their_own,
         a_rule_gets_its_limits_from_a_source,
         a_rule_reads_its_final_cost_from_the_response,
+        invented_keys_share_the_limit_of_their_address_under_a_file_of_keys,
     }
     settling {
         a_handler_sets_the_cost_of_a_request,

@@ -9,7 +9,7 @@ use rl_core::adapter::HttpLimiter;
 use rl_core::denial::DenialBody;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ApiKey, ClientAddress, Header, Identified, KeySecret, Tier};
-use rl_core::rules::{Match, Rule, Rules};
+use rl_core::rules::{Match, Rule, Rules, RulesFile};
 use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::time::ManualClock;
 use rl_core::{
@@ -490,4 +490,40 @@ pub(super) async fn a_rule_reads_its_final_cost_from_the_response<T: Target>() {
     assert_eq!(as_consumer(&site, "/fails", "a").await.status, 500);
     eventually(|| async { used(&limiter, "rows", &alice).await == 47 }).await;
     assert_eq!(used(&limiter, "requests", &alice).await, 2);
+}
+
+/// Fault: the first file of the guide had no limit for a client that invents keys.
+pub(super) async fn invented_keys_share_the_limit_of_their_address_under_a_file_of_keys<
+    T: Target,
+>() {
+    let folder = tempfile::tempdir().unwrap();
+    // The hash of `key-of-alice`.
+    let hash = "d16a80956c32f3f5fb979bea408abac8c3eef6c54ecb234279e337146cf87b47";
+    let keys = format!("- {{ sha256: {hash}, name: alice, tier: pro }}\n");
+    std::fs::write(folder.path().join("keys.yaml"), keys).unwrap();
+    let rules = r#"
+        keys: { from: ["header:x-api-key", bearer], file: keys.yaml }
+        rules:
+          clients: { per: [key, address], limits: 3/hour, tiers: { pro: 7/hour } }
+    "#;
+    let path = folder.path().join("limits.yaml");
+    std::fs::write(&path, rules).unwrap();
+    let file = RulesFile::builder(path).pause(Duration::from_millis(10)).watch().unwrap();
+    assert!(file.status().warnings().is_empty(), "{:?}", file.status());
+    let store = MemoryStore::builder().clock(new_year()).build();
+    let limiter = RateLimiter::builder().rules(&file).store(store).build().unwrap();
+    let site = T::serve(vec![HttpLimiter::new(limiter.clone())]);
+
+    let mut passed = 0;
+    for number in 0..40 {
+        let request = site.get("/").header("x-api-key", format!("invented-{number}"));
+        passed += usize::from(request.fetch().await.status == 200);
+    }
+    assert_eq!(passed, 3, "the limit of the address");
+    let as_alice = async || site.get("/").header("x-api-key", "key-of-alice").fetch().await;
+    assert_eq!(as_alice().await.standing(), "200 7-6-3600");
+    let bearer = site.get("/").header("authorization", "Bearer key-of-alice").fetch().await;
+    assert_eq!(bearer.standing(), "200 7-5-3600");
+    // Without a secret, every instance finds the counters of a known key under its name.
+    assert_eq!(used(&limiter, "clients", &Subject::new(Realm::Key, "alice")).await, 2);
 }

@@ -22,6 +22,7 @@ mod recording_service;
 mod redis_connections;
 mod refunds;
 mod reservations;
+mod rule_files;
 pub(crate) mod running_programs;
 mod scripted_store;
 mod wrong_credentials;

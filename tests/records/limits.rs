@@ -286,7 +286,8 @@ async fn records_are_the_limits_of_a_rule_in_code_and_in_a_file() {
     let content =
         "rules:\n  consumers: { per: identified, limits: records }\n  fleet: { limits: 3/hour }\n";
     std::fs::write(&path, content).unwrap();
-    let file = RulesFile::builder(&path).source("records", source.clone()).watch().unwrap();
+    let file = RulesFile::builder(&path).source("records", source.clone());
+    let file = file.pause(std::time::Duration::from_millis(10)).watch().unwrap();
     let consumers = Rule::named("consumers").per(Identified).policies(source);
     let rules = Rules::new().rule(consumers).rule(Rule::named("fleet").limit(Limit::per_hour(3)));
     for limiter in [RateLimiter::builder().rules(rules), RateLimiter::builder().rules(&file)] {

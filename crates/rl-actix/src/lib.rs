@@ -32,13 +32,17 @@
 //! ```
 //! use rl_actix::denial::DenialBody;
 //! use rl_actix::headers::{HeaderFamily, Headers};
-//! use rl_actix::key::{ApiKey, KeySecret};
-//! use rl_actix::{Limit, RateLimit, RateLimiter};
+//! use rl_actix::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
+//! use rl_actix::{Limit, RateLimit, RateLimiter, Realm};
 //!
 //! # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
 //! let secret = KeySecret::new(b"from your configuration")?;
+//! let sold = secret.subject(Realm::Key, b"key-of-alice");
+//! let key = ApiKey::header("x-api-key", secret)?
+//!     .known(move |key| *key == sold) // a client cannot invent keys
+//!     .or(ClientAddress::default());
 //! let limit = RateLimit::new(limiter)
-//!     .key(ApiKey::header("x-api-key", secret)?)
+//!     .key(key)
 //!     .headers(Headers::new(HeaderFamily::IetfDraft11))
 //!     .denial_body(DenialBody::problem());
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -47,12 +47,15 @@ impl RateLimit {
     /// Sets the extractor that finds the subject of a request. Defaults to the address of the peer.
     ///
     /// ```
+    /// use rl_actix::Realm;
     /// use rl_actix::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
     /// # use rl_actix::{Limit, RateLimit, RateLimiter};
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// let secret = KeySecret::new(b"from your configuration")?;
-    /// let limit = RateLimit::new(limiter)
-    ///     .key(ApiKey::header("x-api-key", secret)?.or(ClientAddress::default()));
+    /// let sold = secret.subject(Realm::Key, b"key-of-alice");
+    /// let key = ApiKey::header("x-api-key", secret)?
+    ///     .known(move |key| *key == sold); // a client cannot invent keys
+    /// let limit = RateLimit::new(limiter).key(key.or(ClientAddress::default()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -25,13 +25,17 @@
 //! ```
 //! use rl_tower::denial::DenialBody;
 //! use rl_tower::headers::{HeaderFamily, Headers};
-//! use rl_tower::key::{ApiKey, KeySecret};
-//! use rl_tower::{Limit, RateLimitLayer, RateLimiter};
+//! use rl_tower::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
+//! use rl_tower::{Limit, RateLimitLayer, RateLimiter, Realm};
 //!
 //! # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
 //! let secret = KeySecret::new(b"from your configuration")?;
+//! let sold = secret.subject(Realm::Key, b"key-of-alice");
+//! let key = ApiKey::header("x-api-key", secret)?
+//!     .known(move |key| *key == sold) // a client cannot invent keys
+//!     .or(ClientAddress::default());
 //! let layer = RateLimitLayer::new(limiter)
-//!     .key(ApiKey::header("x-api-key", secret)?)
+//!     .key(key)
 //!     .headers(Headers::new(HeaderFamily::IetfDraft11))
 //!     .denial_body(DenialBody::problem());
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -29,10 +29,15 @@ use crate::model::{Realm, Subject};
 /// # Examples
 ///
 /// ```
-/// use rl_core::key::{ApiKey, KeyExtractor, KeySecret};
+/// use rl_core::Realm;
+/// use rl_core::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
 ///
 /// let secret = KeySecret::new(b"read me from the configuration")?;
-/// let key = ApiKey::header("x-api-key", secret.clone())?.or(ApiKey::bearer(secret));
+/// let sold = secret.subject(Realm::Key, b"key-of-alice");
+/// let key = ApiKey::header("x-api-key", secret.clone())?
+///     .or(ApiKey::bearer(secret))
+///     .known(move |key| *key == sold) // a client cannot invent keys
+///     .or(ClientAddress::default());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -92,17 +97,30 @@ impl ApiKey {
     }
 }
 
+impl ApiKey {
+    /// Returns the key itself.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key is ambiguous.
+    pub(crate) fn key<'a>(
+        &self,
+        request: &'a dyn RequestInfo,
+    ) -> Result<Option<Cow<'a, [u8]>>, AmbiguousKey> {
+        match &self.location {
+            Location::Header(name) => Ok(credential::header(request, name)?.map(Cow::Borrowed)),
+            Location::Authorization(scheme) => {
+                Ok(credential::token(request, scheme)?.map(Cow::Borrowed))
+            }
+            Location::Query(name) => credential::parameter(request, name),
+            Location::Cookie(name) => credential::cookie(request, name),
+        }
+    }
+}
+
 impl KeyExtractor for ApiKey {
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
-        let key = match &self.location {
-            Location::Header(name) => credential::header(request, name)?.map(Cow::Borrowed),
-            Location::Authorization(scheme) => {
-                credential::token(request, scheme)?.map(Cow::Borrowed)
-            }
-            Location::Query(name) => credential::parameter(request, name)?,
-            Location::Cookie(name) => credential::cookie(request, name)?,
-        };
-        Ok(key.map(|key| self.secret.subject(Realm::Key, &key)))
+        Ok(self.key(request)?.map(|key| self.secret.subject(Realm::Key, &key)))
     }
 }
 

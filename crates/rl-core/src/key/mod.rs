@@ -41,6 +41,7 @@
 //!
 //! ```
 //! use rl_core::client_ip::ClientIp;
+//! use rl_core::Realm;
 //! use rl_core::key::{ApiKey, ClientAddress, Identified, KeyExtractor, KeySecret};
 //!
 //! # struct Request;
@@ -59,9 +60,12 @@
 //! # let request = Request;
 //! let secret = KeySecret::new(b"read me from the configuration")?;
 //! let proxies = ClientIp::with_proxies("10.0.0.0/8".parse()?);
-//! // By consumer; without a consumer by API key; without a key by address.
+//! let sold = secret.subject(Realm::Key, b"key-of-alice");
+//! let key = ApiKey::header("x-api-key", secret)?
+//!     .known(move |key| *key == sold); // a client cannot invent keys
+//! // By consumer; without a consumer by known key; without a known key by address.
 //! let extractor = Identified
-//!     .or(ApiKey::header("x-api-key", secret)?)
+//!     .or(key)
 //!     .or(ClientAddress::new(proxies));
 //!
 //! // A request from 198.51.100.7, without a consumer or an API key:

@@ -338,7 +338,10 @@ impl RateLimiterBuilder {
         }
         let primary = store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let namespace: Namespace = namespace.parse().map_err(BuildError::Namespace)?;
-        let rules = rules.map(|rules| rules.activate(&namespace).map(Box::new)).transpose();
+        // Another store may be in this process too. A warning too many does no harm.
+        let is_shared = primary.label() != "memory";
+        let rules = rules.map(|rules| rules.activate(&namespace, is_shared).map(Box::new));
+        let rules = rules.transpose();
         let rules = rules.map_err(BuildError::Rules)?;
         let own = policies.of_all().map(|policy| (&namespace, vec![policy.clone()]));
         let shares = fallback.as_ref().map(|Fallback { store, share }| registration::Shares {

@@ -89,6 +89,9 @@ pub(crate) const fn can_evict(_: &str, _: &str) {}
 pub(crate) fn rules_applied(_: &std::path::Path, _: &str) {}
 
 #[cfg(feature = "rules-file")]
+pub(crate) const fn rules_warned(_: &std::path::Path, _: &[String]) {}
+
+#[cfg(feature = "rules-file")]
 pub(crate) fn rules_refused(_: &std::path::Path, _: &dyn std::error::Error) {}
 
 pub(crate) const fn missing_key(_: &str, _: &RequestIds) {}

@@ -366,6 +366,14 @@ pub(crate) fn rules_applied(path: &std::path::Path, version: &str) {
     tracing::info!(target: "rl_core", path = %path.display(), version, "rules applied");
 }
 
+/// Logs what is valid in a rule file, but probably not intended.
+#[cfg(feature = "rules-file")]
+pub(crate) fn rules_warned(path: &std::path::Path, warnings: &[String]) {
+    for warning in warnings {
+        tracing::warn!(target: "rl_core", path = %path.display(), %warning, "rules warning");
+    }
+}
+
 #[cfg(feature = "rules-file")]
 pub(crate) fn rules_refused(path: &std::path::Path, error: &dyn std::error::Error) {
     tracing::error!(

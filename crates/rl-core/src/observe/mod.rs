@@ -37,6 +37,7 @@
 //! | `Redis may evict counters` | warn | `maxmemory_policy` |
 //! | `rules applied` | info | `path`, `version` |
 //! | `rules refused` | error | `path`, `error`, `consequence` |
+//! | `rules warning` | warn, once for each warning | `path`, `warning` |
 //! | `request without a key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!
@@ -125,7 +126,7 @@ pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
 #[cfg(feature = "redis-cluster")]
 pub(crate) use log::{give_back_failed, give_back_recovered};
 #[cfg(feature = "rules-file")]
-pub(crate) use log::{rules_applied, rules_refused};
+pub(crate) use log::{rules_applied, rules_refused, rules_warned};
 pub(crate) use request_ids::RequestIds;
 pub(crate) use spans::{RequestSpan, StoreSpan};
 pub use transition::{Ended, Transition};

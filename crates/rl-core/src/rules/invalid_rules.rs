@@ -146,6 +146,12 @@ impl InvalidMatch {
         let value = value.chars().take(80).collect();
         Self { setting, value, expected: expected.into() }
     }
+
+    /// Replaces the value that the error shows.
+    #[cfg(feature = "rules-file")]
+    pub(super) fn with_value(self, value: &str) -> Self {
+        Self { value: value.chars().take(80).collect(), ..self }
+    }
 }
 
 impl fmt::Display for InvalidMatch {

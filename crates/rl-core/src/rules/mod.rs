@@ -8,15 +8,20 @@
 //! # Example
 //!
 //! ```
+//! use std::collections::HashSet;
+//!
 //! use rl_core::adapter::HttpLimiter;
-//! use rl_core::key::{ApiKey, ClientAddress, KeySecret};
+//! use rl_core::key::{ApiKey, ClientAddress, KeyExtractor, KeySecret};
 //! use rl_core::rules::{Rule, Rules};
-//! use rl_core::{Limit, RateLimiter};
+//! use rl_core::{Limit, RateLimiter, Realm};
 //!
 //! let secret = KeySecret::new(b"16 bytes or more, from your configuration")?;
+//! let sold = HashSet::from([secret.subject(Realm::Key, b"key-of-alice")]);
+//! let keys = ApiKey::header("x-api-key", secret)?
+//!     .known(move |key| sold.contains(key)); // a client cannot invent keys
 //! let clients = Rule::named("clients")
-//!     .per(ApiKey::header("x-api-key", secret)?)
-//!     .per(ClientAddress::default()) // for requests without a key
+//!     .per(keys)
+//!     .per(ClientAddress::default()) // for requests without a known key
 //!     .limits([Limit::per_second(10), Limit::per_day(5_000)])
 //!     .tier("pro", [Limit::per_second(100)]);
 //! let login = Rule::named("login")
@@ -57,14 +62,22 @@
 //! describes it.
 //!
 //! ```yaml
-//! secret: ${RL_KEY_SECRET} # or file:/run/secrets/rl; hashes the API keys
 //! proxies: [10.0.0.0/8]
+//! keys: { from: ["header:x-api-key", bearer], file: keys.yaml }
 //! exempt: [{ path: /health }]
 //! rules:
-//!   clients: { per: ["header:x-api-key", address], limits: [10/second, 5000/day:clock], tiers: { pro: [100/second] } }
+//!   clients: { per: [key, address], limits: [10/second, 5000/day:clock], tiers: { pro: [100/second] } }
 //!   login:   { match: { method: POST, path: /login }, per: address, limits: 5/minute }
 //!   export:  { match: { path: "/export/{name}" }, per: address, limits: 60/hour, cost: 20 }
 //!   fleet:   { limits: 5000/second }
+//! ```
+//!
+//! `per: key` counts only the keys that `keys.yaml` lists by their SHA-256 (`printf %s KEY |
+//! sha256sum`), each under its name and with the limits of its tier. A client that invents keys is
+//! counted by its address:
+//!
+//! ```yaml
+//! - { sha256: d16a80956c32f3f5fb979bea408abac8c3eef6c54ecb234279e337146cf87b47, name: alice, tier: pro }
 //! ```
 //!
 //! Limits may come from a source that the service registers, such as the records of a database:

@@ -44,19 +44,26 @@ impl From<Rules> for RuleSource {
 }
 
 impl RuleSource {
-    /// Checks the rules of a limiter with this namespace.
+    /// Checks the rules of a limiter with this namespace. `is_shared` says whether it shares its
+    /// counters with other processes.
     ///
     /// # Errors
     ///
     /// Returns an error for the first value that is not valid.
-    pub(crate) fn activate(self, namespace: &Namespace) -> Result<ActiveRules, InvalidRules> {
+    pub(crate) fn activate(
+        self,
+        namespace: &Namespace,
+        is_shared: bool,
+    ) -> Result<ActiveRules, InvalidRules> {
+        #[cfg(not(feature = "rules-file"))]
+        let _ = is_shared;
         match self.0 {
             Source::Fixed(rules) => {
                 RuleSet::new(&rules, namespace).map(|rules| ActiveRules::Fixed(Arc::new(rules)))
             }
             #[cfg(feature = "rules-file")]
             Source::File(file) => {
-                let rules = file.subscribe(namespace)?;
+                let rules = file.subscribe(namespace, is_shared)?;
                 Ok(ActiveRules::Watched { rules, file })
             }
         }

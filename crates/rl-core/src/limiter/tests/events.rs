@@ -358,7 +358,8 @@ async fn readings_of_a_rule_file_are_reported_to_each_limiter_that_lives() {
 
     let path = std::env::temp_dir().join(format!("rl-events-{}.yaml", std::process::id()));
     std::fs::write(&path, "rules: { fleet: { limits: 10/hour } }").unwrap();
-    let (file, lines) = (RulesFile::watch(&path).unwrap(), Arc::new(Lines::default()));
+    let file = RulesFile::builder(&path).pause(Duration::from_millis(100)).watch().unwrap();
+    let lines = Arc::new(Lines::default());
     let of = |name: &str| {
         let limiter = RateLimiter::builder().namespace(name).rules(&file);
         limiter.observer(lines.clone()).build().unwrap()

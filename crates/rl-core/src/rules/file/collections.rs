@@ -8,7 +8,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::scalars::{FromText, Text};
-use crate::model::Limit;
 
 /// One text, or a list of texts.
 #[derive(Clone, Debug)]
@@ -20,7 +19,7 @@ impl<T> Default for OneOrMany<T> {
     }
 }
 
-struct OneOrManyVisitor<T>(PhantomData<T>);
+pub(super) struct OneOrManyVisitor<T>(pub(super) PhantomData<T>);
 
 impl<'de, T: FromText> Visitor<'de> for OneOrManyVisitor<T> {
     type Value = OneOrMany<T>;
@@ -30,7 +29,7 @@ impl<'de, T: FromText> Visitor<'de> for OneOrManyVisitor<T> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        T::from_text(text).map(|value| OneOrMany(vec![value])).map_err(E::custom)
+        T::read(text).map(|value| OneOrMany(vec![value])).map_err(E::custom)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
@@ -72,7 +71,7 @@ impl<K, T> Default for Named<K, T> {
     }
 }
 
-struct NamedVisitor<K, T>(PhantomData<(K, T)>);
+pub(super) struct NamedVisitor<K, T>(pub(super) PhantomData<(K, T)>);
 
 impl<'de, K: FromText, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<K, T> {
     type Value = Named<K, T>;
@@ -108,74 +107,5 @@ impl<K, T: JsonSchema> JsonSchema for Named<K, T> {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let values = generator.subschema_for::<T>();
         json_schema!({ "type": "object", "additionalProperties": values })
-    }
-}
-
-/// The limits of a rule or a tier: one limit, a list of limits, limits by name, or a source.
-#[derive(Clone, Debug)]
-pub(super) enum LimitTexts {
-    Limits(Vec<(Option<String>, Limit)>),
-    /// The source that the service has registered under this name.
-    Source(String),
-}
-
-struct LimitTextsVisitor;
-
-impl<'de> Visitor<'de> for LimitTextsVisitor {
-    type Value = LimitTexts;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a limit, such as 10/second, a list of limits, or limits by name")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<LimitTexts, E> {
-        match Limit::from_text(text) {
-            Ok(limit) => Ok(LimitTexts::Limits(vec![(None, limit)])),
-            Err(_) if is_source(text) => Ok(LimitTexts::Source(text.to_owned())),
-            Err(error) => Err(E::custom(error)),
-        }
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, limits: A) -> Result<LimitTexts, A::Error> {
-        let OneOrMany(limits) = OneOrManyVisitor(PhantomData).visit_seq(limits)?;
-        Ok(LimitTexts::Limits(limits.into_iter().map(|limit| (None, limit)).collect()))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, limits: A) -> Result<LimitTexts, A::Error> {
-        let limits: Named<String, Text<Limit>> = NamedVisitor(PhantomData).visit_map(limits)?;
-        let limits = limits.0.into_iter().map(|(name, Text(limit))| (Some(name), limit));
-        Ok(LimitTexts::Limits(limits.collect()))
-    }
-}
-
-/// Returns whether a text may be the name of a source. No limit begins with a letter.
-fn is_source(text: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
-    text.starts_with(|first: char| first.is_ascii_lowercase()) && text.bytes().all(fits)
-}
-
-impl<'de> Deserialize<'de> for LimitTexts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(LimitTextsVisitor)
-    }
-}
-
-impl JsonSchema for LimitTexts {
-    fn schema_name() -> Cow<'static, str> {
-        "limits".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let limit = <Limit as FromText>::schema();
-        let source = "the name of a source that the service registers, such as records";
-        json_schema!({
-            "description": "One limit, a list of limits, limits by name, or the name of a source.",
-            "anyOf": [
-                limit,
-                { "type": "array", "items": limit, "minItems": 1 },
-                { "type": "object", "additionalProperties": limit, "minProperties": 1 },
-                { "type": "string", "pattern": "^[a-z][a-z0-9_-]*$", "description": source },
-            ],
-        })
     }
 }

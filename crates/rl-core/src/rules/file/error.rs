@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::rules::invalid_rules::InvalidRules;
 
-/// The error for a file of rules that cannot be applied.
+/// The error for a file of rules, or of known keys, that cannot be applied.
 ///
-/// Its text has the path, and the line and column if the error has a place. It names the value, and
-/// says what is accepted. It contains no secret.
+/// Its text has the path, and the line and column if the error has a place. It names the value as it
+/// stands in the file, and says what is accepted. It contains no secret, no key, and no value of a
+/// variable.
 #[derive(Clone, Debug)]
 pub struct RulesFileError(Arc<Inner>);
 
@@ -22,10 +23,10 @@ struct Inner {
 #[derive(Debug)]
 pub(super) enum FileFailure {
     /// The file cannot be read.
-    Read(io::Error),
-    /// The directory cannot be watched.
-    Watch(notify::Error),
-    /// The text is not valid.
+    Read(Arc<io::Error>),
+    /// The thread that reads the file cannot be started.
+    Thread(io::Error),
+    /// The text is not valid, or the file is not settled.
     Text(String),
     /// The rules are not valid together.
     Rules(InvalidRules),
@@ -64,7 +65,7 @@ impl fmt::Display for RulesFileError {
         }
         match &self.0.reason {
             FileFailure::Read(error) => write!(f, ": {error}"),
-            FileFailure::Watch(error) => write!(f, ": the directory cannot be watched: {error}"),
+            FileFailure::Thread(error) => write!(f, ": no thread can be started: {error}"),
             FileFailure::Text(reason) => write!(f, ": {reason}"),
             FileFailure::Rules(error) => write!(f, ": {error}"),
         }
@@ -74,8 +75,8 @@ impl fmt::Display for RulesFileError {
 impl std::error::Error for RulesFileError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0.reason {
-            FileFailure::Read(error) => Some(error),
-            FileFailure::Watch(error) => Some(error),
+            FileFailure::Read(error) => Some(&**error),
+            FileFailure::Thread(error) => Some(error),
             FileFailure::Rules(error) => Some(error),
             FileFailure::Text(_) => None,
         }

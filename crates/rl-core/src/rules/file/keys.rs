@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::known_keys::KnownKeys;
 use super::scalars::FromText;
+use super::variables::clipped;
 use crate::client_ip::{ClientIp, header_name};
 use crate::key::{
     ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, RequestInfo, Route,
@@ -13,6 +15,8 @@ use crate::model::Realm;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeyText {
     Address,
+    /// A key in the file of keys.
+    Key,
     Identified,
     Route,
     Method,
@@ -28,7 +32,7 @@ pub(super) enum KeyText {
 }
 
 impl FromText for KeyText {
-    const EXPECTED: &'static str = "address, identified, route, method, bearer, header:NAME, query:NAME, cookie:NAME, \
+    const EXPECTED: &'static str = "address, key, identified, route, method, bearer, header:NAME, query:NAME, cookie:NAME, \
          trusted-header:NAME, an extractor that the service registers, or several of them joined by +";
 
     fn from_text(text: &str) -> Result<Self, String> {
@@ -39,13 +43,16 @@ impl FromText for KeyText {
     }
 }
 
+/// The text of [`KeyText::Key`].
+const KNOWN_KEY: &str = "key";
+
 /// The words of [`KeyText::EXPECTED`] for the extractors of the service.
 const REGISTERED: &str = "an extractor that the service registers";
 
 /// Returns the error for a text that names no extractor. `registered` describes the extractors of
 /// the service.
 fn unknown(text: &str, registered: &str) -> String {
-    let text: String = text.chars().take(80).collect();
+    let text = clipped(text);
     format!("per {text:?}: expected {}", KeyText::EXPECTED.replace(REGISTERED, registered))
 }
 
@@ -55,11 +62,15 @@ pub(super) struct Extractors<'a> {
     pub(super) client_ip: &'a ClientIp,
     pub(super) secret: &'a KeySecret,
     pub(super) registered: &'a [(String, Arc<dyn KeyExtractor>)],
+    pub(super) known_keys: Option<&'a Arc<KnownKeys>>,
 }
 
 impl Extractors<'_> {
     /// Returns the error for an extractor that the service has not registered.
     pub(super) fn unknown(&self, name: &str) -> String {
+        if name == KNOWN_KEY {
+            return format!("per {KNOWN_KEY:?}: expected `keys:` in the file, with known keys");
+        }
         unknown(name, &names(self.registered).unwrap_or_else(|| REGISTERED.to_owned()))
     }
 }
@@ -85,12 +96,37 @@ impl KeyText {
         let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
         match text {
             "address" => Some(Self::Address),
+            "key" => Some(Self::Key),
             "identified" => Some(Self::Identified),
             "route" => Some(Self::Route),
             "method" => Some(Self::Method),
             "bearer" => Some(Self::Bearer),
             "" => None,
             name => name.bytes().all(fits).then(|| Self::Registered(name.to_owned())),
+        }
+    }
+
+    /// Returns the extractor of a credential that clients send; `None` for other subjects.
+    pub(super) fn credential(&self, secret: &KeySecret) -> Option<ApiKey> {
+        match self {
+            Self::Header(name) => ApiKey::header(name, secret.clone()).ok(),
+            Self::Bearer => Some(ApiKey::bearer(secret.clone())),
+            Self::Query(name) => Some(ApiKey::query(name, secret.clone())),
+            Self::Cookie(name) => Some(ApiKey::cookie(name, secret.clone())),
+            _ => None,
+        }
+    }
+
+    /// Returns the names of the credentials of which clients can invent values, and which are
+    /// hashed with the secret.
+    pub(super) fn invented(&self) -> Vec<String> {
+        match self {
+            Self::Header(name) => vec![name.clone()],
+            Self::Bearer => vec!["the bearer token".to_owned()],
+            Self::Query(name) => vec![format!("the parameter {name}")],
+            Self::Cookie(name) => vec![format!("the cookie {name}")],
+            Self::Together(parts) => parts.iter().flat_map(Self::invented).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -103,19 +139,24 @@ impl KeyText {
         &self,
         extractors: &Extractors<'_>,
     ) -> Result<Arc<dyn KeyExtractor>, String> {
-        let secret = || extractors.secret.clone();
+        let secret = extractors.secret;
         let invalid = |name: &String| name.clone();
+        if let Some(key) = self.credential(secret) {
+            return Ok(Arc::new(key));
+        }
         Ok(match self {
+            Self::Key => match extractors.known_keys {
+                Some(keys) => Arc::clone(keys) as Arc<dyn KeyExtractor>,
+                None => return Err(KNOWN_KEY.to_owned()),
+            },
             Self::Address => Arc::new(ClientAddress::new(extractors.client_ip.clone())),
             Self::Identified => Arc::new(Identified),
             Self::Route => Arc::new(Route),
             Self::Method => Arc::new(Method),
-            Self::Header(name) => {
-                Arc::new(ApiKey::header(name, secret()).map_err(|_| invalid(name))?)
+            Self::Header(name) | Self::Query(name) | Self::Cookie(name) => {
+                return Err(invalid(name));
             }
-            Self::Bearer => Arc::new(ApiKey::bearer(secret())),
-            Self::Query(name) => Arc::new(ApiKey::query(name, secret())),
-            Self::Cookie(name) => Arc::new(ApiKey::cookie(name, secret())),
+            Self::Bearer => return Err("bearer".to_owned()),
             Self::TrustedHeader(name) => {
                 Arc::new(Header::new(name, Realm::Consumer).map_err(|_| invalid(name))?)
             }
@@ -129,6 +170,26 @@ impl KeyText {
                 together(parts.collect::<Result<_, _>>()?)
             }
         })
+    }
+}
+
+/// A place of a request in which clients send keys.
+#[derive(Clone, Debug)]
+pub(super) struct CredentialText(pub(super) KeyText);
+
+impl FromText for CredentialText {
+    const EXPECTED: &'static str = "header:NAME, bearer, query:NAME or cookie:NAME";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        match KeyText::from_text(text) {
+            Ok(
+                key @ (KeyText::Header(_)
+                | KeyText::Bearer
+                | KeyText::Query(_)
+                | KeyText::Cookie(_)),
+            ) => Ok(Self(key)),
+            _ => Err(format!("from {:?}: expected {}", clipped(text), Self::EXPECTED)),
+        }
     }
 }
 

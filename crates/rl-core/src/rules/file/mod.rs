@@ -1,19 +1,32 @@
 //! Rules in files, in YAML and TOML with one schema.
+//!
+//! ```text
+//! disk ─► settling ─► reader ─► thread ─► followed ─► rules_file
+//!                       │  one thread reads            handles of limiters and services
+//!                       ▼
+//!                     parse ─► schema, scalars, limits, keys, …; known_keys
+//! ```
 
 mod collections;
 mod cost;
+mod disk;
 mod error;
+mod followed;
 mod keys;
+mod known_keys;
+mod limits;
 mod parse;
+mod reader;
 mod rules_file;
 mod scalars;
 mod schema;
+mod settling;
 mod status;
 mod subscription;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod variables;
-mod watcher;
 
 pub use error::RulesFileError;
 pub use rules_file::{RulesFile, RulesFileBuilder};

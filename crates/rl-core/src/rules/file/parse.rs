@@ -1,19 +1,22 @@
 //! Reads the text of a file, and turns it into rules.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_saphyr::UserMessageFormatter;
 
-use super::collections::LimitTexts;
 use super::cost::CostText;
 use super::error::{FileFailure, RulesFileError};
-use super::keys::{Extractors, names};
-use super::scalars::{FromText, Proxy, Secret, Text};
-use super::schema::{FileText, RuleText, policy};
+use super::keys::{CredentialText, Extractors, KeyText, names};
+use super::known_keys::{KeySettings, KnownKeys};
+use super::limits::{LimitText, LimitTexts, hint};
+use super::scalars::{FromText, Name, Proxy, Secret, Text};
+use super::schema::{FileText, RuleText};
 use crate::client_ip::{ClientIp, TrustedProxies};
 use crate::key::{ClientAddress, KeyExtractor, KeySecret};
-use crate::model::{Cost, Limit};
+use crate::model::Cost;
+use crate::policy::{InvalidPolicy, Policy, PolicyBuilder};
 use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::rule::{ResponseCost, Rule, RuleCost, RuleLimits};
 use crate::rules::rule_list::{Rules, TierBy};
@@ -34,18 +37,28 @@ pub(super) struct Additions {
 pub(super) struct Content {
     pub(super) rules: Rules,
     pub(super) store: Option<Secret>,
+    /// The secret with which keys are hashed.
+    pub(super) secret: KeySecret,
+    /// Warnings about values that are valid, but probably not intended.
+    pub(super) warnings: Vec<String>,
+    /// A warning that applies if counters are shared with other processes.
+    pub(super) warning_if_shared: Option<String>,
+    /// Sixteen hexadecimal digits of a hash of the content.
+    pub(super) version: String,
+    /// Whether the file has the mark of a complete file.
+    pub(super) has_end: bool,
 }
 
-/// Reads the rules in `bytes`, the content of the file at `path`.
+/// Reads the text of the file at `path`. If `must_end`, the file needs the mark of a complete file.
 ///
 /// # Errors
 ///
 /// Returns an error for the first value that is not valid.
-pub(super) fn parse(
+pub(super) fn read_text(
     path: &Path,
     bytes: &[u8],
-    additions: &Additions,
-) -> Result<Content, RulesFileError> {
+    must_end: bool,
+) -> Result<FileText, RulesFileError> {
     let fail = |place, reason: String| RulesFileError::new(path, place, FileFailure::Text(reason));
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned();
@@ -54,7 +67,8 @@ pub(super) fn parse(
     if text.trim().is_empty() {
         return Err(fail(None, "the file is empty: expected `rules`".to_owned()));
     }
-    let file = match path.extension().and_then(|extension| extension.to_str()) {
+    let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+    let file: FileText = match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => toml::from_str(text).map_err(|error| {
             let place = error.span().map(|span| place(text, span.start));
             fail(place, error.message().trim().to_owned())
@@ -71,16 +85,145 @@ pub(super) fn parse(
             Err(fail(None, "the name of the file: expected .yaml, .yml, .json or .toml".to_owned()))
         }
     }?;
-    let content = convert(file, additions)
-        .map_err(|(rule, Unknown { value, reason })| fail(find(text, &rule, &value), reason))?;
-    RuleSet::new(&content.rules, &Namespace::default()).map_err(|error| {
+    if file.keys.as_ref().is_some_and(|keys| keys.from.0.is_empty()) {
+        let reason = format!("from: expected at least one of {}", CredentialText::EXPECTED);
+        return Err(fail(find(text, "keys", "from"), reason));
+    }
+    let mark = if is_toml { "[end]" } else { "end: true" };
+    let end = Some(place(text, text.trim_end().len()));
+    match file.end {
+        None if must_end => Err(fail(
+            end,
+            format!(
+                "the last line `{mark}` of the last valid version is missing: the file may be incomplete"
+            ),
+        )),
+        // Lines after the mark could be lost unnoticed.
+        Some(_) if !is_last(text, if is_toml { "[end]" } else { "end:" }) => {
+            Err(fail(end, format!("`{mark}` is not the last line: expected nothing after it")))
+        }
+        _ => Ok(file),
+    }
+}
+
+/// Returns whether the last line of a text begins with `mark`. The braces around a JSON document
+/// show its end too.
+fn is_last(text: &str, mark: &str) -> bool {
+    let is_text = |line: &&str| !line.is_empty() && !line.starts_with('#') && *line != "...";
+    let last = text.lines().rev().map(str::trim_end).find(is_text);
+    text.trim_start().starts_with('{') || last.is_some_and(|last| last.starts_with(mark))
+}
+
+/// Turns the text of the file at `path`, which consists of `bytes`, into rules. `keys` is the path
+/// of the file of keys, as errors show it, and its content.
+///
+/// # Errors
+///
+/// Returns an error for the first value that is not valid.
+pub(super) fn convert(
+    path: &Path,
+    bytes: &[u8],
+    file: FileText,
+    keys: Option<(&Path, &[u8])>,
+    additions: &Additions,
+) -> Result<Content, RulesFileError> {
+    let text = String::from_utf8_lossy(bytes);
+    let fail = |place, reason: String| RulesFileError::new(path, place, FileFailure::Text(reason));
+    let tiers = file.rules.0.iter().flat_map(|(_, rule)| rule.tiers.0.iter());
+    let mut tiers: Vec<&str> = tiers.map(|(Name(tier), _)| &**tier).collect();
+    tiers.sort_unstable();
+    tiers.dedup();
+    let secret = file.secret.as_ref().map(|Text(secret)| secret);
+    let key_secret = secret.map_or_else(|| additions.secret.clone(), |secret| secret.key.clone());
+    let from = file.keys.iter().flat_map(|keys| &keys.from.0);
+    let from: Vec<_> = from.filter_map(|from| from.0.credential(&key_secret)).collect();
+    let settings = KeySettings { from, secret: secret.map(|secret| &secret.text), tiers };
+    let known_keys =
+        keys.map(|(path, bytes)| KnownKeys::read(path, bytes, settings)).transpose()?;
+    let with_variables = with_variables(&file);
+    let (warnings, hashes_keys) = warnings(&file);
+    let warning_if_shared = (hashes_keys && secret.is_none()).then(|| {
+        "no secret: each instance hashes keys differently, so their counters are not shared; add \
+         secret:"
+            .to_owned()
+    });
+    let has_end = file.end.is_some();
+    let version = version(bytes, keys.map(|(_, bytes)| bytes));
+    let known_keys = known_keys.map(Arc::new);
+    let (rules, store) = convert_rules(file, &key_secret, known_keys, additions)
+        .map_err(|(rule, Unknown { value, reason })| fail(find(&text, &rule, &value), reason))?;
+    RuleSet::new(&rules, &Namespace::default()).map_err(|error| {
         let place = match &error {
-            InvalidRules::Cost { rule, .. } => find(text, rule, "cost"),
+            InvalidRules::Cost { rule, .. } => find(&text, rule, "cost"),
+            InvalidRules::Policy { rule, tier: Some(tier), .. } => find(&text, rule, tier),
+            InvalidRules::Policy { rule, tier: None, .. } => find(&text, rule, "limits"),
             _ => None,
         };
-        RulesFileError::new(path, place, FileFailure::Rules(error))
+        match error.rule().filter(|rule| with_variables.contains(*rule)) {
+            Some(_) => fail(place, without_limits(&error)),
+            None => RulesFileError::new(path, place, FileFailure::Rules(error)),
+        }
     })?;
-    Ok(content)
+    let secret = key_secret;
+    Ok(Content { rules, store, secret, warnings, warning_if_shared, version, has_end })
+}
+
+/// Returns the names of the rules in whose limits variables are replaced.
+fn with_variables(file: &FileText) -> HashSet<String> {
+    let has_variables = |rule: &RuleText| {
+        let tiers = rule.tiers.0.iter().map(|(_, limits)| limits);
+        std::iter::once(&rule.limits).chain(tiers).any(LimitTexts::has_variables)
+    };
+    let rules = file.rules.0.iter().filter(|(_, rule)| has_variables(rule));
+    rules.map(|(name, _)| name.0.clone()).collect()
+}
+
+/// Returns the text of an error without limits, whose values come from variables.
+fn without_limits(error: &InvalidRules) -> String {
+    match error {
+        InvalidRules::Cost { rule, cost, .. } => {
+            format!("rule {rule:?}: cost {cost}: expected at most what its limits grant at once")
+        }
+        InvalidRules::Policy { rule, tier, error } => {
+            let tier = tier.as_ref().map(|tier| format!(", tier {tier:?}")).unwrap_or_default();
+            match **error {
+                InvalidPolicy::SharedState { .. } | InvalidPolicy::NameTwice { .. } => format!(
+                    "rule {rule:?}{tier}: two limits would share one counter or name: give one of \
+                     them another period or algorithm"
+                ),
+                _ => format!("rule {rule:?}{tier}: {error}"),
+            }
+        }
+        error => error.to_string(),
+    }
+}
+
+/// Returns the warnings about the rules of a file, and whether a rule counts hashed keys.
+fn warnings(file: &FileText) -> (Vec<String>, bool) {
+    let invented = file.rules.0.iter().flat_map(|(name, rule)| {
+        let keys = rule.per.0.iter().flat_map(KeyText::invented);
+        keys.map(move |key| (&name.0, key))
+    });
+    let advice = match file.keys {
+        None => "add keys: or put authentication in front",
+        Some(_) => "count per: key, or put authentication in front",
+    };
+    let warn = |(rule, key): (&String, String)| {
+        format!("rule {rule:?}: any value of {key} gets counters of its own; {advice}")
+    };
+    let warnings: Vec<_> = invented.map(warn).collect();
+    let hashes_keys = !warnings.is_empty();
+    (warnings, hashes_keys)
+}
+
+/// Returns sixteen hexadecimal digits of a hash of the content, with that of the file of keys.
+fn version(rules: &[u8], keys: Option<&[u8]>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(rules);
+    if let Some(keys) = keys {
+        hasher.update(blake3::hash(keys).as_bytes());
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
 }
 
 /// A name that a rule uses, but that the service has not registered.
@@ -89,16 +232,24 @@ struct Unknown {
     reason: String,
 }
 
-/// Returns the rules of a file. If a name in it is unknown, returns the name of the rule with the
-/// error.
-fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, Unknown)> {
+/// Returns the rules of a file and its store. If a name in it is unknown, returns the name of the
+/// rule with the error.
+fn convert_rules(
+    file: FileText,
+    secret: &KeySecret,
+    known_keys: Option<Arc<KnownKeys>>,
+    additions: &Additions,
+) -> Result<(Rules, Option<Secret>), (String, Unknown)> {
     let proxies = file.proxies.0.iter().map(|Proxy(text)| &**text);
     // This cannot fail, because each entry was checked when the file was read.
     let proxies = TrustedProxies::new(proxies).unwrap_or_default();
     let client_ip = ClientIp::with_proxies(proxies);
-    let secret = file.secret.map_or_else(|| additions.secret.clone(), |Text(secret)| secret);
-    let extractors =
-        Extractors { client_ip: &client_ip, secret: &secret, registered: &additions.extractors };
+    let extractors = Extractors {
+        client_ip: &client_ip,
+        secret,
+        registered: &additions.extractors,
+        known_keys: known_keys.as_ref(),
+    };
     let mut rules = Rules::new();
     for (name, rule) in file.rules.0 {
         let rule = convert_rule(&name.0, rule, &extractors, &additions.sources);
@@ -107,37 +258,47 @@ fn convert(file: FileText, additions: &Additions) -> Result<Content, (String, Un
     }
     rules.exempt = file.exempt.into_iter().map(|exempt| exempt.0).collect();
     rules.client = ClientAddress::new(client_ip);
-    rules.tier_by.clone_from(&additions.tier_by);
-    Ok(Content { rules, store: file.store.map(|Text(store)| store) })
+    rules.tier_by = tier_by(additions.tier_by.clone(), known_keys);
+    Ok((rules, file.store.map(|Text(store)| store)))
+}
+
+/// Returns the function that finds the tier of a subject: that of the service, and then the file of
+/// keys.
+fn tier_by(of_service: Option<TierBy>, known_keys: Option<Arc<KnownKeys>>) -> Option<TierBy> {
+    let Some(keys) = known_keys else { return of_service };
+    Some(Arc::new(move |subject| {
+        let tier = of_service.as_ref().and_then(|tier_by| tier_by(subject));
+        tier.or_else(|| keys.tier(subject))
+    }))
 }
 
 fn convert_rule(
     name: &str,
-    RuleText { raw }: RuleText,
+    rule: RuleText,
     extractors: &Extractors<'_>,
     sources: &[(String, Arc<dyn PolicySource>)],
 ) -> Result<Rule, Unknown> {
     let of_limits = |limits: &LimitTexts| convert_limits(limits, sources);
-    let tiers =
-        raw.tiers.0.iter().map(|(tier, limits)| Ok((tier.as_str().into(), of_limits(limits)?)));
+    let tiers = rule.tiers.0.iter();
+    let tiers = tiers.map(|(Name(tier), limits)| Ok((tier.as_str().into(), of_limits(limits)?)));
     let unregistered = |value: String| Unknown { reason: extractors.unknown(&value), value };
-    let per = raw.per.0.iter().map(|key| key.extractor(extractors).map_err(unregistered));
-    let mut rule = Rule::named(name);
-    rule.matches = raw.matches.map(|matches| matches.0);
-    rule.exempt = raw.exempt.into_iter().map(|exempt| exempt.0).collect();
-    rule.per = per.collect::<Result<_, _>>()?;
-    rule.limits = of_limits(&raw.limits)?;
-    rule.tiers = tiers.collect::<Result<_, _>>()?;
-    if let Some(CostText { units, header }) = raw.cost {
-        rule.cost = units.map(|units| RuleCost::Units(Cost::new(units)));
-        rule.response_cost = header
+    let per = rule.per.0.iter().map(|key| key.extractor(extractors).map_err(unregistered));
+    let mut result = Rule::named(name);
+    result.matches = rule.matches.map(|matches| matches.0);
+    result.exempt = rule.exempt.into_iter().map(|exempt| exempt.0).collect();
+    result.per = per.collect::<Result<_, _>>()?;
+    result.limits = of_limits(&rule.limits)?;
+    result.tiers = tiers.collect::<Result<_, _>>()?;
+    if let Some(CostText { units, header }) = rule.cost {
+        result.cost = units.map(|units| RuleCost::Units(Cost::new(units)));
+        result.response_cost = header
             .map(|header| -> ResponseCost { Arc::new(move |response| header.units(response)) });
     }
-    rule.on_over_limit = raw.over.map(|over| over.0);
-    rule.on_missing_key = raw.missing.map(|Text(missing)| missing);
-    rule.is_shadow = raw.shadow.is_some_and(|shadow| shadow.0);
-    rule.is_disclosed = raw.disclosed.map(|disclosed| disclosed.0);
-    Ok(rule)
+    result.on_over_limit = rule.over.map(|over| over.0);
+    result.on_missing_key = rule.missing.map(|Text(missing)| missing);
+    result.is_shadow = rule.shadow.is_some_and(|shadow| shadow.0);
+    result.is_disclosed = rule.disclosed.map(|disclosed| disclosed.0);
+    Ok(result)
 }
 
 /// Returns the limits of a rule or a tier.
@@ -145,21 +306,29 @@ fn convert_limits(
     limits: &LimitTexts,
     sources: &[(String, Arc<dyn PolicySource>)],
 ) -> Result<RuleLimits, Unknown> {
-    let fail = |value: &str, reason| Unknown { value: value.to_owned(), reason };
     match limits {
+        // The limits are checked together with the rules.
         LimitTexts::Limits(limits) => {
-            policy(limits).map(RuleLimits::Policy).map_err(|error| fail("", error.to_string()))
+            let add =
+                |policy: PolicyBuilder, (name, limit): &(Option<String>, LimitText)| match name {
+                    Some(name) => policy.named(name, limit.limit),
+                    None => policy.limit(limit.limit),
+                };
+            Ok(RuleLimits::Builder(limits.iter().fold(Policy::builder(), add)))
         }
         LimitTexts::Source(name) => {
             let source = sources.iter().find(|(known, _)| known == name);
-            let limit = <Limit as FromText>::EXPECTED;
+            let limit = LimitText::EXPECTED;
             let known = || match names(sources) {
                 Some(names) => format!("a source: {names}"),
                 None => "a source that the service registers".to_owned(),
             };
-            let reason = || format!("limit {name:?}: expected {limit}, or {}", known());
+            let reason = || match hint(name) {
+                Some(hint) => format!("limit {name:?}: {hint}"),
+                None => format!("limit {name:?}: expected {limit}, or {}", known()),
+            };
             let source = source.map(|(_, source)| RuleLimits::Source(Arc::clone(source)));
-            source.ok_or_else(|| fail(name, reason()))
+            source.ok_or_else(|| Unknown { value: name.clone(), reason: reason() })
         }
     }
 }

@@ -1,18 +1,18 @@
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
-use tokio::time::Instant;
 
+use super::disk::{Disk, MAX_LEN, RealDisk};
 use super::error::{FileFailure, RulesFileError};
-use super::parse::{Additions, Content, parse};
+use super::followed::{FollowedFile, unsettled};
+use super::parse::{Additions, Content};
+use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
 use super::status::RulesFileStatus;
-use super::subscription::{Subscription, event_of};
-use super::watcher::{Reload, Watcher};
+use super::thread::{ReaderThread, ReloadRequest};
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;
 use crate::observe::{self, EventKind};
@@ -26,21 +26,32 @@ use crate::store::Namespace;
 ///
 /// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. After a change, every
 /// limiter that was built with it decides under the new rules. A limit keeps its counters if the
-/// new rule of the same name still has it. Clones are handles of the same file. The file is
-/// watched until the last handle and the last limiter are dropped.
+/// new rule of the same name still has it. Clones are handles of the same file. The file is read
+/// until the last handle and the last limiter are dropped.
 ///
 /// # When the file is read
 ///
-/// * When it changes: it may be written in place, replaced by a rename, or reached through a
-///   symbolic link that changes, as in a volume of Kubernetes. The directory is watched, and the
-///   content is compared. Every 30 seconds the content is compared in any case, for file systems
-///   that report no changes.
+/// * Each second. New content is applied when two readings a second apart had the same content,
+///   length and times. How the file changes does not matter: in place, by a rename, or by a symbolic
+///   link, as in a volume of Kubernetes, on any file system.
 /// * On SIGHUP, if [`watch`](Self::watch) was called in a tokio runtime that still runs. Secrets in
 ///   files of their own (`file:PATH`) are read again too.
 /// * On [`reload`](Self::reload).
 ///
+/// A start, SIGHUP and `reload` also need two equal readings. They do not wait if the file was
+/// changed last more than a second ago, by the clock of this machine.
+///
+/// A file of known keys, which `keys:` names, is read in the same way.
+///
+/// **A file that is being written is not applied** if the gaps between the writes are shorter than a
+/// second. If they may be longer, write another file beside it and rename that, or end the file with
+/// `end: true`. Once an applied version has this last line, a version without it is refused. In TOML
+/// the last line is `[end]`.
+///
 /// **A file that is not valid changes nothing.** The last valid rules continue to apply, the error
-/// is logged, and [`status`](Self::status) returns it.
+/// is logged, and [`status`](Self::status) returns it. The same applies to a file that does not
+/// exist, is not a regular file or has more than [`MAX_LEN`](Self::MAX_LEN) bytes. If the file
+/// system hangs, requests are decided under the last valid rules, and `status` returns since when.
 ///
 /// # Examples
 ///
@@ -58,22 +69,11 @@ use crate::store::Namespace;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct RulesFile(Arc<File>);
+pub struct RulesFile(Arc<Handle>);
 
-pub(super) struct File {
-    path: PathBuf,
-    additions: Additions,
-    state: Mutex<FileState>,
-    status: watch::Sender<RulesFileStatus>,
+struct Handle {
+    file: Arc<FollowedFile>,
     store: Option<Secret>,
-    watcher: Mutex<Option<Watcher>>,
-}
-
-struct FileState {
-    /// The content that was read last, valid or not; `None` if the file could not be read.
-    bytes: Option<Vec<u8>>,
-    rules: Rules,
-    limiters: Vec<Subscription>,
 }
 
 /// Builds a [`RulesFile`], with extractors, sources of limits and tiers that the service registers.
@@ -81,6 +81,8 @@ struct FileState {
 pub struct RulesFileBuilder {
     path: PathBuf,
     additions: Additions,
+    pub(super) timing: Timing,
+    pub(super) disk: Arc<dyn Disk>,
 }
 
 impl RulesFileBuilder {
@@ -99,7 +101,8 @@ impl RulesFileBuilder {
         self
     }
 
-    /// Sets the function that returns the tier of a subject, as [`Rules::tier_by`] does.
+    /// Sets the function that returns the tier of a subject, as [`Rules::tier_by`] does. For a
+    /// subject without a tier, the tier in the file of keys applies.
     pub fn tier_by(
         mut self,
         tier_by: impl Fn(&Subject) -> Option<Tier> + Send + Sync + 'static,
@@ -108,56 +111,57 @@ impl RulesFileBuilder {
         self
     }
 
-    /// Reads the file once.
+    /// Sets the time between two readings that have to agree, at least 10 ms. Defaults to a second.
     ///
-    /// # Errors
-    ///
-    /// Returns an error if the file cannot be read or is not valid.
-    pub fn read(self) -> Result<Rules, RulesFileError> {
-        let bytes = read(&self.path)?;
-        parse(&self.path, &bytes, &self.additions).map(|content| content.rules)
+    /// A file that is written with shorter gaps is never applied half-written. A longer pause suits
+    /// slower writers, and a shorter one suits tests.
+    pub fn pause(mut self, pause: Duration) -> Self {
+        self.timing = Timing::with_pause(pause);
+        self
     }
 
-    /// Reads the file, and watches it.
+    /// Reads the file once. Blocks the thread for up to three pauses, but usually not at all: only
+    /// if the file was changed within the last [pause](Self::pause).
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is not valid, or cannot be watched.
+    /// Returns an error if the file cannot be read, is not valid, or is still being written.
+    pub fn read(self) -> Result<Rules, RulesFileError> {
+        let path = self.path.clone();
+        let (_, mut content) = self.start()?;
+        content.warnings.extend(content.warning_if_shared.filter(|_| content.store.is_some()));
+        observe::rules_warned(&path, &content.warnings);
+        Ok(content.rules)
+    }
+
+    /// Reads the file as [`read`](Self::read) does, and continues to read it in a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, is not valid, or is still being written, or if
+    /// no thread can be started.
     ///
     /// # Panics
     ///
     /// Panics if it is called in a tokio runtime without an I/O driver, which delivers signals.
     pub fn watch(self) -> Result<RulesFile, RulesFileError> {
-        let Self { path, additions } = self;
-        let bytes = read(&path)?;
-        let Content { rules, store } = parse(&path, &bytes, &additions)?;
-        let version = version(&bytes);
-        let status = RulesFileStatus { applied: 1, version, ..RulesFileStatus::default() };
-        let state = FileState { bytes: Some(bytes), rules, limiters: Vec::new() };
-        let file = Arc::new(File {
-            path,
-            additions,
-            state: Mutex::new(state),
-            status: watch::Sender::new(status),
-            store,
-            watcher: Mutex::new(None),
-        });
-        let weak = Arc::downgrade(&file);
-        let watcher = Watcher::start(&file.path, move |reload| {
-            let Some(file) = weak.upgrade() else { return false };
-            // Watch the targets of symbolic links before the file is read, so that every later
-            // change is noticed.
-            file.follow_links();
-            file.reload_and_log(reload);
-            true
-        });
-        let watcher = watcher
-            .map_err(|error| RulesFileError::new(&file.path, None, FileFailure::Watch(error)))?;
-        *file.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
-        // A change between the first reading and the start of the watch was not reported, so the
-        // file is compared once more.
-        file.reload_and_log(Reload::IfChanged);
-        Ok(RulesFile(file))
+        let (path, timing, disk) = (self.path.clone(), self.timing, Arc::clone(&self.disk));
+        let (thread, mut content) = self.start()?;
+        let store = content.store.take();
+        let requests = thread.requests.clone();
+        let file = Arc::new(FollowedFile::new(path, content, timing, disk, requests));
+        file.set_signals(thread.follow(&file));
+        Ok(RulesFile(Arc::new(Handle { file, store })))
+    }
+
+    /// Starts the thread that reads the file, and waits for its first valid content.
+    fn start(self) -> Result<(ReaderThread<FollowedFile>, Content), RulesFileError> {
+        let Self { path, additions, timing, disk } = self;
+        let reader = FileReader::new(path.clone(), Arc::new(additions), disk, timing);
+        let started = ReaderThread::start(reader)
+            .map_err(|error| RulesFileError::new(&path, None, FileFailure::Thread(error)))?;
+        let (thread, content) = started.ok_or_else(|| unsettled(&path, timing))?;
+        Ok((thread, content?))
     }
 }
 
@@ -168,20 +172,29 @@ impl fmt::Debug for RulesFileBuilder {
 }
 
 impl RulesFile {
+    /// The maximum length of the file, and of its file of keys, in bytes.
+    pub const MAX_LEN: u64 = MAX_LEN;
+
     /// Returns a builder for the file at `path`. Its name must end with `.yaml`, `.yml`, `.json` or
     /// `.toml`.
     pub fn builder(path: impl AsRef<Path>) -> RulesFileBuilder {
         let secret = KeySecret::random();
         let additions =
             Additions { extractors: Vec::new(), sources: Vec::new(), tier_by: None, secret };
-        RulesFileBuilder { path: path.as_ref().to_owned(), additions }
+        RulesFileBuilder {
+            path: path.as_ref().to_owned(),
+            additions,
+            timing: Timing::with_pause(Duration::from_secs(1)),
+            disk: Arc::new(RealDisk),
+        }
     }
 
-    /// Reads the file at `path`, and watches it.
+    /// Reads the file at `path`, and continues to read it: see [`RulesFileBuilder::watch`].
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is not valid, or cannot be watched.
+    /// Returns an error if the file cannot be read, is not valid, or is still being written, or if
+    /// no thread can be started.
     ///
     /// # Panics
     ///
@@ -200,35 +213,51 @@ impl RulesFile {
         self.0.store.as_ref().map(|Secret(url)| &**url)
     }
 
-    /// Returns how often the file was applied and refused, the last error, and the version that
-    /// applies.
+    /// Returns the secret with which the rules that apply hash API keys: that of `secret`, or else
+    /// a random one. With it, a service finds the subject of a key
+    /// ([`KeySecret::subject`]), such as for [`tier_by`](RulesFileBuilder::tier_by).
+    #[must_use]
+    pub fn secret(&self) -> KeySecret {
+        self.0.file.secret()
+    }
+
+    /// Returns how often the file was applied and refused, the last error, the version that applies,
+    /// and warnings about it.
     #[must_use]
     pub fn status(&self) -> RulesFileStatus {
-        self.0.status.borrow().clone()
+        self.0.file.status()
     }
 
     /// Waits until the file has been applied or refused again since `status` was returned.
     pub async fn changed_since(&self, status: &RulesFileStatus) -> RulesFileStatus {
         let readings = |status: &RulesFileStatus| (status.applied, status.refused);
-        let mut current = self.0.status.subscribe();
-        match current.wait_for(|current| readings(current) != readings(status)).await {
-            Ok(current) => current.clone(),
-            // Never happens, because the sender lives as long as this handle.
-            Err(_) => self.status(),
-        }
+        let mut changes = self.0.file.changes();
+        // This fails only without a sender, which lives as long as this handle.
+        let _ = changes.wait_for(|current| readings(current) != readings(status)).await;
+        self.status()
     }
 
-    /// Reads the file now, even if it has not changed.
+    /// Applies the file now, even if it has not changed.
+    ///
+    /// Blocks the thread until the file is applied: a moment if the file was changed last more than
+    /// a [pause](RulesFileBuilder::pause) ago, otherwise about a pause, and at most three seconds or
+    /// three pauses. An [observer](crate::observe::Observer) must not call it.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read or is not valid. The last valid rules continue
-    /// to apply.
+    /// Returns an error if the file cannot be read, is not valid, or was not settled or not read in
+    /// time. The last valid rules continue to apply. After the time has run out, the file is applied
+    /// when it has been read.
     pub fn reload(&self) -> Result<(), RulesFileError> {
-        self.0.reload(Reload::Always).map(drop)
+        let (request, result) = ReloadRequest::with_reply();
+        let file = &self.0.file;
+        let sent = file.requests.send(request).ok();
+        let result = sent.and_then(|()| result.recv_timeout(file.timing().patience).ok());
+        result.unwrap_or_else(|| Err(unsettled(file.path(), file.timing())))
     }
 
-    /// Returns the rules of a limiter with this namespace. They change with the file.
+    /// Returns the rules of a limiter with this namespace. They change with the file. `is_shared`
+    /// says whether the limiter shares its counters with other processes.
     ///
     /// # Errors
     ///
@@ -236,13 +265,9 @@ impl RulesFile {
     pub(crate) fn subscribe(
         &self,
         namespace: &Namespace,
+        is_shared: bool,
     ) -> Result<Arc<ArcSwap<RuleSet>>, InvalidRules> {
-        let mut state = self.0.state();
-        let rules = Arc::new(ArcSwap::from_pointee(RuleSet::new(&state.rules, namespace)?));
-        let (namespace, weak) = (namespace.clone(), Arc::downgrade(&rules));
-        let (on_change, on_reading) = Default::default();
-        state.limiters.push(Subscription { namespace, rules: weak, on_change, on_reading });
-        Ok(rules)
+        self.0.file.subscribe(namespace, is_shared)
     }
 
     /// Sets the function that gets the new rules after each change of the file. `rules` are the
@@ -252,10 +277,7 @@ impl RulesFile {
         rules: &Arc<ArcSwap<RuleSet>>,
         on_change: impl Fn(&RuleSet) + Send + 'static,
     ) {
-        let mut state = self.0.state();
-        if let Some(limiter) = state.subscription(rules) {
-            limiter.on_change = Some(Box::new(on_change));
-        }
+        self.0.file.on_change(rules, Box::new(on_change));
     }
 
     /// Sets the function that gets the events of the file for the limiter with these `rules`: one
@@ -265,102 +287,7 @@ impl RulesFile {
         rules: &Arc<ArcSwap<RuleSet>>,
         on_reading: impl Fn(EventKind<'_>) + Send + Sync + 'static,
     ) {
-        let mut state = self.0.state();
-        if let Some(limiter) = state.subscription(rules) {
-            limiter.on_reading = Some(Arc::new(on_reading));
-        }
-    }
-}
-
-impl FileState {
-    /// Returns the subscription of the limiter with these rules.
-    fn subscription(&mut self, rules: &Arc<ArcSwap<RuleSet>>) -> Option<&mut Subscription> {
-        let is_same = |limiter: &&mut Subscription| limiter.rules.as_ptr() == Arc::as_ptr(rules);
-        self.limiters.iter_mut().find(is_same)
-    }
-}
-
-impl File {
-    fn state(&self) -> MutexGuard<'_, FileState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reads the file, applies it to all limiters if it is valid, and reports the result to their
-    /// observers. Returns whether it was applied.
-    fn reload(&self, reload: Reload) -> Result<bool, RulesFileError> {
-        let begun = Instant::now();
-        let applied = self.apply(reload);
-        let version = self.status.borrow().version.clone();
-        if let Some(event) = event_of(&self.path, &applied, &version, begun.elapsed()) {
-            // An observer may call methods of this file, so no observer is called under the lock.
-            let observers: Vec<_> =
-                self.state().limiters.iter().filter_map(|one| one.on_reading.clone()).collect();
-            observers.iter().for_each(|observer| observer(event));
-        }
-        applied
-    }
-
-    fn apply(&self, reload: Reload) -> Result<bool, RulesFileError> {
-        let mut state = self.state();
-        let bytes = match read(&self.path) {
-            Ok(bytes) if reload == Reload::IfChanged && state.bytes.as_ref() == Some(&bytes) => {
-                return Ok(false);
-            }
-            Ok(bytes) => bytes,
-            // A file that stays missing is reported only once.
-            Err(_) if reload == Reload::IfChanged && state.bytes.is_none() => return Ok(false),
-            Err(error) => {
-                state.bytes = None;
-                return Err(self.refuse(error));
-            }
-        };
-        let parsed = parse(&self.path, &bytes, &self.additions);
-        let version = version(&bytes);
-        state.bytes = Some(bytes);
-        let Content { rules, .. } = parsed.map_err(|error| self.refuse(error))?;
-        state.limiters.retain(|limiter| limiter.rules.strong_count() > 0);
-        for Subscription { namespace, rules: current, on_change, .. } in &state.limiters {
-            let valid = RuleSet::new(&rules, namespace).map_err(|error| {
-                self.refuse(RulesFileError::new(&self.path, None, FileFailure::Rules(error)))
-            })?;
-            if let Some(on_change) = on_change {
-                on_change(&valid);
-            }
-            if let Some(current) = current.upgrade() {
-                current.store(Arc::new(valid));
-            }
-        }
-        state.rules = rules;
-        self.status.send_modify(|status| {
-            status.applied += 1;
-            status.error = None;
-            status.version = version;
-        });
-        Ok(true)
-    }
-
-    fn refuse(&self, error: RulesFileError) -> RulesFileError {
-        self.status.send_modify(|status| {
-            status.refused += 1;
-            status.error = Some(error.clone());
-        });
-        error
-    }
-
-    fn reload_and_log(&self, reload: Reload) {
-        match self.reload(reload) {
-            Ok(true) => observe::rules_applied(&self.path, &self.status.borrow().version),
-            Ok(false) => {}
-            Err(error) => observe::rules_refused(&self.path, &error),
-        }
-    }
-
-    /// Watches the directories to which symbolic links lead now.
-    fn follow_links(&self) {
-        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(watcher) = &mut *watcher {
-            watcher.follow_links();
-        }
+        self.0.file.on_reading(rules, Arc::new(on_reading));
     }
 }
 
@@ -369,26 +296,17 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read or is not valid.
+    /// Returns an error if the file cannot be read, is not valid, or is still being written.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesFileError> {
         RulesFile::builder(path).read()
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, RulesFileError> {
-    fs::read(path).map_err(|error| RulesFileError::new(path, None, FileFailure::Read(error)))
-}
-
-/// Returns sixteen hexadecimal digits of a hash of the content.
-fn version(bytes: &[u8]) -> String {
-    blake3::hash(bytes).to_hex()[..16].to_owned()
-}
-
 impl fmt::Debug for RulesFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RulesFile")
-            .field("path", &self.0.path)
-            .field("status", &*self.0.status.borrow())
+            .field("path", &self.0.file.path())
+            .field("status", &self.status())
             .finish_non_exhaustive()
     }
 }

@@ -9,30 +9,49 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
-use super::variables::{expanded, expanded_secret};
+use super::variables::{clipped, expanded, expanded_secret};
 use crate::client_ip::TrustedProxies;
 use crate::key::KeySecret;
-use crate::model::{Limit, ParseLimitError, Period};
+use crate::model::Period;
 
 /// A type whose values are written as text.
 pub(super) trait FromText: Sized {
     /// A description of the expected text, shown in errors and in the JSON schema.
     const EXPECTED: &'static str;
 
-    /// Whether errors must not contain the value.
+    /// Whether errors must not contain the text. Such a type replaces variables itself.
     const IS_SECRET: bool = false;
+
+    /// Whether variables in the text are replaced.
+    const HAS_VARIABLES: bool = false;
 
     /// Returns the schema of the text.
     fn schema() -> Schema {
         json_schema!({ "type": "string", "description": Self::EXPECTED })
     }
 
-    /// Reads a text.
+    /// Reads a text whose variables are replaced.
     ///
     /// # Errors
     ///
     /// Returns what is wrong, and what is accepted.
     fn from_text(text: &str) -> Result<Self, String>;
+
+    /// Reads a text as it stands in the file.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is wrong, and what is accepted. The error does not contain what variables are
+    /// replaced with.
+    fn read(text: &str) -> Result<Self, String> {
+        if !Self::HAS_VARIABLES || !text.contains('$') {
+            return Self::from_text(text);
+        }
+        Self::from_text(&expanded(text)?).map_err(|_| {
+            let text = clipped(text);
+            format!("{text:?} with its variables replaced: expected {}", Self::EXPECTED)
+        })
+    }
 }
 
 /// A value that is written as text.
@@ -58,7 +77,7 @@ impl<T: FromText> Visitor<'_> for TextVisitor<T> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
-        T::from_text(text).map(Text).map_err(E::custom)
+        T::read(text).map(Text).map_err(E::custom)
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Text<T>, E> {
@@ -109,12 +128,58 @@ impl<T: FromText> JsonSchema for Text<T> {
     }
 }
 
-/// A text in which each `${VARIABLE}` is replaced by its value.
-impl FromText for String {
+/// A text with its variables replaced.
+#[derive(Clone)]
+pub(super) struct Expanded {
+    pub(super) value: String,
+    /// The text as it stands in the file, if it has variables.
+    written: Option<String>,
+}
+
+impl Expanded {
+    /// Returns the text for an error: with its variables, not with what replaces them.
+    pub(super) fn shown(&self) -> &str {
+        self.written.as_deref().unwrap_or(&self.value)
+    }
+
+    /// Returns whether the text has variables.
+    pub(super) const fn has_variables(&self) -> bool {
+        self.written.is_some()
+    }
+}
+
+impl fmt::Debug for Expanded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown().fmt(f)
+    }
+}
+
+impl FromText for Expanded {
     const EXPECTED: &'static str = "a text";
+    const HAS_VARIABLES: bool = true;
 
     fn from_text(text: &str) -> Result<Self, String> {
-        expanded(text)
+        Ok(Self { value: text.to_owned(), written: None })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let value = expanded(text)?;
+        Ok(Self { value, written: text.contains('$').then(|| text.to_owned()) })
+    }
+}
+
+/// A name that is a key of a map.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Name(pub(super) String);
+
+impl FromText for Name {
+    const EXPECTED: &'static str = "a name without variables";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        if text.contains("${") {
+            return Err(format!("name {:?}: expected {}", clipped(text), Self::EXPECTED));
+        }
+        Ok(Self(text.to_owned()))
     }
 }
 
@@ -137,12 +202,22 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl FromText for KeySecret {
+/// The secret with which keys are hashed.
+#[derive(Clone, Debug)]
+pub(super) struct HashSecret {
+    pub(super) key: KeySecret,
+    /// The secret itself, as the key of an HMAC.
+    pub(super) text: Secret,
+}
+
+impl FromText for HashSecret {
     const EXPECTED: &'static str = Secret::EXPECTED;
     const IS_SECRET: bool = true;
 
     fn from_text(text: &str) -> Result<Self, String> {
-        Self::new(expanded_secret(text)?.as_bytes()).map_err(|error| error.to_string())
+        let text = Secret::from_text(text)?;
+        let key = KeySecret::new(text.0.as_bytes()).map_err(|error| error.to_string())?;
+        Ok(Self { key, text })
     }
 }
 
@@ -152,19 +227,11 @@ pub(super) struct Proxy(pub(super) String);
 
 impl FromText for Proxy {
     const EXPECTED: &'static str = "an address or a network, such as 10.0.0.0/8";
+    const HAS_VARIABLES: bool = true;
 
     fn from_text(text: &str) -> Result<Self, String> {
-        let text = expanded(text)?;
-        TrustedProxies::new([&*text]).map_err(|error| error.to_string())?;
-        Ok(Self(text))
-    }
-}
-
-impl FromText for Limit {
-    const EXPECTED: &'static str = "a limit, such as 10/second, 5000/day:clock or 20:concurrency";
-
-    fn from_text(text: &str) -> Result<Self, String> {
-        expanded(text)?.parse().map_err(|error: ParseLimitError| error.to_string())
+        TrustedProxies::new([text]).map_err(|error| error.to_string())?;
+        Ok(Self(text.to_owned()))
     }
 }
 
@@ -190,8 +257,10 @@ impl FromText for RuleName {
         if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
             Ok(Self(text.to_owned()))
         } else {
-            let name: String = text.chars().take(80).collect();
-            Err(format!("rule name {name:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -"))
+            Err(format!(
+                "rule name {:?}: expected 1 to 64 characters of A-Z a-z 0-9 _ . -",
+                clipped(text)
+            ))
         }
     }
 }

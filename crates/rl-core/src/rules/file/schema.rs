@@ -2,23 +2,24 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Unexpected, Visitor};
 
-use super::collections::{LimitTexts, Named, OneOrMany};
+use super::collections::{Named, OneOrMany};
 use super::cost::CostText;
-use super::keys::KeyText;
-use super::scalars::{Flag, FromText, Proxy, RuleName, Secret, Span, Text, Units};
-use crate::key::KeySecret;
-use crate::model::Limit;
-use crate::policy::{InvalidPolicy, Policy, PolicyBuilder};
+use super::keys::{CredentialText, KeyText};
+use super::limits::LimitTexts;
+use super::scalars::{
+    Expanded, Flag, FromText, HashSecret, Name, Proxy, RuleName, Secret, Span, Text, Units,
+};
 use crate::rules::over_limit::{MissingKey, OverLimit};
 use crate::rules::request_match::{CompiledMatch, Match};
 
 /// A file of rules.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileText {
     /// The URL of the store, which the service connects to when it starts.
@@ -27,7 +28,10 @@ pub(super) struct FileText {
     /// The secret with which API keys are hashed, of at least 16 bytes: `${VARIABLE}` or
     /// `file:PATH`. Without it, each process has a random secret.
     #[serde(default)]
-    pub(super) secret: Option<Text<KeySecret>>,
+    pub(super) secret: Option<Text<HashSecret>>,
+    /// The keys that the service knows, for `per: key`.
+    #[serde(default)]
+    pub(super) keys: Option<KeysText>,
     /// The proxies whose headers are trusted, as addresses and networks.
     #[serde(default)]
     pub(super) proxies: OneOrMany<Proxy>,
@@ -36,21 +40,40 @@ pub(super) struct FileText {
     pub(super) exempt: Vec<MatchText>,
     /// The rules by name. A request is charged under all that match it, or under none.
     pub(super) rules: Named<RuleName, RuleText>,
+    /// The mark of a complete file: `end: true` as the last line, in TOML `[end]`. Once a version
+    /// has it, a version without it is refused.
+    #[serde(default)]
+    pub(super) end: Option<EndMark>,
+}
+
+impl FileText {
+    /// Returns the path of the file of keys, and that path as errors show it. A relative path is
+    /// beside the rule file.
+    pub(super) fn path_of_keys(&self, rules: &Path) -> Option<(PathBuf, PathBuf)> {
+        let Text(file) = &self.keys.as_ref()?.file;
+        let path = rules.parent().unwrap_or(Path::new("")).join(&file.value);
+        let shown = if file.has_variables() { PathBuf::from(file.shown()) } else { path.clone() };
+        Some((path, shown))
+    }
+}
+
+/// The keys that the service knows: those that `per: key` counts, each with its name.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "keys")]
+pub(super) struct KeysText {
+    /// The places of a request in which clients send keys: `header:NAME`, `bearer`, `query:NAME`,
+    /// `cookie:NAME`. The first key that is present is looked up.
+    pub(super) from: OneOrMany<CredentialText>,
+    /// The file of keys: a list of `{ sha256, name, tier }`. Its path is relative to this file.
+    pub(super) file: Text<Expanded>,
 }
 
 /// A rule: the subject that is counted, and its limits.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, try_from = "RawRule")]
-#[schemars(with = "RawRule")]
-pub(super) struct RuleText {
-    pub(super) raw: RawRule,
-}
-
-/// A rule: the subject that is counted, and its limits.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "rule")]
-pub(super) struct RawRule {
+pub(super) struct RuleText {
     /// The requests to which the rule applies. Defaults to all.
     #[serde(default, rename = "match")]
     pub(super) matches: Option<MatchText>,
@@ -65,7 +88,7 @@ pub(super) struct RawRule {
     pub(super) limits: LimitTexts,
     /// The limits of clients in a tier, which replace those of the rule.
     #[serde(default)]
-    pub(super) tiers: Named<String, LimitTexts>,
+    pub(super) tiers: Named<Name, LimitTexts>,
     /// The units that each request costs. Defaults to 1.
     #[serde(default)]
     pub(super) cost: Option<CostText>,
@@ -83,95 +106,114 @@ pub(super) struct RawRule {
     pub(super) disclosed: Option<Flag>,
 }
 
-impl TryFrom<RawRule> for RuleText {
-    type Error = InvalidPolicy;
-
-    /// Checks the limits while the rule is read, so that the error states the line and column of
-    /// the rule.
-    fn try_from(raw: RawRule) -> Result<Self, InvalidPolicy> {
-        raw.limits.check()?;
-        raw.tiers.0.iter().try_for_each(|(_, limits)| limits.check())?;
-        Ok(Self { raw })
-    }
-}
-
-impl LimitTexts {
-    /// Checks that the limits form a policy.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if they do not.
-    fn check(&self) -> Result<(), InvalidPolicy> {
-        match self {
-            Self::Limits(limits) => policy(limits).map(drop),
-            Self::Source(_) => Ok(()),
-        }
-    }
-}
-
-/// Returns a policy with these limits. Some of them may have names.
-///
-/// # Errors
-///
-/// Returns an error if the limits do not form a policy.
-pub(super) fn policy(limits: &[(Option<String>, Limit)]) -> Result<Policy, InvalidPolicy> {
-    let add = |policy: PolicyBuilder, (name, limit): &(Option<String>, _)| match name {
-        Some(name) => policy.named(name, *limit),
-        None => policy.limit(*limit),
-    };
-    limits.iter().fold(Policy::builder(), add).build()
-}
-
 /// The requests that satisfy all conditions. A condition with several values is satisfied if one of
 /// them applies.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, try_from = "RawMatch")]
 #[schemars(with = "RawMatch")]
 pub(super) struct MatchText(pub(super) Match);
 
 /// The requests that satisfy all conditions. A condition with several values is satisfied if one of
 /// them applies.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "match")]
 struct RawMatch {
     /// Methods in upper case. `GET` includes `HEAD`.
     #[serde(default)]
-    method: OneOrMany<String>,
+    method: OneOrMany<Expanded>,
     /// Path templates, such as `/users/{id}` or `/files/{*rest}`.
     #[serde(default)]
-    path: OneOrMany<String>,
+    path: OneOrMany<Expanded>,
     /// Hosts without port; `*.example.org` is all hosts below a domain.
     #[serde(default)]
-    host: OneOrMany<String>,
+    host: OneOrMany<Expanded>,
     /// Headers, each with the value that one of its lines must have. `*` accepts any value.
     #[serde(default)]
-    header: Named<String, Text<String>>,
+    header: Named<Name, Text<Expanded>>,
     /// Addresses and networks of clients.
     #[serde(default)]
-    address: OneOrMany<String>,
+    address: OneOrMany<Expanded>,
 }
 
 impl TryFrom<RawMatch> for MatchText {
     type Error = String;
 
     fn try_from(raw: RawMatch) -> Result<Self, String> {
-        let matches = raw.method.0.iter().fold(Match::new(), Match::method);
-        let matches = raw.path.0.iter().fold(matches, Match::path);
-        let matches = raw.host.0.iter().fold(matches, Match::host);
-        let matches = raw.address.0.iter().fold(matches, Match::address);
-        let header = |matches: Match, (name, Text(value)): &(String, Text<String>)| match &**value {
-            "*" => matches.header(name),
-            value => matches.header_value(name, value),
-        };
-        let matches = raw.header.0.iter().fold(matches, header);
+        let mut matches = Match::new();
+        for (text, add) in [
+            (&raw.method, (|to, text| to.method(text)) as fn(Match, &str) -> Match),
+            (&raw.path, |to, text| to.path(text)),
+            (&raw.host, |to, text| to.host(text)),
+            (&raw.address, |to, text| to.address(text)),
+        ] {
+            for text in &text.0 {
+                // Each value is checked alone, so that the error shows it as it stands in the file.
+                CompiledMatch::new(&add(Match::new(), &text.value))
+                    .map_err(|error| error.with_value(text.shown()).to_string())?;
+                matches = add(matches, &text.value);
+            }
+        }
+        for (Name(name), Text(text)) in &raw.header.0 {
+            let header = Match::new().header(name);
+            CompiledMatch::new(&header).map_err(|error| error.to_string())?;
+            matches = match &*text.value {
+                "*" => matches.header(name),
+                value => matches.header_value(name, value),
+            };
+        }
         if matches == Match::new() {
             return Err(
                 "a match without conditions: expected method, path, host, header or address".into(),
             );
         }
-        CompiledMatch::new(&matches).map_err(|error| error.to_string())?;
         Ok(Self(matches))
+    }
+}
+
+/// The mark at the end of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndMark;
+
+impl<'de> Deserialize<'de> for EndMark {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct End;
+
+        impl<'de> Visitor<'de> for End {
+            type Value = EndMark;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true")
+            }
+
+            fn visit_bool<E: Error>(self, is_end: bool) -> Result<EndMark, E> {
+                let wrong = || E::invalid_value(Unexpected::Bool(is_end), &self);
+                is_end.then_some(EndMark).ok_or_else(wrong)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<EndMark, A::Error> {
+                match map.next_key::<IgnoredAny>()? {
+                    None => Ok(EndMark),
+                    Some(_) => Err(A::Error::custom("values after the end: expected none")),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(End)
+    }
+}
+
+impl JsonSchema for EndMark {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "end".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "const": true }, { "type": "object", "maxProperties": 0 }] })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The results of reading a rule file so far.
 
 use super::error::RulesFileError;
+use crate::time::Timestamp;
 
 /// The results of reading a [`RulesFile`](super::RulesFile) so far.
 #[derive(Clone, Debug, Default)]
@@ -9,6 +10,8 @@ pub struct RulesFileStatus {
     pub(super) refused: u64,
     pub(super) error: Option<RulesFileError>,
     pub(super) version: String,
+    pub(super) warnings: Vec<String>,
+    pub(super) hanging_since: Option<Timestamp>,
 }
 
 impl RulesFileStatus {
@@ -31,9 +34,23 @@ impl RulesFileStatus {
     }
 
     /// Returns the version of the rules that apply: sixteen hexadecimal digits of a hash of the
-    /// content. Instances with the same version have the same file.
+    /// content, with that of the file of keys. Instances with the same version have the same files.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Returns what is valid in the rules that apply, but probably not intended, such as a rule
+    /// that gives counters of their own to keys that clients invent. The log has the same lines.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Returns since when a reading has not ended, if it has taken longer than the pause between
+    /// two readings: the file system hangs. The last valid rules continue to apply.
+    #[must_use]
+    pub const fn hanging_since(&self) -> Option<Timestamp> {
+        self.hanging_since
     }
 }

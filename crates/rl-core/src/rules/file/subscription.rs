@@ -15,6 +15,8 @@ use crate::store::Namespace;
 pub(super) struct Subscription {
     pub(super) namespace: Namespace,
     pub(super) rules: Weak<ArcSwap<RuleSet>>,
+    /// Whether the limiter shares its counters with other processes.
+    pub(super) is_shared: bool,
     pub(super) on_change: Option<OnChange>,
     pub(super) on_reading: Option<OnReading>,
 }
@@ -25,16 +27,15 @@ pub(super) type OnChange = Box<dyn Fn(&RuleSet) + Send>;
 /// A function that gets an event after each reading that applied or refused the file.
 pub(super) type OnReading = Arc<dyn Fn(EventKind<'_>) + Send + Sync>;
 
-/// Returns the event of a reading; `None` if the file has not changed.
+/// Returns the event of a reading that applied or refused the file.
 pub(super) fn event_of<'a>(
     path: &'a Path,
-    applied: &'a Result<bool, RulesFileError>,
+    applied: &'a Result<(), RulesFileError>,
     version: &'a str,
     duration: Duration,
-) -> Option<EventKind<'a>> {
+) -> EventKind<'a> {
     match applied {
-        Ok(false) => None,
-        Ok(true) => Some(EventKind::RulesApplied { path, version, duration }),
-        Err(error) => Some(EventKind::RulesRefused { path, error, duration }),
+        Ok(()) => EventKind::RulesApplied { path, version, duration },
+        Err(error) => EventKind::RulesRefused { path, error, duration },
     }
 }

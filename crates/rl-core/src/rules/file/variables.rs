@@ -1,7 +1,11 @@
 //! Variables of the environment, and secrets in files of their own.
 
-use std::env;
-use std::fs;
+use std::path::Path;
+
+use super::disk::read_regular;
+
+/// The maximum length of a file with a secret, in bytes.
+const MAX_SECRET_LEN: u64 = 64 * 1024;
 
 /// Replaces each `${NAME}` with the value of the environment variable. `${NAME:-text}` is replaced
 /// with `text` if the variable is unset or empty. `$$` is one `$`.
@@ -11,16 +15,32 @@ use std::fs;
 /// Returns an error if a variable is not set. The error contains no value of a variable.
 pub(super) fn expanded(text: &str) -> Result<String, String> {
     expand(text, &variable).map_err(|error| match error {
-        ExpandError::Syntax => {
-            format!("{text:?}: expected ${{VARIABLE}}, or $$ for a dollar sign")
-        }
-        ExpandError::NotSet(error) => error,
+        ExpandError::Syntax => format!("{:?}: {SYNTAX}", clipped(text)),
+        ExpandError::NotSet(name) => not_set(&name),
     })
+}
+
+/// Returns at most 80 characters of a text for an error.
+pub(super) fn clipped(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+/// The error for a dollar sign that begins no variable. Without quotes, YAML ends a text inside
+/// `{ }` at the brace of a variable.
+const SYNTAX: &str =
+    "expected ${VARIABLE}, inside { } in quotes: \"${VARIABLE}\"; or $$ for a dollar sign";
+
+fn not_set(name: &str) -> String {
+    format!("variable ${{{name}}} is not set: expected it in the environment")
 }
 
 /// Returns the value of a variable of the environment, unless it is unset or empty.
 fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
+    #[cfg(test)]
+    if let Some(value) = tests::variable(name) {
+        return Some(value);
+    }
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// The reason why the variables of a text cannot be replaced.
@@ -28,7 +48,7 @@ fn variable(name: &str) -> Option<String> {
 enum ExpandError {
     /// A dollar sign begins no variable.
     Syntax,
-    /// A variable is not set. Contains the message, which names the variable.
+    /// The variable with this name is not set.
     NotSet(String),
 }
 
@@ -50,18 +70,29 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
             Some((name, default)) => (name, Some(default)),
             None => (inside, None),
         };
+        if !is_name(name) {
+            return Err(ExpandError::Syntax);
+        }
         match variable(name).or_else(|| default.map(str::to_owned)) {
             Some(value) => result.push_str(&value),
-            None => {
-                return Err(ExpandError::NotSet(format!(
-                    "variable ${{{name}}} is not set: expected it in the environment"
-                )));
-            }
+            None => return Err(ExpandError::NotSet(name.to_owned())),
         }
         rest = after;
     }
     result.push_str(rest);
     Ok(result)
+}
+
+/// Returns whether a text may be the name of a variable.
+fn is_name(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    !text.is_empty() && text.bytes().all(fits) && !text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// Returns whether a text is one variable and nothing else.
+fn is_variable(text: &str) -> bool {
+    let name = text.strip_prefix("${").and_then(|text| text.strip_suffix('}'));
+    name.is_some_and(is_name)
 }
 
 /// Returns the content of the file if `text` is `file:PATH`, without the line break at its end.
@@ -70,25 +101,47 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, or a variable is not set. The error contains no
-/// secret.
+/// secret: neither the text, which may be the secret itself, nor the value of a variable.
 pub(super) fn expanded_secret(text: &str) -> Result<String, String> {
     let Some(path) = text.strip_prefix("file:") else {
         return expand(text, &variable).map_err(|error| match error {
-            // The text may be the secret itself.
-            ExpandError::Syntax => {
-                "a dollar sign: expected ${VARIABLE}, or $$ for a dollar sign".to_owned()
-            }
-            ExpandError::NotSet(error) => error,
+            ExpandError::Syntax => format!("a dollar sign: {SYNTAX}"),
+            ExpandError::NotSet(name) => not_set(&name),
         });
     };
-    let path = expanded(path)?;
-    let content = fs::read_to_string(&path).map_err(|error| format!("file:{path}: {error}"))?;
+    let shown = if is_variable(path) { text } else { "file:…" };
+    let path = expand(path, &variable).map_err(|error| match error {
+        ExpandError::Syntax => format!("{shown}: a dollar sign: {SYNTAX}"),
+        ExpandError::NotSet(_) => {
+            format!("{shown}: a variable is not set: expected it in the environment")
+        }
+    })?;
+    let content = read_regular(Path::new(&path), MAX_SECRET_LEN);
+    let content = content.map_err(|error| format!("{shown}: {error}"))?;
+    let content = std::str::from_utf8(&content.bytes);
+    let content = content.map_err(|_| format!("{shown}: the content of the file is not UTF-8"))?;
     Ok(content.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    thread_local! {
+        static VARIABLES: RefCell<Vec<(String, String)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Sets a variable for the rest of a test, on this thread only.
+    pub(in crate::rules::file) fn set_variable(name: &str, value: &str) {
+        VARIABLES.with_borrow_mut(|all| all.insert(0, (name.to_owned(), value.to_owned())));
+    }
+
+    pub(super) fn variable(name: &str) -> Option<String> {
+        let named = |(known, _): &&(String, String)| known == name;
+        VARIABLES.with_borrow(|all| all.iter().find(named).map(|(_, value)| value.clone()))
+    }
 
     #[test]
     fn variables_are_replaced() {
@@ -105,13 +158,29 @@ mod tests {
         ] {
             assert_eq!(expand(text).unwrap(), expected, "{text}");
         }
-        let not_set = "variable ${B} is not set: expected it in the environment";
-        assert_eq!(expand("x${B}"), Err(ExpandError::NotSet(not_set.to_owned())));
-        for text in ["$", "$A", "${A", "a${"] {
+        assert_eq!(expand("x${B}"), Err(ExpandError::NotSet("B".to_owned())));
+        for text in ["$", "$A", "${A", "a${", "${}", "${a b}", "${1}", "${a$b}"] {
             assert_eq!(expand(text), Err(ExpandError::Syntax), "{text}");
         }
-        let expected = "expected ${VARIABLE}, or $$ for a dollar sign";
-        assert_eq!(expanded("a$"), Err(format!("\"a$\": {expected}")));
-        assert_eq!(expanded_secret("a$"), Err(format!("a dollar sign: {expected}")));
+        assert_eq!(expanded("a$"), Err(format!("\"a$\": {SYNTAX}")));
+        assert_eq!(expanded_secret("a$"), Err(format!("a dollar sign: {SYNTAX}")));
+    }
+
+    #[test]
+    fn an_error_shows_the_text_after_file_only_if_it_is_a_variable() {
+        set_variable("SECRET", "/hunter2");
+        for (text, expected) in [
+            ("file:${SECRET}", "file:${SECRET}: No such file or directory (os error 2)"),
+            ("file:/hunter2", "file:…: No such file or directory (os error 2)"),
+            ("file:${SECRET}/a", "file:…: No such file or directory (os error 2)"),
+            ("file:${RL_UNSET}", "file:${RL_UNSET}: a variable is not set"),
+            ("file:/hunter2/${RL_UNSET}", "file:…: a variable is not set"),
+            ("file:/hunter2$", "file:…: a dollar sign: expected"),
+            ("file:/", "file:…: a directory: expected a regular file"),
+            ("file:/dev/zero", "file:…: a pipe, socket or device: expected a regular file"),
+        ] {
+            let error = expanded_secret(text).unwrap_err();
+            assert!(error.starts_with(expected) && !error.contains("hunter2"), "{error}");
+        }
     }
 }

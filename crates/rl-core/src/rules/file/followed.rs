@@ -1,0 +1,296 @@
+//! A rule file and the limiters that follow it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::disk::Disk;
+use super::error::{FileFailure, RulesFileError};
+use super::parse::Content;
+use super::reader::Timing;
+use super::status::RulesFileStatus;
+use super::subscription::{OnChange, OnReading, Subscription, event_of};
+use super::thread::{Follower, ReloadRequest};
+use crate::key::KeySecret;
+use crate::observe;
+use crate::rules::invalid_rules::InvalidRules;
+use crate::rules::rule_list::Rules;
+use crate::rules::rule_set::RuleSet;
+use crate::store::Namespace;
+use crate::time::Timestamp;
+
+/// A rule file that is in use: the rules that apply, and the limiters that follow it.
+pub(super) struct FollowedFile {
+    path: PathBuf,
+    timing: Timing,
+    disk: Arc<dyn Disk>,
+    state: Mutex<FollowedState>,
+    status: watch::Sender<RulesFileStatus>,
+    /// The begin of what the thread of the file does at present.
+    busy_since: Mutex<Option<(Instant, Timestamp)>>,
+    pub(super) requests: Sender<ReloadRequest>,
+    signals: Mutex<Option<AbortHandle>>,
+}
+
+struct FollowedState {
+    rules: Rules,
+    secret: KeySecret,
+    /// The warnings of the content, and the one about its secret, if counters are shared.
+    warnings: Vec<String>,
+    warning_if_shared: Option<String>,
+    limiters: Vec<Subscription>,
+}
+
+impl FollowedState {
+    /// Returns the warnings that apply to the limiters that follow the file.
+    fn warnings(&self) -> Vec<String> {
+        let is_shared = self.limiters.iter().any(|limiter| limiter.is_shared);
+        let of_secret = self.warning_if_shared.iter().filter(|_| is_shared);
+        self.warnings.iter().chain(of_secret).cloned().collect()
+    }
+
+    /// Returns the subscription of the limiter with these rules.
+    fn subscription(&mut self, rules: &Arc<ArcSwap<RuleSet>>) -> Option<&mut Subscription> {
+        let is_same = |limiter: &&mut Subscription| limiter.rules.as_ptr() == Arc::as_ptr(rules);
+        self.limiters.iter_mut().find(is_same)
+    }
+}
+
+impl FollowedFile {
+    /// Creates the file with its first content.
+    pub(super) fn new(
+        path: PathBuf,
+        content: Content,
+        timing: Timing,
+        disk: Arc<dyn Disk>,
+        requests: Sender<ReloadRequest>,
+    ) -> Self {
+        let Content { rules, secret, warnings, warning_if_shared, version, .. } = content;
+        observe::rules_warned(&path, &warnings);
+        let status = RulesFileStatus {
+            applied: 1,
+            version,
+            warnings: warnings.clone(),
+            ..RulesFileStatus::default()
+        };
+        let limiters = Vec::new();
+        Self {
+            path,
+            timing,
+            disk,
+            state: Mutex::new(FollowedState {
+                rules,
+                secret,
+                warnings,
+                warning_if_shared,
+                limiters,
+            }),
+            status: watch::Sender::new(status),
+            busy_since: Mutex::default(),
+            requests,
+            signals: Mutex::default(),
+        }
+    }
+
+    /// Stores the task that forwards signals, which ends with the file.
+    pub(super) fn set_signals(&self, signals: Option<AbortHandle>) {
+        *self.signals.lock().unwrap_or_else(PoisonError::into_inner) = signals;
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) const fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    pub(super) fn secret(&self) -> KeySecret {
+        self.state().secret.clone()
+    }
+
+    pub(super) fn status(&self) -> RulesFileStatus {
+        let busy = *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.disk.monotonic();
+        let hangs = |begun: Instant| now.saturating_duration_since(begun) > self.timing.pause;
+        let hanging_since = busy.filter(|(begun, _)| hangs(*begun)).map(|(_, wall)| wall);
+        RulesFileStatus { hanging_since, ..self.status.borrow().clone() }
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<RulesFileStatus> {
+        self.status.subscribe()
+    }
+
+    /// Returns the rules of a limiter with this namespace, which change with the file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the rules are not valid.
+    pub(super) fn subscribe(
+        &self,
+        namespace: &Namespace,
+        is_shared: bool,
+    ) -> Result<Arc<ArcSwap<RuleSet>>, InvalidRules> {
+        let mut state = self.state();
+        let rules = Arc::new(ArcSwap::from_pointee(RuleSet::new(&state.rules, namespace)?));
+        let (namespace, weak) = (namespace.clone(), Arc::downgrade(&rules));
+        let (on_change, on_reading) = Default::default();
+        let limiter = Subscription { namespace, rules: weak, is_shared, on_change, on_reading };
+        state.limiters.push(limiter);
+        self.set_warnings(state.warnings());
+        Ok(rules)
+    }
+
+    pub(super) fn on_change(&self, rules: &Arc<ArcSwap<RuleSet>>, on_change: OnChange) {
+        if let Some(limiter) = self.state().subscription(rules) {
+            limiter.on_change = Some(on_change);
+        }
+    }
+
+    pub(super) fn on_reading(&self, rules: &Arc<ArcSwap<RuleSet>>, on_reading: OnReading) {
+        if let Some(limiter) = self.state().subscription(rules) {
+            limiter.on_reading = Some(on_reading);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, FollowedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies valid content to all limiters, or to none of them.
+    fn apply(&self, content: Content) -> Result<(), RulesFileError> {
+        let Content { rules, secret, warnings, warning_if_shared, version, .. } = content;
+        let mut valid = Vec::new();
+        let mut state = loop {
+            let mut state = self.state();
+            state.limiters.retain(|limiter| limiter.rules.strong_count() > 0);
+            let new = state.limiters.iter().filter(|limiter| find(&valid, limiter).is_none());
+            let new: Vec<_> = new.map(|one| (one.rules.clone(), one.namespace.clone())).collect();
+            if new.is_empty() {
+                break state;
+            }
+            // Large rule sets take a while, so they are built without the lock.
+            drop(state);
+            for (limiter, namespace) in new {
+                let set = RuleSet::new(&rules, &namespace).map_err(|error| {
+                    RulesFileError::new(&self.path, None, FileFailure::Rules(error))
+                })?;
+                valid.push((limiter, Arc::new(set)));
+            }
+        };
+        for limiter in &state.limiters {
+            let Some(set) = find(&valid, limiter) else { continue };
+            if let Some(on_change) = &limiter.on_change {
+                on_change(set);
+            }
+            if let Some(current) = limiter.rules.upgrade() {
+                current.store(Arc::clone(set));
+            }
+        }
+        (state.rules, state.secret) = (rules, secret);
+        (state.warnings, state.warning_if_shared) = (warnings, warning_if_shared);
+        let warnings = state.warnings();
+        self.set_warnings(warnings);
+        drop(state);
+        self.status.send_modify(|status| {
+            status.applied += 1;
+            status.error = None;
+            status.version = version;
+        });
+        Ok(())
+    }
+
+    /// Logs the warnings that are new.
+    fn set_warnings(&self, warnings: Vec<String>) {
+        let mut new = Vec::new();
+        self.status.send_if_modified(|status| {
+            new = warnings.clone();
+            new.retain(|warning| !status.warnings.contains(warning));
+            status.warnings = warnings;
+            // No task waits for warnings alone.
+            false
+        });
+        observe::rules_warned(&self.path, &new);
+    }
+
+    fn refuse(&self, error: RulesFileError) -> RulesFileError {
+        self.status.send_modify(|status| {
+            status.refused += 1;
+            status.error = Some(error.clone());
+        });
+        error
+    }
+}
+
+/// The rule sets of limiters, each with the limiter that it belongs to.
+type ValidSets = Vec<(std::sync::Weak<ArcSwap<RuleSet>>, Arc<RuleSet>)>;
+
+/// Returns the rule set that belongs to the limiter.
+fn find<'a>(valid: &'a ValidSets, limiter: &Subscription) -> Option<&'a Arc<RuleSet>> {
+    let found = valid.iter().find(|(rules, _)| rules.ptr_eq(&limiter.rules));
+    found.map(|(_, set)| set)
+}
+
+impl Follower for FollowedFile {
+    fn handle(
+        &self,
+        result: Result<Content, RulesFileError>,
+        begun: Instant,
+        is_logged: bool,
+    ) -> Result<(), RulesFileError> {
+        let result = result.and_then(|content| self.apply(content));
+        let result = result.map_err(|error| self.refuse(error));
+        let version = self.status.borrow().version.clone();
+        if is_logged {
+            match &result {
+                Ok(()) => observe::rules_applied(&self.path, &version),
+                Err(error) => observe::rules_refused(&self.path, error),
+            }
+        }
+        let took = self.disk.monotonic().saturating_duration_since(begun);
+        let event = event_of(&self.path, &result, &version, took);
+        // An observer may call methods of this file, so no observer is called under the lock.
+        let observers: Vec<_> =
+            self.state().limiters.iter().filter_map(|one| one.on_reading.clone()).collect();
+        for observer in observers {
+            // A panic of one observer must not keep the event from others, and the result from
+            // callers.
+            let _ = catch_unwind(AssertUnwindSafe(|| observer(event)));
+        }
+        result
+    }
+
+    fn unsettled(&self) -> RulesFileError {
+        unsettled(&self.path, self.timing)
+    }
+
+    fn set_busy(&self, is_busy: bool) {
+        let now = is_busy.then(|| (self.disk.monotonic(), self.disk.wall()));
+        *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+}
+
+/// Returns the error for a file that is not settled, or not read, in time.
+pub(super) fn unsettled(path: &Path, timing: Timing) -> RulesFileError {
+    let Timing { pause, patience } = timing;
+    let text = format!(
+        "no two equal readings {pause:?} apart within {patience:?}: the file is still being \
+         written, or its file system hangs"
+    );
+    RulesFileError::new(path, None, FileFailure::Text(text))
+}
+
+impl Drop for FollowedFile {
+    fn drop(&mut self) {
+        let signals = self.signals.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(signals) = signals {
+            signals.abort();
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Reads a rule file and its file of keys until both are settled, and turns them into rules.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::disk::{Disk, FileContent, Reading, are_equal};
+use super::error::{FileFailure, RulesFileError};
+use super::parse::{Additions, Content, convert, read_text};
+use super::settling::Watched;
+
+/// The times that bound readings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// The time between two readings that have to agree.
+    pub(super) pause: Duration,
+    /// The longest time that a start or a reload waits for a file that is settled.
+    pub(super) patience: Duration,
+}
+
+impl Timing {
+    /// Waits for three pauses, but at least for three seconds, because a busy machine may be late.
+    pub(super) fn with_pause(pause: Duration) -> Self {
+        let pause = pause.max(Duration::from_millis(10));
+        Self { pause, patience: (3 * pause).max(Duration::from_secs(3)) }
+    }
+}
+
+/// Reads a rule file and the file of keys that it names.
+pub(super) struct FileReader {
+    disk: Arc<dyn Disk>,
+    additions: Arc<Additions>,
+    timing: Timing,
+    rules: Watched,
+    keys: Option<WatchedKeys>,
+    /// The readings that were applied or refused last.
+    handled: Option<(Reading, Option<Reading>)>,
+    /// Whether every version of the file must end with `end: true`.
+    must_end: bool,
+}
+
+/// The file of keys.
+struct WatchedKeys {
+    file: Watched,
+    /// The path as errors show it, in which variables are not replaced.
+    shown: PathBuf,
+}
+
+/// The result of a step of a [`FileReader`].
+pub(super) enum ReadStep {
+    /// The files are settled, and were applied or refused before.
+    Unchanged,
+    /// A file may still be written.
+    Unsettled,
+    Refused(RulesFileError),
+    Valid(Box<Content>),
+}
+
+impl FileReader {
+    pub(super) fn new(
+        path: PathBuf,
+        additions: Arc<Additions>,
+        disk: Arc<dyn Disk>,
+        timing: Timing,
+    ) -> Self {
+        let rules = Watched::new(path);
+        Self { disk, additions, timing, rules, keys: None, handled: None, must_end: false }
+    }
+
+    pub(super) const fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.disk.monotonic()
+    }
+
+    /// Requires `end: true` in every later version of the file.
+    pub(super) const fn require_end(&mut self) {
+        self.must_end = true;
+    }
+
+    /// Returns the time until the files are settled, if they do not change.
+    pub(super) fn remaining(&self) -> Duration {
+        let now = self.now();
+        let keys = self.keys.as_ref().map(|keys| keys.file.remaining(now, self.timing.pause));
+        self.rules.remaining(now, self.timing.pause).max(keys.unwrap_or_default())
+    }
+
+    /// Reads the files once. If they are settled and have changed, checks their content. If
+    /// `is_urgent`, the content is checked even if it has not changed.
+    pub(super) fn step(&mut self, is_urgent: bool) -> ReadStep {
+        let (disk, pause) = (&*self.disk, self.timing.pause);
+        let is_settled = self.rules.read(disk, pause, is_urgent);
+        let keys = self.keys.as_mut().map(|keys| keys.file.read(disk, pause, is_urgent));
+        if !is_settled {
+            return ReadStep::Unsettled;
+        }
+        if !is_urgent && self.is_handled() {
+            return ReadStep::Unchanged;
+        }
+        match self.check(is_urgent, keys.unwrap_or(true)) {
+            Ok(Some(content)) => {
+                self.set_handled();
+                ReadStep::Valid(Box::new(content))
+            }
+            Ok(None) => ReadStep::Unsettled,
+            Err(error) => {
+                self.set_handled();
+                ReadStep::Refused(error)
+            }
+        }
+    }
+
+    /// Checks the content of the rule file. Returns `None` if its file of keys is not settled.
+    fn check(
+        &mut self,
+        is_urgent: bool,
+        are_keys_settled: bool,
+    ) -> Result<Option<Content>, RulesFileError> {
+        let path = self.rules.path().to_owned();
+        let of_file = |error: &Arc<std::io::Error>| {
+            RulesFileError::new(&path, None, FileFailure::Read(Arc::clone(error)))
+        };
+        let Some(rules) = self.rules.last().cloned() else { return Ok(None) };
+        let FileContent { bytes, .. } = rules.map_err(|error| of_file(&error))?;
+        let text = read_text(&path, &bytes, self.must_end)?;
+        match text.path_of_keys(&path) {
+            None => self.keys = None,
+            Some((keys, shown)) => {
+                let known = self.keys.as_ref().filter(|known| known.file.path() == keys);
+                let is_settled = if known.is_some() {
+                    are_keys_settled
+                } else {
+                    let mut file = Watched::new(keys);
+                    let is_settled = file.read(&*self.disk, self.timing.pause, is_urgent);
+                    self.keys = Some(WatchedKeys { file, shown });
+                    is_settled
+                };
+                if !is_settled {
+                    return Ok(None);
+                }
+            }
+        }
+        let keys = match self.keys.as_ref().and_then(|keys| Some((keys, keys.file.last()?))) {
+            None => None,
+            Some((keys, Ok(content))) => Some((&*keys.shown, &*content.bytes)),
+            Some((keys, Err(error))) => {
+                let failure = FileFailure::Read(Arc::clone(error));
+                return Err(RulesFileError::new(&keys.shown, None, failure));
+            }
+        };
+        convert(&path, &bytes, text, keys, &self.additions).map(Some)
+    }
+
+    /// Returns whether the content of the last readings has been applied or refused.
+    fn is_handled(&self) -> bool {
+        // A file whose times have changed, but not its content, is not applied again.
+        let has_same_content = |one: &Reading, other: &Reading| match (one, other) {
+            (Ok(one), Ok(other)) => one.bytes == other.bytes,
+            (one, other) => are_equal(one, other),
+        };
+        let Some((rules, keys)) = &self.handled else { return false };
+        let is_same = self.rules.last().is_some_and(|last| has_same_content(last, rules));
+        let last_keys = self.keys.as_ref().and_then(|keys| keys.file.last());
+        is_same
+            && match (last_keys, keys) {
+                (None, None) => true,
+                (Some(last), Some(keys)) => has_same_content(last, keys),
+                _ => false,
+            }
+    }
+
+    fn set_handled(&mut self) {
+        let keys = self.keys.as_ref().and_then(|keys| keys.file.last().cloned());
+        self.handled = self.rules.last().cloned().map(|rules| (rules, keys));
+    }
+}

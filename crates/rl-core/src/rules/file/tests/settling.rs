@@ -1,0 +1,445 @@
+//! When files are read and applied, on clocks that the tests advance.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::time::Instant;
+
+use super::super::disk::{Disk, FileContent, Reading, RealDisk};
+use super::super::followed::unsettled;
+use super::super::parse::{Additions, Content};
+use super::super::reader::{FileReader, ReadStep, Timing};
+use super::super::thread::{Follower, ReloadRequest, round};
+use super::super::{RulesFile, RulesFileError};
+use super::{Directory, one_rule, units};
+use crate::key::KeySecret;
+use crate::store::Namespace;
+use crate::time::Timestamp;
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Files in memory, and beside them the real ones, with clocks that a test advances.
+struct TestDisk {
+    begun: Instant,
+    state: Mutex<State>,
+    changes: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    elapsed: Duration,
+    files: HashMap<PathBuf, FileContent>,
+    reads: usize,
+    /// Whether readings hang, and how many of them hang now.
+    hangs: bool,
+    hanging: usize,
+}
+
+impl TestDisk {
+    fn new() -> Arc<Self> {
+        let begun = Instant::now();
+        Arc::new(Self { begun, state: Mutex::default(), changes: Condvar::new() })
+    }
+
+    fn advance(&self, time: Duration) {
+        self.state.lock().unwrap().elapsed += time;
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let changed = Some(self.wall());
+        let content = FileContent { bytes: content.as_bytes().into(), changed };
+        self.state.lock().unwrap().files.insert(path.into(), content);
+    }
+
+    fn set_hangs(&self, hangs: bool) {
+        self.state.lock().unwrap().hangs = hangs;
+        self.changes.notify_all();
+    }
+
+    /// Waits until a reading hangs.
+    fn wait_for_hang(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changes.wait_while(state, |state| state.hanging == 0).unwrap());
+    }
+}
+
+impl Disk for TestDisk {
+    fn read(&self, path: &Path) -> Reading {
+        let mut state = self.state.lock().unwrap();
+        state.reads += 1;
+        state.hanging += 1;
+        assert_eq!(state.hanging, 1, "one thread reads");
+        self.changes.notify_all();
+        state = self.changes.wait_while(state, |state| state.hangs).unwrap();
+        state.hanging -= 1;
+        match state.files.get(path) {
+            Some(content) => Ok(content.clone()),
+            None => RealDisk.read(path),
+        }
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.begun + self.state.lock().unwrap().elapsed
+    }
+
+    fn wall(&self) -> Timestamp {
+        let elapsed = self.state.lock().unwrap().elapsed;
+        Timestamp::from_secs(1_800_000_000).plus_micros(elapsed.as_micros() as u64)
+    }
+}
+
+fn reader(disk: &Arc<TestDisk>, path: impl Into<PathBuf>) -> FileReader {
+    let secret = KeySecret::random();
+    let (extractors, sources) = (Vec::new(), Vec::new());
+    let additions = Additions { extractors, sources, tier_by: None, secret };
+    FileReader::new(path.into(), Arc::new(additions), disk.clone(), Timing::with_pause(PAUSE))
+}
+
+/// Returns the names of the rules of valid content.
+fn names(step: &ReadStep) -> Option<Vec<String>> {
+    match step {
+        ReadStep::Valid(content) => Some(content.rules.names().map(str::to_owned).collect()),
+        _ => None,
+    }
+}
+
+fn refused(step: ReadStep) -> Option<RulesFileError> {
+    match step {
+        ReadStep::Refused(error) => Some(error),
+        _ => None,
+    }
+}
+
+/// Returns a file of one rule in each line, of which `login` is the last.
+fn lines(version: usize, rules: usize) -> Vec<String> {
+    let rule = |number| {
+        let limit = version + 1;
+        format!("  r{number}: {{ match: {{ path: /p{number} }}, limits: {limit}/minute }}\n")
+    };
+    let mut lines = vec!["rules:\n".to_owned()];
+    lines.extend((0..rules).map(rule));
+    lines.push("  login: { limits: 5/hour }\n".to_owned());
+    lines
+}
+
+/// Writes `versions` of a file in place, line by line with these gaps, while a reader reads each
+/// second. Returns the number of versions that were applied, all of which must be complete.
+fn write_slowly(gaps: &[Duration], versions: usize, rest: Duration, phase: Duration) -> usize {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &lines(0, 20).concat());
+    let mut reader = reader(&disk, "l.yaml");
+    disk.advance(PAUSE);
+    assert!(names(&reader.step(true)).is_some());
+    let mut until_read = phase;
+    let mut applied = 0;
+    let mut advance = |time: Duration| {
+        let mut left = time;
+        while until_read <= left {
+            disk.advance(until_read);
+            left -= until_read;
+            let step = reader.step(false);
+            assert!(!matches!(step, ReadStep::Refused(_)), "an incomplete file");
+            if let Some(names) = names(&step) {
+                assert_eq!(names.last().map(String::as_str), Some("login"));
+                applied += 1;
+            }
+            until_read = PAUSE;
+        }
+        disk.advance(left);
+        until_read -= left;
+    };
+    for version in 1..=versions {
+        let mut written = String::new();
+        disk.write("l.yaml", "");
+        for (line, gap) in lines(version, 20).into_iter().zip(gaps.iter().cycle()) {
+            advance(*gap);
+            written += &line;
+            disk.write("l.yaml", &written);
+        }
+        advance(rest);
+    }
+    applied
+}
+
+/// Fault: events of the writer itself, and of other files of the directory, ended the pause after
+/// which a file was read. While a file was written in place, its last rules did not apply.
+#[test]
+fn a_file_that_is_written_with_gaps_below_the_pause_is_never_applied_half_written() {
+    for gap in [1, 5, 40, 250, 999].map(Duration::from_millis) {
+        for phase in [1, 300, 1_000].map(Duration::from_millis) {
+            let applied = write_slowly(&[gap], 10, 3 * PAUSE, phase);
+            assert_eq!(applied, 10, "{gap:?} {phase:?}");
+            // Between these versions, there is no pause in which the file is settled.
+            assert_eq!(write_slowly(&[gap], 10, PAUSE / 5, phase), 0, "{gap:?} {phase:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_gaps_below_the_pause_apply_an_incomplete_file(
+        gaps in prop::collection::vec(0_u64..1_000, 1..30),
+        rest in 0_u64..5_000,
+        phase in 1_u64..=1_000,
+    ) {
+        let gaps: Vec<_> = gaps.into_iter().map(Duration::from_millis).collect();
+        let [rest, phase] = [rest, phase].map(Duration::from_millis);
+        prop_assert!(write_slowly(&gaps, 3, rest, phase) <= 3);
+    }
+}
+
+#[test]
+fn a_start_waits_a_pause_only_if_the_file_has_just_changed() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    assert!(matches!(reader(&disk, "l.yaml").step(true), ReadStep::Unsettled));
+    let mut begun = reader(&disk, "l.yaml");
+    assert!(matches!(begun.step(true), ReadStep::Unsettled));
+    disk.advance(PAUSE - Duration::from_millis(1));
+    assert_eq!(begun.remaining(), Duration::from_millis(1));
+    assert!(matches!(begun.step(true), ReadStep::Unsettled));
+    disk.advance(Duration::from_millis(1));
+    assert!(names(&begun.step(true)).is_some());
+    // It was changed a pause ago, so that two readings suffice.
+    let before = disk.state.lock().unwrap().reads;
+    assert!(names(&reader(&disk, "l.yaml").step(true)).is_some());
+    assert_eq!(disk.state.lock().unwrap().reads - before, 2);
+    // A clock that is late proves nothing.
+    disk.advance(2 * PAUSE);
+    disk.write("future.yaml", &one_rule(1));
+    disk.state.lock().unwrap().elapsed -= PAUSE;
+    assert!(matches!(reader(&disk, "future.yaml").step(true), ReadStep::Unsettled));
+}
+
+#[test]
+fn a_file_whose_times_change_without_its_content_is_not_applied_again() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    disk.advance(PAUSE);
+    let mut reader = reader(&disk, "l.yaml");
+    assert!(names(&reader.step(true)).is_some());
+    disk.write("l.yaml", &one_rule(1));
+    for _ in 0..3 {
+        assert!(!matches!(reader.step(false), ReadStep::Valid(_)));
+        disk.advance(PAUSE);
+    }
+    // A request applies it in any case.
+    assert!(names(&reader.step(true)).is_some());
+}
+
+/// Fault: a pipe in place of a file blocked every later reload, and limiters that were built with
+/// the file.
+#[cfg(unix)]
+#[test]
+fn a_pipe_or_directory_in_place_of_a_file_is_refused_once_and_a_good_file_is_applied_again() {
+    let directory = Directory::new();
+    let path = directory.write("limits.yaml", &one_rule(1));
+    let disk = TestDisk::new();
+    disk.advance(PAUSE);
+    let mut reader = reader(&disk, path.clone());
+    let mut next = || {
+        disk.advance(PAUSE);
+        reader.step(false)
+    };
+    assert!(matches!(next(), ReadStep::Unsettled));
+    assert!(names(&next()).is_some());
+    type Replace = fn(&Path);
+    let odd: [(Replace, &str); 5] = [
+        (|_| {}, "No such file or directory (os error 2)"),
+        (|path| std::fs::create_dir(path).unwrap(), "a directory: expected a regular file"),
+        (
+            |path| {
+                let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+                assert!(made.success());
+            },
+            "a pipe, socket or device: expected a regular file",
+        ),
+        (
+            |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+            "a pipe, socket or device: expected a regular file",
+        ),
+        (
+            |path| std::fs::write(path, vec![b'#'; RulesFile::MAX_LEN as usize + 1]).unwrap(),
+            "a file of more than 8388608 bytes",
+        ),
+    ];
+    for (number, (replace, expected)) in odd.into_iter().enumerate() {
+        std::fs::remove_file(&path).unwrap();
+        replace(&path);
+        assert!(matches!(next(), ReadStep::Unsettled), "{expected}");
+        let error = refused(next()).unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+        for _ in 0..3 {
+            assert!(matches!(next(), ReadStep::Unchanged), "{expected}");
+        }
+        let _ = std::fs::remove_dir(&path).or_else(|_| std::fs::remove_file(&path));
+        directory.write("limits.yaml", &one_rule(number as u64 + 2));
+        assert!(matches!(next(), ReadStep::Unsettled), "{expected}");
+        assert!(names(&next()).is_some(), "{expected}");
+    }
+}
+
+#[test]
+fn once_a_version_has_the_end_mark_every_later_version_needs_it() {
+    let yaml = |units| format!("rules:\n  a: {{ limits: {units}/day }}\n");
+    let toml = |units| format!("[rules.a]\nlimits = \"{units}/day\"\n");
+    for (path, whole, cut, mark) in [
+        ("l.yaml", yaml(1) + "end: true # nothing below\n\n", yaml(2), "end: true"),
+        ("l.toml", toml(1) + "[end]\n", toml(2), "[end]"),
+    ] {
+        let disk = TestDisk::new();
+        disk.write(path, &cut);
+        let mut reader = reader(&disk, path);
+        let mut apply = |text: &str| {
+            disk.write(path, text);
+            disk.advance(PAUSE);
+            let step = reader.step(true);
+            if let ReadStep::Valid(content) = &step
+                && content.has_end
+            {
+                reader.require_end();
+            }
+            refused(step).map(|error| error.to_string())
+        };
+        assert_eq!(apply(&cut), None, "{path}");
+        assert_eq!(apply(&whole), None, "{path}");
+        let error = apply(&cut).unwrap();
+        let expected = format!(
+            "the last line `{mark}` of the last valid version is missing: the file may be incomplete"
+        );
+        assert!(error.ends_with(&expected), "{error}");
+        assert_eq!(apply(&whole), None, "{path}");
+    }
+    for (path, text, expected) in [
+        (
+            "l.yaml",
+            "end: true\nrules: { a: { limits: 1/day } }",
+            "`end: true` is not the last line",
+        ),
+        (
+            "l.yaml",
+            "rules: { a: { limits: 1/day } }\nend: false",
+            "invalid value: boolean `false`, expected true",
+        ),
+        ("l.toml", "end = true\n[rules.a]\nlimits = \"1/day\"", "`[end]` is not the last line"),
+        ("l.toml", "[rules.a]\nlimits = \"1/day\"\n[end]\na = 1", "values after the end"),
+    ] {
+        let disk = TestDisk::new();
+        disk.write(path, text);
+        disk.advance(PAUSE);
+        let error = refused(reader(&disk, path).step(true)).unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let disk = TestDisk::new();
+    disk.write("l.json", r#"{ "end": true, "rules": { "a": { "limits": "1/day" } } }"#);
+    disk.advance(PAUSE);
+    assert!(names(&reader(&disk, "l.json").step(true)).is_some());
+}
+
+/// Fault: a reading that never ended blocked every later reload, and limiters that were built with
+/// the file.
+#[tokio::test]
+async fn a_file_system_that_hangs_blocks_no_caller_and_status_says_since_when() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    disk.advance(PAUSE);
+    let mut builder = RulesFile::builder("l.yaml");
+    builder.disk = disk.clone();
+    let [pause, patience] = [10, 60_000].map(Duration::from_millis);
+    builder.timing = Timing { pause, patience };
+    let file = builder.watch().unwrap();
+    let rules = file.subscribe(&Namespace::default(), false).unwrap();
+    assert_eq!(file.status().hanging_since(), None);
+
+    disk.set_hangs(true);
+    disk.wait_for_hang();
+    let since = disk.wall();
+    disk.advance(Duration::from_secs(60));
+    assert_eq!(file.status().hanging_since(), Some(since));
+    let other = file.subscribe(&"other".parse().unwrap(), false).unwrap();
+    assert!(crate::RateLimiter::builder().rules(&file).build().is_ok());
+    assert_eq!((units(&rules.load()), units(&other.load())), (1, 1));
+    file.on_reading(&rules, |_| {});
+
+    let status = file.status();
+    disk.set_hangs(false);
+    disk.write("l.yaml", &one_rule(2));
+    disk.advance(PAUSE);
+    let reloaded = file.clone();
+    let reload = tokio::task::spawn_blocking(move || reloaded.reload());
+    assert!(file.changed_since(&status).await.error().is_none());
+    reload.await.unwrap().unwrap();
+    assert_eq!((units(&rules.load()), units(&other.load())), (2, 2));
+    assert_eq!(file.status().hanging_since(), None);
+}
+
+/// A follower that records the errors it handles.
+#[derive(Default)]
+struct Recorder(Mutex<Vec<String>>);
+
+impl Follower for Recorder {
+    fn handle(
+        &self,
+        result: Result<Content, RulesFileError>,
+        _: Instant,
+        is_logged: bool,
+    ) -> Result<(), RulesFileError> {
+        assert!(is_logged, "no caller waits for the result");
+        let text = result.as_ref().map_or_else(ToString::to_string, |_| "applied".to_owned());
+        self.0.lock().unwrap().push(text);
+        result.map(drop)
+    }
+
+    fn unsettled(&self) -> RulesFileError {
+        unsettled(Path::new("l.yaml"), Timing::with_pause(PAUSE))
+    }
+
+    fn set_busy(&self, _: bool) {}
+}
+
+#[test]
+fn a_signal_is_refused_if_the_file_does_not_settle_and_a_later_version_is_applied() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    let (mut reader, follower) = (reader(&disk, "l.yaml"), Recorder::default());
+    let mut pending = vec![ReloadRequest::of_signal()];
+    for version in 2..100 {
+        disk.advance(PAUSE / 2);
+        disk.write("l.yaml", &one_rule(version));
+        round(&mut reader, &mut pending, &follower);
+    }
+    let error = "l.yaml: no two equal readings 1s apart within 3s: the file is still being written, \
+                 or its file system hangs";
+    assert_eq!(*follower.0.lock().unwrap(), [error]);
+    assert!(pending.is_empty());
+    disk.advance(PAUSE);
+    assert_eq!(round(&mut reader, &mut pending, &follower), PAUSE);
+    assert_eq!(*follower.0.lock().unwrap(), [error, "applied"]);
+}
+
+#[test]
+fn a_start_returns_an_error_when_a_reading_does_not_end_in_time() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    disk.advance(PAUSE);
+    let builder = || {
+        let mut builder = RulesFile::builder("l.yaml");
+        builder.disk = disk.clone();
+        builder.timing =
+            Timing { pause: Duration::from_millis(10), patience: Duration::from_secs(60) };
+        builder
+    };
+    let mut impatient = builder();
+    impatient.timing.patience = Duration::from_millis(200);
+    disk.set_hangs(true);
+    let error = impatient.watch().unwrap_err().to_string();
+    let expected = "l.yaml: no two equal readings 10ms apart within 200ms: the file is still being \
+                    written, or its file system hangs";
+    assert_eq!(error, expected);
+    disk.set_hangs(false);
+}

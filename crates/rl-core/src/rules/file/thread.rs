@@ -1,0 +1,212 @@
+//! The thread that reads a rule file. No other thread reads it, so a reading that hangs blocks no
+//! caller.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::error::RulesFileError;
+use super::parse::Content;
+use super::reader::{FileReader, ReadStep, Timing};
+
+/// A request to apply the file now, even if it has not changed.
+pub(super) struct ReloadRequest {
+    asked: Instant,
+    /// Gets the result; `None` if it is only logged.
+    reply: Option<SyncSender<Result<(), RulesFileError>>>,
+}
+
+impl ReloadRequest {
+    /// Creates a request, and the receiver of its result.
+    pub(super) fn with_reply() -> (Self, Receiver<Result<(), RulesFileError>>) {
+        let (reply, result) = mpsc::sync_channel(1);
+        (Self { asked: Instant::now(), reply: Some(reply) }, result)
+    }
+
+    pub(super) fn of_signal() -> Self {
+        Self { asked: Instant::now(), reply: None }
+    }
+}
+
+/// A rule file that is in use.
+pub(super) trait Follower: Send + Sync + 'static {
+    /// Handles valid content or an error. `is_logged` is false if only callers get the result.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the content is refused.
+    fn handle(
+        &self,
+        result: Result<Content, RulesFileError>,
+        begun: Instant,
+        is_logged: bool,
+    ) -> Result<(), RulesFileError>;
+
+    /// Returns the error for a file that did not settle in time.
+    fn unsettled(&self) -> RulesFileError;
+
+    /// Sets whether the thread reads or applies the file at present.
+    fn set_busy(&self, is_busy: bool);
+}
+
+/// The thread of a rule file, which has read the file for the first time.
+pub(super) struct ReaderThread<F> {
+    follower: Sender<Weak<F>>,
+    pub(super) requests: Sender<ReloadRequest>,
+}
+
+impl<F: Follower> ReaderThread<F> {
+    /// Starts the thread, and waits for valid content. Returns `None` if the file was not settled
+    /// or not read in time.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no thread can be started.
+    pub(super) fn start(
+        mut reader: FileReader,
+    ) -> io::Result<Option<(Self, Result<Content, RulesFileError>)>> {
+        let patience = reader.timing().patience;
+        let (requests, received) = mpsc::channel();
+        let (follower, followers) = mpsc::channel::<Weak<F>>();
+        let (sender, content) = mpsc::sync_channel(1);
+        thread::Builder::new().name("rl-rules-file".to_owned()).spawn(move || {
+            let Some(content) = first_content(&mut reader, &received) else { return };
+            if sender.send(content).is_err() {
+                return;
+            }
+            if let Ok(follower) = followers.recv() {
+                run(&mut reader, &received, &follower);
+            }
+        })?;
+        let content = content.recv_timeout(patience).ok();
+        Ok(content.map(|content| (Self { follower, requests }, content)))
+    }
+
+    /// Continues to read the file for `follower`, until it is dropped. Returns the handle of the
+    /// task that forwards signals, if there is one.
+    pub(super) fn follow(self, follower: &Arc<F>) -> Option<AbortHandle> {
+        // This fails only if the thread has ended.
+        let _ = self.follower.send(Arc::downgrade(follower));
+        forward_signals(self.requests)
+    }
+}
+
+/// Reads the file until it is settled. Returns `None` if it is not settled in time.
+fn first_content(
+    reader: &mut FileReader,
+    requests: &Receiver<ReloadRequest>,
+) -> Option<Result<Content, RulesFileError>> {
+    let Timing { patience, .. } = reader.timing();
+    let begun = reader.now();
+    loop {
+        match reader.step(true) {
+            ReadStep::Valid(content) => {
+                if content.has_end {
+                    reader.require_end();
+                }
+                return Some(Ok(*content));
+            }
+            ReadStep::Refused(error) => return Some(Err(error)),
+            ReadStep::Unsettled | ReadStep::Unchanged => {}
+        }
+        if reader.now().saturating_duration_since(begun) >= patience {
+            return None;
+        }
+        // No caller sends requests yet. The channel ends if the caller waits no longer.
+        if let Err(RecvTimeoutError::Disconnected) = requests.recv_timeout(reader.remaining()) {
+            return None;
+        }
+    }
+}
+
+/// Reads the file after each pause and after each request, until the follower is dropped.
+fn run<F: Follower>(
+    reader: &mut FileReader,
+    requests: &Receiver<ReloadRequest>,
+    follower: &Weak<F>,
+) {
+    let mut pending = Vec::new();
+    let mut wait = reader.timing().pause;
+    loop {
+        match requests.recv_timeout(wait) {
+            Ok(request) => pending.push(request),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        pending.extend(requests.try_iter());
+        let Some(follower) = follower.upgrade() else { return };
+        follower.set_busy(true);
+        // The thread must outlive an observer that panics, so that later changes are applied.
+        let result = catch_unwind(AssertUnwindSafe(|| round(reader, &mut pending, &*follower)));
+        follower.set_busy(false);
+        wait = result.unwrap_or(reader.timing().pause);
+    }
+}
+
+/// Reads the file once, and handles the result and the pending requests. Returns the time until the
+/// next round.
+pub(super) fn round<F: Follower>(
+    reader: &mut FileReader,
+    pending: &mut Vec<ReloadRequest>,
+    follower: &F,
+) -> Duration {
+    let Timing { pause, patience } = reader.timing();
+    let begun = reader.now();
+    let result = match reader.step(!pending.is_empty()) {
+        ReadStep::Valid(content) => Ok(*content),
+        ReadStep::Refused(error) => Err(error),
+        ReadStep::Unchanged => return pause,
+        ReadStep::Unsettled if pending.is_empty() => return pause,
+        ReadStep::Unsettled => {
+            // Callers have stopped waiting by now, and have got an error.
+            let expired = |request: &mut ReloadRequest| begun >= request.asked + patience;
+            let expired: Vec<ReloadRequest> = pending.extract_if(.., expired).collect();
+            if expired.iter().any(|request| request.reply.is_none()) {
+                let _ = follower.handle(Err(follower.unsettled()), begun, true);
+            }
+            return if pending.is_empty() { pause } else { reader.remaining() };
+        }
+    };
+    let requests = std::mem::take(pending);
+    let is_logged = requests.is_empty() || requests.iter().any(|one| one.reply.is_none());
+    let has_end = result.as_ref().is_ok_and(|content| content.has_end);
+    let result = follower.handle(result, begun, is_logged);
+    if result.is_ok() && has_end {
+        reader.require_end();
+    }
+    for reply in requests.into_iter().filter_map(|request| request.reply) {
+        // This fails if the caller waits no longer.
+        let _ = reply.try_send(result.clone());
+    }
+    pause
+}
+
+/// Starts a task that requests a reload on each SIGHUP. Returns `None` if that is not possible,
+/// such as outside a tokio runtime.
+#[cfg(unix)]
+fn forward_signals(requests: Sender<ReloadRequest>) -> Option<AbortHandle> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let runtime = tokio::runtime::Handle::try_current().ok()?;
+    let mut hangup = signal(SignalKind::hangup()).ok()?;
+    let task = runtime.spawn(async move {
+        while hangup.recv().await.is_some() {
+            if requests.send(ReloadRequest::of_signal()).is_err() {
+                return;
+            }
+        }
+    });
+    Some(task.abort_handle())
+}
+
+/// Ignores signals, because the platform has no SIGHUP.
+#[cfg(not(unix))]
+fn forward_signals(_: Sender<ReloadRequest>) -> Option<AbortHandle> {
+    None
+}
