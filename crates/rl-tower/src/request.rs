@@ -80,6 +80,10 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
         self.0.uri().path()
     }
 
+    fn routed_path(&self) -> &str {
+        self.0.uri().path()
+    }
+
     fn query(&self) -> Option<&str> {
         self.0.uri().query()
     }

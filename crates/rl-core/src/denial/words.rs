@@ -9,7 +9,8 @@ use crate::model::{Algorithm, Cost, Limit, Period, Realm, Subject};
 #[derive(Clone, Copy)]
 pub(super) struct Reason<'a> {
     pub(super) kind: DenialKind,
-    /// The decision. There is none if the key is missing or ambiguous.
+    /// The decision. There is none if the key is missing or ambiguous, or
+    /// if the address is unknown.
     pub(super) decision: Option<&'a Decision>,
     /// The limit that denies the request, if clients may know it.
     pub(super) over: Option<DenyingLimit<'a>>,
@@ -27,6 +28,8 @@ pub(super) enum DenialKind {
     MissingKey,
     /// The key is ambiguous: two parsers could find different keys.
     AmbiguousKey,
+    /// The address of the client is unknown.
+    UnknownAddress,
 }
 
 /// The limit that denies a request, the subject that the request is counted under, and the rule
@@ -55,6 +58,7 @@ impl<'a> Reason<'a> {
         let (kind, over) = match reason {
             DenialReason::MissingKey => (DenialKind::MissingKey, None),
             DenialReason::AmbiguousKey => (DenialKind::AmbiguousKey, None),
+            DenialReason::UnknownAddress => (DenialKind::UnknownAddress, None),
             DenialReason::Decision { decision, subject, rule } => {
                 match decision.governing(governing) {
                     Some(governing) => {
@@ -77,6 +81,7 @@ impl<'a> Reason<'a> {
             DenialKind::Undecided => 503,
             DenialKind::MissingKey => 403,
             DenialKind::AmbiguousKey => 400,
+            DenialKind::UnknownAddress => 500,
         }
     }
 
@@ -85,6 +90,7 @@ impl<'a> Reason<'a> {
         match self.status() {
             429 => "Too Many Requests",
             503 => "Service Unavailable",
+            500 => "Internal Server Error",
             403 => "Forbidden",
             _ => "Bad Request",
         }
@@ -129,6 +135,7 @@ impl<'a> Reason<'a> {
             DenialKind::AmbiguousKey => {
                 ". The credential is given more than once, or cannot be read in one way only"
             }
+            DenialKind::UnknownAddress => ". The service does not know the address of its client",
         });
         if let (Some(over), Some(decision)) = (self.over, self.decision) {
             over.push_to(text, decision.cost(), id);

@@ -79,6 +79,7 @@ mod file;
 mod invalid_rules;
 mod over_limit;
 mod overlap;
+mod path_forms;
 mod path_templates;
 mod request_match;
 mod request_policies;

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::invalid_rules::InvalidMatch;
-use super::path_templates::{PathTemplates, RequestPath};
+use super::path_forms::PathForms;
+use super::path_templates::PathTemplates;
 use super::requirements::{Requirements, Sequence};
 use crate::client_ip::{header_name, is_token_byte};
 use crate::key::{ClientAddress, RequestInfo};
@@ -22,9 +23,15 @@ use crate::key::{ClientAddress, RequestInfo};
 ///
 /// In doubt, a rule applies to a request, and an exemption does not.
 ///
-/// * A path matches a rule even if it is percent-encoded, has empty or dot segments, or ends with a
-///   slash: services read such paths in different ways. It matches an exemption only if it can be
-///   read in one way.
+/// * Services read a path in different ways: percent-encoded characters are decoded, or not; empty
+///   segments and a slash at the end are removed, or not; dot segments are resolved, or not. A path
+///   matches a rule if it matches in any combination of these steps, as the client has sent it or as
+///   the framework compares it with its routes. It matches an exemption only if it matches in each
+///   combination.
+/// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
+///   The path with the prefix matches an exemption.
+/// * If the address of the client is unknown, a rule with an address handles the request as one
+///   without a key ([`Rule::on_missing_key`](super::Rule::on_missing_key)).
 /// * A host matches a rule if it is in the target of the request or in one of its `Host` lines, of
 ///   which services read different ones. It matches an exemption only if it matches in all of them.
 /// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`.
@@ -62,6 +69,9 @@ impl Match {
     }
 
     /// Adds a path template in the syntax of axum: `/users/{id}`, `/files/{*rest}`.
+    ///
+    /// A parameter at the end stands for at least one character, so `/files/{*rest}` does not match
+    /// `/files/`. If a service routes that path to the same handler, add `/files`.
     pub fn path(mut self, template: impl AsRef<str>) -> Self {
         self.paths.push(template.as_ref().into());
         self
@@ -145,25 +155,29 @@ impl CompiledMatch {
     }
 
     /// Returns whether a rule with this match applies to a request.
-    pub(super) fn applies(&self, request: &RequestView<'_>) -> bool {
-        self.matches_except_path(request, false)
-            && self.paths.as_ref().is_none_or(|paths| paths.matches(request.path()))
+    pub(super) fn applies(&self, request: &RequestView<'_>) -> Applies {
+        let matches = self.matches_method_host_and_headers(request.info, false)
+            && self.paths.as_ref().is_none_or(|paths| request.paths().match_some(paths));
+        match matches.then(|| self.matches_address(request)) {
+            Some(Some(true)) => Applies::Yes,
+            Some(None) => Applies::IfAddressMatches,
+            Some(Some(false)) | None => Applies::No,
+        }
     }
 
     /// Returns whether this match exempts a request.
     pub(super) fn exempts(&self, request: &RequestView<'_>) -> bool {
-        self.matches_except_path(request, true)
-            && self.paths.as_ref().is_none_or(|paths| paths.matches_plainly(request.path()))
+        self.matches_method_host_and_headers(request.info, true)
+            && self.paths.as_ref().is_none_or(|paths| request.paths().match_all(paths))
+            && self.matches_address(request) == Some(true)
     }
 
-    fn matches_except_path(&self, request: &RequestView<'_>, exempts: bool) -> bool {
-        self.matches_method(request.info.method())
-            && (self.hosts.is_empty() || self.matches_host(request.info, exempts))
-            && self
-                .headers
-                .iter()
-                .all(|(name, value)| has_line(request.info, name, value.as_deref()))
-            && (self.addresses.is_empty() || self.matches_address(request.address()))
+    fn matches_method_host_and_headers(&self, request: &dyn RequestInfo, exempts: bool) -> bool {
+        let has_header =
+            |(name, value): &HeaderCondition| has_line(request, name, value.as_deref());
+        self.matches_method(request.method())
+            && (self.hosts.is_empty() || self.matches_host(request, exempts))
+            && self.headers.iter().all(has_header)
     }
 
     fn matches_method(&self, method: &str) -> bool {
@@ -185,8 +199,13 @@ impl CompiledMatch {
         some && (all || !exempts)
     }
 
-    fn matches_address(&self, address: Option<IpAddr>) -> bool {
-        address.is_some_and(|address| self.addresses.iter().any(|range| range.contains(&address)))
+    /// Returns whether the client's address matches; `None` if the address is unknown.
+    fn matches_address(&self, request: &RequestView<'_>) -> Option<bool> {
+        if self.addresses.is_empty() {
+            return Some(true);
+        }
+        let address = request.address()?;
+        Some(self.addresses.iter().any(|range| range.contains(&address)))
     }
 
     /// Returns requirements of which each request that matches satisfies one.
@@ -316,22 +335,70 @@ impl Host {
     }
 }
 
+/// Whether a rule applies to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Applies {
+    Yes,
+    No,
+    /// The address of the client decides, and is unknown.
+    IfAddressMatches,
+}
+
+/// The paths of a request: the one that the client has sent, and the one that the framework routes
+/// on if it differs.
+struct RequestPaths<'a> {
+    sent: PathForms<'a>,
+    routed: Option<PathForms<'a>>,
+    /// Whether `routed` is what a nested router has left of the path, and not another form of it.
+    is_nested: bool,
+}
+
+impl<'a> RequestPaths<'a> {
+    fn new(request: &'a dyn RequestInfo) -> Self {
+        let (sent, routed) = (request.path(), request.routed_path());
+        if routed == sent {
+            return Self { sent: PathForms::new(sent), routed: None, is_nested: false };
+        }
+        let prefix = sent.strip_suffix(routed).filter(|_| routed.starts_with('/'));
+        let is_nested = prefix.is_some_and(|prefix| prefix.len() > 1 && !prefix.ends_with('/'));
+        Self { sent: PathForms::new(sent), routed: Some(PathForms::new(routed)), is_nested }
+    }
+
+    /// Returns whether a template matches a form of the path.
+    fn match_some(&self, templates: &PathTemplates) -> bool {
+        templates.match_some(&self.sent)
+            || self.routed.as_ref().is_some_and(|routed| templates.match_some(routed))
+    }
+
+    /// Returns whether templates match each form of the path.
+    fn match_all(&self, templates: &PathTemplates) -> bool {
+        let routed = self.routed.as_ref().filter(|_| !self.is_nested);
+        templates.match_all(&self.sent) && routed.is_none_or(|routed| templates.match_all(routed))
+    }
+}
+
 /// A view of a request that reads each property at most once for all rules.
 pub(super) struct RequestView<'a> {
     pub(super) info: &'a dyn RequestInfo,
     client: &'a ClientAddress,
-    path: OnceCell<RequestPath<'a>>,
+    paths: OnceCell<RequestPaths<'a>>,
     address: OnceCell<Option<IpAddr>>,
 }
 
 impl<'a> RequestView<'a> {
     /// Creates the view of a request. `client` finds the address of its client.
     pub(super) const fn new(info: &'a dyn RequestInfo, client: &'a ClientAddress) -> Self {
-        Self { info, client, path: OnceCell::new(), address: OnceCell::new() }
+        Self { info, client, paths: OnceCell::new(), address: OnceCell::new() }
     }
 
-    fn path(&self) -> &RequestPath<'a> {
-        self.path.get_or_init(|| RequestPath::new(self.info.path()))
+    fn paths(&self) -> &RequestPaths<'a> {
+        self.paths.get_or_init(|| RequestPaths::new(self.info))
+    }
+
+    /// Returns whether the client's address is unknown because the server does not know the peer of
+    /// the connection.
+    pub(super) fn lacks_peer(&self) -> bool {
+        self.client.lacks_peer(self.info)
     }
 
     fn address(&self) -> Option<IpAddr> {
@@ -348,7 +415,7 @@ mod tests {
     fn applies(text: &Match, request: &FakeRequest) -> bool {
         let client = ClientAddress::default();
         let compiled = CompiledMatch::new(text).unwrap();
-        compiled.applies(&RequestView::new(request, &client))
+        compiled.applies(&RequestView::new(request, &client)) == Applies::Yes
     }
 
     #[test]
@@ -416,7 +483,32 @@ mod tests {
             let add = |request: FakeRequest, host: &&str| request.header("host", host.as_bytes());
             let request = hosts.iter().fold(FakeRequest::get("/"), add);
             let view = RequestView::new(&request, &client);
-            assert_eq!((api.applies(&view), api.exempts(&view)), (applies, exempts), "{hosts:?}");
+            let applied = api.applies(&view) == Applies::Yes;
+            assert_eq!((applied, api.exempts(&view)), (applies, exempts), "{hosts:?}");
+        }
+    }
+
+    /// Fault: the path on which the framework routes was not compared, if it differs from the path
+    /// that the client has sent.
+    #[test]
+    fn one_of_both_paths_matches_a_rule_and_both_an_exemption() {
+        let text = Match::new().path("/export/{name}").path("/api/health");
+        let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
+        for (sent, routed, applies, exempts) in [
+            ("/export/a", "/export/a", true, true),
+            ("//export/a%2Fb", "/export/a%2Fb", true, false),
+            ("/x", "/export/a", true, false),
+            ("/export/a", "/x", true, false),
+            // Within a nested router.
+            ("/api/health", "/health", true, true),
+            ("/api/export/a", "/export/a", true, false),
+            ("/api//health", "/health", true, false),
+            ("/xport/a", "/a", false, false),
+        ] {
+            let request = FakeRequest::get(sent).routed_path(routed);
+            let view = RequestView::new(&request, &client);
+            let applied = compiled.applies(&view) == Applies::Yes;
+            assert_eq!((applied, compiled.exempts(&view)), (applies, exempts), "{sent} {routed}");
         }
     }
 
@@ -431,7 +523,13 @@ mod tests {
         ] {
             assert_eq!(applies(&office, &FakeRequest::get("/").peer(peer)), expected, "{peer}");
         }
-        assert!(!applies(&office, &FakeRequest::get("/")));
+        let (compiled, client) = (CompiledMatch::new(&office).unwrap(), ClientAddress::default());
+        let unknown = FakeRequest::get("/");
+        let view = RequestView::new(&unknown, &client);
+        assert_eq!(compiled.applies(&view), Applies::IfAddressMatches);
+        assert!(!compiled.exempts(&view) && view.lacks_peer());
+        let elsewhere = CompiledMatch::new(&office.path("/a")).unwrap();
+        assert_eq!(elsewhere.applies(&view), Applies::No);
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub(super) struct Tally {
     exempt: AtomicU64,
     missing_key: AtomicU64,
     ambiguous_key: AtomicU64,
+    unknown_address: AtomicU64,
 }
 
 /// A request that is counted apart from the decisions.
@@ -63,6 +64,7 @@ pub(crate) enum UncountedKind {
     Exempt,
     MissingKey,
     AmbiguousKey,
+    UnknownAddress,
     /// A denied request that is forwarded to get a reduced response. Its decision is
     /// counted as well, as denied.
     Degraded,
@@ -94,6 +96,7 @@ impl Tally {
             exempt: AtomicU64::new(0),
             missing_key: AtomicU64::new(0),
             ambiguous_key: AtomicU64::new(0),
+            unknown_address: AtomicU64::new(0),
         }
     }
 
@@ -354,13 +357,14 @@ impl Tally {
         self.source_failures[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that has no decision (it is exempt, or its key is missing or ambiguous), or
-    /// a denied request that is forwarded.
+    /// Counts a request that has no decision (it is exempt, its key is missing or ambiguous, or its
+    /// address is unknown), or a denied request that is forwarded.
     pub(super) fn uncounted(&self, kind: UncountedKind) {
         let count = match kind {
             UncountedKind::Exempt => &self.exempt,
             UncountedKind::MissingKey => &self.missing_key,
             UncountedKind::AmbiguousKey => &self.ambiguous_key,
+            UncountedKind::UnknownAddress => &self.unknown_address,
             UncountedKind::Degraded => &self.degraded,
         };
         count.fetch_add(1, Ordering::Relaxed);

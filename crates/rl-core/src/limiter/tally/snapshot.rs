@@ -68,6 +68,7 @@ impl Tally {
                 exempt: read(&self.exempt),
                 missing_key: read(&self.missing_key),
                 ambiguous_key: read(&self.ambiguous_key),
+                unknown_address: read(&self.unknown_address),
             },
             units: UnitCounts {
                 granted: self.decisions.sum(|decisions| decisions.granted.get()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::scalars::FromText;
 use crate::client_ip::{ClientIp, header_name};
 use crate::key::{
-    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, RequestInfo, Route,
+    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, Route,
 };
 use crate::model::Realm;
 
@@ -134,13 +134,10 @@ impl KeyText {
 
 /// Returns an extractor that combines the subjects of all `keys` into one subject.
 fn together(keys: Vec<Arc<dyn KeyExtractor>>) -> Arc<dyn KeyExtractor> {
-    let mut keys = keys.into_iter();
-    let first = keys.next().unwrap_or_else(|| Arc::new(crate::key::Constant));
-    keys.fold(first, |first, second| {
-        let first = move |request: &dyn RequestInfo| first.subject(request);
-        let second = move |request: &dyn RequestInfo| second.subject(request);
+    let pair = |first: Arc<dyn KeyExtractor>, second| -> Arc<dyn KeyExtractor> {
         Arc::new(first.and(second))
-    })
+    };
+    keys.into_iter().reduce(pair).unwrap_or_else(|| Arc::new(crate::key::Constant))
 }
 
 #[cfg(test)]

@@ -1,0 +1,112 @@
+//! Services on actix-web.
+
+use actix_web::dev::{Service, ServiceRequest};
+use actix_web::http::Uri;
+use actix_web::middleware::{NormalizePath, TrailingSlash};
+use actix_web::test::{TestRequest, init_service, read_body};
+use actix_web::{App, HttpMessage, HttpRequest, web};
+use proptest::prelude::*;
+use rl_actix::RateLimit;
+use rl_core::{Decision, RateLimiter};
+
+use super::{Case, Normalizer, Place, Served, Steps, case, settings};
+
+fn served(request: &HttpRequest, by_route: bool) -> &'static str {
+    let is_counted = request.extensions().get::<Decision>().is_some();
+    Served { by_route, is_counted }.body()
+}
+
+async fn route(request: HttpRequest) -> &'static str {
+    served(&request, true)
+}
+
+async fn other(request: HttpRequest) -> &'static str {
+    served(&request, false)
+}
+
+/// Returns the route's pattern, which actix-web compares with a path that is decoded except for
+/// slashes, plus signs and percent signs.
+fn pattern(case: &Case) -> String {
+    case.template.write("{rest:.+}").replace("caf%C3%A9", "café")
+}
+
+fn rewrite(steps: Steps, request: &mut ServiceRequest) {
+    let uri = request.uri();
+    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+    let path = steps.rewrite(uri.path()).map(|path| path + &query);
+    if let Some(uri) = path.and_then(|path| path.parse::<Uri>().ok()) {
+        request.match_info_mut().get_mut().update(&uri);
+        request.head_mut().uri = uri;
+    }
+}
+
+/// Sends the requests of the case to the application.
+macro_rules! answers {
+    ($case:ident, $app:expr) => {{
+        let app = init_service($app).await;
+        let mut all = Vec::new();
+        for path in &$case.paths {
+            let request = TestRequest::with_uri(path).to_request();
+            let response = app.call(request).await.unwrap();
+            all.push(Served::from_body(&read_body(response).await));
+        }
+        all
+    }};
+}
+
+async fn serve(case: &Case, limiter: RateLimiter) -> Vec<Option<Served>> {
+    let limit = || RateLimit::new(limiter.clone());
+    let services = |app: &mut web::ServiceConfig| {
+        app.route(&pattern(case), web::get().to(route)).default_service(web::to(other));
+    };
+    let merge = match case.normalizer {
+        Normalizer::Trim => TrailingSlash::Trim,
+        Normalizer::Append => TrailingSlash::Always,
+        Normalizer::Merge | Normalizer::Steps(_) => TrailingSlash::MergeOnly,
+    };
+    let normalize = || NormalizePath::new(merge);
+    // The last middleware that is added is the outermost.
+    match (case.place, case.normalizer) {
+        (Place::Alone, _) => answers!(case, App::new().configure(services).wrap(limit())),
+        (Place::Outside, Normalizer::Steps(steps)) => answers!(
+            case,
+            App::new()
+                .configure(services)
+                .wrap_fn(move |mut request, inner| {
+                    rewrite(steps, &mut request);
+                    inner.call(request)
+                })
+                .wrap(limit())
+        ),
+        (Place::Outside, _) => {
+            answers!(case, App::new().configure(services).wrap(normalize()).wrap(limit()))
+        }
+        (Place::Inside | Place::BehindRouter, Normalizer::Steps(steps)) => answers!(
+            case,
+            App::new().configure(services).wrap(limit()).wrap_fn(move |mut request, inner| {
+                rewrite(steps, &mut request);
+                inner.call(request)
+            })
+        ),
+        (Place::Inside | Place::BehindRouter, _) => {
+            answers!(case, App::new().configure(services).wrap(limit()).wrap(normalize()))
+        }
+        (Place::Nested, _) => {
+            let scope = web::scope("/api").wrap(limit()).configure(services);
+            answers!(case, App::new().service(scope))
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(settings(300))]
+
+    #[test]
+    fn what_reaches_a_handler_is_counted_and_nothing_else_is_exempt(case in case()) {
+        actix_web::rt::System::new().block_on(async {
+            let of_route = serve(&case, case.limiter_of_route()).await;
+            let of_others = serve(&case, case.limiter_of_others()).await;
+            case.check(&of_route, &of_others);
+        });
+    }
+}
