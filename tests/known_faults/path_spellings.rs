@@ -72,8 +72,8 @@ fn limiter(clock: &Arc<ManualClock>) -> RateLimiter {
     RateLimiter::builder().rules(rules).store(store).build().unwrap()
 }
 
-/// Sends each path twenty times in an hour of its own. Checks that at most three of these requests
-/// reach a handler, and returns the number of paths that reach one.
+/// Sends each path twenty times in an hour of its own. Checks that three of these requests reach a
+/// handler, or none, and returns the number of paths that reach one.
 async fn attack(serve: impl FnOnce(RateLimiter) -> Site) -> usize {
     let clock = new_year();
     let site = serve(limiter(&clock));
@@ -87,7 +87,7 @@ async fn attack(serve: impl FnOnce(RateLimiter) -> Site) -> usize {
             assert!(matches!(*status, [200 | 301 | 400 | 404 | 429]), "{path}: {status:?}");
             served += usize::from(status == [200]);
         }
-        assert!(served <= 3, "{path} was served {served} times of 20");
+        assert!([0, 3].contains(&served), "{path} was served {served} times of 20");
         reached += usize::from(served > 0);
     }
     reached

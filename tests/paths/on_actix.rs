@@ -4,12 +4,13 @@ use actix_web::dev::{Service, ServiceRequest};
 use actix_web::http::Uri;
 use actix_web::middleware::{NormalizePath, TrailingSlash};
 use actix_web::test::{TestRequest, init_service, read_body};
-use actix_web::{App, HttpMessage, HttpRequest, web};
+use actix_web::{App, HttpMessage, HttpRequest, guard, web};
 use proptest::prelude::*;
 use rl_actix::RateLimit;
+use rl_core::rules::{Match, Rules};
 use rl_core::{Decision, RateLimiter};
 
-use super::{Case, Normalizer, Place, Served, Steps, case, settings};
+use super::{Case, Normalizer, Place, Served, Steps, all, build, case, settings};
 
 fn served(request: &HttpRequest, by_route: bool) -> &'static str {
     let is_counted = request.extensions().get::<Decision>().is_some();
@@ -109,4 +110,38 @@ proptest! {
             case.check(&of_route, &of_others);
         });
     }
+}
+
+/// Fault: actix-web parses the `Host` header as an address, and a rule compared it as a name.
+#[test]
+fn a_request_that_passes_the_guard_of_a_host_is_counted_by_the_rule_of_this_host() {
+    actix_web::rt::System::new().block_on(async {
+        let limiter = build(Rules::new().rule(all("api").matching(Match::new().host("api.org"))));
+        let route = web::get().guard(guard::Host("api.org")).to(route);
+        let app = App::new().route("/", route).default_service(web::to(other));
+        let app = init_service(app.wrap(RateLimit::new(limiter))).await;
+        let mut reached = 0;
+        for host in [
+            "api.org",
+            "api.org:80",
+            "api.org:",
+            "api.org:x",
+            "u@api.org",
+            "u:p@api.org:80",
+            "api.org.",
+            "http://api.org",
+            "http://u@api.org:80/?a",
+            "API.org",
+            "api.org/",
+            "%61pi.org",
+            "//api.org",
+        ] {
+            let request = TestRequest::get().insert_header(("host", host)).to_request();
+            let body = read_body(app.call(request).await.unwrap()).await;
+            let served = Served::from_body(&body).unwrap();
+            assert!(!served.by_route || served.is_counted, "{host}");
+            reached += usize::from(served.by_route);
+        }
+        assert!(reached >= 5, "{reached}");
+    });
 }

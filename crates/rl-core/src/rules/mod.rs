@@ -76,6 +76,7 @@
 
 #[cfg(feature = "rules-file")]
 mod file;
+mod host;
 mod invalid_rules;
 mod over_limit;
 mod overlap;
