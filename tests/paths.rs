@@ -1,10 +1,11 @@
-//! Whatever a service routes to a handler is counted by the rule of that handler, and an exemption
+//! Each request that reaches a handler is counted by the rule of that handler, and an exemption
 //! reaches no other handler. Both are tested with random templates and random spellings of paths,
 //! on services that normalize paths in each place.
 
 mod on_actix;
 mod on_axum;
 
+use http::Uri;
 use proptest::prelude::*;
 use rl_core::rules::{Match, Rule, Rules};
 use rl_core::{Limit, RateLimiter};
@@ -61,8 +62,8 @@ enum Normalizer {
     Append,
     /// Merges slashes, if the framework has such a middleware, or else removes those at the end.
     Merge,
-    /// A middleware of the service that does some steps.
-    Steps(Steps),
+    /// Two middlewares of the service, each of which does some steps.
+    Steps(Steps, Steps),
 }
 
 /// Independent steps of a normalization.
@@ -128,24 +129,32 @@ impl Steps {
         }
         path
     }
+}
 
-    /// Returns whether the form is a path that an HTTP request may have.
-    fn rewrite(self, path: &str) -> Option<String> {
-        let path = self.normalize(path);
-        (path.starts_with('/') && !path.contains(['?', '#'])).then_some(path)
+impl Normalizer {
+    /// Returns the target that the middleware of the service makes of another one. Returns `None`
+    /// if this is no target, or if the middleware is one of the framework.
+    fn rewrite(self, target: &Uri) -> Option<Uri> {
+        let Self::Steps(first, second) = self else { return None };
+        let path = second.normalize(&first.normalize(target.path()));
+        let query = target.query().map_or(String::new(), |query| format!("?{query}"));
+        let is_path = path.starts_with('/') && !path.contains(['?', '#']);
+        is_path.then(|| (path + &query).parse().ok())?
     }
 }
 
 fn normalizer() -> impl Strategy<Value = Normalizer> {
     let decode = prop_oneof![Just(Decode::Nothing), Just(Decode::Most), Just(Decode::All)];
-    let steps = (decode, any::<bool>(), any::<bool>());
+    let steps = (decode, any::<bool>(), any::<bool>()).prop_map(|(decode, slashes, dots)| Steps {
+        decode,
+        slashes,
+        dots,
+    });
     prop_oneof![
         2 => Just(Normalizer::Trim),
         1 => Just(Normalizer::Append),
         2 => Just(Normalizer::Merge),
-        3 => steps.prop_map(|(decode, slashes, dots)| {
-            Normalizer::Steps(Steps { decode, slashes, dots })
-        }),
+        3 => (steps.clone(), steps).prop_map(|(one, other)| Normalizer::Steps(one, other)),
     ]
 }
 
@@ -183,7 +192,7 @@ impl Template {
     }
 
     /// Returns the template in the syntax of rules and of axum.
-    fn of_rule(&self) -> String {
+    fn for_rule(&self) -> String {
         self.write("{*rest}")
     }
 }
@@ -275,21 +284,33 @@ fn path_of(template: &Template, prefix: &'static str) -> impl Strategy<Value = S
     )
 }
 
-/// Returns ways to write a literal: some characters are percent-encoded.
+/// Returns ways to write a literal: some characters are percent-encoded, and a few twice.
 fn spelling(literal: &'static str) -> BoxedStrategy<String> {
-    prop::collection::vec((prop::bool::weighted(0.1), any::<bool>()), literal.len())
-        .prop_map(move |encoded| {
-            let mut text = String::new();
-            for (byte, (is_encoded, is_upper)) in literal.bytes().zip(encoded) {
-                match (is_encoded, is_upper) {
-                    (false, _) => text.push(char::from(byte)),
-                    (true, true) => text.push_str(&format!("%{byte:02X}")),
-                    (true, false) => text.push_str(&format!("%{byte:02x}")),
-                }
-            }
-            text
+    let one = prop_oneof![
+        40 => Just(Encoding::Plain),
+        2 => Just(Encoding::Upper),
+        2 => Just(Encoding::Lower),
+        1 => Just(Encoding::Twice),
+    ];
+    prop::collection::vec(one, literal.len())
+        .prop_map(move |encodings| {
+            let encoded = literal.bytes().zip(encodings).map(|(byte, encoding)| match encoding {
+                Encoding::Plain => char::from(byte).to_string(),
+                Encoding::Upper => format!("%{byte:02X}"),
+                Encoding::Lower => format!("%{byte:02x}"),
+                Encoding::Twice => format!("%25{byte:02x}"),
+            });
+            encoded.collect()
         })
         .boxed()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Encoding {
+    Plain,
+    Upper,
+    Lower,
+    Twice,
 }
 
 /// A service and requests to it.
@@ -309,7 +330,7 @@ impl Case {
 
     /// Returns the template in rules.
     fn rule_template(&self) -> String {
-        format!("{}{}", self.prefix(), self.template.of_rule())
+        format!("{}{}", self.prefix(), self.template.for_rule())
     }
 
     /// Returns a limiter with a rule for the template.

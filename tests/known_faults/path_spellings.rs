@@ -105,7 +105,7 @@ fn router() -> Router {
 }
 
 #[tokio::test]
-async fn on_axum_a_spelling_of_a_path_avoids_no_rule() {
+async fn spellings_of_a_path_avoid_no_rule_on_axum() {
     let trim = NormalizePathLayer::trim_trailing_slash;
     let alone = |limiter| axum_web::serve(router().layer(RateLimitLayer::new(limiter)));
     assert!(attack(alone).await >= 5);
@@ -141,7 +141,7 @@ fn on_actix(limiter: RateLimiter, style: Option<TrailingSlash>, is_limiter_outsi
 }
 
 #[tokio::test]
-async fn on_actix_a_spelling_of_a_path_avoids_no_rule() {
+async fn spellings_of_a_path_avoid_no_rule_on_actix() {
     assert!(attack(|limiter| on_actix(limiter, None, true)).await >= 16);
     for style in [TrailingSlash::Trim, TrailingSlash::MergeOnly] {
         for is_limiter_outside in [true, false] {

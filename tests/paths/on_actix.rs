@@ -10,7 +10,7 @@ use rl_actix::RateLimit;
 use rl_core::rules::{Match, Rules};
 use rl_core::{Decision, RateLimiter};
 
-use super::{Case, Normalizer, Place, Served, Steps, all, build, case, settings};
+use super::{Case, Normalizer, Place, Served, all, build, case, settings};
 
 fn served(request: &HttpRequest, by_route: bool) -> &'static str {
     let is_counted = request.extensions().get::<Decision>().is_some();
@@ -31,11 +31,11 @@ fn pattern(case: &Case) -> String {
     case.template.write("{rest:.+}").replace("caf%C3%A9", "café")
 }
 
-fn rewrite(steps: Steps, request: &mut ServiceRequest) {
-    let uri = request.uri();
-    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
-    let path = steps.rewrite(uri.path()).map(|path| path + &query);
-    if let Some(uri) = path.and_then(|path| path.parse::<Uri>().ok()) {
+fn rewrite(normalizer: Normalizer, request: &mut ServiceRequest) {
+    // actix-web and axum use different versions of `http`.
+    let uri = request.uri().to_string().parse().ok();
+    let rewritten = uri.and_then(|uri| normalizer.rewrite(&uri));
+    if let Some(uri) = rewritten.and_then(|uri| uri.to_string().parse::<Uri>().ok()) {
         request.match_info_mut().get_mut().update(&uri);
         request.head_mut().uri = uri;
     }
@@ -63,18 +63,18 @@ async fn serve(case: &Case, limiter: RateLimiter) -> Vec<Option<Served>> {
     let merge = match case.normalizer {
         Normalizer::Trim => TrailingSlash::Trim,
         Normalizer::Append => TrailingSlash::Always,
-        Normalizer::Merge | Normalizer::Steps(_) => TrailingSlash::MergeOnly,
+        Normalizer::Merge | Normalizer::Steps(..) => TrailingSlash::MergeOnly,
     };
     let normalize = || NormalizePath::new(merge);
     // The last middleware that is added is the outermost.
     match (case.place, case.normalizer) {
         (Place::Alone, _) => answers!(case, App::new().configure(services).wrap(limit())),
-        (Place::Outside, Normalizer::Steps(steps)) => answers!(
+        (Place::Outside, normalizer @ Normalizer::Steps(..)) => answers!(
             case,
             App::new()
                 .configure(services)
                 .wrap_fn(move |mut request, inner| {
-                    rewrite(steps, &mut request);
+                    rewrite(normalizer, &mut request);
                     inner.call(request)
                 })
                 .wrap(limit())
@@ -82,10 +82,10 @@ async fn serve(case: &Case, limiter: RateLimiter) -> Vec<Option<Served>> {
         (Place::Outside, _) => {
             answers!(case, App::new().configure(services).wrap(normalize()).wrap(limit()))
         }
-        (Place::Inside | Place::BehindRouter, Normalizer::Steps(steps)) => answers!(
+        (Place::Inside | Place::BehindRouter, normalizer @ Normalizer::Steps(..)) => answers!(
             case,
             App::new().configure(services).wrap(limit()).wrap_fn(move |mut request, inner| {
-                rewrite(steps, &mut request);
+                rewrite(normalizer, &mut request);
                 inner.call(request)
             })
         ),
@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(settings(300))]
 
     #[test]
-    fn what_reaches_a_handler_is_counted_and_nothing_else_is_exempt(case in case()) {
+    fn requests_that_reach_a_handler_are_counted_and_no_other_handler_is_exempt(case in case()) {
         actix_web::rt::System::new().block_on(async {
             let of_route = serve(&case, case.limiter_of_route()).await;
             let of_others = serve(&case, case.limiter_of_others()).await;

@@ -34,11 +34,8 @@ fn normalized(normalizer: Normalizer, inner: App) -> App {
             App::new(NormalizePathLayer::trim_trailing_slash().layer(inner))
         }
         Normalizer::Append => App::new(NormalizePathLayer::append_trailing_slash().layer(inner)),
-        Normalizer::Steps(steps) => App::new(inner.map_request(move |mut request: Request| {
-            let uri = request.uri();
-            let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
-            let path = steps.rewrite(uri.path()).map(|path| path + &query);
-            if let Some(uri) = path.and_then(|path| path.parse::<Uri>().ok()) {
+        Normalizer::Steps(..) => App::new(inner.map_request(move |mut request: Request| {
+            if let Some(uri) = normalizer.rewrite(request.uri()) {
                 *request.uri_mut() = uri;
             }
             request
@@ -47,7 +44,7 @@ fn normalized(normalizer: Normalizer, inner: App) -> App {
 }
 
 fn app(case: &Case, limiter: RateLimiter) -> App {
-    let router = Router::new().route(&case.template.of_rule(), get(route)).fallback(any(other));
+    let router = Router::new().route(&case.template.for_rule(), get(route)).fallback(any(other));
     let limit = RateLimitLayer::new(limiter);
     let limited = || router.clone().layer(limit.clone());
     // `Router` has a body of its own, and the layers of tower keep that of their service.
@@ -87,7 +84,7 @@ proptest! {
     #![proptest_config(settings(300))]
 
     #[test]
-    fn what_reaches_a_handler_is_counted_and_nothing_else_is_exempt(case in case()) {
+    fn requests_that_reach_a_handler_are_counted_and_no_other_handler_is_exempt(case in case()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let of_route = serve(&case, case.limiter_of_route()).await;

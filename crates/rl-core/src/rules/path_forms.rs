@@ -4,27 +4,32 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
+/// The maximum number of forms of a path. Paths that people and programs write have at most ten.
+const MAX_FORMS: usize = 64;
+
+/// The maximum length of all forms together, in bytes. It bounds the work for a path, which may be
+/// 64 KiB long.
+const MAX_LEN: usize = 256 * 1_024;
+
 /// A path, and all other forms in which a service may read it.
 ///
 /// actix-web decodes `/%6Cogin` before it looks for the route, some middleware merges slashes or
 /// removes the last one, and some handlers resolve dots. A service may do some of these steps and
-/// leave out the others, so each combination is a form:
+/// leave out the others, and it may do them in any order. The forms are all results of
 ///
-/// | step | alternatives |
-/// |---|---|
-/// | decode | nothing; all except `%2F`, `%2B` and `%25`, as actix-web does; all |
-/// | slashes | as they are; merged, without the last one |
-/// | dots | as they are; resolved |
+/// * decoding everything except `%2F`, `%2B` and `%25`, as actix-web does,
+/// * decoding everything,
+/// * merging slashes, and removing the last one,
+/// * resolving dots.
 ///
-/// So a path has at most twelve forms. A plain path has one, and needs no allocation.
+/// A plain path has one form, and needs no allocation.
 #[derive(Debug)]
 pub(super) struct PathForms<'a> {
     sent: &'a str,
     /// The forms that differ from `sent` and from each other.
     others: Vec<String>,
-    /// Whether the decoded path can be decoded again. No framework decodes twice, but a handler
-    /// may do so.
-    is_encoded_twice: bool,
+    /// Whether all forms were found. Otherwise they are too many or too long.
+    is_complete: bool,
 }
 
 impl<'a> PathForms<'a> {
@@ -33,38 +38,49 @@ impl<'a> PathForms<'a> {
             && !sent.contains("//")
             && !sent.contains("/.")
             && (sent == "/" || !sent.ends_with('/'));
-        let mut forms = Self { sent, others: Vec::new(), is_encoded_twice: false };
+        let mut forms = Self { sent, others: Vec::new(), is_complete: true };
         if !is_plain {
-            forms.add_others();
+            forms.is_complete = forms.find_others();
         }
         forms
     }
 
+    /// Adds the other forms. Returns false if they are too many or too long.
+    ///
+    /// Each step makes a path shorter or leaves it as it is, so the search ends.
     #[cold]
-    fn add_others(&mut self) {
-        let all = percent_decode_str(self.sent).decode_utf8_lossy();
-        self.is_encoded_twice = has_escape(all.as_bytes());
-        for decoded in [Cow::Borrowed(self.sent), decode_most(self.sent), all] {
-            self.add(resolve_dots(&decoded));
-            let merged = merge_slashes(&decoded);
-            self.add(merge_slashes(&resolve_dots(&merged)).into());
-            self.add(merged.into());
-            self.add(decoded);
+    fn find_others(&mut self) -> bool {
+        let mut len = self.sent.len();
+        let mut done = 0;
+        while done <= self.others.len() {
+            let form = if done == 0 { self.sent } else { &self.others[done - 1] };
+            let next =
+                [decode_most(form), decode_all(form), merge_slashes(form), resolve_dots(form)];
+            let next = next.map(|form| match form {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(form) => Some(form),
+            });
+            for form in next.into_iter().flatten() {
+                if form == self.sent || self.others.contains(&form) {
+                    continue;
+                }
+                len += form.len();
+                if self.others.len() + 1 >= MAX_FORMS || len > MAX_LEN {
+                    return false;
+                }
+                self.others.push(form);
+            }
+            done += 1;
         }
+        true
     }
 
-    fn add(&mut self, form: Cow<'_, str>) {
-        if form != self.sent && !self.others.iter().any(|known| *known == form) {
-            self.others.push(form.into_owned());
-        }
+    /// Returns whether all forms were found. A path of which this is not true may have any form.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
-    /// Returns whether the decoded path can be decoded again.
-    pub(super) const fn is_encoded_twice(&self) -> bool {
-        self.is_encoded_twice
-    }
-
-    /// Returns all forms.
+    /// Returns the forms that were found.
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.sent).chain(self.others())
     }
@@ -82,8 +98,12 @@ fn escaped(text: &[u8]) -> Option<u8> {
     u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()
 }
 
-fn has_escape(text: &[u8]) -> bool {
-    text.windows(3).any(|text| escaped(text).is_some())
+/// Decodes all percent-encoded characters.
+fn decode_all(path: &str) -> Cow<'_, str> {
+    match Cow::from(percent_decode_str(path)) {
+        Cow::Borrowed(_) => Cow::Borrowed(path),
+        Cow::Owned(decoded) => Cow::Owned(String::from_utf8_lossy(&decoded).into_owned()),
+    }
 }
 
 /// Decodes percent-encoded characters except slashes, plus signs and percent signs.
@@ -109,7 +129,11 @@ fn decode_most(path: &str) -> Cow<'_, str> {
 }
 
 /// Removes empty segments, and so the last slash.
-fn merge_slashes(path: &str) -> String {
+fn merge_slashes(path: &str) -> Cow<'_, str> {
+    let is_merged = path.starts_with('/') && !path.contains("//") && !path.ends_with('/');
+    if is_merged || path == "/" {
+        return Cow::Borrowed(path);
+    }
     let mut merged = String::with_capacity(path.len() + 1);
     for segment in path.split('/').filter(|segment| !segment.is_empty()) {
         merged.push('/');
@@ -118,7 +142,7 @@ fn merge_slashes(path: &str) -> String {
     if merged.is_empty() {
         merged.push('/');
     }
-    merged
+    Cow::Owned(merged)
 }
 
 /// Resolves `.` and `..` like RFC 3986: `/a/../b/.` is `/b/`.
@@ -167,25 +191,15 @@ mod tests {
     /// Fault: a path was compared as it was sent and with all steps together. A service that does
     /// one of them read a path that was neither.
     #[test]
-    fn each_combination_of_steps_is_a_form() {
+    fn each_result_of_the_steps_is_a_form() {
         assert_eq!(forms("/a/"), ["/a", "/a/"]);
+        assert_eq!(forms("/a%20b"), ["/a b", "/a%20b"]);
         assert_eq!(forms("/%61%2Fb"), ["/%61%2Fb", "/a%2Fb", "/a/b"]);
         assert_eq!(forms("/%61/.."), ["/", "/%61/..", "/a/.."]);
-        let path = "//%61%2Fb/../%252e/";
-        let mut expected = [
-            "//%61%2Fb/../%252e/",
-            "//%252e/",
-            "/%61%2Fb/../%252e",
-            "/%252e",
-            "//a%2Fb/../%252e/",
-            "/a%2Fb/../%252e",
-            "//a/b/../%2e/",
-            "//a/%2e/",
-            "/a/b/../%2e",
-            "/a/%2e",
-        ];
-        expected.sort_unstable();
-        assert_eq!(forms(path), expected);
+        // The dots are resolved before the letter is decoded, or after it, or not at all.
+        assert_eq!(forms("/../%2e/%6c"), ["/%2e/%6c", "/../%2e/%6c", "/.././l", "/./l", "/l"],);
+        assert_eq!(forms("/%252e"), ["/", "/%252e", "/%2e", "/."]);
+        assert!(forms("//%61%2Fb/../%252e/").contains(&"/a%2Fb/../%252e".to_owned()));
     }
 
     #[test]
@@ -198,37 +212,36 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_encoded_twice_is_found() {
-        for (path, expected) in [
-            ("/%2541", true),
-            ("/%41", false),
-            ("/%25", false),
-            ("/%25%34%31", true),
-            ("/%", false),
-        ] {
-            assert_eq!(PathForms::new(path).is_encoded_twice(), expected, "{path}");
-        }
-    }
+    fn the_number_and_the_length_of_forms_are_bounded() {
+        // The longest path that `http` accepts.
+        const LONGEST: usize = 65_534;
 
-    /// The longest path that `http` accepts.
-    #[test]
-    fn a_long_path_has_few_forms() {
-        for pattern in ["/%2e%2e/", "%2F", "/../a/", "//", "/.", "%252F", "/a%2F../"] {
-            let path = format!("/{}", pattern.repeat(65_534 / pattern.len() - 1));
+        for pattern in ["/%2e%2e/", "%2F", "/../a/", "//", "/.", "%252F", "/a%2F../", "%25"] {
+            let path = format!("/{}", pattern.repeat(LONGEST / pattern.len() - 1));
             let forms = PathForms::new(&path);
-            assert!(forms.iter().count() <= 12);
-            assert!(forms.iter().all(|form| form.len() <= path.len()), "{pattern}");
+            assert!(forms.iter().count() <= MAX_FORMS, "{pattern}");
+            assert!(forms.iter().map(str::len).sum::<usize>() <= MAX_LEN, "{pattern}");
         }
+        let long = format!("/{}", "%C3%A9".repeat(10_000));
+        assert!(PathForms::new(&long).is_complete());
+        let deep = format!("/%{}41", "25".repeat(MAX_FORMS));
+        assert!(!PathForms::new(&deep).is_complete());
     }
 
     proptest! {
         #[test]
-        fn forms_are_distinct_and_bounded(path in "/([a%/.]|%2[fF5eE]|//|/\\.){0,12}") {
-            let mut forms = forms(&path);
-            let count = forms.len();
-            prop_assert!(count <= 12);
-            forms.dedup();
-            prop_assert_eq!(forms.len(), count);
+        fn forms_are_distinct_and_each_step_leads_to_another_one(
+            path in "/([a%/.]|%2[fF5eE]|//|/\\.){0,12}",
+        ) {
+            let forms = PathForms::new(&path);
+            let all: Vec<&str> = forms.iter().collect();
+            for (place, form) in all.iter().enumerate() {
+                prop_assert!(!all[..place].contains(form));
+                let steps = [decode_most, decode_all, merge_slashes, resolve_dots];
+                for step in steps.into_iter().filter(|_| forms.is_complete()) {
+                    prop_assert!(all.contains(&&*step(form)));
+                }
+            }
         }
     }
 }

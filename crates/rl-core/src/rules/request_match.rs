@@ -26,9 +26,9 @@ use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
 ///
 /// * Services read a path in different ways: percent-encoded characters are decoded, or not; empty
 ///   segments and a slash at the end are removed, or not; dot segments are resolved, or not. A path
-///   matches a rule if it matches in any combination of these steps, as the client has sent it or as
-///   the framework compares it with its routes. It matches an exemption only if it matches in each
-///   combination.
+///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
+///   or as the framework compares it with its routes. It matches an exemption only if it matches
+///   before and after each step. A path with more than 64 forms matches every rule, and no exemption.
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
 ///   The path with the prefix matches an exemption.
 /// * If the address of the client is unknown, a rule with an address handles the request as one
