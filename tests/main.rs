@@ -13,6 +13,7 @@ mod http_contract;
 mod known_faults;
 mod management;
 mod observability;
+mod paths;
 mod performance;
 mod races;
 mod records;

@@ -45,6 +45,21 @@ fn two_per_minute() -> RateLimiter {
     limiter(&new_year(), &["2/minute"])
 }
 
+/// The client is not at fault if the server does not report the peer.
+#[tokio::test]
+async fn a_call_without_a_peer_is_an_internal_error() {
+    let (_, service) = tonic_health::server::health_reporter();
+    let routes = tonic::service::Routes::new(service).into_axum_router();
+    let routes = routes.layer(RateLimitLayer::new(two_per_minute()));
+    let call = http::Request::post("/grpc.health.v1.Health/Check");
+    let call = call.header("content-type", "application/grpc");
+    let call = call.body(axum::body::Body::empty()).unwrap();
+    let answer = tower::ServiceExt::oneshot(routes, call).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let status = answer.headers().get("grpc-status").unwrap();
+    assert_eq!(status.to_str().unwrap().parse(), Ok(Code::Internal as i32));
+}
+
 /// gRPC clients treat HTTP 429 as an outage, `UNAVAILABLE`, and retry immediately. So a denial must
 /// be a gRPC response with its own code.
 #[tokio::test]

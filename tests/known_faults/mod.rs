@@ -16,6 +16,7 @@ mod missing_address;
 mod nesting;
 mod open_bank;
 mod overload;
+mod path_spellings;
 mod readable_layout;
 mod readiness;
 mod recording_service;

@@ -101,6 +101,10 @@ impl RequestInfo for ActixRequest<'_> {
         self.request.path()
     }
 
+    fn routed_path(&self) -> &str {
+        self.request.match_info().as_str()
+    }
+
     fn query(&self) -> Option<&str> {
         self.request.uri().query()
     }

@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
 
+#[cfg(feature = "axum")]
+use axum::extract::connect_info::MockConnectInfo;
 use http::Request;
 use rl_core::Subject;
 use rl_core::adapter::Extensions;
@@ -80,6 +82,10 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
         self.0.uri().path()
     }
 
+    fn routed_path(&self) -> &str {
+        self.0.uri().path()
+    }
+
     fn query(&self) -> Option<&str> {
         self.0.uri().query()
     }
@@ -97,7 +103,7 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
     }
 
     /// Returns the peer's address that axum or tonic reports, or else the `SocketAddr` that a
-    /// server has put into the extensions. Returns `None` if there is neither.
+    /// server has put into the extensions, or else that of axum's `MockConnectInfo` for tests.
     fn peer(&self) -> Option<IpAddr> {
         let extensions = self.0.extensions();
         #[cfg(feature = "axum")]
@@ -108,7 +114,14 @@ impl<B> RequestInfo for HttpRequest<'_, B> {
         if let Some(peer) = tonic_peer(extensions) {
             return Some(peer.ip());
         }
-        extensions.get::<SocketAddr>().map(SocketAddr::ip)
+        if let Some(peer) = extensions.get::<SocketAddr>() {
+            return Some(peer.ip());
+        }
+        #[cfg(feature = "axum")]
+        if let Some(mock) = extensions.get::<MockConnectInfo<SocketAddr>>() {
+            return Some(mock.0.ip());
+        }
+        None
     }
 
     fn extensions(&self) -> &dyn Any {
@@ -175,6 +188,18 @@ mod tests {
         assert_eq!(subject_of(&request), Ok(Some(Subject::user("alice"))));
         request.extensions_mut().insert(CurrentUser("guest"));
         assert_eq!(subject_of(&request), Ok(None));
+    }
+
+    #[cfg(feature = "axum")]
+    #[test]
+    fn peer_of_a_test_is_that_of_the_mock_unless_there_is_a_connection() {
+        let mut request = Request::new(());
+        assert_eq!(HttpRequest(&request).peer(), None);
+        let [mock, real] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(|ip| SocketAddr::from((ip, 1)));
+        request.extensions_mut().insert(MockConnectInfo(mock));
+        assert_eq!(HttpRequest(&request).peer(), Some(mock.ip()));
+        request.extensions_mut().insert(real);
+        assert_eq!(HttpRequest(&request).peer(), Some(real.ip()));
     }
 
     /// Fault: under a nested router, rules and exemptions saw the path without its prefix, so a rule

@@ -176,6 +176,11 @@ impl HttpLimiter {
             Ok(None) => match self.settings.on_missing_key {
                 MissingKey::Share => Subject::new(Realm::Unknown, ""),
                 MissingKey::Allow => return self.exempted(),
+                MissingKey::Reject
+                    if request.peer().is_none() && self.settings.key.needs_peer() =>
+                {
+                    return self.reject_unknown_address(request);
+                }
                 MissingKey::Reject => return self.reject_missing_key(request),
             },
             Err(AmbiguousKey) => return self.reject_ambiguous_key(request),
@@ -230,6 +235,7 @@ impl HttpLimiter {
             Ok(None) => return Some(self.exempted()),
             Err(Uncounted::MissingKey) => return Some(self.reject_missing_key(request)),
             Err(Uncounted::AmbiguousKey) => return Some(self.reject_ambiguous_key(request)),
+            Err(Uncounted::UnknownAddress) => return Some(self.reject_unknown_address(request)),
         };
         let context = RequestContext::of_parts(parts, request, outer.is_some());
         let limiter = settings.limiter.id();

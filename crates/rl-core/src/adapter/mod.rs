@@ -12,7 +12,8 @@
 //!    answers them.
 //! 2. **The subject** is found by the [`KeyExtractor`](crate::key::KeyExtractor); by default it is
 //!    the address of the peer. [`MissingKey`](crate::MissingKey) sets how a request without a key
-//!    is handled. A request whose key is [ambiguous](crate::key::AmbiguousKey) is always rejected
+//!    is handled. If the key is the address, and the server does not report the peer, the request is
+//!    rejected with 500. A request whose key is [ambiguous](crate::key::AmbiguousKey) is always rejected
 //!    with 400, and counted nowhere.
 //! 3. **One charge for each limiter and subject.** A request that passes the same limiter twice
 //!    under the same subject, in nested layers, is charged once. Under another subject it is

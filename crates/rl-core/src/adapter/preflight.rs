@@ -1,12 +1,7 @@
 //! CORS preflights, which browsers send before some requests of scripts on web pages.
 
 use crate::client_ip::is_token_byte;
-use crate::key::RequestInfo;
-
-/// Headers with which clients override the method in some services. Browsers do not send them in a
-/// preflight.
-const METHOD_OVERRIDES: [&str; 3] =
-    ["x-http-method-override", "x-http-method", "x-method-override"];
+use crate::key::{METHOD_OVERRIDES, RequestInfo};
 
 /// Returns whether `request` is a CORS preflight as browsers send it: `OPTIONS` with one
 /// `Origin`, one `Access-Control-Request-Method`, and no body.
@@ -23,6 +18,7 @@ pub(super) fn is_preflight(request: &dyn RequestInfo) -> bool {
         && has_requested_method()
         && count_lines(request, "transfer-encoding", |_| true) == 0
         && count_lines(request, "content-length", |length| length.iter().any(|b| *b != b'0')) == 0
+        // Browsers do not send them in a preflight.
         && METHOD_OVERRIDES.iter().all(|name| count_lines(request, name, |_| true) == 0)
 }
 

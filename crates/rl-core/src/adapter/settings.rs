@@ -45,6 +45,7 @@ pub(super) struct Settings {
     // All clones share these flags, so that each misconfiguration is logged once.
     pub(super) has_logged_missing_key: Arc<AtomicBool>,
     pub(super) has_logged_ambiguous_key: Arc<AtomicBool>,
+    pub(super) has_logged_unknown_address: Arc<AtomicBool>,
 }
 
 impl Settings {
@@ -67,6 +68,7 @@ impl Settings {
             responder: None,
             has_logged_missing_key: Arc::default(),
             has_logged_ambiguous_key: Arc::default(),
+            has_logged_unknown_address: Arc::default(),
             limiter,
         }
     }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::settings::CountedSubject;
 use super::{Admission, CountedRequest, Extensions, HttpLimiter, RequestContext, ResponseHead};
+use crate::client_ip::ClientIp;
 use crate::decision::{Decision, Origin};
 use crate::denial::{Denial, DenialBody, Protocol};
 use crate::headers::{HeaderLine, ResponseInfo};
@@ -168,7 +169,7 @@ fn settings_change_one_clone_only() {
     let changed = http.clone().exempt(|_| true).on_missing_key(MissingKey::Allow);
     assert!(is_exempt(&changed, &request()));
     assert!(!is_exempt(&http, &request()));
-    assert_eq!(rejected(&http, &FakeRequest::get("/")).status, 403);
+    assert_eq!(rejected(&http, &FakeRequest::get("/")).status, 500);
 }
 
 #[tokio::test]
@@ -187,13 +188,15 @@ async fn requests_are_counted_by_peer_unless_another_key_is_set() {
 #[tokio::test]
 async fn a_request_without_a_key_is_handled_as_set() {
     let anonymous = FakeRequest::get("/");
-    let denial = rejected(&http(), &anonymous);
+    let by_consumer = http().key(Identified);
+    let denial = rejected(&by_consumer, &anonymous);
     assert_eq!((denial.status, denial.content_type), (403, Some("application/json")));
-    let denial = rejected(&http().denial_body(DenialBody::text()), &anonymous);
+    let denial = rejected(&by_consumer.clone().denial_body(DenialBody::text()), &anonymous);
     assert_eq!(denial.content_type, Some("text/plain; charset=utf-8"));
     let grpc = FakeRequest::get("/").method("POST").header("content-type", b"application/grpc");
-    let denial = rejected(&http(), &grpc);
+    let denial = rejected(&by_consumer, &grpc);
     assert_eq!((denial.status, denial.content_type), (200, Some("application/grpc")));
+    assert!(denial.headers.contains(&("grpc-status", "7".into())), "{denial:?}");
 
     assert!(is_exempt(&http().on_missing_key(MissingKey::Allow), &anonymous));
 
@@ -205,6 +208,25 @@ async fn a_request_without_a_key_is_handled_as_set() {
     }
     decide(&shared, &request());
     assert_eq!(used(&shared, Subject::ip([198, 51, 100, 7])).await, 1);
+}
+
+/// Fault: the client was blamed with 403 for a server that does not report the peer.
+#[test]
+fn a_request_without_a_peer_is_an_error_of_the_server_if_it_is_counted_by_address() {
+    let grpc = || FakeRequest::get("/").method("POST").header("content-type", b"application/grpc");
+    let by_key = || Header::new("x-id", Realm::Consumer).unwrap();
+    for http in [http(), http().key(by_key().or(ClientAddress::default()))] {
+        assert_eq!(rejected(&http, &FakeRequest::get("/")).status, 500);
+        let denial = rejected(&http, &grpc());
+        assert!(denial.headers.contains(&("grpc-status", "13".into())), "{denial:?}");
+        let uncounted = http.limiter().stats().uncounted;
+        assert_eq!((uncounted.unknown_address, uncounted.missing_key), (2, 0));
+    }
+    let local = ClientIp::with_proxies("10.0.0.0/8".parse().unwrap()).trust_local();
+    let behind_proxy = http().key(ClientAddress::new(local));
+    assert_eq!(rejected(&behind_proxy, &FakeRequest::get("/")).status, 403);
+    let by_key = http().key(by_key());
+    assert_eq!(rejected(&by_key, &FakeRequest::get("/")).status, 403);
 }
 
 #[tokio::test]
@@ -249,14 +271,17 @@ fn requests_without_a_key_are_logged_once() {
     use crate::observe::capture::Capture;
 
     let capture = Capture::start();
-    let http = http();
+    let [by_consumer, by_address] = [http().key(Identified), http()];
     for _ in 0..3 {
-        rejected(&http, &FakeRequest::get("/"));
-        rejected(&http.clone(), &FakeRequest::get("/"));
+        for http in [&by_consumer, &by_address, &by_address.clone()] {
+            rejected(http, &FakeRequest::get("/"));
+        }
     }
     let lines = capture.lines();
-    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].starts_with("WARN request without a key rejected"), "{lines:?}");
+    assert!(lines[1].starts_with("ERROR client address unknown"), "{lines:?}");
+    assert!(lines[1].contains("into_make_service_with_connect_info::<SocketAddr>()"), "{lines:?}");
 }
 
 #[test]

@@ -38,6 +38,18 @@ impl HttpLimiter {
         self.reject(DenialReason::AmbiguousKey, request)
     }
 
+    /// Rejects a request whose client is unknown, because the server does not report the peer of the
+    /// connection.
+    #[cold]
+    pub(super) fn reject_unknown_address(&self, request: &dyn RequestInfo) -> Admission {
+        if !self.settings.has_logged_unknown_address.swap(true, Ordering::Relaxed) {
+            let ids = RequestIds::read(|name| request.header(name));
+            observe::unknown_address(self.settings.limiter.namespace().as_str(), &ids);
+        }
+        self.settings.limiter.count_uncounted(UncountedKind::UnknownAddress);
+        self.reject(DenialReason::UnknownAddress, request)
+    }
+
     /// Rejects a request without counting it. If the limiter is in shadow or switched off, exempts
     /// the request instead.
     fn reject(&self, reason: DenialReason<'_>, request: &dyn RequestInfo) -> Admission {

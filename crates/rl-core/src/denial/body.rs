@@ -226,9 +226,10 @@ impl DenialBody {
     /// Returns the type of a problem, and the title of this type.
     fn problem_type(&self, reason: Reason<'_>) -> (Cow<'_, str>, &'static str) {
         const ABOUT_BLANK: &str = "about:blank";
-        let is_about_key = matches!(reason.kind, DenialKind::MissingKey | DenialKind::AmbiguousKey);
+        use DenialKind::{AmbiguousKey, MissingKey, UnknownAddress};
+        let is_ours = matches!(reason.kind, MissingKey | AmbiguousKey | UnknownAddress);
         let base = match self.problem_types == Self::PROVISIONAL_TYPES {
-            true if is_about_key => ABOUT_BLANK,
+            true if is_ours => ABOUT_BLANK,
             _ => &self.problem_types,
         };
         if base == ABOUT_BLANK {
@@ -246,6 +247,9 @@ impl DenialBody {
             DenialKind::MissingKey => ("missing-key", "No rate limit key was found in the request"),
             DenialKind::AmbiguousKey => {
                 ("ambiguous-key", "The rate limit key can be read in two ways")
+            }
+            DenialKind::UnknownAddress => {
+                ("unknown-address", "The service does not know the address of its client")
             }
         };
         (Cow::Owned(format!("{base}{name}")), title)

@@ -19,6 +19,7 @@ pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
         429 => ("8", 8),
         503 => ("14", 14),
         403 => ("7", 7),
+        500 => ("13", 13),
         _ => ("3", 3),
     };
     let mut headers = vec![("grpc-status", Cow::Borrowed(status))];

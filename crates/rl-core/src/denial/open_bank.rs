@@ -23,6 +23,7 @@ pub(super) fn push_message(reason: Reason<'_>, text: &mut String, id: Option<Pus
         DenialKind::AmbiguousKey => {
             ". The credential is given more than once, or cannot be read in one way only"
         }
+        DenialKind::UnknownAddress => ". The service does not know the address of its client",
     });
     if let Some(over) = reason.over {
         push_limit(over, text, reason.cost(), id);

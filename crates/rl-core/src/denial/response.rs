@@ -97,6 +97,9 @@ pub enum DenialReason<'a> {
     MissingKey,
     /// The key of the request is [ambiguous](crate::key::AmbiguousKey).
     AmbiguousKey,
+    /// The address of the client is unknown, because the server does not report the peer of the
+    /// connection. Like [`MissingKey`](Self::MissingKey), but the server is at fault.
+    UnknownAddress,
 }
 
 impl<'a> DenialReason<'a> {
@@ -105,7 +108,7 @@ impl<'a> DenialReason<'a> {
     pub const fn decision(self) -> Option<&'a Decision> {
         match self {
             Self::Decision { decision, .. } => Some(decision),
-            Self::MissingKey | Self::AmbiguousKey => None,
+            Self::MissingKey | Self::AmbiguousKey | Self::UnknownAddress => None,
         }
     }
 
@@ -114,7 +117,7 @@ impl<'a> DenialReason<'a> {
     pub const fn rule(self) -> Option<&'a str> {
         match self {
             Self::Decision { rule, .. } => rule,
-            Self::MissingKey | Self::AmbiguousKey => None,
+            Self::MissingKey | Self::AmbiguousKey | Self::UnknownAddress => None,
         }
     }
 
@@ -123,7 +126,7 @@ impl<'a> DenialReason<'a> {
     pub const fn subject(self) -> Option<&'a Subject> {
         match self {
             Self::Decision { subject, .. } => Some(subject),
-            Self::MissingKey | Self::AmbiguousKey => None,
+            Self::MissingKey | Self::AmbiguousKey | Self::UnknownAddress => None,
         }
     }
 }

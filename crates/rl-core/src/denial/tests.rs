@@ -326,6 +326,26 @@ fn an_ambiguous_key_is_a_bad_request_in_every_form() {
 }
 
 #[test]
+fn an_unknown_address_is_an_error_of_the_server_in_every_form() {
+    let body = |form: DenialBody| {
+        let denial = without_decision(&form, DenialReason::UnknownAddress);
+        assert_eq!((denial.status, header(&denial, "cache-control")), (500, Some("no-store")));
+        denial.body.into_owned()
+    };
+    let words = "Internal Server Error. The service does not know the address of its client.";
+    assert_eq!(body(DenialBody::text()), words);
+    let ours = DenialBody::problem().problem_types("https://example.org/");
+    let json = serde_json::from_str::<Value>(&body(ours)).unwrap();
+    assert_eq!(json["type"], "https://example.org/unknown-address");
+    let grpc = DenialBody::text().denial(
+        DenialReason::UnknownAddress,
+        GoverningLimit::default(),
+        Protocol::Grpc,
+    );
+    assert_eq!(header(&grpc, "grpc-status"), Some("13"));
+}
+
+#[test]
 fn grpc_clients_are_answered_in_headers() {
     let body = DenialBody::open_bank().prefix("100 % of über\n");
     let denial = deny_grpc(&body, &minute_full());

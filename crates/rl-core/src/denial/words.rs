@@ -8,7 +8,8 @@ use crate::model::{Algorithm, Limit, Period, Subject};
 #[derive(Clone, Copy)]
 pub(super) struct Reason<'a> {
     pub(super) kind: DenialKind,
-    /// The decision. There is none if the key is missing or ambiguous.
+    /// The decision. There is none if the key is missing or ambiguous, or
+    /// if the address is unknown.
     pub(super) decision: Option<&'a Decision>,
     /// The limit that denies the request, if clients may know it.
     pub(super) over: Option<DenyingLimit<'a>>,
@@ -26,6 +27,8 @@ pub(super) enum DenialKind {
     MissingKey,
     /// The key is ambiguous: two parsers could find different keys.
     AmbiguousKey,
+    /// The address of the client is unknown.
+    UnknownAddress,
 }
 
 /// The limit that denies a request, and the subject that the request is counted under.
@@ -59,6 +62,7 @@ impl<'a> Reason<'a> {
         let (kind, over) = match reason {
             DenialReason::MissingKey => (DenialKind::MissingKey, None),
             DenialReason::AmbiguousKey => (DenialKind::AmbiguousKey, None),
+            DenialReason::UnknownAddress => (DenialKind::UnknownAddress, None),
             DenialReason::Decision { decision, subject, rule } => {
                 let has_rule = rule.is_some();
                 match decision.governing(governing) {
@@ -82,6 +86,7 @@ impl<'a> Reason<'a> {
             DenialKind::Undecided => 503,
             DenialKind::MissingKey => 403,
             DenialKind::AmbiguousKey => 400,
+            DenialKind::UnknownAddress => 500,
         }
     }
 
@@ -90,6 +95,7 @@ impl<'a> Reason<'a> {
         match self.status() {
             429 => "Too Many Requests",
             503 => "Service Unavailable",
+            500 => "Internal Server Error",
             403 => "Forbidden",
             _ => "Bad Request",
         }
@@ -125,6 +131,9 @@ impl<'a> Reason<'a> {
                 "Bad Request. The credential is given more than once, or cannot be read in one way \
                  only",
             ),
+            (DenialKind::UnknownAddress, _) => {
+                text.push_str("The service does not know the address of its client");
+            }
         }
         text.push('.');
         if let Some(decision) = self.decision {

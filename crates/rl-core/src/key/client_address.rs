@@ -13,7 +13,8 @@ use crate::model::{Realm, Subject};
 /// Defaults to the peer of the connection. A service behind proxies needs a [`ClientIp`].
 ///
 /// A request has no key if the framework does not know the peer: axum knows it only with
-/// `into_make_service_with_connect_info`, and a Unix socket has none.
+/// `into_make_service_with_connect_info`, and a Unix socket has none. By default, such a request is
+/// rejected with 500, because the server is at fault and not the client.
 ///
 /// # Examples
 ///
@@ -47,6 +48,12 @@ impl ClientAddress {
         }
     }
 
+    /// Returns whether the client is unknown because the server does not know the peer of the
+    /// connection.
+    pub(crate) fn lacks_peer(&self, request: &dyn RequestInfo) -> bool {
+        self.needs_peer() && request.peer().is_none()
+    }
+
     /// Returns the address of the client, as the proxies report it in the header `name`.
     #[inline(never)]
     fn behind_proxy(
@@ -72,6 +79,11 @@ impl KeyExtractor for ClientAddress {
                 Subject::new(Realm::Ip, &id)
             }
         }))
+    }
+
+    fn needs_peer(&self) -> bool {
+        // A proxy on a Unix socket may be trusted, and has no address.
+        self.rule.header_from(None).is_none()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The trait of key extractors, and their combinations.
 
+use std::sync::Arc;
+
 use super::ambiguous::{AmbiguousKey, IntoSubject};
 use super::request::RequestInfo;
 use crate::model::Subject;
@@ -16,6 +18,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns an error if two parsers of the request could find different keys.
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey>;
 
+    /// Returns whether this extractor counts by the address at the other end of the connection.
+    ///
+    /// If it does, and the server does not know that address, a request without a key is a fault of
+    /// the server, and is rejected with 500 in place of 403. The default returns false.
+    fn needs_peer(&self) -> bool {
+        false
+    }
+
     /// Uses `other` for requests in which this extractor finds no key, as in
     /// `Identified.or(ClientAddress::default())`.
     ///
@@ -24,10 +34,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        move |request: &dyn RequestInfo| match self.subject(request)? {
-            Some(subject) => Ok(Some(subject)),
-            None => other.subject(request),
-        }
+        EitherKey { first: self, second: other }
     }
 
     /// Counts each pair of subjects separately, such as each consumer on each route:
@@ -40,14 +47,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        move |request: &dyn RequestInfo| {
-            // The second extractor runs even if the first finds no key. If the second key is
-            // ambiguous, the request must be rejected, not passed to the next extractor of an outer
-            // `or`.
-            let first = self.subject(request)?;
-            let second = other.subject(request)?;
-            Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
-        }
+        BothKeys { first: self, second: other }
     }
 
     /// Accepts only subjects that the service knows; a request with any other subject has no key.
@@ -79,10 +79,78 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        move |request: &dyn RequestInfo| {
-            let found = self.subject(request)?;
-            Ok(found.and_then(|found| recognize(&found).into_recognized(found)))
+        KnownKey { key: self, recognize }
+    }
+}
+
+/// The extractor of [`KeyExtractor::or`].
+struct EitherKey<A, B> {
+    first: A,
+    second: B,
+}
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for EitherKey<A, B> {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        match self.first.subject(request)? {
+            Some(subject) => Ok(Some(subject)),
+            None => self.second.subject(request),
         }
+    }
+
+    fn needs_peer(&self) -> bool {
+        self.first.needs_peer() || self.second.needs_peer()
+    }
+}
+
+/// The extractor of [`KeyExtractor::and`].
+struct BothKeys<A, B> {
+    first: A,
+    second: B,
+}
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for BothKeys<A, B> {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        // The second extractor runs even if the first finds no key. If the second key is ambiguous,
+        // the request must be rejected, not passed to the next extractor of an outer `or`.
+        let first = self.first.subject(request)?;
+        let second = self.second.subject(request)?;
+        Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
+    }
+
+    fn needs_peer(&self) -> bool {
+        self.first.needs_peer() || self.second.needs_peer()
+    }
+}
+
+/// The extractor of [`KeyExtractor::known`].
+struct KnownKey<K, F> {
+    key: K,
+    recognize: F,
+}
+
+impl<K, F, S> KeyExtractor for KnownKey<K, F>
+where
+    K: KeyExtractor,
+    F: Fn(&Subject) -> S + Send + Sync + 'static,
+    S: Recognized,
+{
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        let found = self.key.subject(request)?;
+        Ok(found.and_then(|found| (self.recognize)(&found).into_recognized(found)))
+    }
+
+    fn needs_peer(&self) -> bool {
+        self.key.needs_peer()
+    }
+}
+
+impl KeyExtractor for Arc<dyn KeyExtractor> {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        (**self).subject(request)
+    }
+
+    fn needs_peer(&self) -> bool {
+        (**self).needs_peer()
     }
 }
 
@@ -195,6 +263,17 @@ mod tests {
         assert_ne!(on_route, Subject::consumer("alice"));
         assert_eq!(finds("alice").and(finds_nothing()).subject(&alice), Ok(None));
         assert_ne!(Route.and(Identified).subject(&alice), Ok(Some(on_route)));
+    }
+
+    #[test]
+    fn combinations_need_the_peer_if_one_of_their_extractors_does() {
+        let address = ClientAddress::default;
+        assert!(address().needs_peer() && !Identified.needs_peer());
+        assert!(Identified.or(address()).needs_peer() && Route.and(address()).needs_peer());
+        assert!(address().known(|_: &Subject| true).or(Identified).needs_peer());
+        assert!(!Identified.or(Route).and(Constant).needs_peer());
+        let shared: Arc<dyn KeyExtractor> = Arc::new(address());
+        assert!(shared.or(Constant).needs_peer());
     }
 
     #[test]

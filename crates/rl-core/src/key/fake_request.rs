@@ -10,6 +10,7 @@ use crate::model::Subject;
 pub(crate) struct FakeRequest {
     method: String,
     path: String,
+    routed_path: Option<String>,
     query: Option<String>,
     route: Option<String>,
     headers: Vec<(&'static str, Vec<u8>)>,
@@ -29,6 +30,11 @@ impl FakeRequest {
 
     pub(crate) fn method(mut self, method: &str) -> Self {
         self.method = method.into();
+        self
+    }
+
+    pub(crate) fn routed_path(mut self, path: &str) -> Self {
+        self.routed_path = Some(path.into());
         self
     }
 
@@ -65,6 +71,10 @@ impl RequestInfo for FakeRequest {
 
     fn path(&self) -> &str {
         &self.path
+    }
+
+    fn routed_path(&self) -> &str {
+        self.routed_path.as_deref().unwrap_or(&self.path)
     }
 
     fn query(&self) -> Option<&str> {

@@ -96,6 +96,10 @@ pub use request::RequestInfo;
 pub use secret::{InvalidSecret, KeySecret};
 pub use tier::Tier;
 
+/// Headers with which clients override the method in some services.
+pub(crate) const METHOD_OVERRIDES: [&str; 3] =
+    ["x-http-method-override", "x-http-method", "x-method-override"];
+
 /// The longest value of a header, parameter or cookie that can be a key, in bytes. Servers accept
 /// headers of about this length.
 const MAX_VALUE_LEN: usize = 64 * 1_024;

@@ -16,6 +16,13 @@ pub trait RequestInfo {
     /// Returns the path exactly as the client sent it.
     fn path(&self) -> &str;
 
+    /// Returns the path that the framework compares with its routes: perhaps decoded, rewritten by
+    /// a middleware, or without the prefix of a nested router. The default returns
+    /// [`path`](Self::path).
+    fn routed_path(&self) -> &str {
+        self.path()
+    }
+
     /// Returns the text after the `?`, if there is one.
     fn query(&self) -> Option<&str>;
 

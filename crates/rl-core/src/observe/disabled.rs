@@ -97,3 +97,5 @@ pub(crate) fn rules_refused(_: &std::path::Path, _: &dyn std::error::Error) {}
 pub(crate) const fn missing_key(_: &str, _: &RequestIds) {}
 
 pub(crate) const fn ambiguous_key(_: &str, _: &RequestIds) {}
+
+pub(crate) const fn unknown_address(_: &str, _: &RequestIds) {}

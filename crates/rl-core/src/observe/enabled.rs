@@ -387,8 +387,19 @@ pub(crate) fn missing_key(limiter: &str, RequestIds { request, trace, .. }: &Req
     let (request_id, trace_id) = (request.as_ref().map(display), trace.as_ref().map(display));
     tracing::warn!(
         target: "rl_core", limiter, request_id, trace_id,
-        "request without a key rejected; further ones are not logged. If clients are counted by address, serve with \
-         `into_make_service_with_connect_info::<SocketAddr>()` in axum",
+        "request without a key rejected with 403; further ones are not logged",
+    );
+}
+
+pub(crate) fn unknown_address(limiter: &str, RequestIds { request, trace, .. }: &RequestIds) {
+    let (request_id, trace_id) = (request.as_ref().map(display), trace.as_ref().map(display));
+    tracing::error!(
+        target: "rl_core", limiter, request_id, trace_id,
+        "client address unknown: the server does not report the peer of the connection, so requests that are \
+         counted by address are rejected with 500; further ones are not logged. In axum, serve with \
+         `into_make_service_with_connect_info::<SocketAddr>()`. With tonic, activate the feature `tonic` of \
+         rl-tower. Elsewhere, insert the peer's `SocketAddr` into the extensions of each request. On a Unix socket \
+         behind a proxy, set `ClientIp::trust_local`",
     );
 }
 

@@ -119,7 +119,8 @@ pub(crate) use log::{
     lapses_ended, lease_lapsed, may_decisions_be_logged, missing_key, more_damaged, overload_ended,
     overloaded, share_raised, shared_counters, source_failed, source_overload_ended,
     source_overloaded, source_recovered, store_failed, store_recovered, too_many_states,
-    unknown_policy, unknown_policy_ended, unknown_rule, unsupported, unsupported_ended, would_deny,
+    unknown_address, unknown_policy, unknown_policy_ended, unknown_rule, unsupported,
+    unsupported_ended, would_deny,
 };
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, healing_ended, not_connected};

@@ -91,9 +91,11 @@
 
 #[cfg(feature = "rules-file")]
 mod file;
+mod host;
 mod invalid_rules;
 mod over_limit;
 mod overlap;
+mod path_forms;
 mod path_templates;
 mod pseudonyms;
 mod request_match;

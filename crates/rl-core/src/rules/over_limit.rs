@@ -6,7 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// Rejects the request with 403.
+    /// Rejects the request with 403. If the key is the client's address, and the server does not
+    /// know it, rejects the request with 500.
     #[default]
     Reject,
     /// Allows the request without counting it.

@@ -1,12 +1,11 @@
 //! Path templates, such as `/users/{id}`, in the syntax of axum's routes.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use matchit::{InsertError, Router};
-use percent_encoding::percent_decode_str;
 
 use super::invalid_rules::InvalidMatch;
+use super::path_forms::PathForms;
 use super::requirements::{Requirements, Sequence};
 
 const EXPECTED: &str = "a path that begins with `/`, in which `{name}` is a segment and a final \
@@ -19,9 +18,9 @@ pub(super) struct PathTemplates {
     /// router only if the parameters at the same place have the same name and the same kind. A
     /// template that a router does not accept is in another router.
     routers: Vec<Router<()>>,
-    /// The normalized forms of templates that are not normalized.
-    normalized: Vec<Router<()>>,
-    /// The templates and their normalized forms.
+    /// The other forms of the templates.
+    others: Vec<Router<()>>,
+    /// The templates and their other forms.
     templates: Vec<String>,
 }
 
@@ -32,7 +31,7 @@ impl PathTemplates {
     ///
     /// Returns an error for the first template that is not valid.
     pub(super) fn new(templates: &[Box<str>]) -> Result<Self, InvalidMatch> {
-        let (mut routers, mut normalized) = (Vec::new(), Vec::new());
+        let (mut routers, mut others) = (Vec::new(), Vec::new());
         let mut forms: Vec<String> = Vec::new();
         for template in templates {
             let is_valid = template.starts_with('/') && insert(&mut routers, template).is_ok();
@@ -40,29 +39,31 @@ impl PathTemplates {
                 return Err(InvalidMatch::new("path", template, EXPECTED));
             }
             forms.push(template.to_string());
-            // A decoded brace is text, and not the begin of a parameter, so such a template has no
-            // other form.
-            if let Some(form) = RequestPath::new(template).normalized
-                && form.matches(['{', '}']).eq(template.matches(['{', '}']))
-                && insert(&mut normalized, &form).is_ok()
-            {
-                forms.push(form);
+            for form in PathForms::new(template).others() {
+                // A decoded brace is text, and not the begin of a parameter.
+                if braces(form).eq(braces(template)) && insert(&mut others, form).is_ok() {
+                    forms.push(form.to_owned());
+                }
             }
         }
-        Ok(Self { routers, normalized, templates: forms })
+        Ok(Self { routers, others, templates: forms })
     }
 
-    /// Returns whether a template matches the path, if services may read both in other forms too.
-    pub(super) fn matches(&self, paths: &RequestPath<'_>) -> bool {
-        let normalized = paths.normalized.as_deref();
-        has(&self.routers, paths.raw)
-            || normalized.is_some_and(|path| has(&self.routers, path))
-            || has(&self.normalized, normalized.unwrap_or(paths.raw))
+    /// Returns whether a form of a template matches a form of the path.
+    pub(super) fn match_some(&self, path: &PathForms<'_>) -> bool {
+        !path.is_complete()
+            || path.iter().any(|form| has(&self.routers, form) || has(&self.others, form))
     }
 
-    /// Returns whether a template matches the path, and services can read the path in only one way.
-    pub(super) fn matches_plainly(&self, paths: &RequestPath<'_>) -> bool {
-        paths.normalized.is_none() && has(&self.routers, paths.raw)
+    /// Returns whether each form of the path matches a template as it is written.
+    pub(super) fn match_all(&self, path: &PathForms<'_>) -> bool {
+        // In axum a parameter within a path may be empty, and in actix-web it may not.
+        let is_full = |form: &str, router: &Router<()>| {
+            let found = router.at(form);
+            found.is_ok_and(|found| found.params.iter().all(|(_, value)| !value.is_empty()))
+        };
+        path.is_complete()
+            && path.iter().all(|form| self.routers.iter().any(|router| is_full(form, router)))
     }
 
     /// Returns the requirements for the path of each template, each together with `others`.
@@ -111,43 +112,14 @@ impl fmt::Debug for PathTemplates {
     }
 }
 
-/// The path of a request, and the form to which a service may normalize it.
-///
-/// actix-web decodes `/%6Cogin` before it looks for the route, and some services merge slashes or
-/// ignore the last one. A client could otherwise avoid the limits of a path by writing it another
-/// way.
-#[derive(Debug)]
-pub(super) struct RequestPath<'a> {
-    raw: &'a str,
-    // `None` if it is the same as `raw`.
-    normalized: Option<String>,
-}
-
-impl<'a> RequestPath<'a> {
-    pub(super) fn new(raw: &'a str) -> Self {
-        let is_plain = !raw.contains('%')
-            && !raw.contains("//")
-            && !raw.contains("/.")
-            && (raw == "/" || !raw.ends_with('/'));
-        let normalized = (!is_plain).then(|| normalize(raw)).filter(|path| path != raw);
-        Self { raw, normalized }
-    }
-}
-
-/// Decodes percent-encoded characters, merges slashes, resolves dots, and removes the last slash.
-fn normalize(path: &str) -> String {
-    let decoded: Cow<'_, str> = percent_decode_str(path).decode_utf8_lossy();
-    let mut segments: Vec<&str> = Vec::new();
-    for segment in decoded.split('/') {
-        match segment {
-            "" | "." => {}
-            ".." => {
-                segments.pop();
-            }
-            segment => segments.push(segment),
-        }
-    }
-    format!("/{}", segments.join("/"))
+/// Returns the braces of a template, plain and percent-encoded.
+fn braces(template: &str) -> impl Iterator<Item = &str> {
+    let escapes = |text: &str| matches!(text, "%7b" | "%7B" | "%7d" | "%7D");
+    template.char_indices().filter_map(move |(at, character)| match character {
+        '{' | '}' => template.get(at..=at),
+        '%' => template.get(at..at + 3).filter(|text| escapes(text)),
+        _ => None,
+    })
 }
 
 /// Returns false only if no path matches both templates. The check is coarse, so it may return true
@@ -178,6 +150,14 @@ mod tests {
         PathTemplates::new(&templates)
     }
 
+    fn matches(list: &PathTemplates, path: &str) -> bool {
+        list.match_some(&PathForms::new(path))
+    }
+
+    fn matches_plainly(list: &PathTemplates, path: &str) -> bool {
+        list.match_all(&PathForms::new(path))
+    }
+
     #[test]
     fn templates_match_like_routes_of_axum() {
         let export = templates(&["/export", "/export/{name}", "/files/{*rest}"]).unwrap();
@@ -190,8 +170,8 @@ mod tests {
             ("/files/a/b/c", true),
             ("/", false),
         ] {
-            assert_eq!(export.matches(&RequestPath::new(path)), expected, "{path}");
-            assert_eq!(export.matches_plainly(&RequestPath::new(path)), expected, "{path}");
+            assert_eq!(matches(&export, path), expected, "{path}");
+            assert_eq!(matches_plainly(&export, path), expected, "{path}");
         }
     }
 
@@ -200,14 +180,56 @@ mod tests {
     fn other_ways_to_write_a_path_match_but_do_not_match_plainly() {
         let login = templates(&["/login"]).unwrap();
         for path in ["/login/", "//login", "/%6Cogin", "/%6cogin/", "/./login", "/a/../login"] {
-            let path = RequestPath::new(path);
-            assert!(login.matches(&path), "{path:?}");
-            assert!(!login.matches_plainly(&path), "{path:?}");
+            assert!(matches(&login, path), "{path:?}");
+            assert!(!matches_plainly(&login, path), "{path:?}");
         }
         let known = templates(&["/.well-known/{name}"]).unwrap();
-        assert!(known.matches_plainly(&RequestPath::new("/.well-known/acme")));
-        assert!(!login.matches(&RequestPath::new("/Login")));
-        assert!(!login.matches(&RequestPath::new("/log%2Fin")));
+        assert!(matches_plainly(&known, "/.well-known/acme"));
+        assert!(!matches(&login, "/Login"));
+        assert!(!matches(&login, "/log%2Fin"));
+    }
+
+    /// Fault: a path matched only as it was sent and with all steps of a normalization together.
+    #[test]
+    fn a_path_that_a_service_normalizes_in_part_matches() {
+        for (template, paths) in [
+            ("/export/{name}", &["/%65xport/a%2Fb", "/export/a%2Fb/", "/%65xport/.."][..]),
+            ("/tenants/{tenant}/login", &["/%74enants/a%2Fb/login", "/tenants/../login/"]),
+            ("/api/{*rest}", &["/%61pi/..", "/%61pi/.", "/%61pi/../../x"]),
+            ("/a%2Fb/{name}/", &["/%61%2Fb/c%2Fd", "/a/b/c", "//a%2Fb/.."]),
+        ] {
+            let list = templates(&[template]).unwrap();
+            for path in paths {
+                assert!(matches(&list, path), "{template} {path}");
+            }
+        }
+        // A path with too many forms may have any form.
+        let deep = format!("/a/%{}41", "25".repeat(100));
+        let list = templates(&["/export/{name}", "/a/{name}"]).unwrap();
+        assert!(matches(&list, &deep) && !matches_plainly(&list, &deep));
+    }
+
+    #[test]
+    fn an_exemption_needs_each_form_of_the_path() {
+        let files = templates(&["/files/{*rest}"]).unwrap();
+        for (path, expected) in [
+            ("/files/a%20b/", true),
+            ("/files/a%2Fb//c", true),
+            ("/files/a/../b", true),
+            ("/files/..", false),
+            ("/files/..%2fadmin", false),
+            ("/files/%2e%2e/admin", false),
+            ("/files/..%252fadmin", false),
+            ("//files/a", false),
+            ("/files//a", true),
+        ] {
+            assert_eq!(matches_plainly(&files, path), expected, "{path}");
+            assert!(matches(&files, path), "{path}");
+        }
+        let names = templates(&["/{tenant}/{name}"]).unwrap();
+        assert!(matches(&names, "//a") && !matches_plainly(&names, "//a"));
+        let both = templates(&["/docs", "/docs/"]).unwrap();
+        assert!(matches_plainly(&both, "/docs") && matches_plainly(&both, "/docs/"));
     }
 
     /// Fault: a template with a slash at its end never matched the path without one, although many
@@ -222,11 +244,13 @@ mod tests {
             ("/a%7Bb%7D", "/a%7Bb%7D"),
         ] {
             let list = templates(&[template]).unwrap();
-            assert!(list.matches(&RequestPath::new(path)), "{template} {path}");
-            assert!(!list.matches_plainly(&RequestPath::new(path)), "{template} {path}");
+            assert!(matches(&list, path), "{template} {path}");
+            assert!(!matches_plainly(&list, path), "{template} {path}");
         }
-        let encoded = templates(&["/a/%7Bb%7D"]).unwrap();
-        assert!(!encoded.matches(&RequestPath::new("/a/c")), "an encoded brace is no parameter");
+        for template in ["/a/%7Bb%7D", "/{x}/../%7Bb%7D"] {
+            let encoded = templates(&[template]).unwrap();
+            assert!(!matches(&encoded, "/a/c"), "an encoded brace is no parameter");
+        }
         let [with, without] = [["/login/"], ["/login"]].map(|list| templates(&list).unwrap());
         assert!(with.may_overlap(&without));
     }
@@ -255,10 +279,10 @@ mod tests {
         let paths = ["/", "/a", "/a/b", "/a/b/c", "/a/x/c", "/files", "/files/a", "/files/a/b"];
         for list in lists {
             let all = templates(list).unwrap();
-            for path in paths.map(RequestPath::new) {
-                let alone = |one: &&str| templates(&[one]).unwrap().matches(&path);
+            for path in paths {
+                let alone = |one: &&str| matches(&templates(&[one]).unwrap(), path);
                 let expected = list.iter().any(alone);
-                assert_eq!(all.matches(&path), expected, "{list:?} {path:?}");
+                assert_eq!(matches(&all, path), expected, "{list:?} {path:?}");
             }
         }
     }

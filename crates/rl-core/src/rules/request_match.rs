@@ -5,11 +5,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::host::Host;
 use super::invalid_rules::InvalidMatch;
-use super::path_templates::{PathTemplates, RequestPath};
+use super::path_forms::PathForms;
+use super::path_templates::PathTemplates;
 use super::requirements::{Requirements, Sequence};
 use crate::client_ip::{header_name, is_token_byte};
-use crate::key::{ClientAddress, RequestInfo};
+use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
 
 /// The requests to which a [`Rule`](super::Rule) applies, or which are exempt from it.
 ///
@@ -22,12 +24,22 @@ use crate::key::{ClientAddress, RequestInfo};
 ///
 /// In doubt, a rule applies to a request, and an exemption does not.
 ///
-/// * A path matches a rule even if it is percent-encoded, has empty or dot segments, or ends with a
-///   slash: services read such paths in different ways. It matches an exemption only if it can be
-///   read in one way.
+/// * Services read a path in different ways: percent-encoded characters are decoded, or not; empty
+///   segments and a slash at the end are removed, or not; dot segments are resolved, or not. A path
+///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
+///   or as the framework compares it with its routes. It matches an exemption only if it matches
+///   before and after each step. A path with more than 64 forms matches every rule, and no exemption.
+/// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
+///   The path with the prefix matches an exemption.
+/// * If the address of the client is unknown, a rule with an address handles the request as one
+///   without a key ([`Rule::on_missing_key`](super::Rule::on_missing_key)).
 /// * A host matches a rule if it is in the target of the request or in one of its `Host` lines, of
 ///   which services read different ones. It matches an exemption only if it matches in all of them.
+///   A port and a dot at the end are ignored. A rule also ignores a scheme and a user, as parsers of
+///   addresses do.
 /// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`.
+/// * A rule also reads the method in `X-HTTP-Method-Override`, `X-HTTP-Method` and
+///   `X-Method-Override`, which some services accept. A match by method exempts no such request.
 /// * The client controls the host and the headers of its request, so a match by them does not
 ///   protect against abuse.
 ///
@@ -62,6 +74,9 @@ impl Match {
     }
 
     /// Adds a path template in the syntax of axum: `/users/{id}`, `/files/{*rest}`.
+    ///
+    /// A parameter at the end stands for at least one character, so `/files/{*rest}` does not match
+    /// `/files/`. If a service routes that path to the same handler, add `/files`.
     pub fn path(mut self, template: impl AsRef<str>) -> Self {
         self.paths.push(template.as_ref().into());
         self
@@ -145,25 +160,38 @@ impl CompiledMatch {
     }
 
     /// Returns whether a rule with this match applies to a request.
-    pub(super) fn applies(&self, request: &RequestView<'_>) -> bool {
-        self.matches_except_path(request, false)
-            && self.paths.as_ref().is_none_or(|paths| paths.matches(request.path()))
+    pub(super) fn applies(&self, request: &RequestView<'_>) -> Applies {
+        let matches = self.may_match_method(request)
+            && self.matches_host_and_headers(request.info, false)
+            && self.paths.as_ref().is_none_or(|paths| request.paths().match_some(paths));
+        match matches.then(|| self.matches_address(request)) {
+            Some(Some(true)) => Applies::Yes,
+            Some(None) => Applies::IfAddressMatches,
+            Some(Some(false)) | None => Applies::No,
+        }
     }
 
     /// Returns whether this match exempts a request.
     pub(super) fn exempts(&self, request: &RequestView<'_>) -> bool {
-        self.matches_except_path(request, true)
-            && self.paths.as_ref().is_none_or(|paths| paths.matches_plainly(request.path()))
+        self.matches_method(request.info.method())
+            && (self.methods.is_empty() || request.overrides().is_empty())
+            && self.matches_host_and_headers(request.info, true)
+            && self.paths.as_ref().is_none_or(|paths| request.paths().match_all(paths))
+            && self.matches_address(request) == Some(true)
     }
 
-    fn matches_except_path(&self, request: &RequestView<'_>, exempts: bool) -> bool {
+    fn matches_host_and_headers(&self, request: &dyn RequestInfo, exempts: bool) -> bool {
+        let has_header =
+            |(name, value): &HeaderCondition| has_line(request, name, value.as_deref());
+        (self.hosts.is_empty() || self.matches_host(request, exempts))
+            && self.headers.iter().all(has_header)
+    }
+
+    /// Returns whether the method matches, or one with which the client overrides it.
+    fn may_match_method(&self, request: &RequestView<'_>) -> bool {
+        let overrides = || request.overrides().iter();
         self.matches_method(request.info.method())
-            && (self.hosts.is_empty() || self.matches_host(request.info, exempts))
-            && self
-                .headers
-                .iter()
-                .all(|(name, value)| has_line(request.info, name, value.as_deref()))
-            && (self.addresses.is_empty() || self.matches_address(request.address()))
+            || overrides().any(|method| self.matches_method(method))
     }
 
     fn matches_method(&self, method: &str) -> bool {
@@ -175,18 +203,22 @@ impl CompiledMatch {
     fn matches_host(&self, request: &dyn RequestInfo, exempts: bool) -> bool {
         let (mut some, mut all) = (false, true);
         let mut read = |host: &[u8]| {
-            let host = std::str::from_utf8(host);
-            let matches = host.is_ok_and(|host| self.hosts.iter().any(|known| known.matches(host)));
-            some |= matches;
-            all &= matches;
+            let host = std::str::from_utf8(host).unwrap_or_default();
+            all &= self.hosts.iter().any(|known| known.is_plainly(host));
+            some |= self.hosts.iter().any(|known| known.may_be(host));
         };
         request.target_host().into_iter().for_each(|host| read(host.as_bytes()));
         request.header_lines("host", &mut |line| read(line));
         some && (all || !exempts)
     }
 
-    fn matches_address(&self, address: Option<IpAddr>) -> bool {
-        address.is_some_and(|address| self.addresses.iter().any(|range| range.contains(&address)))
+    /// Returns whether the client's address matches; `None` if the address is unknown.
+    fn matches_address(&self, request: &RequestView<'_>) -> Option<bool> {
+        if self.addresses.is_empty() {
+            return Some(true);
+        }
+        let address = request.address()?;
+        Some(self.addresses.iter().any(|range| range.contains(&address)))
     }
 
     /// Returns requirements of which each request that matches satisfies one.
@@ -254,65 +286,45 @@ fn add_network(to: Requirements, network: &IpNet) -> Requirements {
     to.with_sequence(Sequence::Address, common.map(|digit| Some((is_v4, digit))), false)
 }
 
-/// A host, or all hosts below a domain, in lower case.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Host {
-    One(Box<str>),
-    // A dot and the domain. The name of every host below the domain ends with this text.
-    Below(Box<str>),
+/// Whether a rule applies to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Applies {
+    Yes,
+    No,
+    /// The address of the client decides, and is unknown.
+    IfAddressMatches,
 }
 
-impl Host {
-    fn parse(text: &str) -> Result<Self, InvalidMatch> {
-        // A request may name a host with a dot at its end, which `matches` ignores.
-        let host = text.strip_suffix('.').unwrap_or(text);
-        let name = host.strip_prefix("*.").unwrap_or(host);
-        let fits = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
-        let is_v6 = text.starts_with('[') && text.ends_with(']');
-        if name.is_empty() || !is_v6 && !name.bytes().all(fits) {
-            let expected = "a host without its port, such as api.example.org or *.example.org";
-            return Err(InvalidMatch::new("host", text, expected));
+/// The paths of a request: the one that the client has sent, and the one that the framework routes
+/// on if it differs.
+struct RequestPaths<'a> {
+    sent: PathForms<'a>,
+    routed: Option<PathForms<'a>>,
+    /// Whether `routed` is what a nested router has left of the path, and not another form of it.
+    is_nested: bool,
+}
+
+impl<'a> RequestPaths<'a> {
+    fn new(request: &'a dyn RequestInfo) -> Self {
+        let (sent, routed) = (request.path(), request.routed_path());
+        if routed == sent {
+            return Self { sent: PathForms::new(sent), routed: None, is_nested: false };
         }
-        let lower = host.to_ascii_lowercase();
-        Ok(match lower.strip_prefix('*') {
-            Some(domain) => Self::Below(domain.into()),
-            None => Self::One(lower.into()),
-        })
+        let prefix = sent.strip_suffix(routed).filter(|_| routed.starts_with('/'));
+        let is_nested = prefix.is_some_and(|prefix| prefix.len() > 1 && !prefix.ends_with('/'));
+        Self { sent: PathForms::new(sent), routed: Some(PathForms::new(routed)), is_nested }
     }
 
-    /// Returns whether `host`, as a request names it, is this one.
-    fn matches(&self, host: &str) -> bool {
-        let host = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-            _ => host,
-        };
-        let host = host.strip_suffix('.').unwrap_or(host);
-        match self {
-            Self::One(name) => host.eq_ignore_ascii_case(name),
-            Self::Below(domain) => {
-                let end = host.len().checked_sub(domain.len()).and_then(|at| host.get(at..));
-                host.len() > domain.len() && end.is_some_and(|end| end.eq_ignore_ascii_case(domain))
-            }
-        }
+    /// Returns whether a template matches a form of the path.
+    fn match_some(&self, templates: &PathTemplates) -> bool {
+        templates.match_some(&self.sent)
+            || self.routed.as_ref().is_some_and(|routed| templates.match_some(routed))
     }
 
-    fn add_requirements(to: Requirements, host: &Self) -> Requirements {
-        let (name, is_whole) = match host {
-            Self::One(name) => (&**name, true),
-            Self::Below(domain) => (domain.trim_start_matches('.'), false),
-        };
-        to.with_sequence(Sequence::Host, name.rsplit('.').map(Some), is_whole)
-    }
-
-    fn may_overlap(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::One(one), Self::One(other)) => one == other,
-            (Self::One(name), below @ Self::Below(_))
-            | (below @ Self::Below(_), Self::One(name)) => below.matches(name),
-            (Self::Below(one), Self::Below(other)) => {
-                one.ends_with(&**other) || other.ends_with(&**one)
-            }
-        }
+    /// Returns whether templates match each form of the path.
+    fn match_all(&self, templates: &PathTemplates) -> bool {
+        let routed = self.routed.as_ref().filter(|_| !self.is_nested);
+        templates.match_all(&self.sent) && routed.is_none_or(|routed| templates.match_all(routed))
     }
 }
 
@@ -320,18 +332,44 @@ impl Host {
 pub(super) struct RequestView<'a> {
     pub(super) info: &'a dyn RequestInfo,
     client: &'a ClientAddress,
-    path: OnceCell<RequestPath<'a>>,
+    paths: OnceCell<RequestPaths<'a>>,
+    overrides: OnceCell<Vec<String>>,
     address: OnceCell<Option<IpAddr>>,
 }
 
 impl<'a> RequestView<'a> {
     /// Creates the view of a request. `client` finds the address of its client.
     pub(super) const fn new(info: &'a dyn RequestInfo, client: &'a ClientAddress) -> Self {
-        Self { info, client, path: OnceCell::new(), address: OnceCell::new() }
+        Self {
+            info,
+            client,
+            paths: OnceCell::new(),
+            overrides: OnceCell::new(),
+            address: OnceCell::new(),
+        }
     }
 
-    fn path(&self) -> &RequestPath<'a> {
-        self.path.get_or_init(|| RequestPath::new(self.info.path()))
+    fn paths(&self) -> &RequestPaths<'a> {
+        self.paths.get_or_init(|| RequestPaths::new(self.info))
+    }
+
+    /// Returns the methods with which the client overrides that of the request, in upper case.
+    fn overrides(&self) -> &[String] {
+        self.overrides.get_or_init(|| {
+            let mut methods = Vec::new();
+            for name in METHOD_OVERRIDES {
+                self.info.header_lines(name, &mut |line| {
+                    methods.push(String::from_utf8_lossy(line).trim().to_ascii_uppercase());
+                });
+            }
+            methods
+        })
+    }
+
+    /// Returns whether the client's address is unknown because the server does not know the peer of
+    /// the connection.
+    pub(super) fn lacks_peer(&self) -> bool {
+        self.client.lacks_peer(self.info)
     }
 
     fn address(&self) -> Option<IpAddr> {
@@ -348,7 +386,7 @@ mod tests {
     fn applies(text: &Match, request: &FakeRequest) -> bool {
         let client = ClientAddress::default();
         let compiled = CompiledMatch::new(text).unwrap();
-        compiled.applies(&RequestView::new(request, &client))
+        compiled.applies(&RequestView::new(request, &client)) == Applies::Yes
     }
 
     #[test]
@@ -365,6 +403,35 @@ mod tests {
         assert!(!applies(&Match::new().method("HEAD"), &get("/")));
     }
 
+    /// Fault: a service that accepts an overridden method got calls of a method that no rule counted.
+    #[test]
+    fn an_overridden_method_matches_a_rule_and_no_exemption() {
+        let text = Match::new().method("POST");
+        let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
+        for (method, overridden, applies, exempts) in [
+            ("GET", None, false, false),
+            ("GET", Some("post"), true, false),
+            ("GET", Some("PUT"), false, false),
+            ("POST", None, true, true),
+            ("POST", Some("PUT"), true, false),
+        ] {
+            for name in METHOD_OVERRIDES {
+                let request = FakeRequest::get("/").method(method);
+                let request = match overridden {
+                    Some(method) => request.header(name, method.as_bytes()),
+                    None => request,
+                };
+                let view = RequestView::new(&request, &client);
+                let applied = compiled.applies(&view) == Applies::Yes;
+                assert_eq!(
+                    (applied, compiled.exempts(&view)),
+                    (applies, exempts),
+                    "{overridden:?}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn headers_match_by_presence_or_by_a_line() {
         let request = FakeRequest::get("/").header("x-plan", b"pro").header("x-plan", b"free");
@@ -372,31 +439,6 @@ mod tests {
         assert!(applies(&Match::new().header_value("x-plan", "free"), &request));
         assert!(!applies(&Match::new().header_value("x-plan", "team"), &request));
         assert!(!applies(&Match::new().header("x-plan").header("x-other"), &request));
-    }
-
-    #[test]
-    fn hosts_match_without_port_and_case() {
-        let with = |host: &str| FakeRequest::get("/").header("host", host.as_bytes());
-        let api = Match::new().host("API.example.org");
-        for host in ["api.example.org", "Api.Example.org:8443", "api.example.org."] {
-            assert!(applies(&api, &with(host)), "{host}");
-        }
-        let below = Match::new().host("*.example.org");
-        for (host, expected) in [
-            ("a.example.org", true),
-            ("a.b.example.org:1", true),
-            ("example.org", false),
-            (".example.org", false),
-            ("badexample.org", false),
-            ("é.org", false),
-        ] {
-            assert_eq!(applies(&below, &with(host)), expected, "{host}");
-        }
-        assert!(!applies(&api, &FakeRequest::get("/")));
-        // Fault: a host with a dot at its end matched no request.
-        for host in ["api.example.org.", "*.org."] {
-            assert!(applies(&Match::new().host(host), &with("api.example.org")), "{host}");
-        }
     }
 
     /// Fault: no rule for a host applied to a request with two `Host` lines, of which some services
@@ -416,7 +458,32 @@ mod tests {
             let add = |request: FakeRequest, host: &&str| request.header("host", host.as_bytes());
             let request = hosts.iter().fold(FakeRequest::get("/"), add);
             let view = RequestView::new(&request, &client);
-            assert_eq!((api.applies(&view), api.exempts(&view)), (applies, exempts), "{hosts:?}");
+            let applied = api.applies(&view) == Applies::Yes;
+            assert_eq!((applied, api.exempts(&view)), (applies, exempts), "{hosts:?}");
+        }
+    }
+
+    /// Fault: the path on which the framework routes was not compared, if it differs from the path
+    /// that the client has sent.
+    #[test]
+    fn one_of_both_paths_matches_a_rule_and_both_an_exemption() {
+        let text = Match::new().path("/export/{name}").path("/api/health");
+        let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
+        for (sent, routed, applies, exempts) in [
+            ("/export/a", "/export/a", true, true),
+            ("//export/a%2Fb", "/export/a%2Fb", true, false),
+            ("/x", "/export/a", true, false),
+            ("/export/a", "/x", true, false),
+            // Within a nested router.
+            ("/api/health", "/health", true, true),
+            ("/api/export/a", "/export/a", true, false),
+            ("/api//health", "/health", true, false),
+            ("/xport/a", "/a", false, false),
+        ] {
+            let request = FakeRequest::get(sent).routed_path(routed);
+            let view = RequestView::new(&request, &client);
+            let applied = compiled.applies(&view) == Applies::Yes;
+            assert_eq!((applied, compiled.exempts(&view)), (applies, exempts), "{sent} {routed}");
         }
     }
 
@@ -431,7 +498,13 @@ mod tests {
         ] {
             assert_eq!(applies(&office, &FakeRequest::get("/").peer(peer)), expected, "{peer}");
         }
-        assert!(!applies(&office, &FakeRequest::get("/")));
+        let (compiled, client) = (CompiledMatch::new(&office).unwrap(), ClientAddress::default());
+        let unknown = FakeRequest::get("/");
+        let view = RequestView::new(&unknown, &client);
+        assert_eq!(compiled.applies(&view), Applies::IfAddressMatches);
+        assert!(!compiled.exempts(&view) && view.lacks_peer());
+        let elsewhere = CompiledMatch::new(&office.path("/a")).unwrap();
+        assert_eq!(elsewhere.applies(&view), Applies::No);
     }
 
     #[test]

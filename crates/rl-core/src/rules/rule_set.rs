@@ -72,9 +72,9 @@ impl RuleSet {
     ///
     /// # Errors
     ///
-    /// Returns an error if the request has no key or an ambiguous key, and is rejected for that.
-    /// Also returns an error if its path or host can be read in several ways, and matches too many
-    /// rules.
+    /// Returns an error if the request has no key or an ambiguous key, or if the address of its
+    /// client is unknown, and it is rejected for that. Also returns an error if its path or host can
+    /// be read in several ways, and matches too many rules.
     pub(crate) fn parts_of(
         self: &Arc<Self>,
         request: &dyn RequestInfo,
@@ -86,11 +86,8 @@ impl RuleSet {
         }
         let mut parts = ArrayVec::new();
         for (place, rule) in self.rules.iter().enumerate() {
-            if !rule.applies(&view) {
-                continue;
-            }
             let missing = rule.on_missing_key.unwrap_or(defaults.on_missing_key);
-            let subject = match rule.subject(request, missing) {
+            let subject = match rule.subject(&view, missing) {
                 Ok(Some(subject)) => subject,
                 Ok(None) => continue,
                 // A rule in shadow denies nothing.

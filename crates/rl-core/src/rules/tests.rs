@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::request_match::CompiledMatch;
 use super::requirements::most_matches;
 use super::*;
+use crate::client_ip::ClientIp;
 use crate::key::fake_request::FakeRequest;
 use crate::key::{AmbiguousKey, ClientAddress, Constant, Identified, RequestInfo, Tier};
 use crate::model::{Cost, Limit, Subject};
@@ -69,7 +70,7 @@ fn a_request_has_a_part_for_each_rule_that_matches() {
         parts(&set, &login),
         ["clients ip:192.0.2.7 1 5/minute", "login ip:192.0.2.7 2 5/minute", fleet]
     );
-    assert_eq!(parts(&set, &FakeRequest::get("/")), ["MissingKey"]);
+    assert_eq!(parts(&set, &FakeRequest::get("/")), ["UnknownAddress"]);
 }
 
 #[test]
@@ -104,6 +105,37 @@ fn a_request_without_a_key_is_handled_as_the_rule_sets() {
     assert_eq!(parts(&alone(by(MissingKey::Reject).shadow()), &request), [&*fleet]);
     let default = alone(rule("a").per(Identified));
     assert_eq!(parts_by(&default, &request, MissingKey::Allow), Ok(vec![fleet]));
+}
+
+/// Fault: a rule with an address did not apply to a request whose address is unknown.
+#[test]
+fn a_request_without_an_address_is_handled_as_one_without_a_key() {
+    let office = || Match::new().address("0.0.0.0/0");
+    let alone = |rule: Rule| set(vec![rule, rule_of_all()]).unwrap();
+    let by = |missing| alone(rule("a").matching(office()).on_missing_key(missing));
+    let request = FakeRequest::get("/").identified(Subject::consumer("alice"));
+    let fleet = "fleet global: 1 5/minute";
+    assert_eq!(parts(&by(MissingKey::Reject), &request), ["UnknownAddress"]);
+    assert_eq!(parts(&by(MissingKey::Allow), &request), [fleet]);
+    let shared = "a unknown: 1 5/minute undisclosed";
+    assert_eq!(parts(&by(MissingKey::Share), &request), [shared, fleet]);
+    let shadow = alone(rule("a").matching(office()).shadow());
+    assert_eq!(parts(&shadow, &request), [fleet]);
+    let elsewhere = alone(rule("a").matching(office().path("/login")));
+    assert_eq!(parts(&elsewhere, &request), [fleet]);
+    let exempt = rule("a").matching(office()).exempt(Match::new().path("/"));
+    assert_eq!(parts(&alone(exempt), &request), [fleet]);
+    let by_address = alone(rule("a").per(ClientAddress::default()));
+    assert_eq!(parts(&by_address, &request), ["UnknownAddress"]);
+    // A trusted proxy that does not name its client is no fault of this server.
+    let local = ClientIp::with_proxies("10.0.0.0/8".parse().unwrap()).trust_local();
+    let rules = Rules::new().rule(rule("a").matching(office())).client_ip(local);
+    let behind_proxy = Arc::new(RuleSet::new(&rules, &Namespace::default()).unwrap());
+    assert_eq!(parts(&behind_proxy, &request), ["MissingKey"]);
+}
+
+fn rule_of_all() -> Rule {
+    rule("fleet").disclosed(true)
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::invalid_rules::InvalidRules;
 use super::over_limit::{MissingKey, OverLimit};
-use super::request_match::{CompiledMatch, Match, RequestView};
+use super::request_match::{Applies, CompiledMatch, Match, RequestView};
 use super::requirements::Requirements;
 use super::rule::{RequestCost, ResponseCost, Rule, RuleCost, RuleLimits};
 use crate::decision::RuleLabel;
@@ -52,6 +52,9 @@ pub(crate) struct Defaults<'a> {
 pub(crate) enum Uncounted {
     MissingKey,
     AmbiguousKey,
+    /// The address of the client is unknown, because the server does not know the peer of the
+    /// connection.
+    UnknownAddress,
 }
 
 impl From<AmbiguousKey> for Uncounted {
@@ -155,27 +158,36 @@ impl ValidRule {
         }
     }
 
-    pub(super) fn applies(&self, view: &RequestView<'_>) -> bool {
-        self.matches.as_ref().is_none_or(|matches| matches.applies(view))
-            && !self.exempt.iter().any(|exempt| exempt.exempts(view))
-    }
-
-    /// Returns the subject of a request. Returns `None` if the request has no key, and the rule
-    /// does not count such requests.
+    /// Returns the subject of a request. Returns `None` if the rule does not apply to the request,
+    /// or if the request has no key, and the rule does not count such requests.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request has to be rejected.
     pub(super) fn subject(
         &self,
-        request: &dyn RequestInfo,
+        view: &RequestView<'_>,
         missing: MissingKey,
     ) -> Result<Option<Subject>, Uncounted> {
-        if self.per.is_empty() {
-            return Ok(Some(Subject::global()));
+        let applies = self.matches.as_ref().map_or(Applies::Yes, |matches| matches.applies(view));
+        if applies == Applies::No || self.exempt.iter().any(|exempt| exempt.exempts(view)) {
+            return Ok(None);
         }
-        for key in &self.per {
-            if let Some(subject) = key.subject(request)? {
-                return Ok(Some(subject));
+        let is_fault_of_server = if applies == Applies::IfAddressMatches {
+            view.lacks_peer()
+        } else {
+            if self.per.is_empty() {
+                return Ok(Some(Subject::global()));
             }
-        }
+            for key in &self.per {
+                if let Some(subject) = key.subject(view.info)? {
+                    return Ok(Some(subject));
+                }
+            }
+            view.info.peer().is_none() && self.per.iter().any(|key| key.needs_peer())
+        };
         match missing {
+            MissingKey::Reject if is_fault_of_server => Err(Uncounted::UnknownAddress),
             MissingKey::Reject => Err(Uncounted::MissingKey),
             MissingKey::Allow => Ok(None),
             MissingKey::Share => Ok(Some(Subject::new(Realm::Unknown, ""))),

@@ -35,7 +35,7 @@ fn a_responder_answers_requests_without_a_key_too() {
         DenialReason::MissingKey => Denial::json(default.status, r#"{"error":"who are you?"}"#),
         _ => default,
     });
-    let denial = rejected(&own, &FakeRequest::get("/"));
+    let denial = rejected(&own.key(crate::key::Identified), &FakeRequest::get("/"));
     assert_eq!((denial.status, &*denial.body), (403, r#"{"error":"who are you?"}"#));
 }
 

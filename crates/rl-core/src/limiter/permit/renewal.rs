@@ -93,6 +93,9 @@ async fn renew_places(permit: &PermitInner, places: &Policy, deadline: Duration)
         timeout(deadline, renewed).await.unwrap_or_else(|_| Err(timed_out()))
     };
     let renewed = match renewed {
+        // The permit was settled during the call, and its units were released before the renewal. So
+        // no lease has lapsed, and nothing is charged again.
+        Ok(None) if permit.account().is_settled => return false,
         Ok(None) if permit.account().is_lease_doubtful => {
             take_twice(permit, places).await.map(Some)
         }

@@ -391,6 +391,58 @@ async fn a_place_that_is_settled_while_it_is_renewed_is_free() {
     assert_eq!(both(&limiter).await, [0, 1]);
 }
 
+/// A store in memory that executes a renewal a second after it was sent.
+#[derive(Debug)]
+struct RenewsLate {
+    store: Arc<MemoryStore<TokioClock>>,
+    decided: Arc<AtomicU32>,
+}
+
+impl Store for RenewsLate {
+    fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
+        self.decided.fetch_add(1, Ordering::SeqCst);
+        self.store.decide(request)
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.store.refund(refund)
+    }
+
+    fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
+        let Renewal { namespace, subject, policy, charged, units, uncharged } = renewal;
+        let (store, namespace) = (Arc::clone(&self.store), namespace.clone());
+        let (subject, policy) = (subject.clone(), policy.clone());
+        MaybeReady::later(async move {
+            after(Duration::from_secs(1)).await;
+            let (namespace, subject, policy) = (&namespace, &subject, &policy);
+            store.renew(Renewal { namespace, subject, policy, charged, units, uncharged }).await
+        })
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.store.reset(reset)
+    }
+}
+
+/// Fault: the renewal found that the lease is gone, charged the released units once more, and
+/// reported a lapse.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_settled_before_its_renewal_is_executed_has_not_lapsed() {
+    let (lapsed, decided) = (Arc::new(Lapsed::default()), Arc::<AtomicU32>::default());
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
+    let store = RenewsLate { store: Arc::new(store), decided: Arc::clone(&decided) };
+    let limits = RateLimiter::builder().limit(Limit::concurrency(2).unwrap());
+    let limits = limits.limit(Limit::per_hour(10)).store(store).observer(Arc::clone(&lapsed));
+    let limiter = limits.build().unwrap();
+    let held = limiter.acquire(&alice(), 1).await;
+    // The renewal is in flight: it is sent after 3 to 4 seconds.
+    after(Duration::from_millis(3_900)).await;
+    held.settle().await.unwrap();
+    after(Duration::from_secs(10)).await;
+    assert_eq!((lapsed.reports(), decided.load(Ordering::SeqCst)), (vec![], 1));
+    assert_eq!(both(&limiter).await, [0, 1]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_settlement_is_completed_in_the_background() {
     let store = LosesAnswers::new(0, Duration::ZERO);

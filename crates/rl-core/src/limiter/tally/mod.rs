@@ -51,10 +51,7 @@ pub(super) struct Tally {
     permit_times: TimeHistogram,
     store_failures: [AtomicU64; FailureKind::ALL.len()],
     source_failures: [AtomicU64; FailureKind::ALL.len()],
-    degraded: AtomicU64,
-    exempt: AtomicU64,
-    missing_key: AtomicU64,
-    ambiguous_key: AtomicU64,
+    uncounted: [AtomicU64; UncountedKind::COUNT],
 }
 
 /// A request that is counted apart from the decisions.
@@ -63,9 +60,14 @@ pub(crate) enum UncountedKind {
     Exempt,
     MissingKey,
     AmbiguousKey,
+    UnknownAddress,
     /// A denied request that is forwarded to get a reduced response. Its decision is
     /// counted as well, as denied.
     Degraded,
+}
+
+impl UncountedKind {
+    const COUNT: usize = Self::Degraded as usize + 1;
 }
 
 impl Tally {
@@ -90,10 +92,7 @@ impl Tally {
             permit_times: TimeHistogram::new(&REQUEST_BOUNDS),
             store_failures: Default::default(),
             source_failures: Default::default(),
-            degraded: AtomicU64::new(0),
-            exempt: AtomicU64::new(0),
-            missing_key: AtomicU64::new(0),
-            ambiguous_key: AtomicU64::new(0),
+            uncounted: Default::default(),
         }
     }
 
@@ -354,16 +353,10 @@ impl Tally {
         self.source_failures[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that has no decision (it is exempt, or its key is missing or ambiguous), or
-    /// a denied request that is forwarded.
+    /// Counts a request that has no decision (it is exempt, its key is missing or ambiguous, or its
+    /// address is unknown), or a denied request that is forwarded.
     pub(super) fn uncounted(&self, kind: UncountedKind) {
-        let count = match kind {
-            UncountedKind::Exempt => &self.exempt,
-            UncountedKind::MissingKey => &self.missing_key,
-            UncountedKind::AmbiguousKey => &self.ambiguous_key,
-            UncountedKind::Degraded => &self.degraded,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
+        self.uncounted[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts units that were charged for work that was done already.

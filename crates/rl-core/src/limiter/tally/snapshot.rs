@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Tally;
 use super::names::{OTHER_LIMITS, OTHER_RULES, RESERVED};
 use super::shard::{NameCounts, TallyShard, UTILIZATION_BOUNDS};
+use super::{Tally, UncountedKind};
 use crate::decision::Origin;
 use crate::model::{FailureKind, Limit};
 use crate::policy::Policy;
@@ -56,6 +56,7 @@ impl Tally {
         let begun = sum(|shard| &shard.permits_begun);
         let times = self.shards.iter().map(|shard| &shard.decision_times);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let uncounted = |kind: UncountedKind| read(&self.uncounted[kind as usize]);
         // The names of configured limits are added, so that they are reported even before the first
         // denial.
         let configured = self.configured(&state);
@@ -63,11 +64,12 @@ impl Tally {
             name: self.namespace.to_string(),
             store_name: state.store_name.to_owned(),
             decisions: self.decisions(),
-            degraded: read(&self.degraded),
+            degraded: uncounted(UncountedKind::Degraded),
             uncounted: UncountedRequests {
-                exempt: read(&self.exempt),
-                missing_key: read(&self.missing_key),
-                ambiguous_key: read(&self.ambiguous_key),
+                exempt: uncounted(UncountedKind::Exempt),
+                missing_key: uncounted(UncountedKind::MissingKey),
+                ambiguous_key: uncounted(UncountedKind::AmbiguousKey),
+                unknown_address: uncounted(UncountedKind::UnknownAddress),
             },
             units: UnitCounts {
                 granted: self.decisions.sum(|decisions| decisions.granted.get()),

@@ -7,7 +7,7 @@ use super::scalars::FromText;
 use super::variables::clipped;
 use crate::client_ip::{ClientIp, header_name};
 use crate::key::{
-    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, RequestInfo, Route,
+    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, Route,
 };
 use crate::model::Realm;
 
@@ -195,13 +195,10 @@ impl FromText for CredentialText {
 
 /// Returns an extractor that combines the subjects of all `keys` into one subject.
 fn together(keys: Vec<Arc<dyn KeyExtractor>>) -> Arc<dyn KeyExtractor> {
-    let mut keys = keys.into_iter();
-    let first = keys.next().unwrap_or_else(|| Arc::new(crate::key::Constant));
-    keys.fold(first, |first, second| {
-        let first = move |request: &dyn RequestInfo| first.subject(request);
-        let second = move |request: &dyn RequestInfo| second.subject(request);
+    let pair = |first: Arc<dyn KeyExtractor>, second| -> Arc<dyn KeyExtractor> {
         Arc::new(first.and(second))
-    })
+    };
+    keys.into_iter().reduce(pair).unwrap_or_else(|| Arc::new(crate::key::Constant))
 }
 
 #[cfg(test)]

@@ -1,0 +1,247 @@
+//! The forms in which services may read a path.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// The maximum number of forms of a path. Paths that people and programs write have at most ten.
+const MAX_FORMS: usize = 64;
+
+/// The maximum length of all forms together, in bytes. It bounds the work for a path, which may be
+/// 64 KiB long.
+const MAX_LEN: usize = 256 * 1_024;
+
+/// A path, and all other forms in which a service may read it.
+///
+/// actix-web decodes `/%6Cogin` before it looks for the route, some middleware merges slashes or
+/// removes the last one, and some handlers resolve dots. A service may do some of these steps and
+/// leave out the others, and it may do them in any order. The forms are all results of
+///
+/// * decoding everything except `%2F`, `%2B` and `%25`, as actix-web does,
+/// * decoding everything,
+/// * merging slashes, and removing the last one,
+/// * resolving dots.
+///
+/// A plain path has one form, and needs no allocation.
+#[derive(Debug)]
+pub(super) struct PathForms<'a> {
+    sent: &'a str,
+    /// The forms that differ from `sent` and from each other.
+    others: Vec<String>,
+    /// Whether all forms were found. Otherwise they are too many or too long.
+    is_complete: bool,
+}
+
+impl<'a> PathForms<'a> {
+    pub(super) fn new(sent: &'a str) -> Self {
+        let is_plain = !sent.contains('%')
+            && !sent.contains("//")
+            && !sent.contains("/.")
+            && (sent == "/" || !sent.ends_with('/'));
+        let mut forms = Self { sent, others: Vec::new(), is_complete: true };
+        if !is_plain {
+            forms.is_complete = forms.find_others();
+        }
+        forms
+    }
+
+    /// Adds the other forms. Returns false if they are too many or too long.
+    ///
+    /// Each step makes a path shorter or leaves it as it is, so the search ends.
+    #[cold]
+    fn find_others(&mut self) -> bool {
+        let mut len = self.sent.len();
+        let mut done = 0;
+        while done <= self.others.len() {
+            let form = if done == 0 { self.sent } else { &self.others[done - 1] };
+            let next =
+                [decode_most(form), decode_all(form), merge_slashes(form), resolve_dots(form)];
+            let next = next.map(|form| match form {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(form) => Some(form),
+            });
+            for form in next.into_iter().flatten() {
+                if form == self.sent || self.others.contains(&form) {
+                    continue;
+                }
+                len += form.len();
+                if self.others.len() + 1 >= MAX_FORMS || len > MAX_LEN {
+                    return false;
+                }
+                self.others.push(form);
+            }
+            done += 1;
+        }
+        true
+    }
+
+    /// Returns whether all forms were found. A path of which this is not true may have any form.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Returns the forms that were found.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.sent).chain(self.others())
+    }
+
+    /// Returns the forms that differ from the path as it was sent.
+    pub(super) fn others(&self) -> impl Iterator<Item = &str> {
+        self.others.iter().map(String::as_str)
+    }
+}
+
+/// Returns the byte that is percent-encoded at the beginning of `text`.
+fn escaped(text: &[u8]) -> Option<u8> {
+    let [b'%', high, low, ..] = text else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()
+}
+
+/// Decodes all percent-encoded characters.
+fn decode_all(path: &str) -> Cow<'_, str> {
+    match Cow::from(percent_decode_str(path)) {
+        Cow::Borrowed(_) => Cow::Borrowed(path),
+        Cow::Owned(decoded) => Cow::Owned(String::from_utf8_lossy(&decoded).into_owned()),
+    }
+}
+
+/// Decodes percent-encoded characters except slashes, plus signs and percent signs.
+fn decode_most(path: &str) -> Cow<'_, str> {
+    let mut rest = path.as_bytes();
+    let mut decoded = Vec::with_capacity(rest.len());
+    while let [first, tail @ ..] = rest {
+        match escaped(rest).filter(|byte| !b"/+%".contains(byte)) {
+            Some(byte) => {
+                decoded.push(byte);
+                rest = &rest[3..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    if decoded.len() == path.len() {
+        return Cow::Borrowed(path);
+    }
+    Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
+}
+
+/// Removes empty segments, and so the last slash.
+fn merge_slashes(path: &str) -> Cow<'_, str> {
+    let is_merged = path.starts_with('/') && !path.contains("//") && !path.ends_with('/');
+    if is_merged || path == "/" {
+        return Cow::Borrowed(path);
+    }
+    let mut merged = String::with_capacity(path.len() + 1);
+    for segment in path.split('/').filter(|segment| !segment.is_empty()) {
+        merged.push('/');
+        merged.push_str(segment);
+    }
+    if merged.is_empty() {
+        merged.push('/');
+    }
+    Cow::Owned(merged)
+}
+
+/// Resolves `.` and `..` like RFC 3986: `/a/../b/.` is `/b/`.
+fn resolve_dots(path: &str) -> Cow<'_, str> {
+    if !path.split('/').any(|segment| segment == "." || segment == "..") {
+        return Cow::Borrowed(path);
+    }
+    let mut segments: Vec<&str> = Vec::new();
+    let mut is_directory = false;
+    for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
+        is_directory = segment == "." || segment == "..";
+        match segment {
+            "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
+        }
+    }
+    if is_directory {
+        segments.push("");
+    }
+    Cow::Owned(format!("/{}", segments.join("/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn forms(path: &str) -> Vec<String> {
+        let mut forms: Vec<String> = PathForms::new(path).iter().map(str::to_owned).collect();
+        forms.sort_unstable();
+        forms
+    }
+
+    #[test]
+    fn a_plain_path_has_one_form() {
+        for path in ["/", "/a", "/a/b.c", "/a;b=c/d+e", "*", ""] {
+            assert_eq!(forms(path), [path]);
+        }
+        assert_eq!(forms("/.well-known/..."), ["/.well-known/..."]);
+    }
+
+    /// Fault: a path was compared as it was sent and with all steps together. A service that does
+    /// one of them read a path that was neither.
+    #[test]
+    fn each_result_of_the_steps_is_a_form() {
+        assert_eq!(forms("/a/"), ["/a", "/a/"]);
+        assert_eq!(forms("/a%20b"), ["/a b", "/a%20b"]);
+        assert_eq!(forms("/%61%2Fb"), ["/%61%2Fb", "/a%2Fb", "/a/b"]);
+        assert_eq!(forms("/%61/.."), ["/", "/%61/..", "/a/.."]);
+        // The dots are resolved before the letter is decoded, or after it, or not at all.
+        assert_eq!(forms("/../%2e/%6c"), ["/%2e/%6c", "/../%2e/%6c", "/.././l", "/./l", "/l"],);
+        assert_eq!(forms("/%252e"), ["/", "/%252e", "/%2e", "/."]);
+        assert!(forms("//%61%2Fb/../%252e/").contains(&"/a%2Fb/../%252e".to_owned()));
+    }
+
+    #[test]
+    fn escapes_that_are_not_valid_stay_as_they_are() {
+        for path in ["/%", "/%zz", "/%4", "/%+1", "/a%2Fb%25"] {
+            assert_eq!(decode_most(path), path);
+        }
+        assert_eq!(decode_most("/%41%2f%2B%25%c3%a9"), "/A%2f%2B%25é");
+        assert_eq!(decode_most("/%ff%zz%41"), "/\u{fffd}%zzA");
+    }
+
+    #[test]
+    fn the_number_and_the_length_of_forms_are_bounded() {
+        // The longest path that `http` accepts.
+        const LONGEST: usize = 65_534;
+
+        for pattern in ["/%2e%2e/", "%2F", "/../a/", "//", "/.", "%252F", "/a%2F../", "%25"] {
+            let path = format!("/{}", pattern.repeat(LONGEST / pattern.len() - 1));
+            let forms = PathForms::new(&path);
+            assert!(forms.iter().count() <= MAX_FORMS, "{pattern}");
+            assert!(forms.iter().map(str::len).sum::<usize>() <= MAX_LEN, "{pattern}");
+        }
+        let long = format!("/{}", "%C3%A9".repeat(10_000));
+        assert!(PathForms::new(&long).is_complete());
+        let deep = format!("/%{}41", "25".repeat(MAX_FORMS));
+        assert!(!PathForms::new(&deep).is_complete());
+    }
+
+    proptest! {
+        #[test]
+        fn forms_are_distinct_and_each_step_leads_to_another_one(
+            path in "/([a%/.]|%2[fF5eE]|//|/\\.){0,12}",
+        ) {
+            let forms = PathForms::new(&path);
+            let all: Vec<&str> = forms.iter().collect();
+            for (place, form) in all.iter().enumerate() {
+                prop_assert!(!all[..place].contains(form));
+                let steps = [decode_most, decode_all, merge_slashes, resolve_dots];
+                for step in steps.into_iter().filter(|_| forms.is_complete()) {
+                    prop_assert!(all.contains(&&*step(form)));
+                }
+            }
+        }
+    }
+}

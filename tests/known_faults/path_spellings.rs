@@ -1,0 +1,152 @@
+//! Ways to write a path with which clients got around a rule.
+//!
+//! A rule allows three requests, and a client sends twenty.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::middleware::{Condition, NormalizePath, TrailingSlash};
+use actix_web::{App, web};
+use axum::Router;
+use axum::extract::{Path, Request};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use rl_actix::RateLimit;
+use rl_core::key::ClientAddress;
+use rl_core::rules::{Match, Rule, Rules};
+use rl_core::time::ManualClock;
+use rl_core::{Limit, MemoryStore, RateLimiter};
+use rl_tests::web::{Site, actix, axum as axum_web, new_year, statuses};
+use rl_tower::RateLimitLayer;
+use tower::{Layer, ServiceExt};
+use tower_http::normalize_path::NormalizePathLayer;
+
+const SPELLINGS: [&str; 34] = [
+    "/%65xport/a%2Fb",
+    "/%65xport/%2F",
+    "/%65xport/.",
+    "/%65xport/%2e%2e",
+    "/%65xport/a%252Fb",
+    "/%65xport/a%2F",
+    "/%65xport/%c3%28%2Fb",
+    "/export/a%2Fb",
+    "/export/a%2Fb/",
+    "/export/a/",
+    "/export/..",
+    "/export/%2F",
+    "/export/%c3%28/",
+    "//export/a%2Fb",
+    "//export/a%2Fb/?x=1",
+    "///export/..//",
+    "/./export/a%2Fb/",
+    "/x/../export/a%2Fb",
+    "/%2e/export/a%2Fb",
+    "http://h/export/a%2Fb/",
+    "http://h//export/a%2Fb",
+    "/%74enants/a%2Fb/login",
+    "/%74enants/../login",
+    "/%74enants/%2e/login",
+    "/tenants/../login",
+    "/tenants/../login/",
+    "/tenants/%2e%2e/login/",
+    "//tenants/a%2Fb/login",
+    "/%61pi/..",
+    "/%61pi/.",
+    "/%61pi/%2e%2e",
+    "/%61pi/../../x",
+    "/api/../x/",
+    "//api/..",
+];
+
+/// Returns a limiter with a rule for each route, which allows three requests per hour.
+fn limiter(clock: &Arc<ManualClock>) -> RateLimiter {
+    let rule = |name: &str, template: &str| {
+        let rule = Rule::named(name).matching(Match::new().path(template));
+        rule.per(ClientAddress::default()).limit(Limit::per_hour(3))
+    };
+    let rules = Rules::new()
+        .rule(rule("export", "/export/{name}"))
+        .rule(rule("login", "/tenants/{tenant}/login"))
+        .rule(rule("api", "/api/{*rest}"));
+    let store = MemoryStore::builder().clock(Arc::clone(clock)).build();
+    RateLimiter::builder().rules(rules).store(store).build().unwrap()
+}
+
+/// Sends each path twenty times in an hour of its own. Checks that three of these requests reach a
+/// handler, or none, and returns the number of paths that reach one.
+async fn attack(serve: impl FnOnce(RateLimiter) -> Site) -> usize {
+    let clock = new_year();
+    let site = serve(limiter(&clock));
+    let mut reached = 0;
+    for path in SPELLINGS {
+        clock.advance(Duration::from_secs(3_600));
+        let mut served = 0;
+        for _ in 0..20 {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+            let status = statuses(&site.send(request).await);
+            assert!(matches!(*status, [200 | 301 | 400 | 404 | 429]), "{path}: {status:?}");
+            served += usize::from(status == [200]);
+        }
+        assert!([0, 3].contains(&served), "{path} was served {served} times of 20");
+        reached += usize::from(served > 0);
+    }
+    reached
+}
+
+async fn show(Path(name): Path<String>) -> String {
+    name
+}
+
+fn router() -> Router {
+    Router::new()
+        .route("/export/{name}", get(show))
+        .route("/tenants/{tenant}/login", get(show))
+        .route("/api/{*rest}", get(show))
+}
+
+#[tokio::test]
+async fn spellings_of_a_path_avoid_no_rule_on_axum() {
+    let trim = NormalizePathLayer::trim_trailing_slash;
+    let alone = |limiter| axum_web::serve(router().layer(RateLimitLayer::new(limiter)));
+    assert!(attack(alone).await >= 5);
+    // The outermost router keeps the path as it was sent, in `OriginalUri`.
+    let outside = |limiter| {
+        let inner = RateLimitLayer::new(limiter).layer(trim().layer(router()));
+        let into_response = |response: http::Response<_>| response.into_response();
+        let inner = ServiceExt::<Request>::map_response(inner, into_response);
+        axum_web::serve(Router::new().fallback_service(inner))
+    };
+    assert!(attack(outside).await >= 12);
+    let inside = |limiter| {
+        let inner = trim().layer(router().layer(RateLimitLayer::new(limiter)));
+        axum_web::serve(Router::new().fallback_service(inner))
+    };
+    assert!(attack(inside).await >= 12);
+}
+
+/// Returns a site on actix-web, with a middleware that normalizes paths if a style is given.
+fn on_actix(limiter: RateLimiter, style: Option<TrailingSlash>, is_limiter_outside: bool) -> Site {
+    let limit = RateLimit::new(limiter);
+    actix::serve(move || {
+        let show = || web::get().to(|name: web::Path<String>| async move { name.into_inner() });
+        let normalize = NormalizePath::new(style.unwrap_or(TrailingSlash::MergeOnly));
+        App::new()
+            .wrap(Condition::new(!is_limiter_outside, limit.clone()))
+            .wrap(Condition::new(style.is_some(), normalize))
+            .wrap(Condition::new(is_limiter_outside, limit.clone()))
+            .route("/export/{name}", show())
+            .route("/tenants/{tenant}/login", show())
+            .route("/api/{rest:.+}", show())
+    })
+}
+
+#[tokio::test]
+async fn spellings_of_a_path_avoid_no_rule_on_actix() {
+    assert!(attack(|limiter| on_actix(limiter, None, true)).await >= 16);
+    for style in [TrailingSlash::Trim, TrailingSlash::MergeOnly] {
+        for is_limiter_outside in [true, false] {
+            let serve = |limiter| on_actix(limiter, Some(style), is_limiter_outside);
+            assert!(attack(serve).await >= 16);
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Each request that reaches a handler is counted by the rule of that handler, and an exemption
+//! reaches no other handler. Both are tested with random templates and random spellings of paths,
+//! on services that normalize paths in each place.
+
+mod on_actix;
+mod on_axum;
+
+use http::Uri;
+use proptest::prelude::*;
+use rl_core::rules::{Match, Rule, Rules};
+use rl_core::{Limit, RateLimiter};
+
+/// The response of a handler: which one it is, and whether the limiter has counted the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Served {
+    by_route: bool,
+    is_counted: bool,
+}
+
+impl Served {
+    const fn body(self) -> &'static str {
+        match (self.by_route, self.is_counted) {
+            (true, true) => "route counted",
+            (true, false) => "route",
+            (false, true) => "other counted",
+            (false, false) => "other",
+        }
+    }
+
+    /// Returns `None` for a response that no handler has made.
+    fn from_body(body: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(body).ok()?;
+        let (is_counted, by_route) = (text.ends_with("counted"), text.starts_with("route"));
+        (by_route || text.starts_with("other")).then_some(Self { by_route, is_counted })
+    }
+}
+
+/// The place of the limiter.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// There is no other middleware.
+    Alone,
+    /// The limiter is outside of a middleware that normalizes.
+    Outside,
+    /// The limiter is inside of a middleware that normalizes.
+    Inside,
+    /// The limiter is inside of a middleware that normalizes, behind an outer router.
+    BehindRouter,
+    /// The limiter is inside of a nested router or scope, with the prefix `/api`.
+    Nested,
+}
+
+const PLACES: [Place; 5] =
+    [Place::Alone, Place::Outside, Place::Inside, Place::BehindRouter, Place::Nested];
+
+/// The middleware that normalizes paths.
+#[derive(Clone, Copy, Debug)]
+enum Normalizer {
+    /// Removes slashes at the end.
+    Trim,
+    /// Adds a slash at the end.
+    Append,
+    /// Merges slashes, if the framework has such a middleware, or else removes those at the end.
+    Merge,
+    /// Two middlewares of the service, each of which does some steps.
+    Steps(Steps, Steps),
+}
+
+/// Independent steps of a normalization.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    decode: Decode,
+    slashes: bool,
+    dots: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decode {
+    Nothing,
+    /// All but slashes, plus signs and percent signs.
+    Most,
+    All,
+}
+
+impl Steps {
+    /// Normalizes a path. This is written without looking at the limiter: byte by byte, from left
+    /// to right.
+    fn normalize(self, path: &str) -> String {
+        let mut bytes = Vec::new();
+        let mut rest = path.as_bytes();
+        while let [first, tail @ ..] = rest {
+            let hex = tail.get(..2).filter(|_| *first == b'%' && self.decode != Decode::Nothing);
+            let decoded = hex.and_then(|hex| std::str::from_utf8(hex).ok());
+            let decoded = decoded.filter(|hex| !hex.starts_with('+'));
+            let decoded = decoded.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+            match decoded {
+                Some(byte) if self.decode == Decode::All || !b"/+%".contains(&byte) => {
+                    bytes.push(byte);
+                    rest = &tail[2..];
+                }
+                _ => {
+                    bytes.push(*first);
+                    rest = tail;
+                }
+            }
+        }
+        let mut path = String::from_utf8_lossy(&bytes).into_owned();
+        if self.slashes {
+            while path.contains("//") {
+                path = path.replace("//", "/");
+            }
+            if path.len() > 1 {
+                path = path.trim_end_matches('/').to_owned();
+            }
+        }
+        if self.dots {
+            while let Some(at) = path.find("/./") {
+                path.replace_range(at..at + 2, "");
+            }
+            while let Some(at) = path.find("/../") {
+                let parent = path[..at].rfind('/').unwrap_or(0);
+                path.replace_range(parent..at + 3, "");
+            }
+            if let Some(start) = path.strip_suffix("/..") {
+                path = format!("{}/", &start[..start.rfind('/').unwrap_or(0)]);
+            } else if path.ends_with("/.") {
+                path.pop();
+            }
+        }
+        path
+    }
+}
+
+impl Normalizer {
+    /// Returns the target that the middleware of the service makes of another one. Returns `None`
+    /// if this is no target, or if the middleware is one of the framework.
+    fn rewrite(self, target: &Uri) -> Option<Uri> {
+        let Self::Steps(first, second) = self else { return None };
+        let path = second.normalize(&first.normalize(target.path()));
+        let query = target.query().map_or(String::new(), |query| format!("?{query}"));
+        let is_path = path.starts_with('/') && !path.contains(['?', '#']);
+        is_path.then(|| (path + &query).parse().ok())?
+    }
+}
+
+fn normalizer() -> impl Strategy<Value = Normalizer> {
+    let decode = prop_oneof![Just(Decode::Nothing), Just(Decode::Most), Just(Decode::All)];
+    let steps = (decode, any::<bool>(), any::<bool>()).prop_map(|(decode, slashes, dots)| Steps {
+        decode,
+        slashes,
+        dots,
+    });
+    prop_oneof![
+        2 => Just(Normalizer::Trim),
+        1 => Just(Normalizer::Append),
+        2 => Just(Normalizer::Merge),
+        3 => (steps.clone(), steps).prop_map(|(one, other)| Normalizer::Steps(one, other)),
+    ]
+}
+
+/// A segment of a template.
+#[derive(Clone, Debug)]
+enum Segment {
+    Literal(&'static str),
+    Parameter,
+    Rest,
+}
+
+/// A template with at most four segments.
+#[derive(Clone, Debug)]
+struct Template {
+    segments: Vec<Segment>,
+    has_last_slash: bool,
+}
+
+impl Template {
+    /// Writes the template: parameters get names, and `rest` writes the last segment.
+    fn write(&self, rest: &str) -> String {
+        let mut text = String::new();
+        for (place, segment) in self.segments.iter().enumerate() {
+            text.push('/');
+            match segment {
+                Segment::Literal(literal) => text.push_str(literal),
+                Segment::Parameter => text.push_str(&format!("{{p{place}}}")),
+                Segment::Rest => text.push_str(rest),
+            }
+        }
+        if self.has_last_slash {
+            text.push('/');
+        }
+        text
+    }
+
+    /// Returns the template in the syntax of rules and of axum.
+    fn for_rule(&self) -> String {
+        self.write("{*rest}")
+    }
+}
+
+fn template() -> impl Strategy<Value = Template> {
+    let literal = prop::sample::select(vec!["export", "a", "login", "x-1", "a%2Fb", "caf%C3%A9"]);
+    let segment = prop_oneof![
+        3 => literal.prop_map(Segment::Literal),
+        2 => Just(Segment::Parameter),
+    ];
+    let segments = prop::collection::vec(segment, 1..=3);
+    (segments, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+        |(mut segments, has_rest, has_last_slash)| {
+            if has_rest {
+                segments.push(Segment::Rest);
+            }
+            Template { segments, has_last_slash: has_last_slash && !has_rest }
+        },
+    )
+}
+
+/// Returns a path that the template matches, written in a random way.
+fn path_of(template: &Template, prefix: &'static str) -> impl Strategy<Value = String> + use<> {
+    let value = || {
+        prop::sample::select(vec![
+            "a",
+            "export",
+            "..",
+            ".",
+            "%2e%2e",
+            "%2E",
+            "a%2Fb",
+            "%2F",
+            "%2f%2f",
+            "..%2f..",
+            "a%252Fb",
+            "%25",
+            "%c3%28",
+            "a%2bb",
+            "%",
+            "%zz",
+            "a;b",
+            "%3f",
+            "%20",
+            "caf%C3%A9",
+            "%5c",
+            "...",
+        ])
+    };
+    let mut segments: Vec<BoxedStrategy<String>> = Vec::new();
+    for literal in prefix.split('/').filter(|literal| !literal.is_empty()) {
+        segments.push(spelling(literal));
+    }
+    for segment in &template.segments {
+        segments.push(match segment {
+            Segment::Literal(literal) => spelling(literal),
+            Segment::Parameter => value().prop_map(str::to_owned).boxed(),
+            Segment::Rest => {
+                prop::collection::vec(value(), 1..4).prop_map(|values| values.join("/")).boxed()
+            }
+        });
+    }
+    let count = segments.len();
+    let separator = prop_oneof![
+        8 => Just("/"),
+        1 => Just("//"),
+        1 => Just("/./"),
+        1 => Just("/x/../"),
+        1 => Just("/%2e/"),
+        1 => Just("/%2E%2e/"),
+        1 => Just("%2F"),
+        1 => Just("///"),
+    ];
+    let end = prop_oneof![
+        6 => Just(""), 2 => Just("/"), 1 => Just("//"), 1 => Just("/."), 1 => Just("/x/.."),
+        1 => Just("%2F"), 1 => Just("?"), 1 => Just("/?a=b"),
+    ];
+    let last = if template.has_last_slash { "/" } else { "" };
+    (segments, prop::collection::vec(separator, count), end).prop_map(
+        move |(segments, separators, end)| {
+            let mut path = String::new();
+            for (separator, segment) in separators.into_iter().zip(&segments) {
+                // A request begins with a slash.
+                path.push_str(if path.is_empty() && separator == "%2F" { "/" } else { separator });
+                path.push_str(segment);
+            }
+            path + last + end
+        },
+    )
+}
+
+/// Returns ways to write a literal: some characters are percent-encoded, and a few twice.
+fn spelling(literal: &'static str) -> BoxedStrategy<String> {
+    let one = prop_oneof![
+        40 => Just(Encoding::Plain),
+        2 => Just(Encoding::Upper),
+        2 => Just(Encoding::Lower),
+        1 => Just(Encoding::Twice),
+    ];
+    prop::collection::vec(one, literal.len())
+        .prop_map(move |encodings| {
+            let encoded = literal.bytes().zip(encodings).map(|(byte, encoding)| match encoding {
+                Encoding::Plain => char::from(byte).to_string(),
+                Encoding::Upper => format!("%{byte:02X}"),
+                Encoding::Lower => format!("%{byte:02x}"),
+                Encoding::Twice => format!("%25{byte:02x}"),
+            });
+            encoded.collect()
+        })
+        .boxed()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Encoding {
+    Plain,
+    Upper,
+    Lower,
+    Twice,
+}
+
+/// A service and requests to it.
+#[derive(Clone, Debug)]
+struct Case {
+    template: Template,
+    place: Place,
+    normalizer: Normalizer,
+    paths: Vec<String>,
+}
+
+impl Case {
+    /// Returns the path before the template, in the service and in its rules.
+    const fn prefix(&self) -> &'static str {
+        prefix_at(self.place)
+    }
+
+    /// Returns the template in rules.
+    fn rule_template(&self) -> String {
+        format!("{}{}", self.prefix(), self.template.for_rule())
+    }
+
+    /// Returns a limiter with a rule for the template.
+    fn limiter_of_route(&self) -> RateLimiter {
+        let route = Match::new().path(self.rule_template());
+        build(Rules::new().rule(all("route").matching(route)))
+    }
+
+    /// Returns a limiter with a rule for all requests, from which the template is exempt.
+    fn limiter_of_others(&self) -> RateLimiter {
+        let route = Match::new().path(self.rule_template());
+        build(Rules::new().rule(all("others")).exempt(route))
+    }
+
+    /// Checks the responses to the paths.
+    fn check(&self, of_route: &[Option<Served>], of_others: &[Option<Served>]) {
+        for (path, served) in self.paths.iter().zip(of_route) {
+            let is_counted = served.is_none_or(|served| served.is_counted || !served.by_route);
+            assert!(is_counted, "{path:?} was not counted by the rule: {self:#?}");
+        }
+        // The middleware makes another path of one that is exempt.
+        if let (Place::Outside, Normalizer::Append) = (self.place, self.normalizer) {
+            return;
+        }
+        for (path, served) in self.paths.iter().zip(of_others) {
+            let is_counted = served.is_none_or(|served| served.is_counted || served.by_route);
+            assert!(is_counted, "{path:?} was exempt elsewhere: {self:#?}");
+        }
+    }
+}
+
+const fn prefix_at(place: Place) -> &'static str {
+    if matches!(place, Place::Nested) { "/api" } else { "" }
+}
+
+fn all(name: &str) -> Rule {
+    Rule::named(name).limit(Limit::per_hour(1_000_000))
+}
+
+fn build(rules: Rules) -> RateLimiter {
+    RateLimiter::builder().rules(rules).build().unwrap()
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let service = (template(), prop::sample::select(PLACES.to_vec()), normalizer());
+    service.prop_flat_map(|(template, place, normalizer)| {
+        let paths = prop::collection::vec(path_of(&template, prefix_at(place)), 16);
+        paths.prop_map(move |paths| Case { template: template.clone(), place, normalizer, paths })
+    })
+}
+
+/// Returns the settings of a test that makes `cases` services.
+fn settings(cases: u32) -> ProptestConfig {
+    let cases = if rl_tests::is_soak() { cases * 50 } else { cases };
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+#[test]
+fn steps_of_a_normalization_are_independent() {
+    let steps = |decode, slashes, dots| Steps { decode, slashes, dots };
+    for (path, steps, expected) in [
+        ("//%61//b%2Fc/", steps(Decode::Nothing, false, false), "//%61//b%2Fc/"),
+        ("//%61//b%2Fc/", steps(Decode::Most, false, false), "//a//b%2Fc/"),
+        ("//%61//b%2Fc/", steps(Decode::All, true, false), "/a/b/c"),
+        ("/a/../b/.", steps(Decode::Nothing, false, true), "/b/"),
+        ("/a/b/..", steps(Decode::Nothing, true, true), "/a/"),
+        ("/%2e%2e/b", steps(Decode::Most, false, true), "/b"),
+        ("/%zz%+1%", steps(Decode::All, false, false), "/%zz%+1%"),
+    ] {
+        assert_eq!(steps.normalize(path), expected, "{path} {steps:?}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Services on axum.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use axum::routing::{any, get};
+use axum::{Extension, Router};
+use http::Uri;
+use proptest::prelude::*;
+use rl_core::{Decision, RateLimiter};
+use rl_tower::RateLimitLayer;
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_http::normalize_path::NormalizePathLayer;
+
+use super::{Case, Normalizer, Place, Served, case, settings};
+
+type App = BoxCloneSyncService<Request, Response, Infallible>;
+
+async fn route(decision: Option<Extension<Decision>>) -> &'static str {
+    Served { by_route: true, is_counted: decision.is_some() }.body()
+}
+
+async fn other(decision: Option<Extension<Decision>>) -> &'static str {
+    Served { by_route: false, is_counted: decision.is_some() }.body()
+}
+
+/// Puts the middleware of the case around a service.
+fn normalized(normalizer: Normalizer, inner: App) -> App {
+    match normalizer {
+        Normalizer::Trim | Normalizer::Merge => {
+            App::new(NormalizePathLayer::trim_trailing_slash().layer(inner))
+        }
+        Normalizer::Append => App::new(NormalizePathLayer::append_trailing_slash().layer(inner)),
+        Normalizer::Steps(..) => App::new(inner.map_request(move |mut request: Request| {
+            if let Some(uri) = normalizer.rewrite(request.uri()) {
+                *request.uri_mut() = uri;
+            }
+            request
+        })),
+    }
+}
+
+fn app(case: &Case, limiter: RateLimiter) -> App {
+    let router = Router::new().route(&case.template.for_rule(), get(route)).fallback(any(other));
+    let limit = RateLimitLayer::new(limiter);
+    let limited = || router.clone().layer(limit.clone());
+    // `Router` has a body of its own, and the layers of tower keep that of their service.
+    let outside = || {
+        let inner = normalized(case.normalizer, App::new(router.clone()));
+        ServiceBuilder::new().layer(limit.clone()).service(inner).map_response(|response| {
+            let (head, body) = Response::into_parts(response);
+            Response::from_parts(head, Body::new(body))
+        })
+    };
+    match case.place {
+        Place::Alone => App::new(limited()),
+        Place::Outside => App::new(outside()),
+        Place::Inside => normalized(case.normalizer, App::new(limited())),
+        Place::BehindRouter => {
+            let inner = normalized(case.normalizer, App::new(limited()));
+            App::new(Router::new().fallback_service(inner))
+        }
+        Place::Nested => App::new(Router::new().nest("/api", limited()).fallback(any(other))),
+    }
+}
+
+async fn serve(case: &Case, limiter: RateLimiter) -> Vec<Option<Served>> {
+    let app = app(case, limiter);
+    let mut all = Vec::new();
+    for path in &case.paths {
+        let Ok(uri) = path.parse::<Uri>() else { panic!("{path:?} is not a target") };
+        let request = Request::builder().uri(uri).body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
+        all.push(Served::from_body(&body));
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(settings(300))]
+
+    #[test]
+    fn requests_that_reach_a_handler_are_counted_and_no_other_handler_is_exempt(case in case()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let of_route = serve(&case, case.limiter_of_route()).await;
+            let of_others = serve(&case, case.limiter_of_others()).await;
+            // Outside of the nested router, there is no limiter.
+            let is_inside = |served: &&Option<Served>| served.is_none_or(|it| it.by_route);
+            let of_others: Vec<_> = match case.place {
+                Place::Nested => of_others.iter().map(|it| it.filter(|_| is_inside(&it))).collect(),
+                _ => of_others,
+            };
+            case.check(&of_route, &of_others);
+        });
+    }
+}
