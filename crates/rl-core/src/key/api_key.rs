@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 
-use super::{AmbiguousKey, KeyExtractor, KeySecret, RequestInfo, credential};
+use super::extractors::of_realm;
+use super::{AmbiguousKey, CountedAs, KeyExtractor, KeySecret, RequestInfo, credential};
 use crate::client_ip::InvalidHeaderName;
 use crate::client_ip::header_name;
 use crate::model::{Realm, Subject};
@@ -103,6 +104,10 @@ impl KeyExtractor for ApiKey {
             Location::Cookie(name) => credential::cookie(request, name)?,
         };
         Ok(key.map(|key| self.secret.subject(Realm::Key, &key)))
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        of_realm(&Realm::Key, subject)
     }
 }
 

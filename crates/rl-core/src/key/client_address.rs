@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use arrayvec::ArrayString;
 use smallvec::SmallVec;
 
-use super::{AmbiguousKey, KeyExtractor, RequestInfo};
+use super::extractors::of_realm;
+use super::{AmbiguousKey, CountedAs, KeyExtractor, RequestInfo};
 use crate::client_ip::{ClientIp, ResolvedIp};
 use crate::model::{Realm, Subject};
 
@@ -72,6 +73,10 @@ impl KeyExtractor for ClientAddress {
                 Subject::new(Realm::Ip, &id)
             }
         }))
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        of_realm(&Realm::Ip, subject)
     }
 }
 

@@ -1,5 +1,8 @@
 //! The trait of key extractors, and their combinations.
 
+#[cfg(feature = "rules-file")]
+use std::sync::Arc;
+
 use super::ambiguous::{AmbiguousKey, IntoSubject};
 use super::request::RequestInfo;
 use crate::model::Subject;
@@ -16,6 +19,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns an error if two parsers of the request could find different keys.
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey>;
 
+    /// Returns how the extractor may count `subject`, for reports about the subject. The default is
+    /// [`CountedAs::Itself`], which suits extractors that may return any subject.
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        let _ = subject;
+        CountedAs::Itself
+    }
+
     /// Uses `other` for requests in which this extractor finds no key, as in
     /// `Identified.or(ClientAddress::default())`.
     ///
@@ -24,10 +34,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        move |request: &dyn RequestInfo| match self.subject(request)? {
-            Some(subject) => Ok(Some(subject)),
-            None => other.subject(request),
-        }
+        Or(self, other)
     }
 
     /// Counts each pair of subjects separately, such as each consumer on each route:
@@ -40,14 +47,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        move |request: &dyn RequestInfo| {
-            // The second extractor runs even if the first finds no key. If the second key is
-            // ambiguous, the request must be rejected, not passed to the next extractor of an outer
-            // `or`.
-            let first = self.subject(request)?;
-            let second = other.subject(request)?;
-            Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
-        }
+        And(self, other)
     }
 
     /// Accepts only subjects that the service knows; a request with any other subject has no key.
@@ -79,10 +79,96 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        move |request: &dyn RequestInfo| {
-            let found = self.subject(request)?;
-            Ok(found.and_then(|found| recognize(&found).into_recognized(found)))
+        Known(self, recognize)
+    }
+}
+
+/// How an extractor or a rule counts a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum CountedAs {
+    /// It never counts the subject.
+    Nothing,
+    /// It counts the subject only together with another one, such as each consumer on each route:
+    /// see [`KeyExtractor::and`]. These counters cannot be found by the subject alone.
+    Pair,
+    /// It may count the subject alone.
+    Itself,
+}
+
+/// The result of [`KeyExtractor::or`].
+struct Or<A, B>(A, B);
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        match self.0.subject(request)? {
+            Some(subject) => Ok(Some(subject)),
+            None => self.1.subject(request),
         }
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        self.0.counts(subject).max(self.1.counts(subject))
+    }
+}
+
+/// The result of [`KeyExtractor::and`].
+struct And<A, B>(A, B);
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        // The second extractor runs even if the first finds no key. If the second key is ambiguous,
+        // the request must be rejected, not passed to the next extractor of an outer `or`.
+        let first = self.0.subject(request)?;
+        let second = self.1.subject(request)?;
+        Ok(first.zip(second).map(|(first, second)| pair(&first, &second)))
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        if subject.owner() != subject {
+            return self.0.counts(subject.owner());
+        }
+        self.0.counts(subject).max(self.1.counts(subject)).min(CountedAs::Pair)
+    }
+}
+
+/// The result of [`KeyExtractor::known`].
+struct Known<A, F>(A, F);
+
+impl<A, F, S> KeyExtractor for Known<A, F>
+where
+    A: KeyExtractor,
+    F: Fn(&Subject) -> S + Send + Sync + 'static,
+    S: Recognized,
+{
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        let found = self.0.subject(request)?;
+        Ok(found.and_then(|found| (self.1)(&found).into_recognized(found)))
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        if S::REPLACES {
+            return CountedAs::Itself;
+        }
+        let counted = self.0.counts(subject);
+        // A pair is recognized as a whole, so its parts say nothing about it.
+        let is_known = || (self.1)(subject).into_recognized(subject.clone()).is_some();
+        if counted != CountedAs::Itself || is_known() { counted } else { CountedAs::Nothing }
+    }
+}
+
+/// An extractor that several owners share.
+#[cfg(feature = "rules-file")]
+pub(crate) struct Shared(pub(crate) Arc<dyn KeyExtractor>);
+
+#[cfg(feature = "rules-file")]
+impl KeyExtractor for Shared {
+    fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
+        self.0.subject(request)
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        self.0.counts(subject)
     }
 }
 
@@ -126,17 +212,24 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
 /// A `bool` says whether the subject is known. An `Option<Subject>` replaces a known subject with
 /// another one.
 pub trait Recognized {
+    /// Whether the result may be another subject than the one that was found.
+    const REPLACES: bool;
+
     /// Returns the subject to count, or `None` if `found` is not known.
     fn into_recognized(self, found: Subject) -> Option<Subject>;
 }
 
 impl Recognized for bool {
+    const REPLACES: bool = false;
+
     fn into_recognized(self, found: Subject) -> Option<Subject> {
         self.then_some(found)
     }
 }
 
 impl Recognized for Option<Subject> {
+    const REPLACES: bool = true;
+
     fn into_recognized(self, _: Subject) -> Option<Subject> {
         self
     }
@@ -147,7 +240,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::fake_request::FakeRequest;
-    use super::super::{ApiKey, ClientAddress, Constant, Identified, KeySecret, Route};
+    use super::super::{ApiKey, ClientAddress, Constant, Header, Identified, KeySecret, Route};
     use super::*;
     use crate::model::Realm;
 
@@ -195,6 +288,45 @@ mod tests {
         assert_ne!(on_route, Subject::consumer("alice"));
         assert_eq!(finds("alice").and(finds_nothing()).subject(&alice), Ok(None));
         assert_ne!(Route.and(Identified).subject(&alice), Ok(Some(on_route)));
+    }
+
+    #[test]
+    fn an_extractor_names_the_subjects_that_it_may_count() {
+        use CountedAs::{Itself, Nothing, Pair};
+        let secret = KeySecret::new(b"a secret for tests").unwrap();
+        let sold = secret.subject(Realm::Key, b"sold");
+        let key = || ApiKey::header("x-api-key", secret.clone()).unwrap();
+        let known = sold.clone();
+        let consumer = Subject::consumer("abc");
+        let header = || Header::new("x-consumer", Realm::Consumer).unwrap();
+        let address = Subject::ip([192, 0, 2, 7]);
+        let request = FakeRequest::get("/").route("/").header("x-consumer", b"abc");
+        let on_route = header().and(Route).subject(&request).unwrap().unwrap();
+        #[rustfmt::skip]
+        let table: [(Box<dyn KeyExtractor>, &Subject, CountedAs); 17] = [
+            (Box::new(Identified),                           &consumer,  Itself),
+            (Box::new(finds("alice")),                       &consumer,  Itself),
+            (Box::new(header()),                             &consumer,  Itself),
+            (Box::new(header()),                             &address,   Nothing),
+            (Box::new(ClientAddress::default()),             &address,   Itself),
+            (Box::new(ClientAddress::default()),             &consumer,  Nothing),
+            (Box::new(Constant),                             &consumer,  Nothing),
+            (Box::new(Constant),                             &Subject::global(), Itself),
+            (Box::new(Route),                                &consumer,  Nothing),
+            (Box::new(header().or(ClientAddress::default())), &address,  Itself),
+            (Box::new(header().or(ClientAddress::default())), &sold,     Nothing),
+            (Box::new(header().and(Route)),                  &consumer,  Pair),
+            (Box::new(Route.and(header())),                  &consumer,  Pair),
+            (Box::new(header().and(Route)),                  &on_route,  Itself),
+            (Box::new(header().and(Route)),                  &address,   Nothing),
+            (Box::new(key().known(move |key| *key == known)), &sold,     Itself),
+            (Box::new(key().known(|_| false)),               &sold,      Nothing),
+        ];
+        for (index, (extractor, subject, expected)) in table.iter().enumerate() {
+            assert_eq!(extractor.counts(subject), *expected, "{index}");
+        }
+        let replaced = key().known(|_| Some(Subject::consumer("abc")));
+        assert_eq!(replaced.counts(&consumer), Itself);
     }
 
     #[test]

@@ -86,7 +86,9 @@ mod tier;
 pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
-pub use extractor::{KeyExtractor, Recognized};
+#[cfg(feature = "rules-file")]
+pub(crate) use extractor::Shared;
+pub use extractor::{CountedAs, KeyExtractor, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
 pub use request::RequestInfo;
 pub use secret::{InvalidSecret, KeySecret};

@@ -263,12 +263,13 @@ impl Tally {
         // If threads share their counts, the record of another thread may already contain this
         // decision and later ones. None is then left, and the weight is 1.
         let weight = counted.saturating_sub(recorded.get()).max(1);
-        let subject = counters_of(decision.reported_part()).subject;
-        let (top, units) = match is_allowed {
-            true => (&self.top_used, weight.saturating_mul(decision.charged())),
-            false => (&self.top_denied, weight),
+        let reported = decision.reported_part();
+        let counters = counters_of(reported);
+        let (top, units, limit) = match is_allowed {
+            true => (&self.top_used, weight.saturating_mul(decision.charged()), None),
+            false => (&self.top_denied, weight, self.denying_limit(decision, reported, counters)),
         };
-        if top.try_add(subject, units) {
+        if top.try_add(counters.subject, units, limit) {
             recorded.set(counted);
         }
         if decision.origin() == Origin::Policy {
@@ -286,6 +287,19 @@ impl Tally {
                 counts.utilization_sum.add(used, own.writer);
             }
         }
+    }
+
+    /// Returns the place of the limit of a part that denies for the longest time.
+    fn denying_limit(
+        &self,
+        decision: &Decision,
+        index: usize,
+        counters: Counters<'_>,
+    ) -> Option<usize> {
+        let part = decision.parts().nth(index)?;
+        let over = part.limits().enumerate().filter(|(_, limit)| limit.is_over());
+        let (index, limit) = over.max_by_key(|(_, limit)| limit.retry_after())?;
+        Some(self.place_of(part.policy(), self.rule(counters), index, limit.named()))
     }
 
     /// Returns whether `policy` is the one policy of all subjects.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::scalars::FromText;
 use crate::client_ip::{ClientIp, header_name};
 use crate::key::{
-    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, RequestInfo, Route,
+    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, Route, Shared,
 };
 use crate::model::Realm;
 
@@ -136,11 +136,7 @@ impl KeyText {
 fn together(keys: Vec<Arc<dyn KeyExtractor>>) -> Arc<dyn KeyExtractor> {
     let mut keys = keys.into_iter();
     let first = keys.next().unwrap_or_else(|| Arc::new(crate::key::Constant));
-    keys.fold(first, |first, second| {
-        let first = move |request: &dyn RequestInfo| first.subject(request);
-        let second = move |request: &dyn RequestInfo| second.subject(request);
-        Arc::new(first.and(second))
-    })
+    keys.fold(first, |first, second| Arc::new(Shared(first).and(Shared(second))))
 }
 
 #[cfg(test)]
