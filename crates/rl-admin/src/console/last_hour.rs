@@ -267,7 +267,7 @@ fn store(site: &Site, report: &HourReport, axis: TimeAxis) -> Markup {
             p.hint {
                 "Times are read from counts by size, so they are exact to the size of a bucket."
                 @if is_memory { " Each thread times at most one decision in a millisecond." }
-                @if !outages.is_empty() { " While the background is red, the circuit breaker was open." }
+                @if !outages.is_empty() { " While the background is red, the store was not called, because it had failed." }
             }
         }
     }
@@ -287,16 +287,15 @@ fn outages(report: &HourReport) -> Vec<(Timestamp, Timestamp)> {
 
 /// Returns the state of the store: a word for the style sheet, a word for display, and a sentence.
 fn state(site: &Site, report: &HourReport) -> (&'static str, &'static str, &'static str) {
-    let limiter = &site.context.limiter;
     let recent = report.samples.iter().rev();
     let mut recent = recent.take_while(|sample| report.now.micros_since(sample.end) < MINUTE);
     if !report.stats.is_breaker_closed {
-        let consequence = text::consequence(limiter, FailureKind::Unavailable);
-        ("full", "circuit breaker open", consequence)
+        let consequence = text::consequence(&site.context, FailureKind::Unavailable);
+        ("full", "down", consequence)
     } else if recent.any(|sample| sample.store_failures > 0) {
         ("near", "failing", "Some calls of the last minute have failed.")
     } else {
-        ("active", "circuit breaker closed", "")
+        ("active", "working", "")
     }
 }
 
