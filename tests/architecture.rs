@@ -55,6 +55,7 @@ const LEVELS: [(&str, &[&str]); 21] = [
             "policy",
             "decision",
             "headers",
+            "key::RequestInfo",
             "stats",
             "store",
             "observe",

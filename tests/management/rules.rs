@@ -9,8 +9,12 @@ use rl_admin::console::Console;
 use rl_admin::{Admin, Backend, FailedAttempts};
 use rl_core::key::{ClientAddress, Header, KeyExtractor as _, Route};
 use rl_core::rules::{Rule, Rules};
+use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{MemoryStore, MissingKey, OnFailure, RateLimiter, Realm, RedisStore};
+use rl_core::{
+    FailureKind, MaybeReady, MemoryStore, MissingKey, OnFailure, RateLimiter, Realm, RedisStore,
+    StoreError, Subject,
+};
 use rl_records::{RecordSource, Records, RecordsOptions};
 use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site, axum};
@@ -443,4 +447,45 @@ async fn an_outage_is_reported_as_it_is() {
             "{page}"
         );
     }
+}
+
+/// A source of policies that always fails, while the store works.
+struct Failing;
+
+impl PolicySource for Failing {
+    fn policy(&self, _: &Subject) -> PolicyFuture {
+        MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
+    }
+}
+
+#[tokio::test]
+async fn a_reset_that_fails_under_one_rule_names_the_rules_of_both_kinds() {
+    let records = Records::connect("sqlite::memory:").await.unwrap();
+    let per_hour = |rule: Rule| rule.limit("5/hour".parse().unwrap());
+    let consumer = || Header::new("x-consumer", Realm::Consumer).unwrap();
+    let rules = Rules::new()
+        .rule(per_hour(Rule::named("first").per(consumer())))
+        .rule(Rule::named("broken").per(consumer()).policies(Failing))
+        .rule(per_hour(Rule::named("last").per(consumer())));
+    let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+    let abc = Subject::consumer("abc");
+    limiter.check_rule("last", &abc, 3).await;
+    let admin = Admin::builder(records, limiter.clone()).authorize(tokens()).build();
+    let site = axum::serve(admin.router());
+    let call = async |method: Method, path: &str| {
+        site.request(method, path).bearer_auth(ALICE).fetch().await
+    };
+    let reset = call(Method::DELETE, USAGE).await;
+    assert_eq!(reset.status, 503);
+    let expected = "rule broken: the limits of this subject cannot be looked up (unavailable); \
+                    not reset under broken; reset under first, last";
+    assert_eq!(message(&reset), expected);
+    let usage = limiter.usage_of_rule("last", &abc).await.unwrap();
+    assert!(usage.limits().all(|limit| limit.used() == 0), "reset, as the response says");
+    let usage = call(Method::GET, USAGE).await;
+    let expected = "rule broken: the limits of this subject cannot be looked up (unavailable)";
+    assert_eq!((usage.status, &*message(&usage)), (503, expected));
+    assert_eq!(call(Method::GET, &format!("{USAGE}?rule=last")).await.status, 200);
+    let info = call(Method::GET, "/management/rate-limiting").await;
+    assert_eq!(parse(&info)["service_available"], true, "the store is not blamed");
 }

@@ -314,7 +314,7 @@ async fn the_server_says_only_what_it_knows_about_the_services() {
     assert!(message(&usage).ends_with("the counters cannot be reached"), "{}", usage.body);
     let unknown = explained().await;
     assert_eq!(unknown["allowed"], Value::Null, "{unknown}");
-    let reason = "What services do now is set in their program.";
+    let reason = "The program of each service sets how it decides now.";
     assert!(unknown["reason"].as_str().unwrap().ends_with(reason), "{unknown}");
 
     let form = format!("token={ALICE}");

@@ -136,10 +136,15 @@ impl<'a> SubjectRules<'a> {
         actor: &Actor,
         limit: Option<&LimitNames>,
     ) -> Result<Vec<&str>, ApiError> {
-        let mut done = Vec::new();
-        let mut failed = None;
+        let (mut done, mut not_reset) = (Vec::new(), Vec::new());
+        let mut failure: Option<RuleFailure> = None;
         for rule in &self.rules {
             let name = rule.as_ref().map(|rule| &*rule.name);
+            // The same store has the counters of all rules, so the others would wait in vain.
+            if failure.as_ref().is_some_and(RuleFailure::is_outage) {
+                not_reset.extend(name);
+                continue;
+            }
             match self.reset_rule(rule.as_ref(), limit).await {
                 Ok(Some(limit)) => {
                     audit::reset(context, actor, &self.subject, name, limit.as_deref()).await;
@@ -147,24 +152,18 @@ impl<'a> SubjectRules<'a> {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    failed = Some((name, error));
-                    break;
+                    not_reset.extend(name);
+                    failure.get_or_insert(error);
                 }
             }
         }
         let reset: Vec<&str> = done.iter().copied().flatten().collect();
-        match failed {
-            Some((Some(rule), error)) => Err(error.partly_done(&reset, &self.names_from(rule))),
-            Some((None, error)) => Err(error),
+        match failure {
+            Some(failure) if not_reset.is_empty() => Err(failure.into()),
+            Some(failure) => Err(ApiError::from(failure).partly_done(&reset, &not_reset)),
             None if done.is_empty() => Err(self.nothing_to_reset(limit)),
             None => Ok(reset),
         }
-    }
-
-    /// Returns the names of the rules from `first` on.
-    fn names_from(&self, first: &str) -> Vec<&str> {
-        let names = self.rules.iter().flatten().map(|rule| &*rule.name);
-        names.skip_while(|name| *name != first).collect()
     }
 
     /// Resets under one rule. Returns the name of the limit that was reset, which is `None` for all
@@ -173,7 +172,7 @@ impl<'a> SubjectRules<'a> {
         &self,
         rule: Option<&CountingRule>,
         limit: Option<&LimitNames>,
-    ) -> Result<Option<Option<String>>, ApiError> {
+    ) -> Result<Option<Option<String>>, RuleFailure> {
         // The consumer may have counters in periods in which its records have no limit any more.
         let has_records =
             *self.subject.realm() == Realm::Consumer && rule.is_none_or(|rule| rule.has_source);
@@ -234,16 +233,17 @@ impl<'a> SubjectRules<'a> {
         &self,
         rule: Option<&str>,
         reset: Result<(), ResetError>,
-    ) -> Result<(), ApiError> {
-        match reset {
-            Ok(()) => Ok(()),
-            Err(ResetError::Store(error)) => Err(self.failure(rule, error).await.into()),
-            Err(error) => Err(error.into()),
-        }
+    ) -> Result<(), RuleFailure> {
+        let error = match reset {
+            Ok(()) => return Ok(()),
+            Err(ResetError::Store(error)) => error,
+            Err(error) => StoreError::new(FailureKind::Unsupported).with_detail(error.to_string()),
+        };
+        Err(self.failure(rule, error).await)
     }
 
     /// Returns whether the subject has limits under a rule. Damaged counters have limits too.
-    async fn has_limits(&self, rule: Option<&str>) -> Result<bool, ApiError> {
+    async fn has_limits(&self, rule: Option<&str>) -> Result<bool, RuleFailure> {
         let usage = match rule {
             None => self.limiter.usage(&self.subject).await,
             Some(rule) => self.limiter.usage_of_rule(rule, &self.subject).await,
@@ -251,7 +251,7 @@ impl<'a> SubjectRules<'a> {
         match usage {
             Ok(usage) => Ok(usage.policy().is_some()),
             Err(error) if error.kind() == FailureKind::Corrupt => Ok(true),
-            Err(error) => Err(self.failure(rule, error).await.into()),
+            Err(error) => Err(self.failure(rule, error).await),
         }
     }
 
@@ -281,6 +281,13 @@ pub(crate) struct RuleFailure {
     pub(crate) error: StoreError,
     /// Whether the source of the limits has failed, and not the store.
     pub(crate) is_of_source: bool,
+}
+
+impl RuleFailure {
+    /// Returns whether the store does not answer, so that the other rules would fail too.
+    pub(crate) fn is_outage(&self) -> bool {
+        !self.is_of_source && self.error.kind() != FailureKind::Corrupt
+    }
 }
 
 impl From<RuleFailure> for ApiError {

@@ -256,7 +256,9 @@ fn store(site: &Site, report: &HourReport, axis: TimeAxis) -> Markup {
                 dt { span.sign.slow aria-hidden="true" {} "99 % of " (unit) " at most" } dd { (slow) }
                 dt { "Failures" } dd {
                     (text::number(failures))
-                    @if failures > 0 || !outages.is_empty() { ": " (without_store(report)) }
+                    @if !site.context.is_stand_alone && (failures > 0 || !outages.is_empty()) {
+                        ": " (without_store(report))
+                    }
                 }
             }
             @if report.timed() > 0 || !outages.is_empty() {

@@ -101,7 +101,7 @@ pub(super) fn span(span: Duration) -> String {
 /// server of its own does not know that.
 pub(super) fn consequence(context: &Context, failure: FailureKind) -> &'static str {
     if context.is_stand_alone {
-        return "What services do now is set in their program.";
+        return "The program of each service sets how it decides now.";
     }
     let limiter = &context.limiter;
     if !limiter.is_enabled() || limiter.is_shadow() {

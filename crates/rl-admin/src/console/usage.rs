@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use rl_core::rules::CountingRule;
-use rl_core::{Decision, FailureKind, LimitStatus, MAX_UNITS, StoreError, Subject};
+use rl_core::{Decision, LimitStatus, MAX_UNITS, StoreError, Subject};
 use rl_records::{CallPeriod, HistoryQuery};
 use sha2::{Digest, Sha256};
 
@@ -161,9 +161,7 @@ pub(super) async fn bars(site: &Site, consumer: &str) -> Result<Markup, ApiError
         match found.usage(rule.as_ref().map(|rule| &*rule.name)).await {
             Ok(usage) => tables.push(table(index, rule.as_ref(), &usage)),
             Err(failure) => {
-                let is_outage =
-                    !failure.is_of_source && failure.error.kind() != FailureKind::Corrupt;
-                if is_outage {
+                if failure.is_outage() {
                     // The same store has the counters of all rules.
                     problem = Some(unavailable(site, &failure.error));
                     tables.clear();

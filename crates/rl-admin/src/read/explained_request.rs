@@ -75,17 +75,16 @@ impl ExplainedRequest {
         {
             return Err(ApiError::invalid_value("host", host, "a host such as api.example.com"));
         }
-        match &path {
-            Some(path) => {
-                if !path.starts_with('/') || !fits(path, 2_001, |byte| byte.is_ascii_graphic()) {
-                    return Err(ApiError::invalid_value("path", path, "a path such as /banks"));
-                }
-            }
-            None if method.is_some() || host.is_some() => {
-                let expected = "a path such as /banks, because the request has a method or a host";
-                return Err(ApiError::invalid("path", expected));
-            }
-            None => {}
+        let is_path =
+            |path: &str| path.starts_with('/') && fits(path, 2_001, |byte| byte.is_ascii_graphic());
+        if let Some(path) = &path
+            && !is_path(path)
+        {
+            return Err(ApiError::invalid_value("path", path, "a path such as /banks"));
+        }
+        if path.is_none() && (method.is_some() || host.is_some()) {
+            let expected = "a path such as /banks, because the request has a method or a host";
+            return Err(ApiError::invalid("path", expected));
         }
         let address = match &address {
             Some(text) => {

@@ -129,7 +129,7 @@ pub(crate) const OTHER_PROGRAM: &str = "This server is not the service. It knows
 
 /// The sentence of a separate program about what services do while the counters are unavailable.
 pub(crate) const UNKNOWN_FAILURE_POLICY: &str =
-    "The counters are unavailable. What services do now is set in their program.";
+    "The counters are unavailable. The program of each service sets how it decides now.";
 
 /// Returns the sentences as one text, if there are any.
 pub(crate) fn joined(sentences: impl IntoIterator<Item = Option<String>>) -> Option<String> {

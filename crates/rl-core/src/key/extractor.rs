@@ -159,10 +159,10 @@ where
 
 /// An extractor that several owners share.
 #[cfg(feature = "rules-file")]
-pub(crate) struct Shared(pub(crate) Arc<dyn KeyExtractor>);
+pub(crate) struct SharedExtractor(pub(crate) Arc<dyn KeyExtractor>);
 
 #[cfg(feature = "rules-file")]
-impl KeyExtractor for Shared {
+impl KeyExtractor for SharedExtractor {
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
         self.0.subject(request)
     }

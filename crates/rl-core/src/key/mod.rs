@@ -87,7 +87,7 @@ pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
 #[cfg(feature = "rules-file")]
-pub(crate) use extractor::Shared;
+pub(crate) use extractor::SharedExtractor;
 pub use extractor::{CountedAs, KeyExtractor, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
 pub use request::RequestInfo;

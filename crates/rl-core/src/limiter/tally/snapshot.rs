@@ -44,8 +44,11 @@ pub(in crate::limiter) struct LimiterState<'a> {
     pub(in crate::limiter) is_breaker_closed: bool,
     /// The policies of each rule by tier; the tier is an empty text for subjects without one. The
     /// rule is `None` for the policy of a limiter without rules.
-    pub(in crate::limiter) policies: Vec<(Option<Namespace>, Vec<(String, Policy)>)>,
+    pub(in crate::limiter) policies: Vec<(Option<Namespace>, PoliciesByTier)>,
 }
+
+/// The policies of a rule, each with the name of its tier.
+type PoliciesByTier = Vec<(String, Policy)>;
 
 /// The limits that are configured, by place, each with the name of its tier.
 type Configured = BTreeMap<usize, Vec<(String, Limit)>>;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::scalars::FromText;
 use crate::client_ip::{ClientIp, header_name};
 use crate::key::{
-    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, Route, Shared,
+    ApiKey, ClientAddress, Header, Identified, KeyExtractor, KeySecret, Method, Route,
+    SharedExtractor,
 };
 use crate::model::Realm;
 
@@ -136,7 +137,7 @@ impl KeyText {
 fn together(keys: Vec<Arc<dyn KeyExtractor>>) -> Arc<dyn KeyExtractor> {
     let mut keys = keys.into_iter();
     let first = keys.next().unwrap_or_else(|| Arc::new(crate::key::Constant));
-    keys.fold(first, |first, second| Arc::new(Shared(first).and(Shared(second))))
+    keys.fold(first, |first, second| Arc::new(SharedExtractor(first).and(SharedExtractor(second))))
 }
 
 #[cfg(test)]
