@@ -159,8 +159,8 @@ impl<'a> SubjectRules<'a> {
         }
         let reset: Vec<&str> = done.iter().copied().flatten().collect();
         match failure {
-            Some(failure) if not_reset.is_empty() => Err(failure.into()),
-            Some(failure) => Err(ApiError::from(failure).partly_done(&reset, &not_reset)),
+            Some(failure) if not_reset.is_empty() => Err(failure.into_api_error()),
+            Some(failure) => Err(failure.into_api_error().partly_done(&reset, &not_reset)),
             None if done.is_empty() => Err(self.nothing_to_reset(limit)),
             None => Ok(reset),
         }
@@ -288,12 +288,12 @@ impl RuleFailure {
     pub(crate) fn is_outage(&self) -> bool {
         !self.is_of_source && self.error.kind() != FailureKind::Corrupt
     }
-}
 
-impl From<RuleFailure> for ApiError {
-    fn from(RuleFailure { rule, error, is_of_source }: RuleFailure) -> Self {
+    /// Returns the response for the failure.
+    pub(crate) fn into_api_error(self) -> ApiError {
+        let Self { rule, error, is_of_source } = self;
         let error = match is_of_source {
-            true => Self::limits_unavailable(error.kind()),
+            true => ApiError::limits_unavailable(error.kind()),
             false => error.into(),
         };
         match rule {

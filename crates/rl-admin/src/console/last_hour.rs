@@ -205,7 +205,7 @@ fn denials(report: &HourReport, axis: TimeAxis) -> Markup {
                     } } }
                 }
                 p.hint {
-                    "The pictures have one scale, which ends at " (text::rate(scale)) " per second."
+                    "Each picture shows 0 to " (text::rate(scale)) " denials per second."
                     @if denials.len() > SHOWN { " " (denials.len() - SHOWN) " more limits have denied requests." }
                 }
             }
@@ -267,8 +267,8 @@ fn store(site: &Site, report: &HourReport, axis: TimeAxis) -> Markup {
                 p.empty { "No " (unit) " were timed in this time." }
             }
             p.hint {
-                "Times are read from counts by size, so they are exact to the size of a bucket."
-                @if is_memory { " Each thread times at most one decision in a millisecond." }
+                "Times are estimates from counts in a few ranges, such as 1 to 2.5 ms."
+                @if is_memory { " In each thread, one decision in a millisecond is timed." }
                 @if !outages.is_empty() { " While the background is red, the store was not called, because it had failed." }
             }
         }

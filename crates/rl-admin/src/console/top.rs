@@ -45,7 +45,7 @@ pub(super) fn section(
                         td.number data-label="Since the start" { (text::number(entry.count)) }
                     } } }
                 }
-                p.hint { "Estimates: of decisions in quick succession, one in a millisecond is recorded with the weight of all." }
+                p.hint { "Estimates: under load, one decision in a millisecond is recorded, and stands for those before it." }
             }
         }
     }

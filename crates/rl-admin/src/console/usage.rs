@@ -188,7 +188,7 @@ fn unavailable(site: &Site, error: &StoreError) -> String {
 
 /// Renders the reason why the usage under one rule is unknown.
 fn unread(index: usize, failure: RuleFailure) -> Markup {
-    let message = ApiError::from(failure).message().to_owned();
+    let message = failure.into_api_error().message().to_owned();
     html! { p.problem #{ "u" (index) "-problem" } data-live="text" { (message) "." } }
 }
 

@@ -15,7 +15,7 @@ use crate::read::{
     Allowed, CanGetRateLimits, CanResetCallCounters, LimitName, PathParam, QueryParams, RuleQuery,
     SubjectParams, period_of,
 };
-use crate::subject_rules::{LimitNames, SubjectRules, name_of};
+use crate::subject_rules::{LimitNames, RuleFailure, SubjectRules, name_of};
 use crate::wire::{LimitUsage, OTHER_PROGRAM, PoliciesOf, joined, policy_text};
 
 /// The usage of a subject.
@@ -67,7 +67,7 @@ pub(super) async fn read(
     let mut rules = Vec::with_capacity(found.rules.len());
     for rule in &found.rules {
         let name = rule.as_ref().map(|rule| &*rule.name);
-        let usage = found.usage(name).await?;
+        let usage = found.usage(name).await.map_err(RuleFailure::into_api_error)?;
         let is_shadow = rule.as_ref().is_some_and(|rule| rule.is_shadow);
         rules.push(RuleUsage {
             rule: name.map(ToOwned::to_owned),
