@@ -2,7 +2,7 @@
 
 /// Returns the name among `known` that `name` probably means.
 pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let close = |other: &&str| distance(name, other) <= (name.len() / 4).clamp(1, 3);
+    let close = |other: &&str| distance(name, other) <= (name.len() / 4).min(3);
     known.iter().copied().filter(close).min_by_key(|other| distance(name, other))
 }
 
@@ -55,6 +55,7 @@ mod tests {
             ("fromdate", Some("from_date")),
             ("rates", Some("rate")),
             ("limits", None),
+            ("x", None),
             ("", None),
             (&"x".repeat(5_000), None),
         ] {
