@@ -69,6 +69,7 @@ const LEVELS: [(&str, &[&str]); 21] = [
             "policy",
             "decision",
             "headers",
+            "key::RequestInfo",
             "stats",
             "store",
             "observe",

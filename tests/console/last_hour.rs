@@ -143,7 +143,7 @@ async fn an_outage_is_drawn_on_the_page_in_a_browser() {
     }
     let report = visitor.get(PAGE).await.body;
     assert!(report.contains("class=\"outage\""), "the breaker was open: {report}");
-    assert!(report.contains("the circuit breaker was open"), "{report}");
+    assert!(report.contains("the store was not called"), "{report}");
 
     let browser = Browser::start().await;
     log_in(&browser, &house, OWNER).await;

@@ -259,7 +259,7 @@ async fn the_list_of_changes_includes_tiers_members_counters_and_refusals() {
     house
         .records
         .audit_log()
-        .note_reset(&Subject::ip([192, 0, 2, 7]), minute, "otto")
+        .note_reset(&Subject::ip([192, 0, 2, 7]), None, minute, "otto")
         .await
         .unwrap();
     let refusal = Refusal {

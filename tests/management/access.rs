@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Every operation: its method, its path, and the role that it requires.
-const OPERATIONS: [(&str, &str, Option<Role>); 46] = [
+const OPERATIONS: [(&str, &str, Option<Role>); 49] = [
     ("GET", "/management/rate-limiting", None),
     ("GET", "/health/redis", None),
     ("GET", "/openapi.json", None),
@@ -42,6 +42,13 @@ const OPERATIONS: [(&str, &str, Option<Role>); 46] = [
     ("DELETE", "/management/subjects/ip/192.0.2.7/usage", Some(Role::CanResetCallCounters)),
     ("DELETE", "/management/subjects/ip/192.0.2.7/usage/hour", Some(Role::CanResetCallCounters)),
     ("GET", "/management/subjects/ip/192.0.2.7/explain", Some(Role::CanGetRateLimits)),
+    ("DELETE", "/management/subjects/ip/192.0.2.7/usage?rule=x", Some(Role::CanResetCallCounters)),
+    ("GET", "/management/consumers/abc/call-counters?rule=x", Some(Role::CanGetRateLimits)),
+    (
+        "GET",
+        "/management/consumers/abc/explain?path=/&method=GET&address=192.0.2.7",
+        Some(Role::CanGetRateLimits),
+    ),
     ("GET", "/management/top-subjects", Some(Role::CanGetRateLimits)),
     ("GET", "/management/resources", Some(Role::CanGetRateLimits)),
     ("POST", "/management/resources", Some(Role::CanCreateRateLimits)),

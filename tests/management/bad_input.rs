@@ -253,7 +253,22 @@ async fn all_missing_and_unknown_fields_are_named_at_once() {
         let expected = "unknown field: limits; missing fields: name, apps, max_permits, rate";
         assert_eq!(message(&answer), expected);
         let answer = bank.manage("GET", "/management/consumers/abc/explain?foo=1", None).await;
-        assert_eq!(message(&answer), "unknown field: foo; expected cost");
+        assert_eq!(
+            message(&answer),
+            "unknown field: foo; expected one of cost, rule, method, path, host, address"
+        );
+        let mistyped = json!({ "per_minut_call_limit": 1 });
+        let answer = bank.manage("POST", RATE_LIMITS, Some(mistyped)).await;
+        assert_eq!(parse(&answer)["expected"], "per_minute_call_limit");
+        assert!(
+            message(&answer).ends_with("; did you mean per_minute_call_limit?"),
+            "{}",
+            answer.body
+        );
+        let block = "/management/consumers/abc/block";
+        let answer = bank.manage("PUT", block, Some(json!({}))).await;
+        let expected = "a value such as {\"until\": \"2026-01-01T00:00:00Z\"}";
+        assert_eq!(parse(&answer)["expected"], expected);
         let resource = json!({ "name": "a", "apps": {}, "max_permits": -1, "rate": 1 });
         let answer = bank.manage("POST", "/management/resources", Some(resource)).await;
         assert_eq!(message(&answer), "apps: expected a list");

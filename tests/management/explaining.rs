@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Bank, in_both_worlds, parse};
+use super::{Bank, in_both_worlds, only_rule, parse};
 
 async fn explain(bank: &Bank, cost: u64) -> Value {
     bank.get(&format!("/management/consumers/abc/explain?cost={cost}")).await
@@ -23,7 +23,7 @@ async fn an_explanation_names_policy_source_records_and_use() {
         let denied = explain(&bank, 1).await;
         assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("records")));
         assert_eq!(
-            (&denied["decided_by"], &denied["retry_in_seconds"]),
+            (&only_rule(&denied)["decided_by"], &denied["retry_in_seconds"]),
             (&json!("store"), &json!(60))
         );
         assert_eq!(denied["reason"], "minute: 3 of 3 used, allowed again in 60 s");
@@ -38,7 +38,7 @@ async fn an_explanation_names_policy_source_records_and_use() {
         expected.sort_unstable();
         assert_eq!(ids, expected);
         let standing = |name: &str| {
-            let limits = denied["limits"].as_array().unwrap();
+            let limits = only_rule(&denied)["limits"].as_array().unwrap();
             limits.iter().find(|limit| limit["name"] == name).unwrap().clone()
         };
         assert_eq!(
@@ -46,7 +46,8 @@ async fn an_explanation_names_policy_source_records_and_use() {
             (&json!(true), &json!(false))
         );
         assert_eq!((&standing("hour")["used"], &standing("hour")["max"]), (&json!(3), &json!(10)));
-        assert!(denied["policy"].as_str().unwrap().contains("minute=3/minute, hour=10/hour"));
+        let policy = only_rule(&denied)["policy"].as_str().unwrap();
+        assert!(policy.contains("minute=3/minute, hour=10/hour"));
 
         let never = explain(&bank, 11).await;
         assert_eq!(never["retry_in_seconds"], json!(null), "no wait helps");
@@ -64,7 +65,7 @@ async fn an_explanation_distinguishes_a_block_from_a_limit() {
             (&explained["source"], &explained["retry_in_seconds"]),
             (&json!("records"), &json!(null))
         );
-        assert_eq!(explained["decided_by"], "policy");
+        assert_eq!(only_rule(&explained)["decided_by"], "policy");
         assert_eq!(explained["reason"], "second: the limit is 0, so every request is rejected");
         bank.remove(&zero).await;
         let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
@@ -93,7 +94,7 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
     in_both_worlds(async |bank: Bank| {
         let path = "/management/subjects/consumer/abc/usage";
         let hour = |answer: &Value| {
-            let limits = answer["limits"].as_array().unwrap();
+            let limits = only_rule(answer)["limits"].as_array().unwrap();
             let hour = limits.iter().find(|limit| limit["name"] == "hour").unwrap();
             (hour["used"].clone(), hour["denies"].clone())
         };
@@ -104,7 +105,7 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
         // First case: a cost that is never granted.
         let costly = explain(&bank, 11).await;
         assert_eq!(
-            (&costly["decided_by"], hour(&costly)),
+            (&only_rule(&costly)["decided_by"], hour(&costly)),
             (&json!("policy"), (json!(3), json!(true)))
         );
         assert_eq!(costly["reason"], "hour: 3 of 10 used, and the cost exceeds the capacity");
@@ -112,7 +113,10 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
         // Second case: a limit of 0 together with a limit that has units left.
         let zero = bank.add([0, -1, -1, -1, -1, -1]).await;
         let denied = explain(&bank, 1).await;
-        assert_eq!((&denied["allowed"], &denied["decided_by"]), (&json!(false), &json!("policy")));
+        assert_eq!(
+            (&denied["allowed"], &only_rule(&denied)["decided_by"]),
+            (&json!(false), &json!("policy"))
+        );
         assert_eq!(hour(&denied), (json!(3), json!(false)));
         assert_eq!(hour(&bank.get(path).await).0, json!(3));
         bank.remove(&zero).await;
@@ -123,7 +127,7 @@ async fn an_explanation_shows_what_is_used_although_the_policy_alone_denies() {
         assert_eq!(bank.manage("PUT", block, until).await.status, 200);
         let blocked = explain(&bank, 1).await;
         assert_eq!(
-            (&blocked["decided_by"], &blocked["source"]),
+            (&only_rule(&blocked)["decided_by"], &blocked["source"]),
             (&json!("policy"), &json!("block"))
         );
         assert_eq!(hour(&blocked), (json!(3), json!(true)));

@@ -16,6 +16,7 @@ mod explaining;
 mod lists;
 mod preconditions;
 mod resources;
+mod rules;
 mod schema;
 mod server;
 mod subjects;
@@ -239,6 +240,13 @@ fn parse(answer: &Answer) -> Value {
 
 fn message(answer: &Answer) -> String {
     parse(answer)["message"].as_str().unwrap().to_owned()
+}
+
+/// Returns the entry of a limiter without rules.
+fn only_rule(answer: &Value) -> &Value {
+    let rules = answer["rules"].as_array().unwrap();
+    assert!(rules.len() == 1 && rules[0]["rule"].is_null(), "{answer}");
+    &rules[0]
 }
 
 /// Returns the six numbers in a response about active limits.

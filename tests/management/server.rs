@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reqwest::{Client, Method};
+use rl_core::key::Identified;
+use rl_core::rules::{Rule, Rules};
+use rl_core::{OnFailure, RateLimiter, Subject};
 use rl_tests::web::{Answer, Fetch, client};
 use rl_tests::{PostgresServer, RedisServer, free_port};
 use serde_json::{Value, json};
@@ -13,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::{ALICE, PATIENCE, RATE_LIMITS, parse, record, until};
+use super::{ALICE, PATIENCE, RATE_LIMITS, message, only_rule, parse, record, until};
 
 /// A running program, which is stopped when it is dropped.
 struct Process {
@@ -201,7 +204,7 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
         parse(&server.call("GET", &path, None).await)
     };
     let address = explained("ip/192.0.2.7").await;
-    assert_eq!(address["limits"][0]["max"], 7, "{address}");
+    assert_eq!(only_rule(&address)["limits"][0]["max"], 7, "{address}");
     assert_eq!(address["policies_of"], "this_server");
     assert!(address["note"].as_str().unwrap().starts_with("This server is not the service"));
 
@@ -213,13 +216,17 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     let put = server.call("PUT", &path, Some(json!({ "tier": "gold" }))).await;
     assert_eq!(put.status, 200, "{}", put.body);
     let key = explained(key).await;
-    assert_eq!(key["limits"][0]["max"], 3, "{key}");
+    assert_eq!(only_rule(&key)["limits"][0]["max"], 3, "{key}");
 
     let settings = [("RL_ANONYMOUS_PER_HOUR", "-1")];
     let server = Server::start("sqlite::memory:", &settings).await;
     let path = "/management/subjects/ip/192.0.2.7/explain";
     let free = parse(&server.call("GET", path, None).await);
-    assert_eq!((&free["allowed"], &free["limits"]), (&json!(true), &json!([])), "{free}");
+    assert_eq!(
+        (&free["allowed"], &only_rule(&free)["limits"]),
+        (&json!(true), &json!([])),
+        "{free}"
+    );
 }
 
 /// With the same settings, servers and services use the same name for a subject, and write the same
@@ -247,7 +254,7 @@ async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_servic
 
     let mut digits = Vec::new();
     for server in &servers {
-        assert_eq!(server.call("DELETE", &usage("tenant/acme"), None).await.status, 204);
+        assert_eq!(server.call("DELETE", &usage("ip/192.0.2.7"), None).await.status, 204);
         let subject = || {
             let log = server.process.log();
             let line = log.lines().find(|line| line.contains("counters reset"))?;
@@ -257,6 +264,75 @@ async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_servic
         digits.push(subject().unwrap());
     }
     assert_eq!(digits[0], digits[1]);
+}
+
+/// Fault: the server spoke for the services. It said what calls do in an outage, and reported that a
+/// consumer had used nothing that the services counted under a rule.
+#[tokio::test]
+async fn the_server_says_only_what_it_knows_about_the_services() {
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    let folder = tempfile::tempdir().unwrap();
+    let database = format!("sqlite://{}/limits.db", folder.path().display());
+    let settings = [("RL_REDIS_URL", &*url), ("RL_RECORDS_RULE", "consumers")];
+    let server = Server::start(&database, &settings).await;
+    let limited =
+        super::dated([-1, 2, -1, -1, -1, -1], "2020-01-01T00:00:00Z", "2120-01-01T00:00:00Z");
+    assert_eq!(server.call("PUT", super::CALL_LIMITS, Some(limited)).await.status, 200);
+
+    // A service with rules, whose failure policy differs from the default.
+    let records = rl_records::Records::connect(&database).await.unwrap();
+    let source = rl_records::RecordSource::builder(&records).deadline(PATIENCE).start();
+    let rule = Rule::named("consumers").per(Identified).policies(source);
+    let store = rl_core::RedisStore::builder(&url).connection_wait(PATIENCE);
+    let store = store.response_timeout(PATIENCE).connect().await.unwrap();
+    let limiter = RateLimiter::builder().rules(Rules::new().rule(rule)).store(store);
+    let limiter = limiter.deadline(PATIENCE).on_store_failure(OnFailure::Reject).build().unwrap();
+    let abc = Subject::consumer("abc");
+    for expected in [true, true, false] {
+        assert_eq!(limiter.check_rule("consumers", &abc, 1).await.is_allowed(), expected);
+    }
+    let explained =
+        async || parse(&server.call("GET", "/management/consumers/abc/explain", None).await);
+    let denied = explained().await;
+    assert_eq!(
+        (&denied["allowed"], &denied["policies_of"]),
+        (&json!(false), &json!("this_server"))
+    );
+    assert!(
+        denied["reason"].as_str().unwrap().starts_with("consumers: minute: 2 of 2"),
+        "{denied}"
+    );
+    let counters = "/management/consumers/abc/call-counters";
+    assert_eq!(server.call("DELETE", counters, None).await.status, 204);
+    // The limiter remembers a denial for at most a second.
+    until(async || limiter.check_rule("consumers", &abc, 1).await.is_allowed()).await;
+
+    redis.stop();
+    let usage = server.call("GET", "/management/subjects/consumer/abc/usage", None).await;
+    assert_eq!(usage.status, 503);
+    assert!(message(&usage).ends_with("the counters cannot be reached"), "{}", usage.body);
+    let unknown = explained().await;
+    assert_eq!(unknown["allowed"], Value::Null, "{unknown}");
+    let reason = "The program of each service sets how it decides now.";
+    assert!(unknown["reason"].as_str().unwrap().ends_with(reason), "{unknown}");
+
+    let form = format!("token={ALICE}");
+    let place = format!("http://{}", server.place);
+    let login = server.client.post(format!("{place}/console/login")).header("origin", &place);
+    let login = login.body(form).fetch().await;
+    let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    for path in ["/console/consumer?id=abc", "/console/store", "/console/last-hour"] {
+        let page = server.client.get(format!("{place}{path}")).header("cookie", &cookie);
+        let page = page.fetch().await;
+        assert_eq!(page.status, 200, "{path}");
+        let is_outage = page.body.contains("unavailable");
+        assert_eq!(is_outage, !path.ends_with("last-hour"), "{path}: {}", page.body);
+        assert!(!is_outage || page.body.contains(reason), "{path}: {}", page.body);
+        for wrong in ["allowed without limits", "rejected with 503", "Calls beyond the limits"] {
+            assert!(!page.body.contains(wrong), "{path}: {}", page.body);
+        }
+    }
 }
 
 /// A service in a separate process.

@@ -47,7 +47,8 @@ pub struct Admin {
 impl Admin {
     /// Returns a builder for an API that manages `records` and the counters of `limiter`.
     ///
-    /// Pass the limiter of the service, or a limiter with the same policies, store and namespace.
+    /// Pass the limiter of the service, or a limiter with the same rules or policies, store and
+    /// namespace. With [rules](rl_core::rules), the API works under each rule that counts a subject.
     pub fn builder(records: Records, limiter: RateLimiter) -> AdminBuilder {
         AdminBuilder {
             records,

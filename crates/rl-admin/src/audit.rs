@@ -65,15 +65,17 @@ pub(crate) async fn reset(
     context: &Context,
     actor: &Actor,
     subject: &Subject,
+    rule: Option<&str>,
     limit: Option<&str>,
 ) {
     let name = actor.name();
     let realm = subject.realm().as_str();
     let hash = subject.redacted();
     tracing::info!(
-        target: "rl_admin::audit", actor = name, realm, subject = %hash, limit, "counters reset"
+        target: "rl_admin::audit", actor = name, realm, subject = %hash, rule, limit, "counters reset"
     );
-    if let Err(error) = context.records.audit_log().note_reset(subject, limit, name).await {
+    let log = context.records.audit_log();
+    if let Err(error) = log.note_reset(subject, rule, limit, name).await {
         let kind = error.kind().as_str();
         tracing::error!(
             target: "rl_admin::audit", actor = name, realm, subject = %hash, kind,

@@ -12,6 +12,7 @@ use utoipa::{IntoResponses, ToSchema};
 
 use crate::access::{Role, TooManyAttempts};
 use crate::failure::{Dependency, DependencyFailure};
+use crate::field_hints::{example, nearest};
 
 /// An error response: a status, a message, and the invalid field if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,15 +91,20 @@ impl ApiError {
         };
         let field = unknown.iter().chain(missing).next().copied().unwrap_or_default();
         let field: String = field.chars().take(80).collect();
-        let expected = match (missing, known) {
-            ([], [one]) => (*one).to_owned(),
-            ([], known) => format!("one of {}", known.join(", ")),
-            (missing, _) => format!("a value of {}", missing.join(", ")),
+        let meant = unknown.first().and_then(|name| nearest(name, known));
+        let expected = match (meant, unknown, known) {
+            (Some(meant), ..) => meant.to_owned(),
+            (None, [], _) => format!("a value such as {}", example(missing)),
+            (None, _, [one]) => (*one).to_owned(),
+            (None, _, known) => format!("one of {}", known.join(", ")),
         };
         let is_complete = missing.is_empty();
         let names = missing.iter().map(|name| (*name).to_owned()).collect();
         let (unknown, missing) = (listed(unknown, "unknown"), listed(missing, "missing"));
-        let hint = is_complete.then(|| format!("expected {expected}"));
+        let hint = match meant {
+            Some(meant) => Some(format!("did you mean {meant}?")),
+            None => is_complete.then(|| format!("expected {expected}")),
+        };
         let parts: Vec<String> = [unknown, missing, hint].into_iter().flatten().collect();
         let mut error = Self::invalid_as(&field, &expected, parts.join("; "));
         error.body.missing = names;
@@ -172,6 +178,35 @@ impl ApiError {
     pub(crate) fn missing_role(role: Role) -> Self {
         let message = format!("OBP-20006: UserHasMissingRoles: {role}");
         Self::new(StatusCode::FORBIDDEN, message)
+    }
+
+    /// Creates a 503 for limits that a source cannot look up.
+    pub(crate) fn limits_unavailable(kind: FailureKind) -> Self {
+        let message = format!("the limits of this subject cannot be looked up ({})", kind.as_str());
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// Creates a 404 for a reset that had nothing to reset.
+    pub(crate) fn nothing_reset(reason: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("nothing was reset: {reason}"))
+    }
+
+    /// Returns the error with the name of the rule that it is about.
+    pub(crate) fn under_rule(mut self, rule: &str) -> Self {
+        self.body.message = format!("rule {rule}: {}", self.body.message);
+        self
+    }
+
+    /// Returns the error of a reset with the names of the rules under which counters were reset, and
+    /// of those under which they were not.
+    pub(crate) fn partly_done(mut self, reset: &[&str], not_reset: &[&str]) -> Self {
+        let reset = match reset {
+            [] => String::new(),
+            reset => format!("; reset under {}", reset.join(", ")),
+        };
+        let not_reset = not_reset.join(", ");
+        self.body.message = format!("{}; not reset under {not_reset}{reset}", self.body.message);
+        self
     }
 
     /// Creates a 404 for an object that does not exist.

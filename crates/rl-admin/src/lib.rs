@@ -49,12 +49,16 @@
 //!
 //! The README of the crate lists the operations. The binary `rl-admin` serves them.
 
+//!
+//! With rules, the README has a whole program: the section *Records, rules and console together*.
+
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod access;
 
 mod backend;
 mod failure;
+mod field_hints;
 
 mod error;
 mod wire;
@@ -70,12 +74,19 @@ mod context;
 
 mod audit;
 
+mod subject_rules;
+
 mod read;
 mod routes;
 
 mod admin;
 
 pub mod console;
+
+/// Runs the program of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub use access::{Actor, Authorize, BearerTokens, FailedAttempts, Role, Roles};
 pub use admin::{Admin, AdminBuilder};

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use axum::Router;
 use rl_admin::{Admin, AdminBuilder};
+use rl_core::key::Identified;
+use rl_core::rules::{Rule, Rules};
 use rl_core::source::{ByRealm, Preset};
 use rl_core::{Limit, Period, Policy, RateLimiter, Realm, RedisStore, Subject};
 use rl_records::{CallLimit, RecordSource, Records, RecordsOptions};
@@ -80,8 +82,14 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
         None => source,
     };
     let source = source.start();
-    let limiter = RateLimiter::builder()
-        .policies(source)
+    let limiter = match &settings.records_rule {
+        Some(rule) => {
+            let rule = Rule::named(rule).per(Identified).policies(source);
+            RateLimiter::builder().rules(Rules::new().rule(rule))
+        }
+        None => RateLimiter::builder().policies(source),
+    };
+    let limiter = limiter
         .namespace(&settings.namespace)
         // A report may wait longer for the store than a request of a service.
         .deadline(Duration::from_secs(1));
@@ -98,7 +106,10 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
             limiter
         }
     };
-    let limiter = limiter.build().map_err(|error| format!("RL_NAMESPACE: {error}"))?;
+    let limiter = limiter.build().map_err(|error| match &settings.records_rule {
+        Some(_) => format!("RL_NAMESPACE, RL_RECORDS_RULE: {error}"),
+        None => format!("RL_NAMESPACE: {error}"),
+    })?;
     let backend = settings.redis.as_deref().map(rl_admin::Backend::redis).unwrap_or_default();
     let admin = Admin::builder(records, limiter)
         .authorize(settings.tokens.clone())

@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) require_if_match: bool,
     pub(crate) defaults: CallLimits,
     pub(crate) zero_means: ZeroMeans,
+    /// The rule under which the services count consumers by the records, if they have rules.
+    pub(crate) records_rule: Option<String>,
     /// The limit per hour of an anonymous address.
     pub(crate) anonymous: CallLimit,
     /// The rule by which the services find and count addresses.
@@ -102,6 +104,7 @@ impl Settings {
             require_if_match,
             defaults: defaults(read)?,
             zero_means,
+            records_rule: read("RL_RECORDS_RULE"),
             anonymous: limit(read, "RL_ANONYMOUS_PER_HOUR")?.unwrap_or(CallLimit::AtMost(1_000)),
             client_ip: client_ip(read)?,
             realms: realms(read)?,

@@ -73,10 +73,10 @@ catalogue! {
         "Decisions that wait for the store.";
     LIMIT_DENIALS = "rl_limit_denials_total" Counter ["limit", "limiter", "mode", "rule"]
         "Requests that a limit denied (mode enforced), or would have denied (mode shadow).";
-    LIMIT_MAX = "rl_limit_max" Gauge ["limit", "limiter", "rule"]
-        "Units that the limit allows in each period.";
-    LIMIT_PERIOD = "rl_limit_period_seconds" Gauge ["limit", "limiter", "rule"]
-        "Period of the limit.";
+    LIMIT_MAX = "rl_limit_max" Gauge ["limit", "limiter", "rule", "tier"]
+        "Units that the limit allows in each period. The tier is empty for clients without a tier, and if all tiers of the rule have the same limit.";
+    LIMIT_PERIOD = "rl_limit_period_seconds" Gauge ["limit", "limiter", "rule", "tier"]
+        "Period of the limit, with the tier of `rl_limit_max`.";
     LIMIT_UTILIZATION = "rl_limit_utilization_ratio" Histogram ["limit", "limiter", "rule"]
         "Used fraction of the limit after a decision. It is sampled.";
     MEMORY_CAPACITY = "rl_memory_capacity_subjects" Gauge ["store"]

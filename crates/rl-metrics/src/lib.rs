@@ -8,7 +8,7 @@
 //! let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
 //! let metrics = Metrics::new().limiter(&limiter);
 //! let text = metrics.render(); // or a handler for axum or actix-web
-//! assert!(text.contains("rl_limit_max{limit=\"minute\",limiter=\"default\",rule=\"\"} 100"));
+//! assert!(text.contains("rl_limit_max{limit=\"minute\",limiter=\"default\",rule=\"\",tier=\"\"} 100"));
 //! # Ok(()) }
 //! ```
 //!

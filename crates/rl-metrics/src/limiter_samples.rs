@@ -128,12 +128,13 @@ fn add_rules_and_limits(name: &str, stats: &LimiterStats, samples: &mut Vec<Samp
             let labels = [limit, name, mode, rule];
             samples.push(Sample::new(series::LIMIT_DENIALS, labels, count));
         }
-        let labels = [limit, name, rule];
-        if let Some(limit) = one.limit {
-            let seconds = limit.period().as_micros() as f64 / 1e6;
-            samples.push(Sample::new(series::LIMIT_MAX, labels, limit.max()));
+        for (tier, setting) in &one.by_tier {
+            let labels = [limit, name, rule, tier];
+            let seconds = setting.period().as_micros() as f64 / 1e6;
+            samples.push(Sample::new(series::LIMIT_MAX, labels, setting.max()));
             samples.push(Sample::new(series::LIMIT_PERIOD, labels, seconds));
         }
+        let labels = [limit, name, rule];
         samples.push(Sample::new(series::LIMIT_UTILIZATION, labels, one.utilization.clone()));
     }
 }

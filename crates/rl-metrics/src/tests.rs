@@ -303,6 +303,47 @@ fn the_facade_gets_the_same_counts() {
     assert_eq!(denied.map(|(.., value)| value), Some(DebugValue::Counter(2)));
 }
 
+/// Fault: a limit whose tiers differ had no series.
+#[test]
+fn each_tier_of_a_limit_has_a_series_if_the_tiers_differ() {
+    let keys = Rule::named("keys")
+        .per(key())
+        .limits([Limit::per_minute(5), Limit::per_day(900)])
+        .tier("free", [Limit::per_minute(10), Limit::per_day(900)])
+        .tier("pro", [Limit::per_minute(20), Limit::per_day(900), Limit::per_second(2)]);
+    let limiter = RateLimiter::builder().rules(Rules::new().rule(keys)).build().unwrap();
+    let text = Metrics::new().limiter(&limiter).render();
+    let lines = |series: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(series));
+        let mut lines: Vec<_> =
+            lines.map(|line| line.replace("limiter=\"default\",", "")).collect();
+        lines.sort();
+        lines
+    };
+    let max = |limit: &str, tier: &str, max: u64| {
+        format!("{{limit=\"{limit}\",rule=\"keys\",tier=\"{tier}\"}} {max}")
+    };
+    let expected = [
+        max("day", "", 900),
+        max("minute", "", 5),
+        max("minute", "free", 10),
+        max("minute", "pro", 20),
+        max("second", "pro", 2),
+    ];
+    assert_eq!(lines("rl_limit_max"), expected);
+    let periods = [
+        ("day", "", 86_400),
+        ("minute", "", 60),
+        ("minute", "free", 60),
+        ("minute", "pro", 60),
+        ("second", "pro", 1),
+    ];
+    assert_eq!(
+        lines("rl_limit_period_seconds"),
+        periods.map(|(limit, tier, s)| max(limit, tier, s))
+    );
+}
+
 #[test]
 fn five_hundred_limits_are_rendered_without_an_excess_of_text() {
     let rules = (0..100).map(|rule| {

@@ -63,6 +63,8 @@ pub enum AuditEvent {
         realm: String,
         /// The id of the subject.
         id: String,
+        /// The name of the rule; `None` if the limiter has no rules.
+        rule: Option<String>,
         /// The name of the limit; `None` if all were reset.
         limit: Option<String>,
     },
@@ -109,17 +111,19 @@ impl Default for AuditQuery {
 #[derive(Debug)]
 pub(crate) struct StoredReset {
     pub(crate) realm: String,
+    pub(crate) rule: Option<String>,
     pub(crate) limit: Option<String>,
 }
 
 impl HistoryValue for StoredReset {
     fn to_json(&self) -> Value {
-        json!({ "realm": self.realm, "limit": self.limit })
+        json!({ "realm": self.realm, "rule": self.rule, "limit": self.limit })
     }
 
     fn from_json(json: &Value) -> Option<Self> {
         let realm = json["realm"].as_str()?.to_owned();
-        Some(Self { realm, limit: json["limit"].as_str().map(ToOwned::to_owned) })
+        let text = |field: &str| json[field].as_str().map(ToOwned::to_owned);
+        Some(Self { realm, rule: text("rule"), limit: text("limit") })
     }
 }
 

@@ -112,14 +112,16 @@ fn row(site: &Site, visitor: &Visitor, record: &Contribution) -> Markup {
                 }
                 @if record.blocks { " " span.state { "blocks" } }
             }
-            @for period in CallPeriod::ALL {
+            @if record.blocks {
+                td colspan="6" { "no call is allowed" }
+            } @else { @for period in CallPeriod::ALL {
                 td.number data-label=(text::period(period)) {
                     @match record.limits.get(period) {
                         CallLimit::AtMost(max) => { "+" (text::number(max)) }
                         CallLimit::Unlimited => { span.faint title="no limit: adds nothing" { "–" } }
                     }
                 }
-            }
+            } }
         }
     }
 }

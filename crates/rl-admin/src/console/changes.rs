@@ -115,10 +115,12 @@ fn what(event: &AuditEvent) -> Markup {
             tiers::describe_change(before.as_ref(), after.as_ref())
         }
         AuditEvent::Member { before, after, .. } => member(before.as_deref(), after.as_deref()),
-        AuditEvent::Reset { limit: Some(limit), .. } => {
-            html! { strong { "Counter reset" } ": " (limit) }
-        }
-        AuditEvent::Reset { limit: None, .. } => html! { strong { "All counters reset" } },
+        AuditEvent::Reset { rule, limit: Some(limit), .. } => html! {
+            strong { "Counter reset" } ": " @if let Some(rule) = rule { (rule) "/" } (limit)
+        },
+        AuditEvent::Reset { rule, limit: None, .. } => html! {
+            strong { "All counters reset" } @if let Some(rule) = rule { " under the rule " (rule) }
+        },
         AuditEvent::Refusal(refusal) => refused(refusal),
         _ => html! { "An event that this console does not know" },
     }

@@ -15,6 +15,7 @@ use super::site::Site;
 use super::visitor::Visitor;
 use super::{active, changes, tiers, timeline, usage};
 use crate::access::Role;
+use crate::wire::OTHER_PROGRAM;
 
 /// The number of records on a page.
 const PAGE: u32 = 200;
@@ -63,13 +64,14 @@ pub(super) async fn show(
             @if !context.limiter.is_enabled() {
                 p.problem { "The limiter is switched off: every call is allowed, and none is counted." }
             }
-            (usage::bars(&site, id).await)
+            @if context.is_stand_alone { p.note { (OTHER_PROGRAM) } }
+            (usage::bars(&site, id).await?)
             p.unseen #news role="status" {}
             p.problem #stale role="status" hidden {
                 "The limits of this consumer have changed. The page below is out of date. "
                 a href=(here) { "Reload" }
             }
-            (usage::reset_form(&site, &visitor, id))
+            (usage::reset_form(&site, &visitor, id)?)
         }
         (active::section(&site, &visitor, id, time, &limits))
         section aria-labelledby="records" {

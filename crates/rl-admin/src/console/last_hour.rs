@@ -205,7 +205,7 @@ fn denials(report: &HourReport, axis: TimeAxis) -> Markup {
                     } } }
                 }
                 p.hint {
-                    "The pictures have one scale, which ends at " (text::rate(scale)) " per second."
+                    "Each picture shows 0 to " (text::rate(scale)) " denials per second."
                     @if denials.len() > SHOWN { " " (denials.len() - SHOWN) " more limits have denied requests." }
                 }
             }
@@ -256,7 +256,9 @@ fn store(site: &Site, report: &HourReport, axis: TimeAxis) -> Markup {
                 dt { span.sign.slow aria-hidden="true" {} "99 % of " (unit) " at most" } dd { (slow) }
                 dt { "Failures" } dd {
                     (text::number(failures))
-                    @if failures > 0 || !outages.is_empty() { ": " (without_store(report)) }
+                    @if !site.context.is_stand_alone && (failures > 0 || !outages.is_empty()) {
+                        ": " (without_store(report))
+                    }
                 }
             }
             @if report.timed() > 0 || !outages.is_empty() {
@@ -265,9 +267,9 @@ fn store(site: &Site, report: &HourReport, axis: TimeAxis) -> Markup {
                 p.empty { "No " (unit) " were timed in this time." }
             }
             p.hint {
-                "Times are read from counts by size, so they are exact to the size of a bucket."
-                @if is_memory { " Each thread times at most one decision in a millisecond." }
-                @if !outages.is_empty() { " While the background is red, the circuit breaker was open." }
+                "Times are estimates from counts in a few ranges, such as 1 to 2.5 ms."
+                @if is_memory { " In each thread, one decision in a millisecond is timed." }
+                @if !outages.is_empty() { " While the background is red, the store was not called, because it had failed." }
             }
         }
     }
@@ -287,16 +289,15 @@ fn outages(report: &HourReport) -> Vec<(Timestamp, Timestamp)> {
 
 /// Returns the state of the store: a word for the style sheet, a word for display, and a sentence.
 fn state(site: &Site, report: &HourReport) -> (&'static str, &'static str, &'static str) {
-    let limiter = &site.context.limiter;
     let recent = report.samples.iter().rev();
     let mut recent = recent.take_while(|sample| report.now.micros_since(sample.end) < MINUTE);
     if !report.stats.is_breaker_closed {
-        let consequence = text::consequence(limiter, FailureKind::Unavailable);
-        ("full", "circuit breaker open", consequence)
+        let consequence = text::consequence(&site.context, FailureKind::Unavailable);
+        ("full", "down", consequence)
     } else if recent.any(|sample| sample.store_failures > 0) {
         ("near", "failing", "Some calls of the last minute have failed.")
     } else {
-        ("active", "circuit breaker closed", "")
+        ("active", "working", "")
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) async fn show(
     let read = read_counter(&site).await;
     let failure = read.as_ref().err().map(StoreError::kind);
     let mut counters = Probe::new(began, read);
-    counters.consequence = failure.map(|failure| text::consequence(limiter, failure));
+    counters.consequence = failure.map(|failure| text::consequence(context, failure));
     let began = Instant::now();
     let one = RecordQuery { limit: 1, ..RecordQuery::default() };
     let records = Probe::new(began, context.records.list(&one).await);
@@ -94,9 +94,13 @@ pub(super) async fn show(
         }
         section aria-labelledby="limiter" {
             h2 #limiter { "Limiter" }
-            dl {
-            dt { "State" } dd data-state=(mode.0) { span.state { (mode.1) } " " (mode.2) }
-            dt { "Decisions in progress" } dd { (text::number(limiter.in_flight() as u64)) }
+            @if context.is_stand_alone {
+                p { "This server decides no requests. Whether services enforce limits now is set in their program." }
+            } @else {
+                dl {
+                    dt { "State" } dd data-state=(mode.0) { span.state { (mode.1) } " " (mode.2) }
+                    dt { "Decisions in progress" } dd { (text::number(limiter.in_flight() as u64)) }
+                }
             }
         }
     };

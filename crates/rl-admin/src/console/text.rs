@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use jiff::civil::DateTime;
 use rl_core::time::Timestamp;
-use rl_core::{FailureKind, OnFailure, RateLimiter};
+use rl_core::{FailureKind, OnFailure};
 use rl_records::{CallLimit, CallPeriod};
 
+use crate::context::Context;
 use crate::wire::{civil, instant};
 
 /// Formats a time as `2026-11-21 14:05:03`.
@@ -96,8 +97,13 @@ pub(super) fn span(span: Duration) -> String {
     }
 }
 
-/// Returns a sentence about what happens to calls while the counters have this kind of failure.
-pub(super) fn consequence(limiter: &RateLimiter, failure: FailureKind) -> &'static str {
+/// Returns a sentence about what happens to calls while the counters have this kind of failure. A
+/// server of its own does not know that.
+pub(super) fn consequence(context: &Context, failure: FailureKind) -> &'static str {
+    if context.is_stand_alone {
+        return "The program of each service sets how it decides now.";
+    }
+    let limiter = &context.limiter;
     if !limiter.is_enabled() || limiter.is_shadow() {
         return "Calls are allowed as before: the limiter enforces nothing.";
     }

@@ -24,6 +24,7 @@ pub(super) fn section(
     let mut entries: Vec<&TopEntry> = entries.iter().filter(|entry| entry.last_hour > 0).collect();
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.last_hour));
     entries.truncate(SHOWN);
+    let has_limits = entries.iter().any(|entry| entry.denied_by.is_some());
     html! {
         section aria-labelledby=(id) {
             h2 #(id) { (title) }
@@ -33,18 +34,29 @@ pub(super) fn section(
                 table.list {
                     thead { tr {
                         th scope="col" { "Subject" }
+                        @if has_limits { th scope="col" { "Last denied by" } }
                         th.number scope="col" { (unit) " in the last hour" }
                         th.number scope="col" { "Since the start" }
                     } }
                     tbody { @for entry in entries { tr {
                         th scope="row" { (subject(site, visitor, &entry.subject)) }
+                        @if has_limits { td data-label="Last denied by" { (limit(entry)) } }
                         td.number data-label={ (unit) " in the last hour" } { (text::number(entry.last_hour)) }
                         td.number data-label="Since the start" { (text::number(entry.count)) }
                     } } }
                 }
-                p.hint { "Estimates: of decisions in quick succession, one in a millisecond is recorded with the weight of all." }
+                p.hint { "Estimates: under load, one decision in a millisecond is recorded, and stands for those before it." }
             }
         }
+    }
+}
+
+/// Returns the rule and the limit that denied a subject last, as `consumers/minute`.
+fn limit(entry: &TopEntry) -> String {
+    match &entry.denied_by {
+        Some((rule, limit)) if rule.is_empty() => limit.clone(),
+        Some((rule, limit)) => format!("{rule}/{limit}"),
+        None => "–".to_owned(),
     }
 }
 

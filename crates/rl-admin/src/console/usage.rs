@@ -9,7 +9,8 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
-use rl_core::{Decision, MAX_UNITS, Subject};
+use rl_core::rules::CountingRule;
+use rl_core::{Decision, LimitStatus, MAX_UNITS, StoreError, Subject};
 use rl_records::{CallPeriod, HistoryQuery};
 use sha2::{Digest, Sha256};
 
@@ -21,13 +22,15 @@ use super::site::Site;
 use super::text;
 use super::visitor::Visitor;
 use crate::access::Role;
-use crate::audit;
-use crate::wire::all_periods;
+use crate::error::ApiError;
+use crate::subject_rules::{RuleFailure, SubjectRules};
 
-/// The usage of a consumer in one period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The usage of a consumer under one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Bar {
-    period: CallPeriod,
+    /// The id of the row, without the prefix of its table.
+    id: String,
+    label: String,
     counted: Option<Counted>,
 }
 
@@ -41,25 +44,46 @@ struct Counted {
     reset: Option<Duration>,
 }
 
+impl Counted {
+    fn of(limit: LimitStatus<'_>) -> Self {
+        Self {
+            max: Some(limit.max()).filter(|max| *max < MAX_UNITS || !limit.limit().is_shadow()),
+            used: limit.used(),
+            remaining: limit.remaining(),
+            reset: Some(limit.reset_after()).filter(|_| limit.is_active()),
+        }
+    }
+}
+
 impl Bar {
-    /// Returns the bars of all six periods.
-    fn all(usage: &Decision) -> [Self; 6] {
-        CallPeriod::ALL.map(|period| {
-            let mut limits = usage.limits();
-            let report = limits.find(|report| report.limit().period() == period.period());
-            let counted = report.map(|report| Counted {
-                max: Some(report.max())
-                    .filter(|max| *max < MAX_UNITS || !report.limit().is_shadow()),
-                used: report.used(),
-                remaining: report.remaining(),
-                reset: Some(report.reset_after()).filter(|_| report.is_active()),
-            });
-            Self { period, counted }
-        })
+    /// Returns a bar for each of the six periods, and for each other limit.
+    fn of_records(usage: &Decision) -> Vec<Self> {
+        let of_period = |period: CallPeriod| {
+            usage.limits().position(|limit| limit.limit().period() == period.period())
+        };
+        let shown = CallPeriod::ALL.map(of_period);
+        let periods = CallPeriod::ALL.into_iter().zip(shown).map(|(period, position)| Self {
+            id: period.period().to_string(),
+            label: text::period(period).to_owned(),
+            counted: position.and_then(|position| usage.limits().nth(position)).map(Counted::of),
+        });
+        let others = Self::of_limits(usage).into_iter().enumerate();
+        let others = others.filter(|(position, _)| !shown.contains(&Some(*position)));
+        periods.chain(others.map(|(_, bar)| bar)).collect()
+    }
+
+    /// Returns a bar for each limit.
+    fn of_limits(usage: &Decision) -> Vec<Self> {
+        let bar = |(position, limit): (usize, LimitStatus<'_>)| Self {
+            id: format!("limit-{position}"),
+            label: format!("{} ({})", limit.name(), limit.limit()),
+            counted: Some(Counted::of(limit)),
+        };
+        usage.limits().enumerate().map(bar).collect()
     }
 
     /// Returns the state as a word for the style sheet, and as a text for display.
-    const fn state(self) -> (&'static str, &'static str) {
+    const fn state(&self) -> (&'static str, &'static str) {
         match self.counted {
             None | Some(Counted { max: None, .. }) => ("none", "no limit"),
             Some(Counted { max: Some(0), .. }) => ("full", "blocked"),
@@ -73,29 +97,30 @@ impl Bar {
     }
 
     /// Returns the length of the bar, in thousandths.
-    fn length(self) -> u64 {
+    fn length(&self) -> u64 {
         let Some(Counted { max: Some(max), used, .. }) = self.counted else { return 0 };
         let thousandths = u128::from(used.min(max)) * 1_000 / u128::from(max.max(1));
         // A bar must be visible even after one call of a million.
         u64::try_from(thousandths).unwrap_or(1_000).max(u64::from(used > 0) * 4)
     }
 
-    fn row(self) -> Markup {
-        let name = self.period.period().to_string();
+    /// Renders the row of a table whose ids begin with `prefix`.
+    fn row(&self, prefix: &str) -> Markup {
+        let name = format!("{prefix}{}", self.id);
         let (state, word) = self.state();
         let length = self.length();
         html! {
-            tr #{ "u-" (name) } data-live="state" data-state=(state) {
-                th scope="row" { (text::period(self.period)) }
+            tr #{ (name) } data-live="state" data-state=(state) {
+                th scope="row" { (self.label) }
                 td.bar {
                     svg aria-hidden="true" focusable="false" width="100%" height="14" {
                         rect.track width="100%" height="14" rx="7" {}
-                        rect.fill #{ "u-" (name) "-bar" } data-live="width" height="14" rx="7"
+                        rect.fill #{ (name) "-bar" } data-live="width" height="14" rx="7"
                             width=(format!("{}.{}%", length / 10, length % 10)) {}
                     }
                 }
                 td.number data-label="Calls made" {
-                    span #{ "u-" (name) "-used" } data-live="text" {
+                    span #{ (name) "-used" } data-live="text" {
                         @match self.counted {
                             Some(Counted { max: Some(max), used, .. }) => {
                                 (text::number(used)) " of " (text::number(max))
@@ -106,50 +131,93 @@ impl Bar {
                     }
                 }
                 td.number data-label="Remaining" {
-                    span #{ "u-" (name) "-left" } data-live="text" {
+                    span #{ (name) "-left" } data-live="text" {
                         (self.counted.filter(|counted| counted.max.is_some())
                             .map_or("–".to_owned(), |counted| text::number(counted.remaining)))
                     }
                 }
                 td.number data-label="Reset in" {
-                    span #{ "u-" (name) "-reset" } data-live="text" {
+                    span #{ (name) "-reset" } data-live="text" {
                         (self.counted.and_then(|counted| counted.reset).map_or("–".to_owned(), text::span))
                     }
                 }
                 td data-label="State" {
-                    span.state #{ "u-" (name) "-state" } data-live="text" { (word) }
+                    span.state #{ (name) "-state" } data-live="text" { (word) }
                 }
             }
         }
     }
 }
 
-/// Renders the bars of a consumer, or the reason why its usage is unknown.
-pub(super) async fn bars(site: &Site, consumer: &str) -> Markup {
-    let usage = site.context.limiter.usage(&Subject::consumer(consumer)).await;
+/// Renders the bars of a consumer under each rule that counts it, or the reason why its usage is
+/// unknown.
+pub(super) async fn bars(site: &Site, consumer: &str) -> Result<Markup, ApiError> {
+    let found = SubjectRules::find(&site.context.limiter, Subject::consumer(consumer), None)?;
     let source = site.link("/usage", &[("id", consumer)]);
+    let version = version(site, consumer).await;
+    let mut problem = None;
+    let mut tables = Vec::with_capacity(found.rules.len());
+    for (index, rule) in found.rules.iter().enumerate() {
+        match found.usage(rule.as_ref().map(|rule| &*rule.name)).await {
+            Ok(usage) => tables.push(table(index, rule.as_ref(), &usage)),
+            Err(failure) => {
+                if failure.is_outage() {
+                    // The same store has the counters of all rules.
+                    problem = Some(unavailable(site, &failure.error));
+                    tables.clear();
+                    break;
+                }
+                tables.push(unread(index, failure));
+            }
+        }
+    }
+    Ok(html! {
+        div #usage data-source=(source) data-version=(version) {
+            p.problem #u-problem data-live="text" hidden[problem.is_none()] { (problem.unwrap_or_default()) }
+            @for table in &tables { (table) }
+            @if let Some(note) = found.note() { p.note #u-note data-live="text" { (note) } }
+        }
+    })
+}
+
+/// Describes an outage of the store, and what happens to calls.
+fn unavailable(site: &Site, error: &StoreError) -> String {
+    let consequence = text::consequence(&site.context, error.kind());
+    format!("The counters are unavailable: {error}. {consequence}")
+}
+
+/// Renders the reason why the usage under one rule is unknown.
+fn unread(index: usize, failure: RuleFailure) -> Markup {
+    let message = failure.into_api_error().message().to_owned();
+    html! { p.problem #{ "u" (index) "-problem" } data-live="text" { (message) "." } }
+}
+
+/// Renders the bars of a consumer under one rule.
+fn table(index: usize, rule: Option<&CountingRule>, usage: &Decision) -> Markup {
+    let (prefix, bars) = match rule {
+        None => ("u-".to_owned(), Bar::of_records(usage)),
+        Some(rule) if rule.has_source => (format!("u{index}-"), Bar::of_records(usage)),
+        Some(_) => (format!("u{index}-"), Bar::of_limits(usage)),
+    };
     html! {
-        div #usage data-source=(source) data-version=(version(site, consumer).await) {
-            p.problem #u-problem data-live="text" hidden[usage.is_ok()] {
-                @if let Err(error) = &usage {
-                    "The counters are unavailable: " (error) ". "
-                    (text::consequence(&site.context.limiter, error.kind()))
-                }
+        table.bars {
+            @match rule {
+                None => caption.unseen { "Calls in each period" },
+                Some(rule) => caption {
+                    "Rule " (rule.name)
+                    @if rule.is_shadow { " (in shadow, denies nothing)" }
+                    @else if rule.has_match { " (only requests that match it)" }
+                },
             }
-            @if let Ok(usage) = &usage {
-                table.bars {
-                    caption.unseen { "Calls in each period" }
-                    thead { tr {
-                        th scope="col" { "Period" }
-                        th scope="col" { span.unseen { "Share" } }
-                        th.number scope="col" { "Calls made" }
-                        th.number scope="col" { "Remaining" }
-                        th.number scope="col" { "Reset in" }
-                        th scope="col" { "State" }
-                    } }
-                    tbody { @for bar in Bar::all(usage) { (bar.row()) } }
-                }
-            }
+            thead { tr {
+                th scope="col" { @if rule.is_some_and(|rule| !rule.has_source) { "Limit" } @else { "Period" } }
+                th scope="col" { span.unseen { "Share" } }
+                th.number scope="col" { "Calls made" }
+                th.number scope="col" { "Remaining" }
+                th.number scope="col" { "Reset in" }
+                th scope="col" { "State" }
+            } }
+            tbody { @for bar in &bars { (bar.row(&prefix)) } }
         }
     }
 }
@@ -175,29 +243,48 @@ async fn version(site: &Site, consumer: &str) -> String {
 }
 
 /// Responds with the bars only.
-pub(super) async fn fragment(State(site): State<Arc<Site>>, request: Request) -> Markup {
+pub(super) async fn fragment(
+    State(site): State<Arc<Site>>,
+    request: Request,
+) -> Result<Markup, Failure> {
     let query = Fields::of_query(request.uri());
-    bars(&site, query.raw("id")).await
+    Ok(bars(&site, query.raw("id")).await?)
 }
 
 /// Renders the form that resets the counters. The first click only opens it.
-pub(super) fn reset_form(site: &Site, visitor: &Visitor, consumer: &str) -> Markup {
-    html! {
-        @if visitor.actor.has(Role::CanResetCallCounters) {
+pub(super) fn reset_form(
+    site: &Site,
+    visitor: &Visitor,
+    consumer: &str,
+) -> Result<Markup, Failure> {
+    let found = SubjectRules::find(&site.context.limiter, Subject::consumer(consumer), None)?;
+    let rules: Vec<_> = found.rules.iter().flatten().map(|rule| &*rule.name).collect();
+    Ok(html! {
+        @if visitor.actor.has(Role::CanResetCallCounters) && !found.rules.is_empty() {
             details {
                 summary { "Reset the counters" }
                 form.inline method="post" action={ (site.path()) "/consumer/reset" } {
                     (form_token(visitor))
                     input type="hidden" name="id" value=(consumer);
-                    span { "This resets all six periods, so a consumer that was rejected may call again." }
-                    button.danger type="submit" { "Reset now" }
+                    @match &rules[..] {
+                        [] => span { "This resets all six periods, so a consumer that was rejected may call again." },
+                        _ => span { "This resets all limits under a rule, so a consumer that it rejected may call again." },
+                    }
+                    @if rules.len() > 1 {
+                        @for rule in &rules {
+                            button.danger type="submit" name="rule" value=(rule) { "Reset " (rule) }
+                        }
+                    }
+                    button.danger type="submit" name="rule" value="" {
+                        @if rules.len() > 1 { "Reset all" } @else { "Reset now" }
+                    }
                 }
             }
         }
-    }
+    })
 }
 
-/// Resets the counters of a consumer.
+/// Resets the counters of a consumer, under one rule or under all that count it.
 pub(super) async fn reset(
     State(site): State<Arc<Site>>,
     Extension(visitor): Extension<Visitor>,
@@ -205,9 +292,9 @@ pub(super) async fn reset(
 ) -> Result<Response, Failure> {
     visitor.require(Role::CanResetCallCounters)?;
     let id = check_consumer_id(form.raw("id"))?;
-    let subject = Subject::consumer(id);
-    site.context.limiter.reset_with_policy(all_periods(), &subject, None).await?;
-    audit::reset(&site.context, &visitor.actor, &subject, None).await;
+    let (context, rule) = (&site.context, form.non_empty("rule"));
+    let found = SubjectRules::find(&context.limiter, Subject::consumer(id), rule)?;
+    found.reset(context, &visitor.actor, None).await?;
     let to = site.link("/consumer", &[("id", id), ("done", "reset")]);
     Ok(Redirect::to(&to).into_response())
 }
@@ -219,7 +306,7 @@ mod tests {
     fn bar(max: u64, used: u64) -> Bar {
         let remaining = max.saturating_sub(used);
         let counted = Some(Counted { max: Some(max), used, remaining, reset: None });
-        Bar { period: CallPeriod::Minute, counted }
+        Bar { id: "minute".to_owned(), label: "per minute".to_owned(), counted }
     }
 
     #[test]
@@ -242,7 +329,7 @@ mod tests {
         }
         let counted = Counted { max: None, used: 3, remaining: 9, reset: None };
         for counted in [None, Some(counted)] {
-            let none = Bar { period: CallPeriod::Day, counted };
+            let none = Bar { counted, ..bar(1, 0) };
             assert_eq!((none.state().1, none.length()), ("no limit", 0));
         }
     }

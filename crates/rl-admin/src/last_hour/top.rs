@@ -49,6 +49,8 @@ pub(crate) struct TopEntry {
     pub(crate) error: u64,
     /// The estimated number of denials or units in the last hour.
     pub(crate) last_hour: u64,
+    /// The names of the rule and of the limit of the last recorded denial.
+    pub(crate) denied_by: Option<(String, String)>,
 }
 
 /// The lists of top subjects of the last hour, one for each minute.
@@ -105,7 +107,8 @@ impl TopHistory {
         });
         let earlier: HashMap<&Subject, u64> =
             earlier.into_iter().flatten().map(|(subject, count)| (subject, *count)).collect();
-        let entry = |TopSubject { subject, count, error, .. }: &TopSubject| TopEntry {
+        let entry = |TopSubject { subject, count, error, denied_by, .. }: &TopSubject| TopEntry {
+            denied_by: denied_by.clone(),
             subject: subject.clone(),
             count: *count,
             error: *error,

@@ -4,6 +4,7 @@
 
 mod allowed;
 mod body;
+mod explained_request;
 mod if_match;
 mod inputs;
 mod path;
@@ -16,12 +17,13 @@ pub(crate) use allowed::{
     CanResetCallCounters, CanSetCallLimits, CanUpdateRateLimits,
 };
 pub(crate) use body::{BODY_TIMEOUT, Body};
+pub(crate) use explained_request::{ExplainQuery, ExplainedRequest};
 pub(crate) use if_match::IfMatch;
 pub(crate) use path::{
     ApplicationName, ConsumerId, HourOfDay, LimitName, PathParam, PeriodName, RateLimitingId,
     ResourceName, TierName, period_of,
 };
 pub(crate) use query::{
-    Cost, FewChanges, FewNames, History, Names, QueryParams, Search, SearchNames, TopQuery,
+    FewChanges, FewNames, History, Names, QueryParams, RuleQuery, Search, SearchNames, TopQuery,
 };
 pub(crate) use subject::SubjectParams;

@@ -192,21 +192,20 @@ pub(crate) struct TopQuery {
     pub(crate) limit: PageSize<32>,
 }
 
-/// The cost of a request.
+/// Selects one of the rules that count a subject.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Cost {
-    /// The number of units.
-    #[serde(default = "one", deserialize_with = "units")]
-    #[param(value_type = Option<u64>, minimum = 1, maximum = 9007199254740991u64, default = 1)]
-    pub(crate) cost: u64,
+pub(crate) struct RuleQuery {
+    /// The name of a rule: the others are left out.
+    #[param(example = "consumers")]
+    pub(crate) rule: Option<String>,
 }
 
-const fn one() -> u64 {
+pub(super) const fn one() -> u64 {
     1
 }
 
-fn units<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+pub(super) fn units<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     number(deserializer, rl_core::MAX_UNITS, "1 to 9007199254740991 units")
 }

@@ -15,6 +15,7 @@ use crate::error::{ChangeErrorResponses, ErrorResponses, etag};
 use crate::read::{
     Allowed, Body, CanReadCallLimits, CanSetCallLimits, ConsumerId, IfMatch, PathParam,
 };
+use crate::subject_rules::SubjectRules;
 use crate::wire::{CallLimitsAndState, CallState, Limits, RateLimit, RateLimitInput, all_periods};
 
 /// Reports the active limits of a consumer, and its usage
@@ -27,10 +28,15 @@ pub(super) async fn read(
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
 ) -> Result<Json<CallLimitsAndState>, ApiError> {
     let active = context.records.active_limits(consumer.as_str(), context.now()).await?;
-    let usage =
-        context.limiter.usage_with_policy(all_periods(), &responses::consumer(&consumer)).await;
-    let state = usage.ok().map(|usage| CallState::of_each(&usage));
+    let found = SubjectRules::find(&context.limiter, responses::consumer(&consumer), None)?;
+    let main = found.main().map(|index| found.rules[index].as_ref().map(|rule| &*rule.name));
+    let usage = match main {
+        Some(rule) => found.usage_with(rule, all_periods()).await.ok(),
+        None => None,
+    };
+    let state = usage.map(|usage| CallState::of_each(&usage));
     Ok(Json(CallLimitsAndState {
+        rule: main.flatten().map(ToOwned::to_owned),
         limits: Limits::of(&active.limits()),
         current_state: state.clone(),
         redis_call_limit: state,

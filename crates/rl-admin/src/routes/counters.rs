@@ -2,90 +2,123 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
-use rl_core::{FailureKind, Subject};
+use axum::response::Response;
+use rl_core::FailureKind;
 use rl_records::CallPeriod;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::active::applied_by;
 use super::responses;
-use crate::audit;
+use super::usage::{PartialReset, respond_to_reset};
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::error::ErrorResponses;
 use crate::read::{
     Allowed, CanGetRateLimits, CanResetCallCounters, ConsumerId, PathParam, PeriodName,
+    QueryParams, RuleQuery,
 };
-use crate::wire::{ActiveRateLimits, CallCounter, CallCounters, Periods, all_periods, one_period};
+use crate::subject_rules::{LimitNames, SubjectRules};
+use crate::wire::{
+    ActiveRateLimits, CallCounter, CallCounters, ConsumerCounters, RuleCounters, all_periods,
+    one_period,
+};
 
 /// Reports the counters of a consumer in all six periods
 ///
 /// Periods without a limit are included. The status of each counter says whether it is unavailable
-/// or damaged.
+/// or damaged. If several rules count the consumer, the first is the one with its records, and
+/// `other_rules` has the others.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/call-counters",
-    tag = "counters", params(PathParam<ConsumerId>),
-    responses((status = OK, body = Periods<CallCounter>), ErrorResponses))]
+    tag = "counters", params(PathParam<ConsumerId>, RuleQuery),
+    responses((status = OK, body = ConsumerCounters), ErrorResponses))]
 pub(super) async fn read(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
-) -> Json<CallCounters> {
-    Json(counters(&context, &responses::consumer(&consumer)).await)
+    QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
+) -> Result<Json<ConsumerCounters>, ApiError> {
+    let subject = responses::consumer(&consumer);
+    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    Ok(Json(counters_by_rule(&found).await))
 }
 
-async fn counters(context: &Context, subject: &Subject) -> CallCounters {
-    let limiter = &context.limiter;
-    let kind = match limiter.usage_with_policy(all_periods(), subject).await {
-        Ok(usage) => return CallCounter::of_each(|_| Ok(&usage)),
+/// Returns the counters under each rule, those of the main rule first.
+async fn counters_by_rule(found: &SubjectRules<'_>) -> ConsumerCounters {
+    let Some(main) = found.main() else { return ConsumerCounters::not_counted() };
+    let name = |index: usize| found.rules[index].as_ref().map(|rule| &*rule.name);
+    let mut other_rules = Vec::new();
+    for index in (0..found.rules.len()).filter(|index| *index != main) {
+        let rule = name(index).unwrap_or_default().to_owned();
+        other_rules.push(RuleCounters { rule, counters: counters(found, name(index)).await });
+    }
+    let counters = counters(found, name(main)).await;
+    ConsumerCounters { counters, rule: name(main).map(ToOwned::to_owned), other_rules }
+}
+
+async fn counters(found: &SubjectRules<'_>, rule: Option<&str>) -> CallCounters {
+    let kind = match found.usage_with(rule, all_periods()).await {
+        Ok(usage) => {
+            // The policy may have limits of other kinds than fixed windows.
+            let own = match rule {
+                Some(_) => found.usage(rule).await.ok(),
+                None => None,
+            };
+            return CallCounter::of_each(|period| {
+                let own = own.as_ref().filter(|own| CallCounter::has_limit(own, period));
+                Ok(own.unwrap_or(&usage))
+            });
+        }
         Err(error) => error.kind(),
     };
-    let (hash, cause) = (subject.redacted(), kind.as_str());
+    let (hash, cause) = (found.subject.redacted(), kind.as_str());
     tracing::warn!(target: "rl_admin", kind = cause, subject = %hash, "counters cannot be read");
     if kind != FailureKind::Corrupt {
         return CallCounter::of_each(|_| Err(kind));
     }
     // If each period has a counter of its own, the undamaged counters can still be read.
-    let each = CallPeriod::ALL.map(|period| async move {
-        let usage = limiter.usage_with_policy(&one_period(period), subject).await;
-        usage.map_err(|error| error.kind())
-    });
-    let mut known = Vec::with_capacity(each.len());
-    for usage in each {
-        known.push(usage.await);
+    let mut known = Vec::with_capacity(CallPeriod::ALL.len());
+    for period in CallPeriod::ALL {
+        let usage = found.usage_with(rule, &one_period(period)).await;
+        known.push(usage.map_err(|error| error.kind()));
     }
     CallCounter::of_each(|period| known[period as usize].as_ref().map_err(|kind| *kind))
 }
 
-/// Resets all counters of a consumer
+/// Resets all counters of a consumer, under each rule that counts it
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/call-counters",
-    tag = "counters", params(PathParam<ConsumerId>),
-    responses((status = NO_CONTENT), ErrorResponses))]
+    tag = "counters", params(PathParam<ConsumerId>, RuleQuery),
+    responses((status = NO_CONTENT),
+        (status = OK, body = PartialReset, description = "Some rules count the consumer only together with another subject"),
+        ErrorResponses))]
 pub(super) async fn reset(
     State(context): State<Arc<Context>>,
     Allowed { actor, .. }: Allowed<CanResetCallCounters>,
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
-) -> Result<StatusCode, ApiError> {
+    QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
+) -> Result<Response, ApiError> {
     let subject = responses::consumer(&consumer);
-    context.limiter.reset_with_policy(all_periods(), &subject, None).await?;
-    audit::reset(&context, &actor, &subject, None).await;
-    Ok(StatusCode::NO_CONTENT)
+    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    respond_to_reset(&context, &actor, &found, None).await
 }
 
-/// Resets the counter of one period
+/// Resets the counter of one period, under each rule that counts the consumer in it
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/call-counters/{PERIOD}",
-    tag = "counters", params(PathParam<ConsumerId>, PathParam<PeriodName>),
-    responses((status = NO_CONTENT), ErrorResponses))]
+    tag = "counters", params(PathParam<ConsumerId>, PathParam<PeriodName>, RuleQuery),
+    responses((status = NO_CONTENT),
+        (status = OK, body = PartialReset, description = "Some rules count the consumer only together with another subject"),
+        ErrorResponses))]
 pub(super) async fn reset_period(
     State(context): State<Arc<Context>>,
     Allowed { actor, .. }: Allowed<CanResetCallCounters>,
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
     PathParam(PeriodName(period)): PathParam<PeriodName>,
-) -> Result<StatusCode, ApiError> {
+    QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
+) -> Result<Response, ApiError> {
     let subject = responses::consumer(&consumer);
-    let period = period.period().to_string();
-    context.limiter.reset_with_policy(all_periods(), &subject, Some(&period)).await?;
-    audit::reset(&context, &actor, &subject, Some(&period)).await;
-    Ok(StatusCode::NO_CONTENT)
+    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    let names = LimitNames(vec![period.period().to_string()]);
+    respond_to_reset(&context, &actor, &found, Some(&names)).await
 }
 
 /// The summary of a consumer.
@@ -93,7 +126,7 @@ pub(super) async fn reset_period(
 pub(super) struct Overview {
     consumer_id: String,
     active_rate_limits: ActiveRateLimits,
-    call_counters: Periods<CallCounter>,
+    call_counters: ConsumerCounters,
 }
 
 /// Reports the active limits and the counters of a consumer
@@ -106,9 +139,11 @@ pub(super) async fn overview(
 ) -> Result<Json<Overview>, ApiError> {
     let now = context.now();
     let active = context.records.active_limits(consumer.as_str(), now).await?;
+    let subject = responses::consumer(&consumer);
+    let found = SubjectRules::find(&context.limiter, subject, None)?;
     Ok(Json(Overview {
         consumer_id: consumer.as_str().to_owned(),
-        active_rate_limits: ActiveRateLimits::of(&active, now),
-        call_counters: counters(&context, &responses::consumer(&consumer)).await,
+        active_rate_limits: ActiveRateLimits::of(&active, now, applied_by(&context, &consumer)),
+        call_counters: counters_by_rule(&found).await,
     }))
 }

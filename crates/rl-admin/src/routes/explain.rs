@@ -2,6 +2,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use rl_core::key::{CountedAs, RequestInfo};
+use rl_core::rules::CountingRule;
 use rl_core::{Decision, FailureKind, Origin, Realm, RetryAfter, Subject};
 use rl_records::ActiveLimits;
 use serde::Serialize;
@@ -11,10 +13,13 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::error::ErrorResponses;
 use crate::read::{
-    Allowed, CanGetRateLimits, ConsumerId, Cost, PathParam, QueryParams, SubjectParams,
+    Allowed, CanGetRateLimits, ConsumerId, ExplainQuery, ExplainedRequest, PathParam, QueryParams,
+    SubjectParams,
 };
+use crate::subject_rules::{check_rule, name_of};
 use crate::wire::{
-    Considered, LimitUsage, OTHER_PROGRAM, PoliciesOf, is_limited, policy_text, seconds_of,
+    Considered, LimitUsage, OTHER_PROGRAM, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined,
+    policy_text, seconds_of,
 };
 
 /// The explanation of a decision.
@@ -24,33 +29,61 @@ pub(super) struct Explanation {
     /// network.
     #[schema(example = "consumer/abc123")]
     subject: String,
-    /// Whether the request would be allowed now.
-    allowed: bool,
+    /// Whether the request would be allowed now, as far as `rules` decide; `null` if that is unknown.
+    allowed: Option<bool>,
     /// The reason as a text.
     reason: String,
-    /// The cost of the request.
+    /// The cost of the request under rules that set none.
     cost: u64,
-    /// The component that decided: `store`, `local_deny`, `leased`, `policy`, `unlimited`,
-    /// `disabled`, `shadow`, `fallback`, `failed_open` or `failed_closed`. `policy` is a denial
-    /// that needs no counter: a block, a limit of 0, or a cost that the limits never grant.
-    decided_by: &'static str,
-    /// The source of the limits.
+    /// The source of the records' limits.
     source: Source,
     /// The tier of the consumer; `null` if it has none, or if records replace it.
     tier: Option<String>,
     /// The records from which the limits were computed, ordered by `from_date`.
     considered: Vec<Considered>,
-    /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it is unknown.
-    #[schema(example = "second=10/second, minute=100/minute")]
-    policy: Option<String>,
     /// The program whose policies these are.
     policies_of: PoliciesOf,
     /// A restriction that applies to this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
+    /// The decision of each rule that counts the request. A limiter without rules has one entry.
+    rules: Vec<RuleExplanation>,
+    /// The rules that are not included: they do not match the request, or count other subjects than
+    /// this one, the address of the query, and all requests together.
+    other_rules: Vec<String>,
+    /// The seconds after which the request would be allowed, rounded up. 0 if it is allowed now,
+    /// and `null` if waiting does not help.
+    retry_in_seconds: Option<u64>,
+}
+
+/// The decision of one rule.
+#[derive(Debug, Serialize, ToSchema)]
+struct RuleExplanation {
+    /// The name of the rule; `null` if the limiter has no rules.
+    #[schema(example = "consumers")]
+    rule: Option<String>,
+    /// The subject that the rule counts.
+    #[schema(example = "consumer/abc123")]
+    subject: String,
+    /// Whether the rule would allow the request; `null` if that is unknown. A rule in shadow denies
+    /// nothing.
+    allowed: Option<bool>,
+    /// The reason as a text.
+    reason: String,
+    /// The cost of the request under this rule.
+    cost: u64,
+    /// The component that decided: `store`, `local_deny`, `leased`, `policy`, `unlimited`,
+    /// `disabled`, `shadow`, `fallback`, `failed_open` or `failed_closed`. `policy` is a denial
+    /// that needs no counter: a block, a limit of 0, or a cost that the limits never grant.
+    decided_by: &'static str,
+    /// Whether the rule is in shadow.
+    is_shadow: bool,
+    /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it is unknown.
+    #[schema(example = "second=10/second, minute=100/minute")]
+    policy: Option<String>,
     /// The usage of each limit, and whether the limit denies the request.
     limits: Vec<LimitUsage>,
-    /// The seconds after which the request would be allowed, rounded up. 0 if it is allowed now,
+    /// The seconds after which the rule would allow the request, rounded up. 0 if it allows it now,
     /// and `null` if waiting does not help.
     retry_in_seconds: Option<u64>,
 }
@@ -72,41 +105,48 @@ enum Source {
 
 /// Explains whether a request of a consumer would be allowed, and why
 ///
-/// Charges nothing.
+/// Charges nothing. With `path`, only the rules that match the request decide.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/explain", tag = "subjects",
-    params(PathParam<ConsumerId>, Cost), responses((status = OK, body = Explanation), ErrorResponses))]
+    params(PathParam<ConsumerId>, ExplainQuery), responses((status = OK, body = Explanation), ErrorResponses))]
 pub(super) async fn consumer(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
-    QueryParams(Cost { cost }): QueryParams<Cost>,
+    QueryParams(query): QueryParams<ExplainQuery>,
 ) -> Result<Json<Explanation>, ApiError> {
-    explain(&context, &Subject::consumer(consumer.as_str()), cost).await.map(Json)
+    explain(&context, Subject::consumer(consumer.as_str()), query).await.map(Json)
 }
 
 /// Explains whether a request of a subject would be allowed, and why
 ///
-/// Charges nothing.
+/// Charges nothing. With `path`, only the rules that match the request decide.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/explain", tag = "subjects",
-    params(SubjectParams, Cost),
+    params(SubjectParams, ExplainQuery),
     responses((status = OK, body = Explanation), ErrorResponses))]
 pub(super) async fn subject(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
     SubjectParams(subject): SubjectParams,
-    QueryParams(Cost { cost }): QueryParams<Cost>,
+    QueryParams(query): QueryParams<ExplainQuery>,
 ) -> Result<Json<Explanation>, ApiError> {
-    explain(&context, &subject, cost).await.map(Json)
+    explain(&context, subject, query).await.map(Json)
 }
 
-async fn explain(context: &Context, subject: &Subject, cost: u64) -> Result<Explanation, ApiError> {
+async fn explain(
+    context: &Context,
+    subject: Subject,
+    query: ExplainQuery,
+) -> Result<Explanation, ApiError> {
+    check_rule(&context.limiter, query.rule.as_deref())?;
+    let selected = query.rule.clone();
+    let cost = query.cost;
+    let request = ExplainedRequest::read(context, subject.clone(), query)?;
     let active = match (subject.realm(), subject.id().as_text()) {
         (Realm::Consumer, Some(id)) => {
             Some(context.records.active_limits(id, context.now()).await?)
         }
         _ => None,
     };
-    let decision = context.limiter.peek(subject, cost).await;
     let source = match &active {
         None => Source::Service,
         Some(active) if active.tier().is_some() => Source::Tier,
@@ -114,26 +154,153 @@ async fn explain(context: &Context, subject: &Subject, cost: u64) -> Result<Expl
         Some(active) if active.is_blocked() => Source::Block,
         Some(_) => Source::Records,
     };
-    let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
+    let found = counting_rules(context, &request, selected.as_deref());
     let is_alone = context.is_stand_alone;
-    let (limits, unknown) = usages(context, subject, &decision).await;
-    let notes = is_alone.then(|| OTHER_PROGRAM.to_owned()).into_iter().chain(unknown);
-    let notes: Vec<String> = notes.collect();
+    let mut rules = Vec::with_capacity(found.rules.len());
+    let mut notes = vec![is_alone.then(|| OTHER_PROGRAM.to_owned())];
+    for rule in &found.rules {
+        let (explained, note) = explain_rule(context, &subject, rule.as_ref(), cost, source).await;
+        notes.push(note);
+        rules.push(explained);
+    }
+    notes.push(found.note(request.has_path()));
+    let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
     Ok(Explanation {
-        subject: format!("{}/{}", subject.realm().as_str(), subject.id()),
-        allowed: decision.is_forwarded(),
-        reason: reason(&decision, source, &limits),
+        subject: name_of(&subject),
+        allowed: allowed(&rules),
+        reason: reason_of_all(&rules),
         cost,
-        decided_by: decision.origin().as_str(),
         source,
         tier: active.as_ref().and_then(|active| active.tier().map(ToOwned::to_owned)),
         considered: records.iter().map(Considered::of).collect(),
-        policy: policy_text(&decision),
         policies_of: if is_alone { PoliciesOf::ThisServer } else { PoliciesOf::Service },
-        note: (!notes.is_empty()).then(|| notes.join(" ")),
+        note: joined(notes),
+        retry_in_seconds: longest_wait(&rules),
+        other_rules: found.others,
+        rules,
+    })
+}
+
+/// The rules that decide a request.
+struct FoundRules {
+    /// The rule of a limiter without rules is `None`.
+    rules: Vec<Option<CountingRule>>,
+    others: Vec<String>,
+}
+
+impl FoundRules {
+    /// Returns the sentences about what the request may change.
+    fn note(&self, has_path: bool) -> Option<String> {
+        let named = |is_named: fn(&CountingRule) -> bool| {
+            let named = self.rules.iter().flatten().filter(|rule| is_named(rule));
+            named.map(|rule| &*rule.name).collect::<Vec<_>>().join(", ")
+        };
+        let matching = if has_path { String::new() } else { named(|rule| rule.has_match) };
+        let tiers = named(|rule| !rule.tiers.is_empty());
+        let matching = (!matching.is_empty()).then(|| {
+            format!(
+                "Rules that count only requests that match them: {matching}. Add path and method."
+            )
+        });
+        let tiers = (!tiers.is_empty()).then(|| {
+            format!(
+                "Rules with other limits for requests with a tier in their extensions: {tiers}."
+            )
+        });
+        joined([matching, tiers])
+    }
+}
+
+fn counting_rules(
+    context: &Context,
+    request: &ExplainedRequest,
+    selected: Option<&str>,
+) -> FoundRules {
+    let limiter = &context.limiter;
+    let Some(names) = limiter.rule_names() else {
+        return FoundRules { rules: vec![None], others: Vec::new() };
+    };
+    let view = request.has_path().then_some(request as &dyn RequestInfo);
+    let found = limiter.rules_of(&request.subjects(), view).into_iter();
+    let is_selected = |rule: &CountingRule| selected.is_none_or(|selected| selected == rule.name);
+    let rules: Vec<_> = found
+        .filter(|rule| rule.counted_as != CountedAs::Pair && is_selected(rule))
+        .map(Some)
+        .collect();
+    let is_other = |name: &String| rules.iter().flatten().all(|rule| rule.name != *name);
+    let others = names.into_iter().filter(is_other).collect();
+    FoundRules { rules, others }
+}
+
+/// Explains the decision of one rule. Also returns a note if the usage is not fully known.
+async fn explain_rule(
+    context: &Context,
+    subject: &Subject,
+    rule: Option<&CountingRule>,
+    cost: u64,
+    source: Source,
+) -> (RuleExplanation, Option<String>) {
+    let subject = rule.map_or(subject, |rule| &rule.subject);
+    let cost = rule.and_then(|rule| rule.cost).map_or(cost, |cost| cost.units());
+    let is_shadow = rule.is_some_and(|rule| rule.is_shadow);
+    let source = match rule {
+        Some(rule) if !rule.has_source => Source::Service,
+        _ => source,
+    };
+    let decision = match rule {
+        None => context.limiter.peek(subject, cost).await,
+        Some(rule) => context.limiter.peek_rule(&rule.name, subject, cost).await,
+    };
+    let (limits, note) = usages(context, subject, rule, &decision).await;
+    // A server of its own knows nothing about what the service does in an outage.
+    let is_known = !(context.is_stand_alone && decision.origin().is_failure());
+    let reason = match is_known {
+        true => reason(&decision, source, &limits, is_shadow),
+        false => UNKNOWN_FAILURE_POLICY.to_owned(),
+    };
+    let explained = RuleExplanation {
+        rule: rule.map(|rule| rule.name.clone()),
+        subject: name_of(subject),
+        allowed: is_known.then(|| decision.is_forwarded()),
+        reason,
+        cost,
+        decided_by: decision.origin().as_str(),
+        is_shadow,
+        policy: policy_text(&decision),
         limits,
         retry_in_seconds: seconds_of(decision.retry_after()),
-    })
+    };
+    (explained, note)
+}
+
+/// Returns whether all rules allow the request. `None` if that is unknown.
+fn allowed(rules: &[RuleExplanation]) -> Option<bool> {
+    if rules.iter().any(|rule| rule.allowed == Some(false)) {
+        return Some(false);
+    }
+    rules.iter().all(|rule| rule.allowed == Some(true)).then_some(true)
+}
+
+/// Returns the longest wait of the rules that deny.
+fn longest_wait(rules: &[RuleExplanation]) -> Option<u64> {
+    let denying = rules.iter().filter(|rule| rule.allowed != Some(true));
+    denying.map(|rule| rule.retry_in_seconds).try_fold(0, |longest, wait| Some(longest.max(wait?)))
+}
+
+/// Returns the reasons of the rules that deny, each after the name of its rule.
+fn reason_of_all(rules: &[RuleExplanation]) -> String {
+    let named = |rule: &RuleExplanation| match &rule.rule {
+        Some(name) => format!("{name}: {}", rule.reason),
+        None => rule.reason.clone(),
+    };
+    let denying: Vec<_> =
+        rules.iter().filter(|rule| rule.allowed != Some(true)).map(named).collect();
+    match (rules, &denying[..]) {
+        ([], _) => "no rule counts the request".to_owned(),
+        ([one], _) => named(one),
+        (_, []) => "every rule allows the request".to_owned(),
+        (_, denying) => denying.join("; "),
+    }
 }
 
 /// Returns the usage of each limit, and a note if the usage is not fully known.
@@ -142,14 +309,23 @@ async fn explain(context: &Context, subject: &Subject, cost: u64) -> Result<Expl
 async fn usages(
     context: &Context,
     subject: &Subject,
+    rule: Option<&CountingRule>,
     decision: &Decision,
 ) -> (Vec<LimitUsage>, Option<String>) {
-    let of_decision = || decision.limits().map(LimitUsage::of).collect();
+    let is_shadow = rule.is_some_and(|rule| rule.is_shadow);
+    let of_decision = || {
+        let limits = decision.parts().flat_map(|part| part.limits());
+        limits.map(|limit| LimitUsage::of(limit, is_shadow)).collect()
+    };
     if decision.origin() != Origin::Policy {
         return (of_decision(), None);
     }
-    match context.limiter.usage(subject).await {
-        Ok(usage) => (LimitUsage::of_denial(&usage, decision), None),
+    let usage = match rule {
+        None => context.limiter.usage(subject).await,
+        Some(rule) => context.limiter.usage_of_rule(&rule.name, subject).await,
+    };
+    match usage {
+        Ok(usage) => (LimitUsage::of_denial(&usage, decision, is_shadow), None),
         Err(error) => (of_decision(), Some(unread_counters(error.kind()))),
     }
 }
@@ -161,7 +337,7 @@ fn unread_counters(kind: FailureKind) -> String {
     )
 }
 
-fn reason(decision: &Decision, source: Source, limits: &[LimitUsage]) -> String {
+fn reason(decision: &Decision, source: Source, limits: &[LimitUsage], is_shadow: bool) -> String {
     match decision.origin() {
         Origin::Disabled => "the limiter is switched off: every request is allowed".to_owned(),
         Origin::Unlimited => unlimited(source),
@@ -172,6 +348,7 @@ fn reason(decision: &Decision, source: Source, limits: &[LimitUsage]) -> String 
             format!("no decision can be made ({}): requests are rejected", kind.as_str())
         }
         Origin::Shadow => "the limiter is in shadow mode: it counts and denies nothing".to_owned(),
+        _ if is_shadow => "the rule is in shadow: it counts and denies nothing".to_owned(),
         _ if decision.is_allowed() && !is_limited(decision) => unlimited(source),
         _ if decision.is_allowed() => "every limit has enough capacity left".to_owned(),
         _ if source == Source::Block => "the consumer is blocked".to_owned(),

@@ -25,7 +25,14 @@ pub(super) struct Info {
     currently_active: bool,
     /// The same value as `currently_active`, under its older name.
     is_active: bool,
+    /// A restriction that applies to this answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
 }
+
+/// The note of a server that is not the service.
+const NO_SERVICE: &str =
+    "This server decides no requests. Whether services enforce limits is set in their programs.";
 
 /// Reports whether limits are enforced, and where their counters are stored
 #[utoipa::path(get, path = "/management/rate-limiting", tag = "state",
@@ -38,7 +45,9 @@ pub(super) async fn info(State(context): State<Arc<Context>>) -> Json<Info> {
     let enabled = context.limiter.is_enabled();
     let service_available = is_available(&context).await;
     let is_active = enabled && service_available;
-    Json(Info { enabled, technology, service_available, currently_active: is_active, is_active })
+    let note = context.is_stand_alone.then_some(NO_SERVICE);
+    let currently_active = is_active;
+    Json(Info { enabled, technology, service_available, currently_active, is_active, note })
 }
 
 /// The state of Redis.

@@ -223,6 +223,6 @@ pub(super) async fn usage(
     let realm = Realm::custom("resource").expect("a valid name");
     let usage =
         context.limiter.usage_with_policy(&policy, &Subject::new(realm, name.as_str())).await?;
-    let bucket = usage.limits().next().map(LimitUsage::of);
+    let bucket = usage.limits().next().map(|limit| LimitUsage::of(limit, false));
     Ok(Json(ResourceUsage { bucket }))
 }

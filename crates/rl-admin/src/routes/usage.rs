@@ -3,18 +3,20 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use rl_core::ResetError;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::audit;
+use crate::access::Actor;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::error::ErrorResponses;
 use crate::read::{
-    Allowed, CanGetRateLimits, CanResetCallCounters, LimitName, PathParam, SubjectParams, period_of,
+    Allowed, CanGetRateLimits, CanResetCallCounters, LimitName, PathParam, QueryParams, RuleQuery,
+    SubjectParams, period_of,
 };
-use crate::wire::{LimitUsage, OTHER_PROGRAM, PoliciesOf, policy_text};
+use crate::subject_rules::{LimitNames, RuleFailure, SubjectRules, name_of};
+use crate::wire::{LimitUsage, OTHER_PROGRAM, PoliciesOf, joined, policy_text};
 
 /// The usage of a subject.
 #[derive(Debug, Serialize, ToSchema)]
@@ -23,75 +25,132 @@ pub(super) struct Usage {
     /// network.
     #[schema(example = "ip/2001:db8::/64")]
     subject: String,
-    /// The policy as text, or `unlimited`.
-    #[schema(example = "second=10/second, minute=100/minute")]
-    policy: Option<String>,
-    /// The program whose policy this is.
+    /// The program whose policies these are.
     policies_of: PoliciesOf,
     /// A restriction that applies to this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'static str>,
+    note: Option<String>,
+    /// The usage under each rule that may count the subject. A limiter without rules has one entry.
+    rules: Vec<RuleUsage>,
+    /// The rules that count the subject only together with another one, such as each consumer on each
+    /// route. Their counters are neither included nor reset.
+    pairs: Vec<String>,
+}
+
+/// The usage of a subject under one rule.
+#[derive(Debug, Serialize, ToSchema)]
+struct RuleUsage {
+    /// The name of the rule; `null` if the limiter has no rules.
+    #[schema(example = "consumers")]
+    rule: Option<String>,
+    /// Whether the rule is in shadow, so that it denies nothing.
+    is_shadow: bool,
+    /// The policy as text, or `unlimited`.
+    #[schema(example = "second=10/second, minute=100/minute")]
+    policy: Option<String>,
     /// The usage of each limit.
     limits: Vec<LimitUsage>,
 }
 
-/// Reports the usage of each limit of a subject
+/// Reports the usage of each limit of a subject, under each rule that counts it
 ///
 /// Charges nothing.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",
-    params(SubjectParams), responses((status = OK, body = Usage), ErrorResponses))]
+    params(SubjectParams, RuleQuery), responses((status = OK, body = Usage), ErrorResponses))]
 pub(super) async fn read(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
     SubjectParams(subject): SubjectParams,
+    QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
 ) -> Result<Json<Usage>, ApiError> {
-    let usage = context.limiter.usage(&subject).await?;
+    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    let mut rules = Vec::with_capacity(found.rules.len());
+    for rule in &found.rules {
+        let name = rule.as_ref().map(|rule| &*rule.name);
+        let usage = found.usage(name).await.map_err(RuleFailure::into_api_error)?;
+        let is_shadow = rule.as_ref().is_some_and(|rule| rule.is_shadow);
+        rules.push(RuleUsage {
+            rule: name.map(ToOwned::to_owned),
+            is_shadow,
+            policy: policy_text(&usage),
+            limits: usage.limits().map(|limit| LimitUsage::of(limit, is_shadow)).collect(),
+        });
+    }
     let is_alone = context.is_stand_alone;
+    let other = is_alone.then(|| OTHER_PROGRAM.to_owned());
     Ok(Json(Usage {
-        subject: format!("{}/{}", subject.realm().as_str(), subject.id()),
-        policy: policy_text(&usage),
+        subject: name_of(&found.subject),
         policies_of: if is_alone { PoliciesOf::ThisServer } else { PoliciesOf::Service },
-        note: is_alone.then_some(OTHER_PROGRAM),
-        limits: usage.limits().map(LimitUsage::of).collect(),
+        note: joined([other, found.note()]),
+        rules,
+        pairs: found.pairs,
     }))
 }
 
-/// Resets all counters of a subject
+/// A reset that left out some rules.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PartialReset {
+    /// The rules under which limits were reset.
+    reset: Vec<String>,
+    /// The rules that count the subject only together with another one, such as each consumer on each
+    /// route. Their counters cannot be found by the subject alone.
+    not_reset: Vec<String>,
+}
+
+/// Resets all counters of a subject, under each rule that counts it
+///
+/// If no rule counts the subject, the response is 404. If a rule was not reset, the response is 503
+/// and names it.
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",
-    params(SubjectParams), responses((status = NO_CONTENT), ErrorResponses))]
+    params(SubjectParams, RuleQuery),
+    responses((status = NO_CONTENT),
+        (status = OK, body = PartialReset, description = "Some rules count the subject only together with another one"),
+        ErrorResponses))]
 pub(super) async fn reset(
     State(context): State<Arc<Context>>,
     Allowed { actor, .. }: Allowed<CanResetCallCounters>,
     SubjectParams(subject): SubjectParams,
-) -> Result<StatusCode, ApiError> {
-    context.limiter.reset(&subject).await?;
-    audit::reset(&context, &actor, &subject, None).await;
-    Ok(StatusCode::NO_CONTENT)
+    QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
+) -> Result<Response, ApiError> {
+    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    respond_to_reset(&context, &actor, &found, None).await
 }
 
-/// Resets the counter of one limit of a subject
+/// Resets one limit of a subject, under each rule that has a limit of this name
+///
+/// If there is none, the response is 404.
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage/{LIMIT}",
-    tag = "subjects", params(SubjectParams, PathParam<LimitName>),
-    responses((status = NO_CONTENT), ErrorResponses))]
+    tag = "subjects", params(SubjectParams, PathParam<LimitName>, RuleQuery),
+    responses((status = NO_CONTENT),
+        (status = OK, body = PartialReset, description = "Some rules count the subject only together with another one"),
+        ErrorResponses))]
 pub(super) async fn reset_limit(
     State(context): State<Arc<Context>>,
     Allowed { actor, .. }: Allowed<CanResetCallCounters>,
     SubjectParams(subject): SubjectParams,
     PathParam(LimitName(limit)): PathParam<LimitName>,
-) -> Result<StatusCode, ApiError> {
+    QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
+) -> Result<Response, ApiError> {
     // The path may contain `minute` or `per_minute` for the limit of a minute, like the paths of
     // call counters.
     let short = period_of(limit.as_str()).map(|period| period.period().to_string());
-    let names = std::iter::once(limit.as_str()).chain(short.as_deref());
-    for name in names {
-        match context.limiter.reset_limit(&subject, name).await {
-            Ok(()) => {
-                audit::reset(&context, &actor, &subject, Some(name)).await;
-                return Ok(StatusCode::NO_CONTENT);
-            }
-            Err(ResetError::UnknownLimit(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
+    let short = short.filter(|short| short != limit.as_str());
+    let names = std::iter::once(limit.as_str().to_owned()).chain(short).collect();
+    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    respond_to_reset(&context, &actor, &found, Some(&LimitNames(names))).await
+}
+
+/// Resets limits, and responds with 204, or with the rules that were left out.
+pub(super) async fn respond_to_reset(
+    context: &Context,
+    actor: &Actor,
+    found: &SubjectRules<'_>,
+    limit: Option<&LimitNames>,
+) -> Result<Response, ApiError> {
+    let reset = found.reset(context, actor, limit).await?;
+    if found.pairs.is_empty() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Err(ApiError::not_found(format!("a limit called {} of this subject", limit.as_str())))
+    let reset = reset.into_iter().map(ToOwned::to_owned).collect();
+    Ok(Json(PartialReset { reset, not_reset: found.pairs.clone() }).into_response())
 }

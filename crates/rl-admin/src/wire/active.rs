@@ -25,10 +25,18 @@ pub(crate) struct ActiveRateLimits {
     active_per_week_rate_limit: i64,
     #[schema(minimum = -1)]
     active_per_month_rate_limit: i64,
+    /// The rules that get the limits of the consumer from a source, such as these records. `null` if
+    /// the limiter has no rules.
+    #[schema(required = true)]
+    applied_by: Option<Vec<String>>,
 }
 
 impl ActiveRateLimits {
-    pub(crate) fn of(active: &ActiveLimits, at: Timestamp) -> Self {
+    pub(crate) fn of(
+        active: &ActiveLimits,
+        at: Timestamp,
+        applied_by: Option<Vec<String>>,
+    ) -> Self {
         let number = |period| active.limits().get(period).as_number();
         Self {
             considered_rate_limit_ids: active.considered_ids().map(|id| id.to_string()).collect(),
@@ -39,6 +47,7 @@ impl ActiveRateLimits {
             active_per_day_rate_limit: number(CallPeriod::Day),
             active_per_week_rate_limit: number(CallPeriod::Week),
             active_per_month_rate_limit: number(CallPeriod::Month),
+            applied_by,
         }
     }
 }

@@ -102,6 +102,9 @@ struct MemberState {
 /// The counters that were reset.
 #[derive(Debug, Serialize, ToSchema)]
 struct ResetState {
+    /// The name of the rule; `null` if the limiter has no rules.
+    #[schema(required = true)]
+    rule: Option<String>,
     /// The name of the limit; `null` if all were reset.
     // The schema requires this field. Otherwise every other state would match this schema too.
     #[schema(required = true)]
@@ -141,9 +144,9 @@ impl HistoryEntry {
                 let (before, after) = (before.map(member), after.map(member));
                 (About::TierMember, kind, subject.clone(), Some(subject), before, after)
             }
-            AuditEvent::Reset { realm, id, limit } => {
+            AuditEvent::Reset { realm, id, rule, limit } => {
                 let subject = format!("{realm}/{id}");
-                let after = Some(HistoryState::Reset(ResetState { limit }));
+                let after = Some(HistoryState::Reset(ResetState { rule, limit }));
                 (About::Counters, EventKind::Reset, subject.clone(), Some(subject), None, after)
             }
             AuditEvent::Refusal(Refusal { role, method, path, consumer, count }) => {

@@ -30,7 +30,8 @@ pub(crate) struct LimitUsage {
     remaining: Option<u64>,
     /// The seconds until the whole capacity is available, rounded up.
     reset_in_seconds: u64,
-    /// Whether this limit denies the request.
+    /// Whether this limit denies the request. A report of usage is about no request, so it is false
+    /// there.
     denies: bool,
     /// The seconds until this limit allows the request, rounded up. 0 if it allows the request now,
     /// and `null` if waiting does not help.
@@ -40,7 +41,9 @@ pub(crate) struct LimitUsage {
 }
 
 impl LimitUsage {
-    pub(crate) fn of(limit: LimitStatus<'_>) -> Self {
+    /// Reads the status of a limit. `is_shadow` says whether its rule is in shadow.
+    pub(crate) fn of(limit: LimitStatus<'_>, is_shadow: bool) -> Self {
+        let is_shadow = is_shadow || limit.limit().is_shadow();
         let is_unlimited = CallLimits::only_counts(limit.limit());
         Self {
             name: limit.name().to_owned(),
@@ -49,19 +52,19 @@ impl LimitUsage {
             used: limit.used(),
             remaining: (!is_unlimited).then(|| limit.remaining()),
             reset_in_seconds: whole_seconds(limit.reset_after()),
-            denies: limit.is_over() && !limit.limit().is_shadow(),
+            denies: limit.is_over() && !is_shadow,
             retry_in_seconds: seconds_of(limit.retry_after()),
-            is_shadow: limit.limit().is_shadow() && !is_unlimited,
+            is_shadow: is_shadow && !is_unlimited,
         }
     }
 
     /// Combines the `usage` of each limit with the denial in `decision`, for which no counter was
     /// read.
-    pub(crate) fn of_denial(usage: &Decision, decision: &Decision) -> Vec<Self> {
+    pub(crate) fn of_denial(usage: &Decision, decision: &Decision, is_shadow: bool) -> Vec<Self> {
         let combined = |limit: LimitStatus<'_>| {
-            let denied = decision.limits().find(|denied| denied.name() == limit.name());
-            let usage = Self::of(limit);
-            match denied.map(Self::of) {
+            let denied = limits(decision).find(|denied| denied.name() == limit.name());
+            let usage = Self::of(limit, is_shadow);
+            match denied.map(|denied| Self::of(denied, is_shadow)) {
                 Some(Self { denies, retry_in_seconds, .. }) => {
                     Self { denies, retry_in_seconds, ..usage }
                 }
@@ -86,10 +89,15 @@ impl LimitUsage {
 
 const UNLIMITED: &str = "unlimited";
 
+/// Returns the limits of a decision, whether or not headers may describe them.
+fn limits(decision: &Decision) -> impl Iterator<Item = LimitStatus<'_>> {
+    decision.parts().flat_map(|part| part.limits())
+}
+
 /// Returns the policy of a decision as a text, if it is known. Periods that are only counted are
 /// omitted.
 pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
-    let Some(policy) = decision.policy() else {
+    let Some(policy) = decision.parts().find_map(|part| part.policy()) else {
         return (decision.origin() == Origin::Unlimited).then(|| UNLIMITED.to_owned());
     };
     let limits = policy.limits().iter().filter(|named| !CallLimits::only_counts(named.limit()));
@@ -100,7 +108,7 @@ pub(crate) fn policy_text(decision: &Decision) -> Option<String> {
 
 /// Returns whether any limit can deny calls instead of only counting them.
 pub(crate) fn is_limited(decision: &Decision) -> bool {
-    decision.limits().any(|limit| !CallLimits::only_counts(limit.limit()))
+    limits(decision).any(|limit| !CallLimits::only_counts(limit.limit()))
 }
 
 /// The program whose policies a response describes.
@@ -116,7 +124,18 @@ pub(crate) enum PoliciesOf {
 
 /// The note in the responses of a separate program.
 pub(crate) const OTHER_PROGRAM: &str = "This server is not the service. It knows the records, tiers and \
-    defaults, but not the program of the service, which decides in the same way only with the same settings.";
+    defaults, but not the program of the service, which decides in the same way only with the same settings. \
+    If the service counts consumers under a rule, this server must know its name (RL_RECORDS_RULE).";
+
+/// The sentence of a separate program about what services do while the counters are unavailable.
+pub(crate) const UNKNOWN_FAILURE_POLICY: &str =
+    "The counters are unavailable. The program of each service sets how it decides now.";
+
+/// Returns the sentences as one text, if there are any.
+pub(crate) fn joined(sentences: impl IntoIterator<Item = Option<String>>) -> Option<String> {
+    let sentences: Vec<String> = sentences.into_iter().flatten().collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
+}
 
 /// Returns the wait in whole seconds, or `None` if waiting does not help.
 pub(crate) fn seconds_of(wait: RetryAfter) -> Option<u64> {

@@ -16,11 +16,14 @@ pub(crate) use active::ActiveRateLimits;
 pub(crate) use date::{Date, Hour, civil, instant};
 pub(crate) use history::{Changes, HistoryEntry, ResourceChange};
 pub(crate) use limit_usage::{
-    Considered, LimitUsage, OTHER_PROGRAM, PoliciesOf, is_limited, policy_text, seconds_of,
+    Considered, LimitUsage, OTHER_PROGRAM, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined,
+    policy_text, seconds_of,
 };
 pub(crate) use limits::Limits;
 pub(crate) use name::Name;
-pub(crate) use periods::{CallCounter, CallCounters, CallState, Periods, all_periods, one_period};
+pub(crate) use periods::{
+    CallCounter, CallCounters, CallState, ConsumerCounters, RuleCounters, all_periods, one_period,
+};
 pub(crate) use record::{CallLimitsAndState, RateLimit, RateLimitInput, RateLimits, UntilInput};
 pub(crate) use resource::{Resource, ResourceInput, ResourceUpdate, Resources};
 pub(crate) use tier::{Consumer, Consumers, Membership, MembershipInput, Tier, TierUpdate, Tiers};

@@ -99,12 +99,50 @@ enum Status {
     CounterDamaged,
     /// The counters cannot be reached.
     RedisUnavailable,
+    /// No rule counts the consumer.
+    NotCounted,
 }
 
 /// The counters of all periods.
 pub(crate) type CallCounters = Periods<CallCounter>;
 
+/// The counters of a consumer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ConsumerCounters {
+    #[serde(flatten)]
+    pub(crate) counters: CallCounters,
+    /// The rule of these counters: the one that applies the records, or else the first that counts
+    /// the consumer. `null` if the limiter has no rules, or none that counts the consumer.
+    #[schema(required = true, example = "consumers")]
+    pub(crate) rule: Option<String>,
+    /// The counters of the other rules that count the consumer.
+    pub(crate) other_rules: Vec<RuleCounters>,
+}
+
+/// The counters of a consumer under one rule.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RuleCounters {
+    pub(crate) rule: String,
+    #[serde(flatten)]
+    pub(crate) counters: CallCounters,
+}
+
+impl ConsumerCounters {
+    /// Creates the counters of a consumer that no rule counts.
+    pub(crate) fn not_counted() -> Self {
+        let counter =
+            CallCounter { calls_made: None, reset_in_seconds: None, status: Status::NotCounted };
+        let counters = Periods::of(|_| counter.clone());
+        Self { counters, rule: None, other_rules: Vec::new() }
+    }
+}
+
 impl CallCounter {
+    /// Returns whether a usage contains a limit of this period.
+    pub(crate) fn has_limit(usage: &Decision, period: CallPeriod) -> bool {
+        usage.limits().any(|limit| limit.limit().period() == period.period())
+    }
+
     /// Creates the counters from the usage of each period, under [`all_periods`] or [`one_period`].
     ///
     /// If `usage` returns an error for a period, the status of that counter says why.

@@ -175,6 +175,10 @@ pub(crate) struct RateLimits {
 pub(crate) struct CallLimitsAndState {
     #[serde(flatten)]
     pub(crate) limits: Limits,
+    /// The rule under which `current_state` counts; `null` if the limiter has no rules, or none that
+    /// counts the consumer.
+    #[schema(required = true)]
+    pub(crate) rule: Option<String>,
     /// The calls in each open window; `null` if the counters cannot be reached.
     pub(crate) current_state: Option<Periods<Option<CallState>>>,
     /// The same value as `current_state`, under its older name.

@@ -39,6 +39,12 @@ struct RankedSubject {
     error: u64,
     /// The denials or granted units of the last hour.
     last_hour: u64,
+    /// The rule of the last recorded denial; `null` for units, and if the limiter has no rules.
+    #[schema(required = true, example = "consumers")]
+    rule: Option<String>,
+    /// The limit of the last recorded denial; `null` for units, and for a denial without a limit.
+    #[schema(required = true, example = "minute")]
+    limit: Option<String>,
 }
 
 impl TopSubjects {
@@ -48,7 +54,12 @@ impl TopSubjects {
         has_ids: bool,
         is_stand_alone: bool,
     ) -> Self {
+        let named = |name: &Option<(String, String)>, of: fn(&(String, String)) -> &String| {
+            name.as_ref().map(of).filter(|name| !name.is_empty()).cloned()
+        };
         let subject = |entry: TopEntry| RankedSubject {
+            rule: named(&entry.denied_by, |(rule, _)| rule),
+            limit: named(&entry.denied_by, |(_, limit)| limit),
             realm: entry.subject.realm().as_str().to_owned(),
             subject: has_ids.then(|| name(&entry.subject)),
             hash: entry.subject.redacted().to_string(),

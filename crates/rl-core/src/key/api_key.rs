@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 
-use super::{AmbiguousKey, KeyExtractor, KeySecret, RequestInfo, credential};
+use super::extractors::of_realm;
+use super::{AmbiguousKey, CountedAs, KeyExtractor, KeySecret, RequestInfo, credential};
 use crate::client_ip::InvalidHeaderName;
 use crate::client_ip::header_name;
 use crate::model::{Realm, Subject};
@@ -121,6 +122,10 @@ impl ApiKey {
 impl KeyExtractor for ApiKey {
     fn subject(&self, request: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
         Ok(self.key(request)?.map(|key| self.secret.subject(Realm::Key, &key)))
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        of_realm(&Realm::Key, subject)
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use arrayvec::ArrayString;
 use smallvec::SmallVec;
 
-use super::{AmbiguousKey, KeyExtractor, RequestInfo};
+use super::extractors::of_realm;
+use super::{AmbiguousKey, CountedAs, KeyExtractor, RequestInfo};
 use crate::client_ip::{ClientIp, ResolvedIp};
 use crate::model::{Realm, Subject};
 
@@ -84,6 +85,10 @@ impl KeyExtractor for ClientAddress {
     fn needs_peer(&self) -> bool {
         // A proxy on a Unix socket may be trusted, and has no address.
         self.rule.header_from(None).is_none()
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        of_realm(&Realm::Ip, subject)
     }
 }
 

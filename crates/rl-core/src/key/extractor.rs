@@ -26,6 +26,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
         false
     }
 
+    /// Returns how the extractor may count `subject`, for reports about the subject. The default is
+    /// [`CountedAs::Itself`], which suits extractors that may return any subject.
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        let _ = subject;
+        CountedAs::Itself
+    }
+
     /// Uses `other` for requests in which this extractor finds no key, as in
     /// `Identified.or(ClientAddress::default())`.
     ///
@@ -83,6 +90,19 @@ pub trait KeyExtractor: Send + Sync + 'static {
     }
 }
 
+/// How an extractor or a rule counts a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum CountedAs {
+    /// It never counts the subject.
+    Nothing,
+    /// It counts the subject only together with another one, such as each consumer on each route:
+    /// see [`KeyExtractor::and`]. These counters cannot be found by the subject alone.
+    Pair,
+    /// It may count the subject alone.
+    Itself,
+}
+
 /// The extractor of [`KeyExtractor::or`].
 struct EitherKey<A, B> {
     first: A,
@@ -99,6 +119,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for EitherKey<A, B> {
 
     fn needs_peer(&self) -> bool {
         self.first.needs_peer() || self.second.needs_peer()
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        self.first.counts(subject).max(self.second.counts(subject))
     }
 }
 
@@ -119,6 +143,13 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for BothKeys<A, B> {
 
     fn needs_peer(&self) -> bool {
         self.first.needs_peer() || self.second.needs_peer()
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        if subject.owner() != subject {
+            return self.first.counts(subject.owner());
+        }
+        self.first.counts(subject).max(self.second.counts(subject)).min(CountedAs::Pair)
     }
 }
 
@@ -142,6 +173,17 @@ where
     fn needs_peer(&self) -> bool {
         self.key.needs_peer()
     }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        if S::REPLACES {
+            return CountedAs::Itself;
+        }
+        let counted = self.key.counts(subject);
+        // A pair is recognized as a whole, so its parts say nothing about it.
+        let is_known =
+            || (self.recognize)(subject).into_recognized(subject.clone()).is_some();
+        if counted != CountedAs::Itself || is_known() { counted } else { CountedAs::Nothing }
+    }
 }
 
 impl KeyExtractor for Arc<dyn KeyExtractor> {
@@ -151,6 +193,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
 
     fn needs_peer(&self) -> bool {
         (**self).needs_peer()
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        (**self).counts(subject)
     }
 }
 
@@ -194,17 +240,24 @@ fn pair(first: &Subject, second: &Subject) -> Subject {
 /// A `bool` says whether the subject is known. An `Option<Subject>` replaces a known subject with
 /// another one.
 pub trait Recognized {
+    /// Whether the result may be another subject than the one that was found.
+    const REPLACES: bool;
+
     /// Returns the subject to count, or `None` if `found` is not known.
     fn into_recognized(self, found: Subject) -> Option<Subject>;
 }
 
 impl Recognized for bool {
+    const REPLACES: bool = false;
+
     fn into_recognized(self, found: Subject) -> Option<Subject> {
         self.then_some(found)
     }
 }
 
 impl Recognized for Option<Subject> {
+    const REPLACES: bool = true;
+
     fn into_recognized(self, _: Subject) -> Option<Subject> {
         self
     }
@@ -215,7 +268,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::fake_request::FakeRequest;
-    use super::super::{ApiKey, ClientAddress, Constant, Identified, KeySecret, Route};
+    use super::super::{ApiKey, ClientAddress, Constant, Header, Identified, KeySecret, Route};
     use super::*;
     use crate::model::Realm;
 
@@ -274,6 +327,45 @@ mod tests {
         assert!(!Identified.or(Route).and(Constant).needs_peer());
         let shared: Arc<dyn KeyExtractor> = Arc::new(address());
         assert!(shared.or(Constant).needs_peer());
+    }
+
+    #[test]
+    fn an_extractor_names_the_subjects_that_it_may_count() {
+        use CountedAs::{Itself, Nothing, Pair};
+        let secret = KeySecret::new(b"a secret for tests").unwrap();
+        let sold = secret.subject(Realm::Key, b"sold");
+        let key = || ApiKey::header("x-api-key", secret.clone()).unwrap();
+        let known = sold.clone();
+        let consumer = Subject::consumer("abc");
+        let header = || Header::new("x-consumer", Realm::Consumer).unwrap();
+        let address = Subject::ip([192, 0, 2, 7]);
+        let request = FakeRequest::get("/").route("/").header("x-consumer", b"abc");
+        let on_route = header().and(Route).subject(&request).unwrap().unwrap();
+        #[rustfmt::skip]
+        let table: [(Box<dyn KeyExtractor>, &Subject, CountedAs); 17] = [
+            (Box::new(Identified),                           &consumer,  Itself),
+            (Box::new(finds("alice")),                       &consumer,  Itself),
+            (Box::new(header()),                             &consumer,  Itself),
+            (Box::new(header()),                             &address,   Nothing),
+            (Box::new(ClientAddress::default()),             &address,   Itself),
+            (Box::new(ClientAddress::default()),             &consumer,  Nothing),
+            (Box::new(Constant),                             &consumer,  Nothing),
+            (Box::new(Constant),                             &Subject::global(), Itself),
+            (Box::new(Route),                                &consumer,  Nothing),
+            (Box::new(header().or(ClientAddress::default())), &address,  Itself),
+            (Box::new(header().or(ClientAddress::default())), &sold,     Nothing),
+            (Box::new(header().and(Route)),                  &consumer,  Pair),
+            (Box::new(Route.and(header())),                  &consumer,  Pair),
+            (Box::new(header().and(Route)),                  &on_route,  Itself),
+            (Box::new(header().and(Route)),                  &address,   Nothing),
+            (Box::new(key().known(move |key| *key == known)), &sold,     Itself),
+            (Box::new(key().known(|_| false)),               &sold,      Nothing),
+        ];
+        for (index, (extractor, subject, expected)) in table.iter().enumerate() {
+            assert_eq!(extractor.counts(subject), *expected, "{index}");
+        }
+        let replaced = key().known(|_| Some(Subject::consumer("abc")));
+        assert_eq!(replaced.counts(&consumer), Itself);
     }
 
     #[test]

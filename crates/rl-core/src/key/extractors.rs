@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::{AmbiguousKey, KeyExtractor, MAX_VALUE_LEN, RequestInfo};
+use super::{AmbiguousKey, CountedAs, KeyExtractor, MAX_VALUE_LEN, RequestInfo};
 use crate::client_ip::InvalidHeaderName;
 use crate::client_ip::header_name;
 use crate::model::{Realm, Subject};
@@ -73,6 +73,10 @@ impl KeyExtractor for Header {
         let id = std::str::from_utf8(value).map_err(|_| AmbiguousKey)?;
         Ok(Some(Subject::new(self.realm.clone(), id)))
     }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        of_realm(&self.realm, subject)
+    }
 }
 
 /// Counts by the pattern of the route that matched, such as `/users/{id}`, in the realm `route`.
@@ -97,6 +101,10 @@ impl KeyExtractor for Route {
         let pattern = request.route().unwrap_or(Self::UNMATCHED);
         Ok(Some(Subject::new(ROUTE.clone(), pattern)))
     }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        of_realm(&ROUTE, subject)
+    }
 }
 
 /// Counts by method, in the realm `method`.
@@ -117,6 +125,10 @@ impl KeyExtractor for Method {
         let known = Self::KNOWN.into_iter().find(|known| *known == method);
         Ok(Some(Subject::new(METHOD.clone(), known.unwrap_or("other"))))
     }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        of_realm(&METHOD, subject)
+    }
 }
 
 /// Counts all requests together.
@@ -130,6 +142,16 @@ impl KeyExtractor for Constant {
     fn subject(&self, _: &dyn RequestInfo) -> Result<Option<Subject>, AmbiguousKey> {
         Ok(Some(Subject::global()))
     }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        of_realm(&Realm::Global, subject)
+    }
+}
+
+/// Returns how an extractor counts `subject` whose subjects are all in `realm`, and no pairs.
+pub(super) fn of_realm(realm: &Realm, subject: &Subject) -> CountedAs {
+    let is_counted = subject.realm() == realm && subject.owner() == subject;
+    if is_counted { CountedAs::Itself } else { CountedAs::Nothing }
 }
 
 #[cfg(test)]

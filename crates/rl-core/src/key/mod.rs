@@ -90,7 +90,8 @@ mod tier;
 pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
-pub use extractor::{KeyExtractor, Recognized};
+#[cfg(feature = "rules-file")]
+pub use extractor::{CountedAs, KeyExtractor, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
 pub use request::RequestInfo;
 pub use secret::{InvalidSecret, KeySecret};

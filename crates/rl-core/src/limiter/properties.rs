@@ -40,11 +40,13 @@ impl RateLimiter {
             Some(rules) => {
                 let rules = rules.current();
                 let of_rule = |(name, policies): (&Namespace, _)| (Some(name.clone()), policies);
-                rules.policies().map(of_rule).collect()
+                rules.policies_by_tier().map(of_rule).collect()
             }
             None => {
                 let own = pipeline.policies.of_all();
-                own.map(|policy| (None, vec![policy.clone()])).into_iter().collect()
+                own.map(|policy| (None, vec![(String::new(), policy.clone())]))
+                    .into_iter()
+                    .collect()
             }
         };
         pipeline.tally.stats(LimiterState {

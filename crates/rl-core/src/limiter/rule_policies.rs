@@ -112,11 +112,12 @@ impl Pipeline {
     pub(super) fn decide_without_policies(
         &self,
         (subject, cost): (&Subject, Cost),
+        mode: Mode,
         error: &StoreError,
     ) -> MaybeReady<Decision> {
         let action = self.failure_policy.action_without_policy(error.kind());
         let origin = action.origin(error.kind());
-        self.decide_without_store(subject, cost, self.operation(Mode::Check), origin)
+        self.decide_without_store(subject, cost, self.operation(mode), origin)
     }
 }
 

@@ -9,9 +9,10 @@ use super::rule_policies::RequiredLookups;
 use super::waiting::WaitingRequest;
 use super::{Permit, RateLimiter};
 use crate::decision::{Decision, Origin};
+use crate::key::RequestInfo;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
-use crate::rules::{OverLimit, RequestParts, RuleSet};
+use crate::rules::{CountingRule, OverLimit, RequestParts, RuleSet};
 use crate::store::StoreFuture;
 
 impl RateLimiter {
@@ -29,25 +30,32 @@ impl RateLimiter {
         reserves: bool,
     ) -> MaybeReady<Decision> {
         if !self.is_enabled() {
-            return self.decide_disabled(parts.main());
+            return self.decide_disabled(parts.main(), Mode::Check);
         }
         self.with_policies(parts, RequiredLookups::Enforced, move |this, parts, found| {
             let deadline = match found {
                 Ok(deadline) => deadline,
-                Err(error) => return this.pipeline.decide_without_policies(parts.main(), &error),
+                Err(error) => {
+                    let pipeline = &this.pipeline;
+                    return pipeline.decide_without_policies(parts.main(), Mode::Check, &error);
+                }
             };
             if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. })) {
                 let operation = this.pipeline.operation(Mode::Check);
                 let operation = Operation { deadline, reserves, ..operation };
                 return WaitingRequest::of_rules(&this.pipeline, parts, default, operation).check();
             }
-            this.decide_parts_until(parts, deadline, reserves)
+            this.decide_parts_until(parts, Mode::Check, deadline, reserves)
         })
     }
 
     /// Allows a request because the limiter is switched off. Looks up no policy.
-    fn decide_disabled(&self, (subject, cost): (&Subject, Cost)) -> MaybeReady<Decision> {
-        let operation = self.pipeline.operation(Mode::Check);
+    fn decide_disabled(
+        &self,
+        (subject, cost): (&Subject, Cost),
+        mode: Mode,
+    ) -> MaybeReady<Decision> {
+        let operation = self.pipeline.operation(mode);
         self.pipeline.decide_without_store(subject, cost, operation, Origin::Disabled)
     }
 
@@ -55,12 +63,13 @@ impl RateLimiter {
     fn decide_parts_until(
         &self,
         parts: &RequestParts,
+        mode: Mode,
         deadline: Duration,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        let operation = self.pipeline.operation(Mode::Check);
+        let operation = self.pipeline.operation(mode);
         if deadline == operation.deadline {
-            return self.decide_parts(&parts.parts(), Mode::Check, reserves);
+            return self.decide_parts(&parts.parts(), mode, reserves);
         }
         let operation = Operation { deadline, reserves, ..operation };
         self.pipeline.decide_parts_by_steps(&parts.parts(), operation)
@@ -98,6 +107,50 @@ impl RateLimiter {
         self.pipeline.rules.is_some()
     }
 
+    /// Returns the names of the rules that apply now, in their order. Returns `None` if the limiter
+    /// has no rules.
+    #[must_use]
+    pub fn rule_names(&self) -> Option<Vec<String>> {
+        Some(self.rules()?.names().map(ToOwned::to_owned).collect())
+    }
+
+    /// Returns the rules that may count one of `subjects`, in their order, for reports about these
+    /// subjects. The extractors of a rule say which subjects they may return: see
+    /// [`KeyExtractor::counts`](crate::key::KeyExtractor::counts).
+    ///
+    /// If `request` is given, the rules that do not match it are left out. A rule without extractors
+    /// counts [`Subject::global`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::key::{ClientAddress, Header};
+    /// use rl_core::rules::{Rule, Rules};
+    /// use rl_core::{Limit, RateLimiter, Realm, Subject};
+    ///
+    /// let consumers = Rule::named("consumers").per(Header::new("x-consumer", Realm::Consumer)?);
+    /// let addresses = Rule::named("addresses").per(ClientAddress::default());
+    /// let rules = [consumers, addresses, Rule::named("fleet")];
+    /// let rules = rules.into_iter().fold(Rules::new(), |rules, rule| rules.rule(rule.limit(Limit::per_minute(5))));
+    /// let limiter = RateLimiter::builder().rules(rules).build()?;
+    ///
+    /// let subject = Subject::consumer("abc123");
+    /// let names = |subjects: &[Subject]| -> Vec<_> {
+    ///     limiter.rules_of(subjects, None).into_iter().map(|rule| rule.name).collect()
+    /// };
+    /// assert_eq!(names(&[subject.clone()]), ["consumers"]);
+    /// assert_eq!(names(&[subject, Subject::global()]), ["consumers", "fleet"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn rules_of(
+        &self,
+        subjects: &[Subject],
+        request: Option<&dyn RequestInfo>,
+    ) -> Vec<CountingRule> {
+        self.rules().map_or_else(Vec::new, |rules| rules.rules_of(subjects, request))
+    }
+
     /// Charges `cost` units to the limits of `subject` under one rule, or to none of them.
     ///
     /// Use it if a layer cannot know the subject, such as the user name in the body of a request.
@@ -131,31 +184,52 @@ impl RateLimiter {
         subject: &Subject,
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
-        let (rules, cost) = (self.rules(), cost.into());
+        self.decide_under_rule(rule, subject, cost.into(), Mode::Check)
+    }
+
+    /// Decides whether `cost` units would be granted to `subject` under one rule now. Charges
+    /// nothing.
+    pub fn peek_rule(
+        &self,
+        rule: &str,
+        subject: &Subject,
+        cost: impl Into<Cost>,
+    ) -> MaybeReady<Decision> {
+        self.decide_under_rule(rule, subject, cost.into(), Mode::Peek)
+    }
+
+    fn decide_under_rule(
+        &self,
+        rule: &str,
+        subject: &Subject,
+        cost: Cost,
+        mode: Mode,
+    ) -> MaybeReady<Decision> {
+        let rules = self.rules();
         if !self.is_enabled() {
-            return self.decide_disabled((subject, cost));
+            return self.decide_disabled((subject, cost), mode);
         }
         if let Some(set) = &rules
             && let Some(part) = set.part_of_rule(rule, subject, cost)
         {
             let label = set.label_of_rule(rule);
-            let decision = self.check_parts(&[part]);
+            let decision = self.decide_parts(&[part], mode, false);
             return decision.map(move |decision| match label {
                 Some(label) => decision.labelled(label),
                 None => decision,
             });
         }
         let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, cost)) else {
-            return self.pipeline.decide_without_policies((subject, cost), &unknown(rule));
+            return self.pipeline.decide_without_policies((subject, cost), mode, &unknown(rule));
         };
         let required = RequiredLookups::Enforced;
-        self.with_policies(&Arc::new(parts), required, |this, parts, found| match found {
+        self.with_policies(&Arc::new(parts), required, move |this, parts, found| match found {
             Ok(deadline) => {
-                let decision = this.decide_parts_until(parts, deadline, false);
+                let decision = this.decide_parts_until(parts, mode, deadline, false);
                 let parts = Arc::clone(parts);
                 decision.map(|decision| decision.labelled(parts))
             }
-            Err(error) => this.pipeline.decide_without_policies(parts.main(), &error),
+            Err(error) => this.pipeline.decide_without_policies(parts.main(), mode, &error),
         })
     }
 
@@ -191,17 +265,42 @@ impl RateLimiter {
     ///
     /// Resolves to an error if there is no rule called `rule`, or if the store fails.
     pub fn reset_rule(&self, rule: &str, subject: &Subject) -> MaybeReady<Result<(), ResetError>> {
+        self.reset_under_rule(rule, subject, None)
+    }
+
+    /// Resets the limit called `name` of `subject` under one rule.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if there is no rule called `rule`, if no limit of the subject has this
+    /// name there, or if the store fails.
+    pub fn reset_limit_of_rule(
+        &self,
+        rule: &str,
+        subject: &Subject,
+        name: &str,
+    ) -> MaybeReady<Result<(), ResetError>> {
+        self.reset_under_rule(rule, subject, Some(name.to_owned()))
+    }
+
+    fn reset_under_rule(
+        &self,
+        rule: &str,
+        subject: &Subject,
+        name: Option<String>,
+    ) -> MaybeReady<Result<(), ResetError>> {
         let rules = self.rules();
         let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, Cost::ZERO))
         else {
             return MaybeReady::ready(Err(unknown(rule).into()));
         };
         self.with_policies(&Arc::new(parts), RequiredLookups::All, |this, parts, found| {
-            match (found, &parts.parts()[..]) {
-                (Err(error), _) => MaybeReady::ready(Err(error.into())),
-                (Ok(_), [part]) => this.reset_part(*part, None),
+            match (found, &parts.parts()[..], name) {
+                (Err(error), ..) => MaybeReady::ready(Err(error.into())),
+                (Ok(_), [part], name) => this.reset_part(*part, name.as_deref()),
                 // A subject without limits has no counters.
-                (Ok(_), _) => MaybeReady::ready(Ok(())),
+                (Ok(_), _, None) => MaybeReady::ready(Ok(())),
+                (Ok(_), _, Some(name)) => MaybeReady::ready(Err(ResetError::UnknownLimit(name))),
             }
         })
     }

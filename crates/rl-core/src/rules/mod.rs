@@ -89,6 +89,7 @@
 //! The settings of a layer apply to rules that do not set them: the cost, what happens over the
 //! limits, and what happens to requests without a key. The key of the layer does not apply.
 
+mod counting_rule;
 #[cfg(feature = "rules-file")]
 mod file;
 mod host;
@@ -109,6 +110,7 @@ mod rule_source;
 mod tests;
 mod valid_rule;
 
+pub use counting_rule::CountingRule;
 #[cfg(feature = "rules-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
 pub use file::{RulesFile, RulesFileBuilder, RulesFileError, RulesFileStatus, json_schema};

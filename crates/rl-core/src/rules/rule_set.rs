@@ -81,7 +81,7 @@ impl RuleSet {
         defaults: &Defaults<'_>,
     ) -> Result<Option<RequestParts>, Uncounted> {
         let view = RequestView::new(request, &self.client);
-        if self.exempt.iter().any(|exempt| exempt.exempts(&view)) {
+        if self.is_exempt(&view) {
             return Ok(None);
         }
         let mut parts = ArrayVec::new();
@@ -111,6 +111,16 @@ impl RuleSet {
         &self.rules
     }
 
+    /// Returns the extractor with which matches find the client.
+    pub(super) fn client(&self) -> &ClientAddress {
+        &self.client
+    }
+
+    /// Returns whether a request is exempt from all rules.
+    pub(super) fn is_exempt(&self, view: &RequestView<'_>) -> bool {
+        self.exempt.iter().any(|exempt| exempt.exempts(view))
+    }
+
     /// Returns the namespace of each rule, with the policies that the rule itself sets.
     pub(crate) fn policies(&self) -> impl Iterator<Item = (&Namespace, Vec<Policy>)> {
         self.rules.iter().map(|rule| (&rule.namespace, rule.own_policies()))
@@ -120,6 +130,14 @@ impl RuleSet {
     /// known.
     pub(crate) fn known_costs(&self) -> impl Iterator<Item = (&str, Vec<Policy>, Cost)> {
         self.rules.iter().map(|rule| (&*rule.name, rule.own_policies(), rule.known_cost()))
+    }
+
+    /// Returns the namespace of each rule, with the policies that the rule itself sets, by the names
+    /// of their tiers. The name is empty for clients without a tier.
+    pub(crate) fn policies_by_tier(
+        &self,
+    ) -> impl Iterator<Item = (&Namespace, Vec<(String, Policy)>)> {
+        self.rules.iter().map(|rule| (&rule.namespace, rule.policies_by_tier()))
     }
 
     /// Returns the part with which the rule called `name` counts `subject`. Returns `None` if there

@@ -240,9 +240,17 @@ impl ValidRule {
     /// Returns the policies that the rule itself sets: one for each tier, and one for clients
     /// without a tier. Limits from a source are left out.
     pub(super) fn own_policies(&self) -> Vec<Policy> {
-        let tiers = self.tiers.iter().map(|(_, limits)| limits);
-        let limits = std::iter::once(&self.limits).chain(tiers);
-        limits.filter_map(ValidLimits::policy).cloned().collect()
+        self.policies_by_tier().into_iter().map(|(_, policy)| policy).collect()
+    }
+
+    /// Returns the [own policies](Self::own_policies) with the names of their tiers. The name is empty
+    /// for clients without a tier.
+    pub(super) fn policies_by_tier(&self) -> Vec<(String, Policy)> {
+        let tiers = self.tiers.iter().map(|(tier, limits)| (tier.name(), limits));
+        let limits = std::iter::once(("", &self.limits)).chain(tiers);
+        let own =
+            limits.filter_map(|(tier, limits)| Some((tier.to_owned(), limits.policy()?.clone())));
+        own.collect()
     }
 }
 

@@ -161,8 +161,10 @@ pub struct LimitStats {
     pub rule: String,
     /// The name of the limit.
     pub name: String,
-    /// The limit, if all subjects of the rule have the same one.
-    pub limit: Option<Limit>,
+    /// The limit of each tier that has one of this name: the name of the tier, or an empty text for
+    /// subjects without a tier, and the limit. If all have the same limit, there is one entry, with
+    /// an empty text. There is none for a limit that a source finds.
+    pub by_tier: Vec<(String, Limit)>,
     /// The requests that the limit denied.
     pub over: u64,
     /// The requests that the limit would have denied if it were not in shadow.
@@ -175,11 +177,11 @@ impl LimitStats {
     pub(crate) const fn new(
         rule: String,
         name: String,
-        limit: Option<Limit>,
+        by_tier: Vec<(String, Limit)>,
         [over, shadow_over]: [u64; 2],
         utilization: Histogram,
     ) -> Self {
-        Self { rule, name, limit, over, shadow_over, utilization }
+        Self { rule, name, by_tier, over, shadow_over, utilization }
     }
 }
 

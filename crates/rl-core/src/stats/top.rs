@@ -26,6 +26,10 @@ pub struct TopSubject {
     pub count: u64,
     /// The number by which `count` may be too high.
     pub error: u64,
+    /// The names of the rule and of the limit of the last denial that was recorded. The name of the
+    /// rule is empty if the limiter has no rules. It is `None` for units, for a denial without a limit
+    /// such as a block, and for limits that are not counted by name.
+    pub denied_by: Option<(String, String)>,
 }
 
 /// Follows the subjects with the largest counts by the *space-saving* algorithm.
@@ -46,6 +50,8 @@ struct FollowedSubject {
     count: u64,
     error: u64,
     subject: Subject,
+    /// The place of the limit that denied last.
+    limit: Option<usize>,
 }
 
 impl Default for TopSubjects {
@@ -56,38 +62,45 @@ impl Default for TopSubjects {
 }
 
 impl TopSubjects {
-    /// Adds `units` to the count of `subject`. Returns false and adds nothing if another thread
-    /// holds the lock.
-    pub(crate) fn try_add(&self, subject: &Subject, units: u64) -> bool {
+    /// Adds `units` to the count of `subject`, which the limit at the place `limit` has denied.
+    /// Returns false and adds nothing if another thread holds the lock.
+    pub(crate) fn try_add(&self, subject: &Subject, units: u64, limit: Option<usize>) -> bool {
         let hash = self.hasher.hash_one(subject);
         let Ok(mut entries) = self.entries.try_lock() else { return false };
         let known = entries.iter_mut().find(|entry| entry.hash == hash);
         if let Some(entry) = known {
             entry.count = entry.count.saturating_add(units);
+            entry.limit = limit;
         } else if entries.len() < FOLLOWED {
             entries.push(FollowedSubject {
                 hash,
                 count: units,
                 error: 0,
                 subject: subject.clone(),
+                limit,
             });
         } else if let Some(least) = entries.iter_mut().min_by_key(|entry| entry.count) {
             let (error, subject) = (least.count, subject.clone());
             let count = error.saturating_add(units);
-            *least = FollowedSubject { hash, count, error, subject };
+            *least = FollowedSubject { hash, count, error, subject, limit };
         }
         true
     }
 
-    /// Returns the subjects with the largest counts, the largest first.
-    pub(crate) fn largest(&self) -> Vec<TopSubject> {
+    /// Returns the subjects with the largest counts, the largest first. `names_of` returns the names
+    /// of the rule and of the limit at a place.
+    pub(crate) fn largest(
+        &self,
+        names_of: impl Fn(usize) -> Option<(String, String)>,
+    ) -> Vec<TopSubject> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut largest: Vec<_> = entries
             .iter()
-            .map(|FollowedSubject { subject, count, error, .. }| TopSubject {
+            .map(|FollowedSubject { subject, count, error, limit, .. }| TopSubject {
                 subject: subject.clone(),
                 count: *count,
                 error: *error,
+                denied_by: limit.and_then(&names_of),
             })
             .collect();
         drop(entries);
@@ -107,22 +120,22 @@ mod tests {
         let top = TopSubjects::default();
         let subject = |n: usize| Subject::user(&n.to_string());
         for n in 0..=FOLLOWED {
-            assert!(top.try_add(&subject(n), u64::MAX));
-            assert!(top.try_add(&subject(n), u64::MAX));
+            assert!(top.try_add(&subject(n), u64::MAX, None));
+            assert!(top.try_add(&subject(n), u64::MAX, None));
         }
-        assert!(top.largest().iter().all(|top| top.count == u64::MAX));
+        assert!(top.largest(|_| None).iter().all(|top| top.count == u64::MAX));
     }
 
     #[test]
     fn frequent_subjects_are_found_among_a_hundred_thousand_invented_ones() {
         let top = TopSubjects::default();
         for n in 0..100_000 {
-            assert!(top.try_add(&Subject::consumer(&format!("invented-{n}")), 1));
+            assert!(top.try_add(&Subject::consumer(&format!("invented-{n}")), 1, None));
             if n % 20 == 0 {
-                assert!(top.try_add(&Subject::consumer(&format!("busy-{}", n % 60)), 5));
+                assert!(top.try_add(&Subject::consumer(&format!("busy-{}", n % 60)), 5, None));
             }
         }
-        let largest = top.largest();
+        let largest = top.largest(|_| None);
         assert_eq!(largest.len(), REPORTED);
         let mut busiest: Vec<_> =
             largest[..3].iter().map(|entry| entry.subject.id().to_string()).collect();

@@ -55,8 +55,8 @@ impl<'a> AuditLog<'a> {
         sql.on(&self.database.reads).await?.iter().map(entry).collect()
     }
 
-    /// Writes an entry for a reset of counters: of the limit with this name, or of all limits if it
-    /// is `None`.
+    /// Writes an entry for a reset of counters under a rule, if the limiter has rules: of the limit
+    /// with this name, or of all limits if it is `None`.
     ///
     /// # Errors
     ///
@@ -64,6 +64,7 @@ impl<'a> AuditLog<'a> {
     pub async fn note_reset(
         self,
         subject: &Subject,
+        rule: Option<&str>,
         limit: Option<&str>,
         by: &str,
     ) -> Result<(), DatabaseError> {
@@ -73,7 +74,8 @@ impl<'a> AuditLog<'a> {
         };
         let id = shortened(&subject.id().to_string());
         let realm = subject.realm().as_str().to_owned();
-        let reset = StoredReset { realm, limit: limit.map(ToOwned::to_owned) };
+        let [rule, limit] = [rule, limit].map(|name| name.map(ToOwned::to_owned));
+        let reset = StoredReset { realm, rule, limit };
         self.write(kind, &id, &id, by, &reset).await
     }
 
@@ -132,8 +134,8 @@ fn entry(row: &AnyRow) -> Result<AuditEntry, DatabaseError> {
         }
         Kind::Reset | Kind::SubjectReset => {
             let reset: Option<StoredReset> = history::content(row, "after")?;
-            let StoredReset { realm, limit } = reset.ok_or_else(corrupt)?;
-            AuditEvent::Reset { realm, id: owner, limit }
+            let StoredReset { realm, rule, limit } = reset.ok_or_else(corrupt)?;
+            AuditEvent::Reset { realm, id: owner, rule, limit }
         }
         Kind::Refusal => AuditEvent::Refusal(history::content(row, "after")?.ok_or_else(corrupt)?),
         Kind::Resource => return Err(corrupt()),

@@ -24,7 +24,8 @@ function live() {
     const isFull = after === "full";
     if (isFull !== (before === "full")) {
       const period = row.querySelector("th").textContent;
-      news.textContent = period + ": " + (isFull ? "used up" : "calls are allowed again");
+      const rule = row.closest("table").querySelector("caption:not(.unseen)");
+      news.textContent = (rule ? rule.textContent + ", " : "") + period + ": " + (isFull ? "used up" : "calls are allowed again");
     }
   }
 
@@ -64,9 +65,9 @@ function live() {
     const version = page.getElementById("usage").dataset.version;
     // Only the bars are refreshed, so a new version means that the rest of the page is out of date.
     if (version && usage.dataset.version && version !== usage.dataset.version) stale.hidden = false;
-    // The table is replaced by a message while the counters cannot be read, so the whole part is
-    // exchanged.
-    const isOther = Boolean(page.querySelector("table")) !== Boolean(usage.querySelector("table"));
+    // Tables are replaced by a message while the counters cannot be read, and the rules may change,
+    // so the whole part is exchanged.
+    const isOther = parts.length !== usage.querySelectorAll("[data-live]").length;
     if (isOther || !parts.every(copy)) usage.replaceChildren(...page.getElementById("usage").childNodes);
     pulse.textContent = "Live: looks every second.";
     wait = EVERY;

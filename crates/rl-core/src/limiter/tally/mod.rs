@@ -10,6 +10,7 @@
 //! the counts of all threads up.
 
 mod names;
+mod record;
 mod shard;
 mod snapshot;
 
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use names::{CounterNames, RESERVED};
-use shard::{TallyShard, UTILIZATION_BOUNDS};
+use shard::TallyShard;
 pub(super) use snapshot::LimiterState;
 use tokio::time::Instant;
 
@@ -243,47 +244,6 @@ impl Tally {
             let is_shadow = is_shadow || limit.limit().is_shadow();
             let count = if is_shadow { &counts.shadow_over } else { &counts.over };
             count.add(1, own.writer);
-        }
-    }
-
-    /// Records a decision under its subject, and the used fractions of its limits. The decision
-    /// stands for all decisions with the same verdict since the last record.
-    #[cold]
-    #[inline(never)]
-    fn record<'a>(&self, decision: &Decision, counters_of: &dyn Fn(usize) -> Counters<'a>) {
-        let (own, is_allowed) = (self.shards.own(), decision.is_allowed());
-        let decisions = self.decisions.own().counts;
-        decisions.time_next();
-        let of_outcome = decisions.of_outcome(is_allowed);
-        of_outcome.recorded_at.set(decision.at().as_micros());
-        let others = &own.counts.of_other_origins[usize::from(is_allowed)];
-        let counted = others.get().wrapping_add(of_outcome.count.get());
-        let recorded = &own.counts.recorded[usize::from(is_allowed)];
-        // If threads share their counts, the record of another thread may already contain this
-        // decision and later ones. None is then left, and the weight is 1.
-        let weight = counted.saturating_sub(recorded.get()).max(1);
-        let subject = counters_of(decision.reported_part()).subject;
-        let (top, units) = match is_allowed {
-            true => (&self.top_used, weight.saturating_mul(decision.charged())),
-            false => (&self.top_denied, weight),
-        };
-        if top.try_add(subject, units) {
-            recorded.set(counted);
-        }
-        if decision.origin() == Origin::Policy {
-            // No counter was read, so the used units are unknown.
-            return;
-        }
-        for (index, part) in decision.parts().enumerate() {
-            let rule = self.rule(counters_of(index));
-            for (index, limit) in part.limits().enumerate().filter(|(_, limit)| limit.max() > 0) {
-                let place = self.place_of(part.policy(), rule, index, limit.named());
-                let counts = own.counts.of_name(place);
-                let used = limit.used().saturating_mul(1_000_000) / limit.max();
-                let bucket = UTILIZATION_BOUNDS.partition_point(|bound| *bound < used);
-                counts.utilization[bucket].add(1, own.writer);
-                counts.utilization_sum.add(used, own.writer);
-            }
         }
     }
 

@@ -42,9 +42,16 @@ pub(in crate::limiter) struct LimiterState<'a> {
     pub(in crate::limiter) in_flight: usize,
     pub(in crate::limiter) waiting: usize,
     pub(in crate::limiter) is_breaker_closed: bool,
-    /// The policies of each rule. The rule is `None` for the policy of a limiter without rules.
-    pub(in crate::limiter) policies: Vec<(Option<Namespace>, Vec<Policy>)>,
+    /// The policies of each rule by tier; the tier is an empty text for subjects without one. The
+    /// rule is `None` for the policy of a limiter without rules.
+    pub(in crate::limiter) policies: Vec<(Option<Namespace>, PoliciesByTier)>,
 }
+
+/// The policies of a rule, each with the name of its tier.
+type PoliciesByTier = Vec<(String, Policy)>;
+
+/// The limits that are configured, by place, each with the name of its tier.
+type Configured = BTreeMap<usize, Vec<(String, Limit)>>;
 
 impl Tally {
     /// Returns all counts.
@@ -89,8 +96,8 @@ impl Tally {
             source_failures: failures(&self.source_failures),
             is_breaker_closed: state.is_breaker_closed,
             store: state.store,
-            top_denied: self.top_denied.largest(),
-            top_used: self.top_used.largest(),
+            top_denied: self.top_denied.largest(|place| self.limit_at(place)),
+            top_used: self.top_used.largest(|_| None),
         }
     }
 
@@ -118,18 +125,25 @@ impl Tally {
             .collect()
     }
 
-    /// Returns the limits that are configured, by place. A limit is `None` if tiers of a rule have
-    /// different limits of this name.
-    fn configured(&self, state: &LimiterState<'_>) -> BTreeMap<usize, Option<Limit>> {
-        let mut configured = BTreeMap::<usize, Option<Limit>>::new();
+    /// Returns the limits that are configured, by place and tier.
+    fn configured(&self, state: &LimiterState<'_>) -> Configured {
+        let mut configured = Configured::new();
         for (rule, policies) in &state.policies {
             if let Some(rule) = rule {
                 self.names.place_of_rule(rule);
             }
-            for limit in policies.iter().flat_map(|policy| policy.limits()) {
-                let place = self.names.place_of_limit(rule.as_ref(), limit);
-                let same = configured.entry(place).or_insert(Some(limit.limit()));
-                *same = same.filter(|same| *same == limit.limit());
+            for (tier, policy) in policies {
+                for limit in policy.limits() {
+                    let place = self.names.place_of_limit(rule.as_ref(), limit);
+                    let by_tier = configured.entry(place).or_default();
+                    by_tier.push((tier.clone(), limit.limit()));
+                }
+            }
+        }
+        for by_tier in configured.values_mut() {
+            let (tier, limit) = &by_tier[0];
+            if tier.is_empty() && by_tier.iter().all(|(_, other)| other == limit) {
+                by_tier.truncate(1);
             }
         }
         configured.remove(&OTHER_LIMITS);
@@ -150,12 +164,12 @@ impl Tally {
         named.chain(other).map(|(rule, counts)| RuleStats::new(rule, counts)).collect()
     }
 
-    fn limits(&self, configured: &BTreeMap<usize, Option<Limit>>) -> Vec<LimitStats> {
+    fn limits(&self, configured: &Configured) -> Vec<LimitStats> {
         let stats = |place: usize, rule: String, name: String| {
             let counts = self.of_name(place);
             let over = [counts.over.get() + self.denied_by(place), counts.shadow_over.get()];
-            let limit = configured.get(&place).copied().flatten();
-            LimitStats::new(rule, name, limit, over, utilization(&counts))
+            let by_tier = configured.get(&place).cloned().unwrap_or_default();
+            LimitStats::new(rule, name, by_tier, over, utilization(&counts))
         };
         let named = self.names.places().filter_map(|place| {
             let name = self.names.name(place)?;
@@ -166,6 +180,12 @@ impl Tally {
         let is_used =
             |other: &LimitStats| other.over + other.shadow_over + other.utilization.count() > 0;
         named.chain(other.filter(is_used)).collect()
+    }
+
+    /// Returns the names of the rule and of the limit at `place`.
+    fn limit_at(&self, place: usize) -> Option<(String, String)> {
+        let name = self.names.name(place)?;
+        Some((self.rule_name(name.rule.as_ref()), name.limit.as_ref()?.name().to_owned()))
     }
 
     /// Returns the number of denials by the limit at `place` that `DecisionCounts` contains. These

@@ -9,8 +9,9 @@ use tokio::time::{Instant, timeout};
 use super::{Delayed, From, Silent, Slow, alice, on_tokio_time};
 use crate::decision::{Decision, Origin};
 use crate::key::fake_request::FakeRequest;
+use crate::key::{ClientAddress, CountedAs, Header, KeyExtractor as _, Route};
 use crate::limiter::{RateLimiter, RateLimiterBuilder};
-use crate::model::{FailureKind, Limit, Subject};
+use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
 use crate::policy::Policy;
 use crate::rules::{Defaults, MissingKey, OverLimit, Rule, Rules};
 use crate::source::PolicySource as _;
@@ -138,4 +139,79 @@ async fn a_limiter_without_a_deadline_waits_for_its_store() {
     let limiter = limiter.deadline(Duration::MAX).build().unwrap();
     let decision = timeout(Duration::from_secs(3_600), limiter.check(&alice(), 1));
     assert!(decision.await.is_err(), "the store has not replied");
+}
+
+/// Fault: the decisions that reports asked for were counted like requests.
+#[tokio::test]
+async fn a_peek_under_a_rule_charges_and_counts_nothing() {
+    let failing = Rule::named("records").policies(From(|subject: &Subject| {
+        Slow::new(1, Err(FailureKind::Unavailable)).policy(subject)
+    }));
+    let limiter = under([fleet(), failing]).build().unwrap();
+    let all = Subject::global();
+    for _ in 0..3 {
+        assert!(limiter.peek_rule("fleet", &all, 1).await.is_allowed());
+        assert!(!limiter.peek_rule("fleet", &all, 2).await.is_allowed());
+        assert!(limiter.peek_rule("records", &alice(), 1).await.origin().is_failure());
+        assert!(limiter.peek_rule("removed", &alice(), 1).await.origin().is_failure());
+    }
+    assert!(limiter.stats().decisions.iter().all(|count| count.count == 0));
+    assert!(limiter.check_rule("fleet", &all, 1).await.is_allowed());
+    assert!(!limiter.peek_rule("fleet", &all, 1).await.is_allowed());
+}
+
+#[tokio::test]
+async fn one_limit_of_a_rule_is_reset_by_its_name() {
+    let users = Rule::named("users").limits([Limit::per_minute(5), Limit::per_hour(9)]);
+    let limiter = under([users, fleet()]).build().unwrap();
+    limiter.check_rule("users", &alice(), 3).await;
+    limiter.reset_limit_of_rule("users", &alice(), "minute").await.unwrap();
+    let usage = limiter.usage_of_rule("users", &alice()).await.unwrap();
+    assert_eq!(usage.limits().map(|limit| limit.used()).collect::<Vec<_>>(), [0, 3]);
+    for (rule, limit, words) in
+        [("users", "day", "no limit is called \"day\""), ("removed", "minute", "\"removed\"")]
+    {
+        let error = limiter.reset_limit_of_rule(rule, &alice(), limit).await.unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn rules_are_found_by_subject_and_request() {
+    let header = || Header::new("x-consumer", Realm::Consumer).unwrap();
+    let rejecting = |rule: Rule| rule.on_missing_key(MissingKey::Reject);
+    let rules = [
+        rejecting(Rule::named("consumers").per(header())),
+        rejecting(Rule::named("exports").per(header()).on("GET", "/export").cost(2)),
+        rejecting(Rule::named("routes").per(header().and(Route))),
+        Rule::named("addresses").per(ClientAddress::default()).on_missing_key(MissingKey::Share),
+        Rule::named("fleet").shadow(),
+    ];
+    let rules = rules.into_iter().map(|rule| rule.limit(Limit::per_hour(9)));
+    let limiter = under(rules).build().unwrap();
+    let names = |subject: Subject| -> Vec<String> {
+        limiter.rules_of(&[subject], None).into_iter().map(|rule| rule.name).collect()
+    };
+    assert_eq!(names(Subject::consumer("abc")), ["consumers", "exports", "routes"]);
+    assert_eq!(names(Subject::ip([192, 0, 2, 7])), ["addresses"]);
+    assert_eq!(names(Subject::new(Realm::Unknown, "")), ["addresses"]);
+    assert_eq!(names(Subject::global()), ["fleet"]);
+    assert_eq!(names(Subject::user("alice")), [""; 0]);
+    let all = ["consumers", "exports", "routes", "addresses", "fleet"];
+    assert_eq!(limiter.rule_names().unwrap(), all);
+
+    let subjects = [Subject::consumer("abc"), Subject::global()];
+    let found = limiter.rules_of(&subjects, Some(&FakeRequest::get("/other")));
+    let found: Vec<_> = found.iter().map(|rule| (&*rule.name, rule.counted_as)).collect();
+    let expected = [
+        ("consumers", CountedAs::Itself),
+        ("routes", CountedAs::Pair),
+        ("fleet", CountedAs::Itself),
+    ];
+    assert_eq!(found, expected);
+    let export = limiter.rules_of(&subjects, Some(&FakeRequest::get("/export")));
+    assert_eq!((&*export[1].name, export[1].cost), ("exports", Some(Cost::new(2))));
+    assert!(export[1].has_match && export[3].is_shadow);
+    let alone = RateLimiter::builder().limit(Limit::per_hour(1)).build().unwrap();
+    assert_eq!((alone.rule_names(), alone.rules_of(&subjects, None)), (None, Vec::new()));
 }

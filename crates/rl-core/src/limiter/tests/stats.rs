@@ -235,7 +235,7 @@ async fn rules_and_their_limits_are_reported_before_any_request_and_keep_their_n
     let before = limiter.stats();
     let names: Vec<_> = before.rules.iter().map(|rule| &*rule.rule).collect();
     assert_eq!(names, ["users", "trial"]);
-    assert_eq!(before.limits[0].limit, Some(Limit::per_minute(1)));
+    assert_eq!(before.limits[0].by_tier, [(String::new(), Limit::per_minute(1))]);
     for _ in 0..3 {
         limiter.check_rule("users", &alice(), 1).await;
         limiter.check_rule("trial", &alice(), 1).await;
@@ -303,6 +303,9 @@ async fn the_most_denied_subjects_are_known_by_exact_numbers_at_low_rates() {
     let stats = limiter.stats();
     let denied: Vec<_> = stats.top_denied.iter().map(|top| (&top.subject, top.count)).collect();
     assert_eq!(denied, [(&alice(), 27), (&Subject::user("bob"), 7)]);
+    let by = stats.top_denied[0].denied_by.as_ref().unwrap();
+    assert_eq!((&*by.0, &stats.limits.iter().any(|limit| limit.name == by.1)), ("", &true));
+    assert!(stats.top_used.iter().all(|top| top.denied_by.is_none()));
     let used: Vec<_> = stats.top_used.iter().map(|top| top.count).collect();
     assert_eq!(used, [3, 3]);
     // The third allowed request of each subject has the utilization 1, and so have all denials.

@@ -1,0 +1,330 @@
+//! The counters of a subject, under all rules that count it.
+//!
+//! A limiter without rules is treated like one rule without a name, which counts every subject.
+
+use rl_core::key::CountedAs;
+use rl_core::rules::CountingRule;
+use rl_core::{
+    Cost, Decision, FailureKind, Part, Policy, RateLimiter, Realm, ResetError, StoreError, Subject,
+};
+
+use crate::access::Actor;
+use crate::audit;
+use crate::context::Context;
+use crate::error::ApiError;
+use crate::wire::all_periods;
+
+/// The rules that count a subject.
+#[derive(Debug)]
+pub(crate) struct SubjectRules<'a> {
+    limiter: &'a RateLimiter,
+    pub(crate) subject: Subject,
+    /// The rules, in their order. The rule of a limiter without rules is `None`.
+    pub(crate) rules: Vec<Option<CountingRule>>,
+    /// The names of the rules that count the subject only together with another one. Their counters
+    /// cannot be found.
+    pub(crate) pairs: Vec<String>,
+}
+
+impl<'a> SubjectRules<'a> {
+    /// Finds the rules that count `subject`; only the rule called `selected`, if there is a name.
+    ///
+    /// # Errors
+    ///
+    /// Returns 400 if no rule is called `selected`.
+    pub(crate) fn find(
+        limiter: &'a RateLimiter,
+        subject: Subject,
+        selected: Option<&str>,
+    ) -> Result<Self, ApiError> {
+        check_rule(limiter, selected)?;
+        let (mut rules, mut pairs) = (Vec::new(), Vec::new());
+        if limiter.rule_names().is_none() {
+            rules.push(None);
+        }
+        for rule in limiter.rules_of(std::slice::from_ref(&subject), None) {
+            if selected.is_some_and(|selected| selected != rule.name) {
+                continue;
+            }
+            match rule.counted_as {
+                CountedAs::Pair => pairs.push(rule.name),
+                _ => rules.push(Some(rule)),
+            }
+        }
+        Ok(Self { limiter, subject, rules, pairs })
+    }
+
+    /// Returns the rule whose counters are shown first: one whose limits a source finds, such as the
+    /// records, or else the first.
+    pub(crate) fn main(&self) -> Option<usize> {
+        let has_source =
+            |rule: &Option<CountingRule>| rule.as_ref().is_some_and(|rule| rule.has_source);
+        let first = (!self.rules.is_empty()).then_some(0);
+        self.rules.iter().position(has_source).or(first)
+    }
+
+    /// Returns the sentences about the rules that are missing in a response.
+    pub(crate) fn note(&self) -> Option<String> {
+        match (&self.rules[..], &self.pairs[..]) {
+            ([], []) => Some(self.uncounted()),
+            (_, []) => None,
+            (_, pairs) => Some(format!(
+                "Rules that count the subject only together with another one are left out: {}.",
+                pairs.join(", ")
+            )),
+        }
+    }
+
+    /// Returns a sentence that says that no rule counts the subject.
+    fn uncounted(&self) -> String {
+        let names = self.limiter.rule_names().unwrap_or_default();
+        format!("No rule counts {}. The rules are {}.", name_of(&self.subject), names.join(", "))
+    }
+
+    /// Reads the status of each limit under one of the rules.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store or the source of the limits fails.
+    pub(crate) async fn usage(&self, rule: Option<&str>) -> Result<Decision, RuleFailure> {
+        let usage = match rule {
+            None => self.limiter.usage(&self.subject).await,
+            Some(rule) => self.limiter.usage_of_rule(rule, &self.subject).await,
+        };
+        match usage {
+            Ok(usage) => Ok(usage),
+            Err(error) => Err(self.failure(rule, error).await),
+        }
+    }
+
+    /// Reads the status of each limit of `policy` in the counters of a rule.
+    pub(crate) async fn usage_with(
+        &self,
+        rule: Option<&str>,
+        policy: &Policy,
+    ) -> Result<Decision, StoreError> {
+        let Some(rule) = rule else {
+            return self.limiter.usage_with_policy(policy, &self.subject).await;
+        };
+        let namespace = self.limiter.namespace().rule(rule).expect("the name of a rule is valid");
+        let part = Part::new(&self.subject, policy, Cost::ZERO).with_namespace(&namespace);
+        self.limiter.usage_of_part(part).await
+    }
+
+    /// Finds out whether the store has failed, or the source of the limits.
+    async fn failure(&self, rule: Option<&str>, error: StoreError) -> RuleFailure {
+        let mut found = self.rules.iter().flatten();
+        let has_source =
+            rule.is_none_or(|rule| found.any(|found| found.name == rule && found.has_source));
+        let is_of_source = has_source
+            && error.kind() != FailureKind::Corrupt
+            && self.usage_with(rule, all_periods()).await.is_ok();
+        RuleFailure { rule: rule.map(ToOwned::to_owned), error, is_of_source }
+    }
+
+    /// Resets the limits of the subject under all these rules; only the limit called `limit`, if
+    /// there is a name. Logs the resets, and writes them to the history. Returns the names of the
+    /// rules under which limits were reset.
+    ///
+    /// # Errors
+    ///
+    /// Returns 404 if nothing was reset, because no rule counts the subject, or none has such a
+    /// limit. Returns 503 if a rule was not reset. The error says which rules were reset.
+    pub(crate) async fn reset(
+        &self,
+        context: &Context,
+        actor: &Actor,
+        limit: Option<&LimitNames>,
+    ) -> Result<Vec<&str>, ApiError> {
+        let (mut done, mut not_reset) = (Vec::new(), Vec::new());
+        let mut failure: Option<RuleFailure> = None;
+        for rule in &self.rules {
+            let name = rule.as_ref().map(|rule| &*rule.name);
+            // The same store has the counters of all rules, so the others would wait in vain.
+            if failure.as_ref().is_some_and(RuleFailure::is_outage) {
+                not_reset.extend(name);
+                continue;
+            }
+            match self.reset_rule(rule.as_ref(), limit).await {
+                Ok(Some(limit)) => {
+                    audit::reset(context, actor, &self.subject, name, limit.as_deref()).await;
+                    done.push(name);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    not_reset.extend(name);
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        let reset: Vec<&str> = done.iter().copied().flatten().collect();
+        match failure {
+            Some(failure) if not_reset.is_empty() => Err(failure.into_api_error()),
+            Some(failure) => Err(failure.into_api_error().partly_done(&reset, &not_reset)),
+            None if done.is_empty() => Err(self.nothing_to_reset(limit)),
+            None => Ok(reset),
+        }
+    }
+
+    /// Resets under one rule. Returns the name of the limit that was reset, which is `None` for all
+    /// limits; or returns `None` if there is nothing to reset.
+    async fn reset_rule(
+        &self,
+        rule: Option<&CountingRule>,
+        limit: Option<&LimitNames>,
+    ) -> Result<Option<Option<String>>, RuleFailure> {
+        // The consumer may have counters in periods in which its records have no limit any more.
+        let has_records =
+            *self.subject.realm() == Realm::Consumer && rule.is_none_or(|rule| rule.has_source);
+        let rule = rule.map(|rule| &*rule.name);
+        let Some(LimitNames(names)) = limit else {
+            if !has_records && !self.has_limits(rule).await? {
+                return Ok(None);
+            }
+            self.done(rule, self.reset_own(rule, None).await).await?;
+            if has_records {
+                self.done(rule, self.reset_with(rule, None).await).await?;
+            }
+            return Ok(Some(None));
+        };
+        for name in names {
+            match self.reset_own(rule, Some(name)).await {
+                Err(ResetError::UnknownLimit(_)) => {}
+                other => {
+                    self.done(rule, other).await?;
+                    return Ok(Some(Some(name.clone())));
+                }
+            }
+        }
+        for name in names.iter().filter(|_| has_records) {
+            match self.reset_with(rule, Some(name)).await {
+                Err(ResetError::UnknownLimit(_)) => {}
+                other => {
+                    self.done(rule, other).await?;
+                    return Ok(Some(Some(name.clone())));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Resets limits of the subject's own policy under a rule.
+    async fn reset_own(&self, rule: Option<&str>, limit: Option<&str>) -> Result<(), ResetError> {
+        let (limiter, subject) = (self.limiter, &self.subject);
+        match (rule, limit) {
+            (None, None) => Ok(limiter.reset(subject).await?),
+            (None, Some(limit)) => limiter.reset_limit(subject, limit).await,
+            (Some(rule), None) => limiter.reset_rule(rule, subject).await,
+            (Some(rule), Some(limit)) => limiter.reset_limit_of_rule(rule, subject, limit).await,
+        }
+    }
+
+    /// Resets counters of the six periods under a rule.
+    async fn reset_with(&self, rule: Option<&str>, limit: Option<&str>) -> Result<(), ResetError> {
+        let Some(rule) = rule else {
+            return self.limiter.reset_with_policy(all_periods(), &self.subject, limit).await;
+        };
+        let namespace = self.limiter.namespace().rule(rule).expect("the name of a rule is valid");
+        let part = Part::new(&self.subject, all_periods(), Cost::ZERO).with_namespace(&namespace);
+        self.limiter.reset_part(part, limit).await
+    }
+
+    async fn done(
+        &self,
+        rule: Option<&str>,
+        reset: Result<(), ResetError>,
+    ) -> Result<(), RuleFailure> {
+        let error = match reset {
+            Ok(()) => return Ok(()),
+            Err(ResetError::Store(error)) => error,
+            Err(error) => StoreError::new(FailureKind::Unsupported).with_detail(error.to_string()),
+        };
+        Err(self.failure(rule, error).await)
+    }
+
+    /// Returns whether the subject has limits under a rule. Damaged counters have limits too.
+    async fn has_limits(&self, rule: Option<&str>) -> Result<bool, RuleFailure> {
+        let usage = match rule {
+            None => self.limiter.usage(&self.subject).await,
+            Some(rule) => self.limiter.usage_of_rule(rule, &self.subject).await,
+        };
+        match usage {
+            Ok(usage) => Ok(usage.policy().is_some()),
+            Err(error) if error.kind() == FailureKind::Corrupt => Ok(true),
+            Err(error) => Err(self.failure(rule, error).await),
+        }
+    }
+
+    fn nothing_to_reset(&self, limit: Option<&LimitNames>) -> ApiError {
+        let subject = name_of(&self.subject);
+        let reason = match (limit, &self.rules[..], &self.pairs[..]) {
+            (_, [], []) => self.uncounted(),
+            (_, [], pairs) => format!(
+                "The rules {} count {subject} only together with another subject, so its counters cannot \
+                 be found.",
+                pairs.join(", ")
+            ),
+            (Some(LimitNames(names)), ..) => {
+                format!("No limit of {subject} is called {}.", names[0])
+            }
+            (None, ..) => format!("No limit applies to {subject}."),
+        };
+        ApiError::nothing_reset(&reason)
+    }
+}
+
+/// A failure to read or to reset the counters of a subject.
+#[derive(Debug)]
+pub(crate) struct RuleFailure {
+    /// The rule, if the limiter has rules.
+    pub(crate) rule: Option<String>,
+    pub(crate) error: StoreError,
+    /// Whether the source of the limits has failed, and not the store.
+    pub(crate) is_of_source: bool,
+}
+
+impl RuleFailure {
+    /// Returns whether the store does not answer, so that the other rules would fail too.
+    pub(crate) fn is_outage(&self) -> bool {
+        !self.is_of_source && self.error.kind() != FailureKind::Corrupt
+    }
+
+    /// Returns the response for the failure.
+    pub(crate) fn into_api_error(self) -> ApiError {
+        let Self { rule, error, is_of_source } = self;
+        let error = match is_of_source {
+            true => ApiError::limits_unavailable(error.kind()),
+            false => error.into(),
+        };
+        match rule {
+            Some(rule) => error.under_rule(&rule),
+            None => error,
+        }
+    }
+}
+
+/// The names by which a request may mean a limit: `per_minute` is also `minute`.
+#[derive(Debug)]
+pub(crate) struct LimitNames(pub(crate) Vec<String>);
+
+/// Checks that the limiter has a rule called `selected`.
+///
+/// # Errors
+///
+/// Returns 400 with the names of the rules.
+pub(crate) fn check_rule(limiter: &RateLimiter, selected: Option<&str>) -> Result<(), ApiError> {
+    let Some(selected) = selected else { return Ok(()) };
+    match limiter.rule_names() {
+        Some(names) if names.iter().any(|name| name == selected) => Ok(()),
+        Some(names) => {
+            let expected = format!("one of {}", names.join(", "));
+            Err(ApiError::invalid_value("rule", selected, &expected))
+        }
+        None => Err(ApiError::invalid_value("rule", selected, "none: the limiter has no rules")),
+    }
+}
+
+/// Returns a subject in the form `realm/id`.
+pub(crate) fn name_of(subject: &Subject) -> String {
+    format!("{}/{}", subject.realm().as_str(), subject.id())
+}

@@ -1,0 +1,491 @@
+//! A service with rules and its management. The records are the limits of one rule beside others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::axum::{Router, routing::get};
+use reqwest::Method;
+use rl_admin::console::Console;
+use rl_admin::{Admin, Backend, FailedAttempts};
+use rl_core::key::{ClientAddress, Header, KeyExtractor as _, Route};
+use rl_core::rules::{Rule, Rules};
+use rl_core::source::{PolicyFuture, PolicySource};
+use rl_core::time::{ManualClock, Timestamp};
+use rl_core::{
+    FailureKind, MaybeReady, MemoryStore, MissingKey, OnFailure, RateLimiter, Realm, RedisStore,
+    StoreError, Subject,
+};
+use rl_records::{RecordSource, Records, RecordsOptions};
+use rl_tests::RedisServer;
+use rl_tests::web::{Answer, Fetch, Site, axum};
+use rl_tower::RateLimitLayer;
+use serde_json::{Value, json};
+
+use super::{ALICE, NOW_SECONDS, PATIENCE, message, parse, record, tokens};
+use crate::records::Database;
+
+/// A service that limits consumers by their records, addresses, exports and the fleet.
+struct Service {
+    site: Site,
+    clock: Arc<ManualClock>,
+    redis: Option<RedisServer>,
+    cookie: String,
+    _database: Database,
+}
+
+const USAGE: &str = "/management/subjects/consumer/abc/usage";
+const COUNTERS: &str = "/management/consumers/abc/call-counters";
+
+impl Service {
+    async fn embedded() -> Self {
+        Self::open(Database::memory(), None, OnFailure::Allow, PATIENCE).await
+    }
+
+    async fn fleet() -> Self {
+        Self::open(Database::postgres(), Some(RedisServer::start()), OnFailure::Allow, PATIENCE)
+            .await
+    }
+
+    async fn open(
+        database: Database,
+        redis: Option<RedisServer>,
+        on_failure: OnFailure,
+        wait: Duration,
+    ) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(NOW_SECONDS)));
+        let options = RecordsOptions::new(&database.url).clock(clock.clone());
+        let records = Records::connect_with(options).await.unwrap();
+        let source = RecordSource::builder(&records).deadline(PATIENCE).start();
+        let consumer = || Header::new("x-consumer", Realm::Consumer).unwrap();
+        let optional = |rule: Rule| rule.on_missing_key(MissingKey::Allow);
+        let limit = |text: &str| text.parse().unwrap();
+        let rules = Rules::new()
+            .rule(optional(Rule::named("consumers").per(consumer()).policies(source)))
+            .rule(optional(
+                Rule::named("exports")
+                    .on("GET", "/export")
+                    .per(consumer())
+                    .limit(limit("60/hour:gcra:burst=60"))
+                    .cost(20),
+            ))
+            .rule(Rule::named("addresses").per(ClientAddress::default()).limit(limit("20/minute")))
+            .rule(Rule::named("fleet").limit(limit("100/second")))
+            .rule(optional(Rule::named("trial").per(consumer()).limit(limit("1/minute")).shadow()))
+            .rule(optional(
+                Rule::named("routes")
+                    .on("GET", "/export")
+                    .per(consumer().and(Route))
+                    .limit(limit("50/minute")),
+            ));
+        let limiter = RateLimiter::builder().rules(rules).deadline(PATIENCE).clock(clock.clone());
+        let limiter = limiter.on_store_failure(on_failure);
+        let (limiter, backend) = match &redis {
+            Some(server) => {
+                let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+                let store = store.connection_wait(wait).response_timeout(wait);
+                (limiter.store(store.connect().await.unwrap()), Backend::redis(&server.url()))
+            }
+            None => {
+                let store = MemoryStore::builder().clock(clock.clone()).build();
+                (limiter.store(store), Backend::Memory)
+            }
+        };
+        let limiter = limiter.build().unwrap();
+        let admin = Admin::builder(records, limiter.clone())
+            .authorize(tokens())
+            .backend(backend)
+            .failed_attempts(FailedAttempts::per_minute(u32::MAX))
+            .clock(clock.clone())
+            .build();
+        let console = Console::builder(admin.clone()).without_tls().build();
+        let app = Router::new()
+            .route("/", get(async || "hi\n"))
+            .route("/export", get(async || "rows\n"))
+            .layer(RateLimitLayer::new(limiter))
+            .nest("/admin", admin.router())
+            .merge(console.router());
+        let mut service = Self {
+            site: axum::serve(app),
+            clock,
+            redis,
+            cookie: String::new(),
+            _database: database,
+        };
+        let login = service.form("/console/login", &[("token", ALICE)]).await;
+        let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap();
+        service.cookie = cookie.to_owned();
+        service
+    }
+
+    async fn manage(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = self.site.request(method, &format!("/admin{path}")).bearer_auth(ALICE);
+        match body {
+            Some(body) => request.json(&body).fetch().await,
+            None => request.fetch().await,
+        }
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let answer = self.manage("GET", path, None).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        parse(&answer)
+    }
+
+    async fn reset(&self, path: &str) -> Answer {
+        self.manage("DELETE", path, None).await
+    }
+
+    /// Sends a request of consumer `abc`, and returns its status.
+    async fn call(&self, path: &str) -> u16 {
+        self.site.get(path).header("x-consumer", "abc").fetch().await.status
+    }
+
+    async fn console(&self, path: &str) -> String {
+        let page = self.site.get(path).header("cookie", &self.cookie).fetch().await;
+        assert_eq!(page.status, 200, "{path}: {}", page.body);
+        page.body
+    }
+
+    async fn form(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+        let mut form = url::form_urlencoded::Serializer::new(String::new());
+        form.extend_pairs(fields);
+        if !self.cookie.is_empty() {
+            let page = self.console("/console/consumer?id=abc").await;
+            let token = page.split("name=\"form_token\" value=\"").nth(1).unwrap();
+            form.append_pair("form_token", token.split('"').next().unwrap());
+        }
+        let origin = self.site.url("").trim_end_matches('/').to_owned();
+        let request = self.site.post(path).header("origin", origin);
+        let request = request.header("content-type", "application/x-www-form-urlencoded");
+        request.header("cookie", &self.cookie).body(form.finish()).fetch().await
+    }
+
+    /// Limits consumer `abc` to this number of calls per minute.
+    async fn per_minute(&self, max: i64) {
+        let path = "/management/consumers/abc/consumer/rate-limits";
+        let created = self.manage("POST", path, Some(record([-1, max, -1, -1, -1, -1]))).await;
+        assert_eq!(created.status, 201, "{}", created.body);
+    }
+}
+
+async fn on_both(test: impl AsyncFn(Service)) {
+    test(Service::embedded().await).await;
+    test(Service::fleet().await).await;
+}
+
+/// Returns the names of the rules in a response, in their order.
+fn names(answer: &Value) -> Vec<&str> {
+    answer["rules"].as_array().unwrap().iter().map(|rule| rule["rule"].as_str().unwrap()).collect()
+}
+
+/// Returns the rule of this name in a response.
+fn rule<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    let rules = answer["rules"].as_array().unwrap();
+    let found = rules.iter().find(|rule| rule["rule"] == name);
+    found.unwrap_or_else(|| panic!("no rule {name}: {answer}"))
+}
+
+/// Fault: beside rules, the API reported that nothing was used, the counters could not be reached,
+/// and no decision could be made. A reset did nothing and was answered with 204.
+#[tokio::test]
+async fn a_consumer_that_is_denied_is_shown_explained_and_reset() {
+    on_both(async |service: Service| {
+        service.per_minute(3).await;
+        for expected in [200, 200, 200, 429] {
+            assert_eq!(service.call("/").await, expected);
+        }
+        let minute = json!({ "calls_made": 3, "reset_in_seconds": 60, "status": "ACTIVE" });
+        for counters in [
+            service.get(COUNTERS).await,
+            service.get("/management/consumers/abc").await["call_counters"].clone(),
+        ] {
+            assert_eq!(
+                (&counters["rule"], &counters["per_minute"]),
+                (&json!("consumers"), &minute)
+            );
+        }
+        let active = service.get("/management/consumers/abc/active-rate-limits").await;
+        assert_eq!(active["applied_by"], json!(["consumers"]));
+        let state = service.get("/management/consumers/abc/consumer/call-limits").await;
+        assert_eq!(state["current_state"]["per_minute"]["calls_made"], 3);
+
+        let usage = service.get(USAGE).await;
+        assert_eq!(names(&usage), ["consumers", "exports", "trial"]);
+        let limit = &rule(&usage, "consumers")["limits"][0];
+        let numbers = (&limit["name"], &limit["used"], &limit["max"], &limit["remaining"]);
+        assert_eq!(numbers, (&json!("minute"), &json!(3), &json!(3), &json!(0)));
+        assert_eq!(rule(&usage, "exports")["limits"][0]["used"], 0);
+        assert_eq!(usage["pairs"], json!(["routes"]));
+
+        let explained = service.get("/management/consumers/abc/explain").await;
+        assert_eq!(names(&explained), ["consumers", "exports", "fleet", "trial"]);
+        let by = rule(&explained, "consumers");
+        assert_eq!((&by["allowed"], &by["decided_by"]), (&json!(false), &json!("store")));
+        assert_eq!(by["reason"], "minute: 3 of 3 used, allowed again in 60 s");
+        assert_eq!(
+            (&explained["allowed"], &explained["retry_in_seconds"], &explained["source"]),
+            (&json!(false), &json!(60), &json!("records"))
+        );
+        assert_eq!(explained["reason"], format!("consumers: {}", by["reason"].as_str().unwrap()));
+
+        let page = service.console("/console/consumer?id=abc").await;
+        assert!(page.contains("3 of 3") && page.contains("used up"), "{page}");
+        for wrong in ["unavailable", "rejected with 503", "without limits"] {
+            assert!(!page.contains(wrong), "{wrong}: {page}");
+        }
+
+        assert_eq!(service.reset(COUNTERS).await.status, 200, "the pairs are not reset");
+        assert_eq!(service.get(COUNTERS).await["per_minute"]["calls_made"], 0);
+        assert_eq!(service.call("/").await, 200, "the reset took effect");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_rule_is_read_and_reset_by_its_name() {
+    on_both(async |service: Service| {
+        service.per_minute(2).await;
+        // The second export is over the limit of the rule `exports` only if the costs add up.
+        for expected in [200, 200, 429] {
+            assert_eq!(service.call("/export").await, expected);
+        }
+        let usage = service.get(&format!("{USAGE}?rule=exports")).await;
+        assert_eq!((names(&usage), &usage["rules"][0]["limits"][0]["used"]), (vec!["exports"], &json!(40)));
+        assert_eq!(service.reset(&format!("{USAGE}?rule=exports")).await.status, 204);
+        let used = |usage: &Value, name: &str| rule(usage, name)["limits"][0]["used"].clone();
+        let usage = service.get(USAGE).await;
+        assert_eq!([used(&usage, "consumers"), used(&usage, "exports")], [json!(2), json!(0)]);
+        assert_eq!(service.call("/export").await, 429, "the other rule denies");
+        assert_eq!(service.reset(&format!("{COUNTERS}/minute?rule=consumers")).await.status, 204);
+        assert_eq!(service.call("/export").await, 200);
+
+        // Two rules have a limit of a minute.
+        let minute = service.reset(&format!("{USAGE}/minute")).await;
+        assert_eq!(minute.status, 200, "{}", minute.body);
+        assert_eq!(parse(&minute), json!({ "reset": ["consumers", "trial"], "not_reset": ["routes"] }));
+        for (path, words) in [
+            ("/management/subjects/consumer/abc/usage?rule=export", "rule \"export\": expected one of consumers, exports, addresses, fleet, trial, routes"),
+            ("/management/consumers/abc/call-counters?rule=", "rule \"\": expected one of"),
+            ("/management/consumers/abc/explain?rule=x", "rule \"x\": expected one of"),
+        ] {
+            let wrong = service.manage("GET", path, None).await;
+            assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!("rule")));
+            assert!(message(&wrong).contains(words), "{}", wrong.body);
+        }
+        let history = service.get("/management/consumers/abc/history").await;
+        let resets = history["changes"].as_array().unwrap().iter().filter(|entry| entry["kind"] == "reset");
+        let resets: Vec<_> = resets.map(|entry| (&entry["after"]["rule"], &entry["after"]["limit"])).collect();
+        assert_eq!(resets.last(), Some(&(&json!("exports"), &json!(null))), "{history}");
+    })
+    .await;
+}
+
+/// Fault: a reset of a subject that nothing counts was answered with 204.
+#[tokio::test]
+async fn a_reset_that_resets_nothing_is_not_found() {
+    on_both(async |service: Service| {
+        for (path, words) in [
+            ("/management/subjects/user/alice/usage", "No rule counts user/alice. The rules are consumers, exports, addresses, fleet, trial, routes."),
+            ("/management/subjects/ip/127.0.0.1/usage/day", "No limit of ip/127.0.0.1 is called day."),
+            ("/management/subjects/ip/127.0.0.1/usage?rule=fleet", "No rule"),
+            ("/management/subjects/consumer/abc/usage?rule=routes", "only together with another subject"),
+        ] {
+            let answer = service.reset(path).await;
+            assert_eq!(answer.status, 404, "{path}: {}", answer.body);
+            assert!(message(&answer).starts_with("nothing was reset"), "{}", answer.body);
+            assert!(message(&answer).contains(words), "{}", answer.body);
+        }
+        let usage = service.get("/management/subjects/user/alice/usage").await;
+        assert_eq!(usage["rules"], json!([]));
+        assert!(usage["note"].as_str().unwrap().starts_with("No rule counts user/alice"), "{usage}");
+        let address = "/management/subjects/ip/127.0.0.1/usage";
+        assert_eq!(service.call("/").await, 200);
+        assert_eq!(rule(&service.get(address).await, "addresses")["limits"][0]["used"], 1);
+        assert_eq!(service.reset(address).await.status, 204);
+        assert_eq!(rule(&service.get(address).await, "addresses")["limits"][0]["used"], 0);
+        let all = service.get("/management/subjects/global/-/usage").await;
+        assert_eq!(names(&all), ["fleet"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_explanation_of_a_request_contains_the_rules_that_it_matches() {
+    on_both(async |service: Service| {
+        let explain = async |query: &str| {
+            service.get(&format!("/management/consumers/abc/explain?{query}")).await
+        };
+        let front = explain("method=GET&path=/&address=192.0.2.7").await;
+        assert_eq!(names(&front), ["consumers", "addresses", "fleet", "trial"]);
+        assert_eq!(rule(&front, "addresses")["subject"], "ip/192.0.2.7");
+        assert_eq!(
+            (&front["allowed"], &front["reason"]),
+            (&json!(true), &json!("every rule allows the request"))
+        );
+        assert_eq!(front["other_rules"], json!(["exports", "routes"]));
+
+        let export = explain("path=/export").await;
+        assert_eq!(names(&export), ["consumers", "exports", "fleet", "trial"]);
+        assert_eq!(rule(&export, "exports")["cost"], 20);
+        for _ in 0..3 {
+            assert_eq!(service.call("/export").await, 200);
+        }
+        let export = explain("path=/export%3Fall&method=GET").await;
+        assert_eq!(export["allowed"], false);
+        assert!(export["reason"].as_str().unwrap().starts_with("exports: "), "{export}");
+        assert_eq!(explain("path=/export&method=POST").await["allowed"], true);
+        let trial = rule(&export, "trial");
+        assert_eq!((&trial["is_shadow"], &trial["allowed"]), (&json!(true), &json!(true)));
+        let only = explain("path=/export&rule=consumers").await;
+        assert_eq!((names(&only), &only["allowed"]), (vec!["consumers"], &json!(true)));
+
+        for (query, field) in [
+            ("path=banks", "path"),
+            ("method=GET", "path"),
+            ("path=/&method=get%20", "method"),
+            ("path=/&host=a%20b", "host"),
+            ("address=nowhere", "address"),
+        ] {
+            let path = format!("/management/consumers/abc/explain?{query}");
+            let wrong = service.manage("GET", &path, None).await;
+            assert_eq!(
+                (wrong.status, &parse(&wrong)["field"]),
+                (400, &json!(field)),
+                "{}",
+                wrong.body
+            );
+        }
+    })
+    .await;
+}
+
+/// Fault: the console showed one block of bars with nothing used, and said in red that calls are
+/// rejected.
+#[tokio::test]
+async fn the_console_shows_and_resets_each_rule() {
+    on_both(async |service: Service| {
+        service.per_minute(3).await;
+        for expected in [200, 200, 200, 429] {
+            assert_eq!(service.call("/export").await, expected);
+        }
+        let page = service.console("/console/consumer?id=abc").await;
+        let block = |name: &str| {
+            let block = page.split(&format!("<caption>Rule {name}")).nth(1);
+            block
+                .unwrap_or_else(|| panic!("no block {name}: {page}"))
+                .split("</table>")
+                .next()
+                .unwrap()
+        };
+        assert!(block("consumers").contains("3 of 3"), "{page}");
+        assert!(block("exports").contains("60 of 60"), "{page}");
+        assert!(block("trial").starts_with(" (in shadow, denies nothing)"), "{page}");
+        assert!(page.contains("routes") && page.contains("only together with another"), "{page}");
+        assert!(!page.contains("Rule fleet"), "{page}");
+
+        let reset = async |rule: &str| {
+            let done =
+                service.form("/console/consumer/reset", &[("id", "abc"), ("rule", rule)]).await;
+            done.header("location").map(str::to_owned)
+        };
+        let to = "/console/consumer?id=abc&done=reset";
+        assert_eq!(reset("consumers").await.as_deref(), Some(to));
+        assert_eq!(service.call("/").await, 200, "its rule was reset");
+        assert_eq!(service.call("/export").await, 429, "another rule denies");
+        assert_eq!(reset("").await.as_deref(), Some(to));
+        assert_eq!(service.call("/export").await, 200);
+        let unknown =
+            service.form("/console/consumer/reset", &[("id", "abc"), ("rule", "x")]).await;
+        assert_eq!(unknown.status, 400, "{}", unknown.body);
+
+        service.clock.advance(Duration::from_secs(20));
+        let hour = service.console("/console/last-hour").await;
+        assert!(hour.contains("consumers/minute") || hour.contains("exports/"), "{hour}");
+        let top = service.get("/management/top-subjects").await;
+        let by = (&top["subjects"][0]["rule"], &top["subjects"][0]["limit"]);
+        assert!([json!("consumers"), json!("exports")].contains(by.0) && by.1.is_string(), "{top}");
+    })
+    .await;
+}
+
+/// Only if the store is really down, the counters cannot be reached, and the page says what calls do
+/// now.
+#[tokio::test]
+async fn an_outage_is_reported_as_it_is() {
+    for (on_failure, status, consequence) in [
+        (OnFailure::Allow, 200, "calls are allowed without limits"),
+        (OnFailure::Reject, 503, "calls are rejected with 503"),
+    ] {
+        let wait = Duration::from_secs(1);
+        let redis = Some(RedisServer::start());
+        let mut service = Service::open(Database::memory(), redis, on_failure, wait).await;
+        service.per_minute(3).await;
+        assert_eq!(service.call("/").await, 200);
+        service.redis.as_mut().unwrap().stop();
+
+        let usage = service.manage("GET", USAGE, None).await;
+        assert_eq!(usage.status, 503);
+        assert_eq!(message(&usage), "rule consumers: the counters cannot be reached");
+        let counters = service.get(COUNTERS).await;
+        assert_eq!(counters["per_minute"]["status"], "REDIS_UNAVAILABLE");
+        for path in [USAGE, COUNTERS] {
+            let reset = service.reset(path).await;
+            assert_eq!(reset.status, 503, "not said to be done");
+            let words = "not reset under consumers, exports, trial";
+            assert!(message(&reset).contains(words), "{}", reset.body);
+        }
+        assert_eq!(service.call("/").await, status);
+        let explained = service.get("/management/consumers/abc/explain").await;
+        let by = rule(&explained, "consumers");
+        assert_eq!(by["allowed"], status == 200, "{explained}");
+        assert_eq!(explained["allowed"], status == 200, "{explained}");
+        assert!(by["reason"].as_str().unwrap().starts_with("no decision can be made"), "{by}");
+        let page = service.console("/console/consumer?id=abc").await;
+        assert!(
+            page.contains("The counters are unavailable") && page.contains(consequence),
+            "{page}"
+        );
+    }
+}
+
+/// A source of policies that always fails, while the store works.
+struct Failing;
+
+impl PolicySource for Failing {
+    fn policy(&self, _: &Subject) -> PolicyFuture {
+        MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
+    }
+}
+
+#[tokio::test]
+async fn a_reset_that_fails_under_one_rule_names_the_rules_of_both_kinds() {
+    let records = Records::connect("sqlite::memory:").await.unwrap();
+    let per_hour = |rule: Rule| rule.limit("5/hour".parse().unwrap());
+    let consumer = || Header::new("x-consumer", Realm::Consumer).unwrap();
+    let rules = Rules::new()
+        .rule(per_hour(Rule::named("first").per(consumer())))
+        .rule(Rule::named("broken").per(consumer()).policies(Failing))
+        .rule(per_hour(Rule::named("last").per(consumer())));
+    let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+    let abc = Subject::consumer("abc");
+    limiter.check_rule("last", &abc, 3).await;
+    let admin = Admin::builder(records, limiter.clone()).authorize(tokens()).build();
+    let site = axum::serve(admin.router());
+    let call = async |method: Method, path: &str| {
+        site.request(method, path).bearer_auth(ALICE).fetch().await
+    };
+    let reset = call(Method::DELETE, USAGE).await;
+    assert_eq!(reset.status, 503);
+    let expected = "rule broken: the limits of this subject cannot be looked up (unavailable); \
+                    not reset under broken; reset under first, last";
+    assert_eq!(message(&reset), expected);
+    let usage = limiter.usage_of_rule("last", &abc).await.unwrap();
+    assert!(usage.limits().all(|limit| limit.used() == 0), "reset, as the response says");
+    let usage = call(Method::GET, USAGE).await;
+    let expected = "rule broken: the limits of this subject cannot be looked up (unavailable)";
+    assert_eq!((usage.status, &*message(&usage)), (503, expected));
+    assert_eq!(call(Method::GET, &format!("{USAGE}?rule=last")).await.status, 200);
+    let info = call(Method::GET, "/management/rate-limiting").await;
+    assert_eq!(parse(&info)["service_available"], true, "the store is not blamed");
+}
