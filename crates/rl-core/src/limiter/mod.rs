@@ -24,7 +24,6 @@ mod policy_denial;
 mod properties;
 mod registration;
 mod renewals;
-mod reply_progress;
 mod rule_policies;
 mod rules;
 mod settlements;
