@@ -5,6 +5,7 @@
 
 mod bodies;
 mod denials_without_store;
+mod fake_redis;
 mod grpc;
 mod header_accuracy;
 mod leases;
@@ -13,6 +14,7 @@ mod limiter_handles;
 mod log_lines;
 mod missing_address;
 mod nesting;
+mod one_server;
 mod open_bank;
 mod overload;
 mod readable_layout;

@@ -125,8 +125,8 @@ async fn a_dropped_slot_is_free_again() {
 #[tokio::test(start_paused = true)]
 async fn the_silence_of_one_server_is_an_outage_whenever_the_others_answer() {
     let [silent, other] = [(); 2].map(|()| Arc::new(ServerLoad::new()));
-    for interval in [1, 5, 7, 10, 25, 50, 51, 99, 100, 101] {
-        for phase in 0..interval.min(20) {
+    for interval in [7, 10, 50, 51, 101] {
+        for phase in 0..interval.min(10) {
             let (mut late, mut judged) = (VecDeque::<(Instant, ServerSlots)>::new(), 0);
             for milli in 0..10_000 / interval * interval {
                 pass(1).await;

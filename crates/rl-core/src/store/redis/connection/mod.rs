@@ -5,6 +5,7 @@
 //!         └─ Cluster ── slot of the command ── Pool, to the server that holds the slot
 //!
 //! Pool ── Connection, shared by many tasks ── Liveness
+//!  ├───── ServerLoad: the decisions in flight, and the replies of the server
 //!  └───── Connector, Backoff: how connections are opened, and how often that is tried
 //! ```
 //!
@@ -57,7 +58,10 @@ impl Router {
     /// holds all keys.
     pub(super) fn loads(&self, slots: impl Iterator<Item = u16>) -> ServerLoads<'_> {
         match self {
-            Self::Pool(pool) => pool.load().into(),
+            Self::Pool(pool) => {
+                drop(slots);
+                pool.load().into()
+            }
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => slots.map(|slot| cluster.load_of(slot)).collect(),
         }
