@@ -6,6 +6,7 @@
 mod answers;
 mod bodies;
 mod denials_without_store;
+mod fake_redis;
 mod grpc;
 mod header_accuracy;
 mod leases;
@@ -14,6 +15,7 @@ mod limiter_handles;
 mod log_lines;
 mod missing_address;
 mod nesting;
+mod one_server;
 mod open_bank;
 mod overload;
 mod path_spellings;

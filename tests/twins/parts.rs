@@ -372,14 +372,48 @@ fn requests_of_parts_in_several_slots_are_decided_alike_in_memory_and_on_a_clust
         "5/minute:sliding-log",
         "4:concurrency:lease=1minute",
     ];
+    let rule = |text: &str| (Policy::new([text.parse().unwrap()]).unwrap(), false);
+    let mode = prop_oneof![8 => Just(Mode::Check), 1 => Just(Mode::Peek), 1 => Just(Mode::Charge)];
+    let parts = prop::collection::vec((0..RULES.len(), 0..SUBJECTS, 1..4_u64), 1..=4);
+    drive_across_slots(&RULES.map(rule), mode, parts, status);
+}
+
+/// Subject 0 has a limit in shadow beside an enforced one, subject 1 has only enforced limits, and
+/// subject 2 only parts in shadow.
+#[test]
+fn a_check_up_to_in_several_slots_charges_shadow_alike_in_memory_and_on_a_cluster() {
+    let policy = |limits: &[&str]| Policy::new(limits.iter().map(|l| l.parse().unwrap())).unwrap();
+    let rules = [
+        (policy(&["9/minute:gcra:burst=9", "4/hour:sliding-log:shadow"]), false),
+        (policy(&["7/minute:gcra:burst=7"]), false),
+        (policy(&["30/minute:token-bucket:capacity=12"]), false),
+        (policy(&["8/minute:sliding-log"]), true),
+        (policy(&["5/minute:gcra:burst=5"]), true),
+    ];
+    let mode = prop_oneof![6 => Just(Mode::CheckUpTo), 1 => Just(Mode::Check)];
+    let part = prop::sample::select(vec![(0, 0), (1, 0), (2, 1), (1, 1), (3, 2), (4, 2)]);
+    let part = (part, 1..9_u64).prop_map(|((rule, subject), cost)| (rule, subject, cost));
+    let used = |decision: &Decision| {
+        let parts = decision.parts().map(|part| {
+            let used: Vec<_> = part.limits().map(|limit| limit.used()).collect();
+            (part.charged(), used)
+        });
+        (decision.is_allowed(), parts.collect::<Vec<_>>())
+    };
+    drive_across_slots(&rules, mode, prop::collection::vec(part, 1..=4), used);
+}
+
+/// Sends random requests to both stores, and compares what `status` returns for their decisions.
+fn drive_across_slots<T: PartialEq + std::fmt::Debug>(
+    rules: &[Rule],
+    mode: impl Strategy<Value = Mode>,
+    parts: impl Strategy<Value = Vec<RandomPart>>,
+    status: impl Fn(&Decision) -> (bool, T),
+) {
     let runtime = runtime();
     let cluster = runtime.block_on(RedisCluster::start());
     let twins = twins(&runtime, on_cluster(&cluster));
-    let rule = |text: &str| (Policy::new([text.parse().unwrap()]).unwrap(), false);
-    let rules = RULES.map(rule);
-    let mode = prop_oneof![8 => Just(Mode::Check), 1 => Just(Mode::Peek), 1 => Just(Mode::Charge)];
     let advance = prop_oneof![2 => Just(0_u64), 3 => 0..3_000_000_u64, 1 => 0..90_000_000_u64];
-    let parts = prop::collection::vec((0..RULES.len(), 0..SUBJECTS, 1..4_u64), 1..=4);
     let requests = prop::collection::vec((advance, mode, parts), REQUESTS_PER_TIMELINE);
     let cases = u32::try_from(steps() / 10 / REQUESTS_PER_TIMELINE).unwrap().max(1);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
@@ -387,7 +421,7 @@ fn requests_of_parts_in_several_slots_are_decided_alike_in_memory_and_on_a_clust
     TestRunner::new(config)
         .run(&requests, |requests| {
             number.set(number.get() + 1);
-            let timeline = Timeline::new(number.get(), &rules, &twins.namespace);
+            let timeline = Timeline::new(number.get(), rules, &twins.namespace);
             for (advance, mode, parts) in &requests {
                 twins.clock.advance(Duration::from_micros(*advance));
                 let parts: Vec<_> = parts.iter().map(|part| timeline.part(*part)).collect();

@@ -168,9 +168,10 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// Sets how many decisions may wait for the store at the same time. Defaults to 4096.
+    /// Sets how many decisions may wait for a server of the store at the same time. Defaults to
+    /// 4096. Limiters on clones of one store share its servers, and so the number that waits.
     ///
-    /// While the store answers late, the limiter lowers this bound until answers arrive in time.
+    /// While a server answers late, the limiter lowers this bound until answers arrive in time.
     /// [`on_overload`](Self::on_overload) decides requests beyond the bound without waiting. With a
     /// store in memory, no decision waits.
     pub fn max_in_flight(mut self, decisions: usize) -> Self {
@@ -198,7 +199,7 @@ impl RateLimiterBuilder {
     /// An overload differs from an outage. One client can cause an overload by inventing subjects,
     /// and with [`OnFailure::Allow`] it would lift the limits of all clients. A subject with a
     /// cached denial that still holds is denied under every setting. A time-out counts as an
-    /// overload if other replies still arrive.
+    /// overload if other replies still arrive from the same server.
     pub fn on_overload(mut self, on_failure: OnFailure) -> Self {
         self.failure_policy.on_overload = on_failure;
         self

@@ -230,7 +230,7 @@ impl Events {
     ) {
         self.observe_store_failure(error, begun);
         match error.kind() {
-            FailureKind::Overloaded => self.store_overloaded(),
+            FailureKind::Overloaded => self.store_overloaded(self.in_flight.figures()),
             FailureKind::Corrupt => self.stored_value_damaged(subject, error),
             FailureKind::Unsupported => {
                 if self.unsupported.occurred() {
@@ -277,14 +277,13 @@ impl Events {
         self.outage.count_if_on();
     }
 
-    /// Reports that the store is overloaded.
-    pub(super) fn store_overloaded(&self) {
+    /// Reports that the store is overloaded: the number of decisions in flight, and its bound.
+    pub(super) fn store_overloaded(&self, (in_flight, bound): (usize, usize)) {
         if self.overload.occurred() {
-            let (waiting, bound) = (self.in_flight.waiting(), self.in_flight.bound());
             let consequence = self.consequence(FailureKind::Overloaded);
-            observe::overloaded(self.place(), waiting, bound, consequence);
+            observe::overloaded(self.place(), in_flight, bound, consequence);
             let on_failure = self.on_failure(FailureKind::Overloaded);
-            self.emit(EventKind::StoreOverloaded { in_flight: waiting, bound, on_failure });
+            self.emit(EventKind::StoreOverloaded { in_flight, bound, on_failure });
         }
     }
 

@@ -24,7 +24,6 @@ mod policy_denial;
 mod properties;
 mod registration;
 mod renewals;
-mod reply_progress;
 mod rule_policies;
 mod rules;
 mod settlements;
@@ -100,8 +99,8 @@ use crate::store::{RefundOf, StoreFuture};
 /// 4. **Some denials need no store.** A [block](Policy::blocked_until), a limit of 0 and a cost
 ///    above every capacity are denied by the policy alone ([`Origin::Policy`]). These denials hold
 ///    while the store is down, slow or full.
-/// 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for the
-///    store**, and fewer if the store would answer them late.
+/// 5. **At most [`max_in_flight`](RateLimiterBuilder::max_in_flight) decisions wait for each
+///    server**, and fewer if the server would answer them late.
 /// 6. **An overload is not an outage.** One client may cause it, so by default it lifts no limit.
 ///    If the store or the source of policies is overloaded, a request is denied if a cached denial
 ///    still holds. Otherwise it is rejected with 503 and `Retry-After: 1`.

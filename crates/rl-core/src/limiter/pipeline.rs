@@ -14,13 +14,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::circuit_breaker::{CallToken, CircuitBreaker};
 use super::counters::Counters;
 use super::events::Events;
 use super::failure_policy::FailurePolicy;
-use super::in_flight::InFlight;
+use super::in_flight::{InFlight, WaitingDecision, wait_until};
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::places::without_permits;
@@ -64,6 +64,13 @@ pub(super) struct Pipeline {
     pub(super) has_logged_unknown_rule: AtomicBool,
     /// Keeps the limiter in the registry of its store for as long as the limiter lives.
     pub(super) _registration: Option<Arc<()>>,
+}
+
+/// A call to the store.
+struct Called {
+    token: CallToken,
+    /// Whether other servers of the store answer, so that a failure concerns only a part of it.
+    is_partial: bool,
 }
 
 impl Pipeline {
@@ -237,14 +244,21 @@ impl Pipeline {
                 return self.apply_failure_policy(parts, operation, failure);
             }
         };
+        let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
+        let loads = self.in_flight.loads(&*self.stores.primary, &request);
         // This check precedes the call, so that a request beyond the bound costs almost nothing.
-        if self.in_flight.is_full() {
-            return self.decide_overloaded(parts, operation);
+        if let Some(refusal) = self.in_flight.refusal(&loads) {
+            return self.decide_refused(parts, operation, refusal);
         }
         match self.call_store(parts, operation) {
-            MaybeReady::Ready(Some(result)) => self.conclude(parts, operation, call, result),
+            MaybeReady::Ready(Some(result)) => {
+                self.conclude(parts, operation, Called { token: call, is_partial: false }, result)
+            }
             MaybeReady::Ready(None) => unreachable!("a result that was not polled yet"),
-            MaybeReady::Boxed(pending) => self.wait_for_store(parts, operation, call, pending),
+            MaybeReady::Boxed(pending) => match self.in_flight.enter(&loads) {
+                Ok(waiting) => self.wait_for_store(parts, operation, (call, waiting), pending),
+                Err(refusal) => self.decide_refused(parts, operation, refusal),
+            },
         }
     }
 
@@ -283,29 +297,33 @@ impl Pipeline {
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
-        call: CallToken,
+        (token, waiting): (CallToken, WaitingDecision),
         pending: Pending<Result<Decision, StoreError>>,
     ) -> MaybeReady<Decision> {
-        let Some(slot) = self.in_flight.enter() else {
-            return self.decide_overloaded(parts, operation);
-        };
         let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
-        let operation = Operation { begun: operation.begun.or(Some(slot.sent_at())), ..operation };
+        let sent = waiting.sent_at();
+        let operation = Operation { begun: operation.begun.or(Some(sent)), ..operation };
         let span = self.events.store_span(parts);
         MaybeReady::later(async move {
-            let pending = span.instrument(pending);
-            let result = timeout_at(slot.sent_at() + operation.deadline, pending).await;
-            let result = result.unwrap_or_else(|_| Err(timed_out()));
+            let result = wait_until(sent + operation.deadline, span.instrument(pending)).await;
+            let result = result.unwrap_or_else(|| Err(timed_out()));
             span.decided(&result);
             let before = this.stores.deadline.saturating_sub(operation.deadline);
-            this.tally.store_called(slot.sent_at(), slot.sent_micros(), before);
+            this.tally.store_called(sent, this.in_flight.micros(sent), before);
+            let mut is_partial = false;
             match &result {
-                Ok(_) => slot.answered(),
+                Ok(_) => waiting.answered(),
                 Err(error) if error.kind() == FailureKind::TimedOut => {
-                    if slot.timed_out(operation.deadline) {
-                        let overloaded = this.decide_overloaded(&owned.as_parts(), operation);
+                    if waiting.timed_out(operation.deadline) == FailureKind::Overloaded {
+                        let figures = waiting.figures();
+                        drop(waiting);
+                        let parts = owned.as_parts();
+                        let overloaded = this.decide_overloaded(&parts, operation, figures);
+                        drop(parts);
                         return overloaded.await;
                     }
+                    is_partial = waiting.has_other_server();
+                    drop(waiting);
                     // If the look-up of the policy took most of the time, a late decision is not
                     // the store's failure.
                     if operation.deadline < this.stores.deadline / 2 {
@@ -315,9 +333,13 @@ impl Pipeline {
                         return undecided.await;
                     }
                 }
-                Err(_) => drop(slot),
+                Err(_) => {
+                    is_partial = waiting.has_other_server();
+                    drop(waiting);
+                }
             }
-            let concluded = this.conclude(&owned.as_parts(), operation, call, result);
+            let called = Called { token, is_partial };
+            let concluded = this.conclude(&owned.as_parts(), operation, called, result);
             concluded.await
         })
     }
@@ -327,7 +349,7 @@ impl Pipeline {
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
-        call: CallToken,
+        Called { token, is_partial }: Called,
         result: Result<Decision, StoreError>,
     ) -> MaybeReady<Decision> {
         if let Err(error) = &result {
@@ -338,17 +360,21 @@ impl Pipeline {
                 // Denials from the cache and grants from leased units say nothing about the health
                 // of the store.
                 if !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased) {
-                    let ends_outage = self.breaker.succeeded(call);
+                    let ends_outage = self.breaker.succeeded(token);
                     self.events.store_decided(parts, &self.breaker, ends_outage);
                 }
                 MaybeReady::ready(self.finish(parts, operation, decision))
             }
             Err(error) if error.kind() == FailureKind::Overloaded => {
                 self.events.observe_store_failure(&error, operation.begun);
-                self.decide_overloaded(parts, operation)
+                self.decide_overloaded(parts, operation, self.in_flight.figures())
             }
             Err(error) => {
-                let begins_outage = self.breaker.failed(call, error.kind());
+                let begins_outage = if is_partial {
+                    self.breaker.failed_in_part(token, error.kind())
+                } else {
+                    self.breaker.failed(token, error.kind())
+                };
                 let breaker = (&*self.breaker, begins_outage);
                 self.events.store_failed(parts[0].subject, &error, breaker, operation.begun);
                 self.apply_failure_policy(parts, operation, error.kind())

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::BuildError;
-use super::reply_progress::{Lateness, ReplyProgress};
+use super::in_flight::wait_until;
 use super::stores::timed_out;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError, Subject};
 use crate::policy::{Policy, PolicyBuilder};
 use crate::source::{PolicyFuture, PolicySource};
+use crate::store::Replies;
 
 /// The policies of a limiter.
 pub(super) enum Policies {
@@ -22,7 +23,7 @@ pub(super) enum Policies {
         source: Arc<dyn PolicySource>,
         /// The times of the source's replies. They show whether a source that does not answer in
         /// time is down or overloaded.
-        replies: ReplyProgress,
+        replies: Replies,
     },
 }
 
@@ -49,7 +50,7 @@ impl Policies {
 
     /// Uses the policies that `source` returns.
     pub(super) fn from_source(source: impl PolicySource) -> Self {
-        Self::Source { source: Arc::new(source), replies: ReplyProgress::default() }
+        Self::Source { source: Arc::new(source), replies: Replies::default() }
     }
 
     /// Returns the policy of all subjects, if there is only one.
@@ -87,19 +88,20 @@ impl Policies {
         deadline: Duration,
     ) -> Result<Option<Policy>, StoreError> {
         let Self::Source { replies, .. } = self else { return lookup.await };
-        let sent = replies.send();
-        let found = timeout_at(sent.at + deadline, lookup).await;
-        let found = found.unwrap_or_else(|_| Err(timed_out()));
-        match &found {
-            Ok(_) => replies.answered(sent),
-            Err(error) if error.kind() == FailureKind::TimedOut => {
-                if replies.judge(sent, deadline, Instant::now()) != Lateness::Outage {
-                    return Err(StoreError::new(FailureKind::Overloaded));
-                }
+        let (sent, call) = (Instant::now(), replies.begin());
+        let found = wait_until(sent + deadline, lookup).await;
+        match found.unwrap_or_else(|| Err(timed_out())) {
+            Ok(found) => {
+                call.answered();
+                Ok(found)
             }
-            Err(_) => {}
+            Err(error) if error.kind() == FailureKind::TimedOut => {
+                let now = Instant::now();
+                let is_outage = replies.shows_outage(now - sent, now);
+                Err(if is_outage { error } else { StoreError::new(FailureKind::Overloaded) })
+            }
+            Err(error) => Err(error),
         }
-        found
     }
 }
 

@@ -10,8 +10,8 @@ use crate::store::Namespace;
 
 impl RateLimiter {
     /// Returns the number of decisions that wait now, as a gauge for metrics: at most
-    /// [`max_in_flight`](crate::RateLimiterBuilder::max_in_flight) for the store, and as many for a
-    /// fallback on a server. It is 0 with a store in memory.
+    /// [`max_in_flight`](crate::RateLimiterBuilder::max_in_flight) for each server of the store, and
+    /// as many for a fallback on a server. It is 0 with a store in memory.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pipeline.waiting_for_stores()

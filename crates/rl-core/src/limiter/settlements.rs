@@ -150,7 +150,12 @@ impl Settlements {
         match origin {
             Origin::Fallback(_) => self.events.fallback_failed(error, None),
             _ => {
-                let begins_outage = self.breaker.failed(call, error.kind());
+                // An overload may delay a settlement, which has no slot by which to tell it from
+                // an outage. Only decisions open the breaker because of time-outs.
+                let begins_outage = match error.kind() {
+                    FailureKind::TimedOut => self.breaker.failed_in_part(call, error.kind()),
+                    kind => self.breaker.failed(call, kind),
+                };
                 self.events.store_failed(subject, error, (&self.breaker, begins_outage), None);
             }
         }

@@ -11,25 +11,42 @@ use super::places;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Subject};
-use crate::store::{DecideRequest, Mode, Part, StoreFuture};
+use crate::store::{DecideRequest, Mode, Part, Refusal, StoreFuture};
 
 impl Pipeline {
     /// Decides a request while the store is overloaded. A denial that this process has cached, or
     /// units that it has leased, still decide the request; otherwise the failure policy does. One
     /// client can cause an overload, so an overload must not lift the limits.
+    ///
+    /// `figures` are the number of decisions in flight and its bound, for the log.
     #[inline(never)]
     pub(super) fn decide_overloaded(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
+        figures: (usize, usize),
     ) -> MaybeReady<Decision> {
-        self.events.store_overloaded();
-        self.in_flight.refused();
+        self.events.store_overloaded(figures);
         let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
         match self.stores.primary.decide_locally(&request) {
             Some(decision) => MaybeReady::ready(self.finish(parts, operation, decision)),
             None => self.apply_failure_policy(parts, operation, FailureKind::Overloaded),
         }
+    }
+
+    /// Decides a request for which a server has no free slot. A silent server frees no slots, so
+    /// this may be an outage.
+    pub(super) fn decide_refused(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+        Refusal { is_outage, in_flight, bound }: Refusal,
+    ) -> MaybeReady<Decision> {
+        if is_outage {
+            self.events.undecided_during_outage();
+            return self.apply_failure_policy(parts, operation, FailureKind::TimedOut);
+        }
+        self.decide_overloaded(parts, operation, (in_flight, bound))
     }
 
     /// Decides a request that the store has not decided.

@@ -37,6 +37,10 @@
 //!     counters of all subjects in one step. A store that decides requests of one part only may
 //!     settle them one after the other.
 //!
+//! 15. **A store on several servers reports the load of each** ([`Store::server_loads`]): the calls
+//!     to this server, and its replies. Otherwise the outage of one server cannot be told from an
+//!     overload of another.
+//!
 //! The contract is available as tests: run `conformance::suite` (feature `conformance`) on your own
 //! store.
 //!
@@ -67,6 +71,7 @@ pub(crate) mod redis;
 mod registry;
 mod request;
 mod reservation;
+mod server_load;
 mod settlement;
 
 use std::fmt;
@@ -85,6 +90,10 @@ pub use redis::{ConnectError, Layout, Script};
 pub use registry::LimiterRegistry;
 pub use request::{DecideRequest, Part, Refund, RefundOf, Renewal, Reservations, Reset};
 pub use reservation::{Reservation, ReservationChange, ReservationStatus};
+#[cfg(feature = "redis-cluster")]
+pub(crate) use server_load::ServerGroup;
+pub(crate) use server_load::{CallBounds, Refusal, Replies, ServerSlots};
+pub use server_load::{ServerCall, ServerLoad, ServerLoads};
 pub use settlement::Settlement;
 
 use crate::decision::Decision;
@@ -134,6 +143,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
         let _ = request;
         None
+    }
+
+    /// Returns the loads of the servers that decide `request`.
+    ///
+    /// The limiter bounds the decisions in flight on each server, and judges a decision that is not
+    /// made in time by the replies of its own servers: it is an outage if one of them is silent,
+    /// and otherwise an overload. The default returns no loads, which suits a store without servers
+    /// of its own: the limiter then keeps one load for the whole store.
+    fn server_loads(&self, request: &DecideRequest<'_>) -> ServerLoads<'_> {
+        let _ = request;
+        ServerLoads::default()
     }
 
     /// Returns the kind of store and its server for log lines, without user and password.
@@ -266,6 +286,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
         (**self).decide_locally(request)
+    }
+
+    fn server_loads(&self, request: &DecideRequest<'_>) -> ServerLoads<'_> {
+        (**self).server_loads(request)
     }
 
     fn label(&self) -> &str {

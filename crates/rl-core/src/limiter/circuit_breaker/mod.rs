@@ -82,7 +82,17 @@ impl CircuitBreaker {
     ///
     /// A failure that concerns one subject or policy says nothing about the store, and leaves the
     /// breaker unchanged.
-    pub(super) fn failed(&self, mut call: CallToken, kind: FailureKind) -> bool {
+    pub(super) fn failed(&self, call: CallToken, kind: FailureKind) -> bool {
+        self.record_failure(call, kind, true)
+    }
+
+    /// Records a failure of one server, while others answer. It does not open the breaker, because
+    /// the others could not decide either. Returns the same as [`failed`](Self::failed).
+    pub(super) fn failed_in_part(&self, call: CallToken, kind: FailureKind) -> bool {
+        self.record_failure(call, kind, false)
+    }
+
+    fn record_failure(&self, mut call: CallToken, kind: FailureKind, may_open: bool) -> bool {
         let now = self.now();
         match kind {
             FailureKind::Corrupt | FailureKind::Unsupported | FailureKind::Overloaded => false,
@@ -92,7 +102,11 @@ impl CircuitBreaker {
             }
             kind => {
                 call.probe = None;
-                self.state.failed(call.sent, kind, now, self.random.hash_one(now))
+                if may_open {
+                    self.state.failed(call.sent, kind, now, self.random.hash_one(now))
+                } else {
+                    self.state.failed_in_part(call.sent, kind, now)
+                }
             }
         }
     }

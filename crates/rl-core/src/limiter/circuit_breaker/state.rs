@@ -8,7 +8,9 @@
 //! | failing | closed | a call succeeds, and none has failed for [`RECOVERY_PERIOD`] |
 //! | failing | open | [`FAILURE_THRESHOLD`] calls in a row have failed, each sent after the previous failure |
 //! | open | half open | the wait is over, and a request arrives: it becomes the probe |
+//! | failing | failing | a call fails while other servers of the store answer: it is not counted |
 //! | half open | closed | the probe succeeds |
+//! | half open | failing | the probe fails while other servers of the store answer |
 //! | half open | half open | the probe has no result after [`PROBE_TIMEOUT`]: the next request becomes a new probe |
 //! | half open | open | the probe fails: the wait is doubled; or the probe is abandoned: the next request becomes the probe |
 //! | any | misconfigured | the store refuses a call; calls continue, because a refused request is rejected by default |
@@ -234,30 +236,51 @@ impl<W: AtomicState> BreakerState<W> {
         now: u64,
         random: u64,
     ) -> bool {
+        self.record_failure(call, kind, now, Some(random))
+    }
+
+    /// Records a call that failed because one of several servers was not reached or did not answer
+    /// in time. It does not open the breaker. Returns whether the failure begins an outage.
+    pub(super) fn failed_in_part(&self, call: CallSnapshot, kind: FailureKind, now: u64) -> bool {
+        self.record_failure(call, kind, now, None)
+    }
+
+    /// Records a failure. `random` selects the wait if the breaker opens; without it, the breaker
+    /// does not open.
+    fn record_failure(
+        &self,
+        call: CallSnapshot,
+        kind: FailureKind,
+        now: u64,
+        random: Option<u64>,
+    ) -> bool {
         let made = self.transition(|state| {
             let counts = state.round == call.round;
             let timed_out = kind == FailureKind::TimedOut;
+            let count = u64::from(random.is_some());
             let failed = Fields { timed_out, time: now, ..state };
             match state.phase {
-                Phase::HalfOpen if state.is_probed_by(call) => {
-                    Some(failed.open(state.count + 1, now, random))
-                }
+                Phase::HalfOpen if state.is_probed_by(call) => Some(match random {
+                    Some(random) => failed.open(state.count + 1, now, random),
+                    None => failed.next(Phase::Failing),
+                }),
                 // Only the probe counts: all other calls were sent before the breaker opened.
                 Phase::Open | Phase::HalfOpen => None,
-                Phase::Closed if counts => Some(Fields { count: 1, ..failed.next(Phase::Failing) }),
+                Phase::Closed if counts => Some(Fields { count, ..failed.next(Phase::Failing) }),
                 Phase::Misconfigured if counts && state.has_recovered(now) => {
-                    Some(Fields { count: 1, ..failed.next(Phase::Failing) })
+                    Some(Fields { count, ..failed.next(Phase::Failing) })
                 }
                 // This failure begins no outage: the call was sent before the store recovered or
                 // refused another call, or it failed soon after such a refusal.
                 Phase::Closed | Phase::Misconfigured => None,
                 Phase::Failing if !counts => Some(failed),
-                Phase::Failing if state.count + 1 >= FAILURE_THRESHOLD => {
-                    Some(failed.open(0, now, random))
-                }
-                Phase::Failing => {
-                    Some(Fields { count: state.count + 1, ..failed.next(Phase::Failing) })
-                }
+                Phase::Failing => Some(match random {
+                    Some(random) if state.count + 1 >= FAILURE_THRESHOLD => {
+                        failed.open(0, now, random)
+                    }
+                    Some(_) => Fields { count: state.count + 1, ..failed.next(Phase::Failing) },
+                    None => Fields { count: state.count, ..failed.next(Phase::Failing) },
+                }),
             }
         });
         made.is_some_and(|(before, _)| matches!(before.phase, Phase::Closed | Phase::Misconfigured))

@@ -26,7 +26,9 @@ use crate::observe::{self, Transition};
 use crate::policy::Policy;
 use crate::stats::{RedisCounts, RedisStats};
 use crate::store::part_groups::PartGroup;
-use crate::store::{Mode, Refund, Reservations, Reset, Settlement, StoreFuture};
+use crate::store::{
+    DecideRequest, Mode, Part, Refund, Reservations, Reset, ServerLoads, Settlement, StoreFuture,
+};
 
 /// If no counter without expiry is found for this time, the problem counts as solved.
 const HEALING_RECOVERY_PERIOD: Duration = Duration::from_secs(10);
@@ -144,6 +146,14 @@ impl ScriptExecutor {
         let (replies, healed) = PartsReplies::read(reply, parts, requests.len())?;
         self.count_healed(healed);
         Ok(replies)
+    }
+
+    /// Returns the loads of the servers that decide `request`.
+    pub(crate) fn server_loads(&self, request: &DecideRequest<'_>) -> ServerLoads<'_> {
+        let ExecutorShared { router, encoder, .. } = &*self.shared;
+        let slot =
+            |part: &Part<'_>| encoder.slot_of_subject(request.namespace_of(part), part.subject);
+        router.loads(request.parts.iter().map(slot))
     }
 
     /// Returns the slot of a cluster that holds the keys of a group; 0 if one server holds all

@@ -49,7 +49,7 @@ use subject_key::{KeyedSubjectRef, SubjectKey};
 use super::fingerprint::Fingerprinter;
 use super::{
     DecideRequest, LimiterRegistry, Namespace, Refund, Renewal, Reservation, ReservationChange,
-    ReservationStatus, Reset, Settlement, Store, StoreFuture,
+    ReservationStatus, Reset, ServerLoads, Settlement, Store, StoreFuture,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::{MaybeReady, both, done};
@@ -272,6 +272,10 @@ impl Store for RedisStore {
             Some(request) => self.inner.layers.decide_locally(request),
             None => self.decide_parts_locally(request),
         }
+    }
+
+    fn server_loads(&self, request: &DecideRequest<'_>) -> ServerLoads<'_> {
+        self.inner.executor.server_loads(request)
     }
 
     fn label(&self) -> &str {

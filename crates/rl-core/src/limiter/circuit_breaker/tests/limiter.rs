@@ -156,9 +156,9 @@ async fn a_failing_store_is_probed_a_few_times_a_second_and_decides_soon_after_i
                 let asked = Instant::now();
                 limiter.check(&Subject::user("alice"), 1).await;
                 // The test's clock advances by 1 ms at a time, so the deadline of 100 ms fires
-                // within 101 ms.
+                // within 101 ms. Then the request yields once.
                 let took = asked.elapsed();
-                assert!(took <= Duration::from_millis(101), "{took:?}");
+                assert!(took <= Duration::from_millis(102), "{took:?}");
             });
             advance(Duration::from_millis(1)).await;
         }

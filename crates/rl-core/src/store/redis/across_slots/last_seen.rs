@@ -38,7 +38,10 @@ const UNUSED: u64 = SHARE;
 pub(crate) type Slot = SmallVec<[usize; 4]>;
 
 /// The positions of the slots that are called at once.
-type Stage = SmallVec<[usize; 4]>;
+pub(super) type Stage = SmallVec<[usize; 4]>;
+
+/// The stages of a request, in their order.
+pub(super) type Stages = SmallVec<[Stage; 2]>;
 
 /// The shares of limits that remained when this process last saw the counters of subjects.
 pub(super) struct LastSeen {
@@ -77,7 +80,7 @@ impl LastSeen {
     }
 
     /// Returns the stages in which the slots are called.
-    pub(super) fn stages(&self, groups: &[OwnedGroup], slots: &[Slot]) -> SmallVec<[Stage; 2]> {
+    pub(super) fn stages(&self, groups: &[OwnedGroup], slots: &[Slot]) -> Stages {
         let all = 0..slots.len();
         let enforced = |group: &&OwnedGroup| !group.is_shadow;
         let shares = groups.iter().filter(enforced).map(|group| self.share(group.subject.key));

@@ -36,8 +36,8 @@ use std::time::Duration;
 use calls::SlotCalls;
 pub(super) use calls::{LayerCalls, join_all};
 use give_back::{GiveBack, owed};
-use last_seen::LastSeen;
 pub(super) use last_seen::Slot;
+use last_seen::{LastSeen, Stage, Stages};
 use pending::PendingTasks;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -51,6 +51,7 @@ use super::subject_key::SubjectKey;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError};
+use crate::policy::LimitSet;
 use crate::store::StoreFuture;
 use crate::store::part_groups::{GroupDecisions, PartGroup, PartJoin};
 use crate::time::Timestamp;
@@ -163,7 +164,7 @@ impl<C: SlotCalls> Request<C> {
     /// Charges all slots, in one or two stages, or none.
     async fn reserve(&self, caller: &Reply) -> Result<Decided, StoreError> {
         let mut decided = vec![None; self.groups.len()];
-        for stage in self.shared.last_seen.stages(&self.groups, &self.slots) {
+        for stage in self.stages() {
             if caller.is_closed() {
                 self.give_back_all(&decided);
                 return Err(late());
@@ -178,6 +179,29 @@ impl<C: SlotCalls> Request<C> {
             }
         }
         Ok(self.reduce_to_common_units(decided).await)
+    }
+
+    /// Returns the stages in which the slots are called.
+    ///
+    /// What is in shadow is charged whatever number of units the enforced parts grant, or nothing.
+    /// So a [`Mode::CheckUpTo`] calls the slots with limits or parts in shadow once that number is
+    /// known: after the others, one after the other, and last those that have nothing else.
+    fn stages(&self) -> Stages {
+        let stages = self.shared.last_seen.stages(&self.groups, &self.slots);
+        let groups = |slot: &usize| self.slots[*slot].iter().map(|&index| &self.groups[index]);
+        let has_shadow =
+            |slot: &usize| groups(slot).any(|group| group.is_shadow || group.policy.has_shadow());
+        let is_enforced = |slot: &usize| groups(slot).any(|group| !group.is_shadow);
+        let all = stages.iter().flatten().copied();
+        let (last, others): (Stage, Stage) = all.filter(has_shadow).partition(|s| !is_enforced(s));
+        if self.mode != Mode::CheckUpTo || last.is_empty() && others.is_empty() {
+            return stages;
+        }
+        let plain = stages
+            .iter()
+            .map(|stage| stage.iter().copied().filter(|slot| !has_shadow(slot)).collect::<Stage>());
+        let others = others.into_iter().map(|slot| Stage::from_iter([slot]));
+        plain.chain(others).chain([last]).filter(|stage| !stage.is_empty()).collect()
     }
 
     /// Calls the slots at these positions at once, and adds their decisions. Waits for all of them.
@@ -291,7 +315,10 @@ impl<C: SlotCalls> Request<C> {
                 let (units, at) = (charge.charged().min(common), charge.at());
                 // A refund identifies the charge by its time, so the new status must have the same
                 // time.
-                let mut reduced = statuses.next().unwrap_or_else(|| charge.clone());
+                let status = statuses.next();
+                // A peek does not show that a limit in shadow was not charged.
+                let status = status.filter(|_| charge.uncharged() == LimitSet::default());
+                let mut reduced = status.unwrap_or_else(|| charge.clone());
                 reduced.finish(units, at, charge.is_allowed());
                 decided[index] = Some(reduced);
             }

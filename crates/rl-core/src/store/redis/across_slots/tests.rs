@@ -303,6 +303,54 @@ async fn a_check_up_to_the_cost_charges_each_part_what_all_parts_grant() {
     }
 }
 
+/// A part in shadow and a limit in shadow are charged as by a store that decides all parts at once:
+/// the number of units that the enforced parts grant, or nothing.
+#[tokio::test(start_paused = true)]
+async fn a_check_up_to_the_cost_charges_shadow_once_the_common_number_is_known() {
+    for seed in 0..100 {
+        let fixture = Fixture::new(seed, 0);
+        let clock = Arc::new(ManualClock::at(Time::from_secs(1_000)));
+        let memory = MemoryStore::builder().clock(clock).build();
+        let below = |most: u64| fixture.slots.state().below(most);
+        let shadow_limit = Limit::per_minute(below(9) as u32 + 1).shadow();
+        let limits = [Limit::per_hour(below(20) as u32 + 4), shadow_limit];
+        let mut parts = vec![
+            (Subject::user("0-mixed"), Policy::new(limits).unwrap(), 0, false),
+            (Subject::user("1-key"), per_hour(below(20) as u32 + 4), 0, false),
+            (Subject::user("2-shadow"), per_hour(below(12) as u32 + 1), 0, true),
+            (Subject::user("3-user"), per_hour(below(20) as u32 + 4), 0, false),
+            (Subject::user("3-shadow"), per_hour(below(12) as u32 + 1), 0, true),
+        ];
+        // One slot of a request has limits or parts in shadow beside enforced ones.
+        parts.remove(if seed % 2 == 0 { 0 } else { 4 });
+        for _ in 0..6 {
+            for (_, _, cost, _) in &mut parts {
+                *cost = below(9) + 1;
+            }
+            let namespace = Namespace::default();
+            let all: Vec<_> = parts.iter().map(test_part).collect();
+            let request = DecideRequest::new(&namespace, &all, Mode::CheckUpTo);
+            let together = memory.decide(request).await.unwrap();
+            let across = fixture.decide(&parts, Mode::CheckUpTo).await.unwrap();
+            fixture.across.close().await.unwrap();
+            let charged = |decision: &Decision| {
+                let parts = decision.parts().map(|part| part.charged());
+                (decision.is_allowed(), parts.collect::<Vec<_>>())
+            };
+            assert_eq!(charged(&across), charged(&together), "{seed}: {parts:?}");
+            for (subject, policy, ..) in &parts {
+                let peeked = [Part::new(subject, policy, Cost::ZERO)];
+                let request = DecideRequest::new(&namespace, &peeked, Mode::Peek);
+                let used = |decision: Decision| decision.limits().map(|l| l.used()).collect();
+                let expected: Vec<_> = used(memory.decide(request).await.unwrap());
+                let store = &fixture.slots.stores[slot_of(subject)];
+                let of_slot: Vec<_> = used(store.decide(request).await.unwrap());
+                assert_eq!(of_slot, expected, "{seed}: {subject:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_cancelled_between_its_calls_leaves_no_charge() {
     let fixture = Fixture::new(5, 0);

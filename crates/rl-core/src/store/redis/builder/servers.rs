@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use crate::model::StoreError;
+use crate::store::ServerLoad;
 #[cfg(feature = "redis-cluster")]
 use crate::store::redis::connection::Cluster;
 #[cfg(feature = "redis-sentinel")]
@@ -87,7 +88,8 @@ impl Servers {
                 return Ok(Connected { router: Router::Cluster(cluster), probed, label });
             }
         };
-        let pool = Pool::new(target, settings, &Handle::current());
+        let pool =
+            Pool::new(target, settings, &Handle::current(), Arc::new(ServerLoad::unconnected()));
         let probed = pool.try_connect().await;
         Ok(Connected { router: Router::Pool(pool), probed, label })
     }

@@ -7,9 +7,11 @@ use std::time::Duration;
 use super::liveness::{Generation, Liveness};
 use super::multiplexed::Connection;
 use super::server::Server;
+use super::stream::ReplyMeter;
 use crate::model::StoreError;
 use crate::observe;
 use crate::stats::RedisCounts;
+use crate::store::ServerLoad;
 use crate::store::redis::error::classify;
 use crate::store::redis::scripts::Script;
 
@@ -38,6 +40,8 @@ pub(crate) struct ConnectionSettings {
 #[derive(Clone)]
 pub(crate) struct Connector {
     settings: Arc<ConnectionSettings>,
+    /// The load of the server.
+    load: Arc<ServerLoad>,
     generation: Generation,
     /// The number of the last generation in which the server's eviction policy was checked, plus
     /// one; 0 before the first check.
@@ -46,8 +50,13 @@ pub(crate) struct Connector {
 
 impl Connector {
     /// Creates a connector with a generation of its own.
-    pub(super) fn new(settings: Arc<ConnectionSettings>) -> Self {
-        Self { settings, generation: Generation::default(), inspected: Arc::default() }
+    pub(super) fn new(settings: Arc<ConnectionSettings>, load: Arc<ServerLoad>) -> Self {
+        Self { settings, load, generation: Generation::default(), inspected: Arc::default() }
+    }
+
+    /// Returns the load of the server.
+    pub(super) const fn load(&self) -> &Arc<ServerLoad> {
+        &self.load
     }
 
     /// Returns the longest time that opening a connection may take.
@@ -72,10 +81,14 @@ impl Connector {
     pub(super) async fn open(&self, server: &Server) -> Result<Connection, StoreError> {
         let generation = self.generation.current();
         let with_server = |error: StoreError| error.at_connecting_to(&server.name());
-        let (connection, driver) = server.connect().await.map_err(with_server)?;
+        let meter = ReplyMeter::new(&self.load);
+        // Until the connection is open, its replies answer no script.
+        let uncounted = meter.pause();
+        let connected = server.connect(Some(Arc::clone(&meter))).await;
+        let (connection, driver) = connected.map_err(with_server)?;
         let response_timeout = self.settings.response_timeout;
-        let liveness =
-            Arc::new(Liveness::new(generation, self.generation.clone(), response_timeout));
+        let (generations, load) = (self.generation.clone(), Arc::clone(&self.load));
+        let liveness = Arc::new(Liveness::new(generation, generations, load, response_timeout));
         let weak_liveness = Arc::downgrade(&liveness);
         tokio::spawn(async move {
             driver.await;
@@ -86,7 +99,7 @@ impl Connector {
                 liveness.fail();
             }
         });
-        let mut connection = Connection::new(connection, liveness);
+        let mut connection = Connection::new(connection, liveness, Arc::clone(&meter));
         let loaded = connection.load_scripts(&self.settings.scripts).await;
         loaded.map_err(|error| with_server(classify(error)))?;
         // The eviction policy is checked once in each generation, because a new generation may lead
@@ -94,6 +107,8 @@ impl Connector {
         if self.inspected.fetch_max(generation + 1, Ordering::AcqRel) <= generation {
             self.warn_of_eviction(&mut connection, server).await;
         }
+        drop(uncounted);
+        self.load.connected();
         Ok(connection)
     }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::store::ServerLoad;
+
 /// The generation of a pool's connections.
 ///
 /// All connections that were opened in one generation lead to the same server. If one of them
@@ -26,13 +28,13 @@ impl Generation {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends the generation `number`, unless it has ended already.
+    /// Ends the generation `number`, unless it has ended already. Returns whether it has ended now.
     ///
     /// Many connections of a generation may fail together. The comparison ensures that a late
     /// failure from an old generation does not end a new one.
-    fn end(&self, number: u64) {
+    fn end(&self, number: u64) -> bool {
         let next = number + 1;
-        let _ = self.0.compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed);
+        self.0.compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -41,6 +43,7 @@ pub(super) struct Liveness {
     /// The generation in which the connection was opened.
     opened_under: u64,
     generation: Generation,
+    load: Arc<ServerLoad>,
     opened_at: Instant,
     /// The longest time that a command may wait for a reply.
     response_timeout: Duration,
@@ -58,11 +61,13 @@ impl Liveness {
     pub(super) fn new(
         opened_under: u64,
         generation: Generation,
+        load: Arc<ServerLoad>,
         response_timeout: Duration,
     ) -> Self {
         Self {
             opened_under,
             generation,
+            load,
             opened_at: Instant::now(),
             response_timeout,
             oldest_unanswered: AtomicU64::new(Self::NONE),
@@ -71,7 +76,9 @@ impl Liveness {
 
     /// Marks the connection as failed, together with all connections of its generation.
     pub(super) fn fail(&self) {
-        self.generation.end(self.opened_under);
+        if self.generation.end(self.opened_under) {
+            self.load.connections_failed();
+        }
     }
 
     /// Returns whether the connection or another one of its generation has failed.

@@ -5,6 +5,7 @@
 //!         └─ Cluster ── slot of the command ── Pool, to the server that holds the slot
 //!
 //! Pool ── Connection, shared by many tasks ── Liveness
+//!  ├───── ServerLoad: the decisions in flight, and the replies of the server
 //!  └───── Connector, Backoff: how connections are opened, and how often that is tried
 //! ```
 //!
@@ -41,6 +42,7 @@ pub use tls::Tls;
 
 use super::error::classify;
 use crate::model::StoreError;
+use crate::store::ServerLoads;
 
 /// Sends each command to the server that holds its keys.
 pub(super) enum Router {
@@ -52,6 +54,19 @@ pub(super) enum Router {
 }
 
 impl Router {
+    /// Returns the loads of the servers that hold these slots. `slots` is not read if one server
+    /// holds all keys.
+    pub(super) fn loads(&self, slots: impl Iterator<Item = u16>) -> ServerLoads<'_> {
+        match self {
+            Self::Pool(pool) => {
+                drop(slots);
+                pool.load().into()
+            }
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(cluster) => slots.map(|slot| cluster.load_of(slot)).collect(),
+        }
+    }
+
     /// Sends a command and returns the reply of its script.
     pub(super) async fn send(&self, command: &Command) -> Result<Vec<u8>, StoreError> {
         match self {

@@ -7,6 +7,7 @@ use redis::{FromRedisValue, RedisResult, Value};
 
 use super::command::Command;
 use super::liveness::{Liveness, PendingCommand};
+use super::stream::ReplyMeter;
 use crate::store::redis::error;
 use crate::store::redis::scripts::Script;
 
@@ -16,6 +17,7 @@ pub(crate) struct Connection {
     // This field is dropped before `connection`. When this process closes a connection, no handle
     // to `liveness` is left, so the connection does not count as failed.
     liveness: Arc<Liveness>,
+    meter: Arc<ReplyMeter>,
     connection: MultiplexedConnection,
     /// Whether an `ASKING` precedes each command.
     #[cfg(feature = "redis-cluster")]
@@ -24,9 +26,14 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Wraps a connection that has just been opened.
-    pub(super) fn new(connection: MultiplexedConnection, liveness: Arc<Liveness>) -> Self {
+    pub(super) fn new(
+        connection: MultiplexedConnection,
+        liveness: Arc<Liveness>,
+        meter: Arc<ReplyMeter>,
+    ) -> Self {
         Self {
             liveness,
+            meter,
             connection,
             #[cfg(feature = "redis-cluster")]
             is_asking: false,
@@ -43,26 +50,41 @@ impl Connection {
             Command::Delete { keys } => {
                 let mut unlink = redis::cmd("UNLINK");
                 unlink.arg(keys);
-                self.query::<u64>(&unlink).await.map(|_| Vec::new())
+                self.call::<u64>(&unlink).await.map(|_| Vec::new())
             }
         }
     }
 
-    /// Sends a command of the client library and returns its reply.
+    /// Sends a command about the server or the connection, and returns its reply. The reply does not
+    /// show that the server executes scripts.
     pub(super) async fn query<T: FromRedisValue>(
         &mut self,
         command: &redis::Cmd,
     ) -> RedisResult<T> {
-        let liveness = Arc::clone(&self.liveness);
-        let pending = PendingCommand::begin(&liveness);
+        let meter = Arc::clone(&self.meter);
+        let _uncounted = meter.pause();
         let reply = self.exchange(command).await;
-        liveness.on_reply();
-        drop(pending);
+        self.read(reply)
+    }
+
+    /// Sends a command that changes or reads counters, and returns its reply.
+    async fn call<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> RedisResult<T> {
+        let meter = Arc::clone(&self.meter);
+        let call = meter.load().begin_call();
+        let reply = self.exchange(command).await;
+        if reply.is_ok() {
+            call.answered();
+        }
+        self.read(reply)
+    }
+
+    /// Returns the value of a reply. Marks the connection as failed if the reply shows that.
+    fn read<T: FromRedisValue>(&self, reply: RedisResult<Value>) -> RedisResult<T> {
         let reply = reply.and_then(Value::extract_error);
         if let Err(error) = &reply
             && (error.is_unrecoverable_error() || error::is_demoted(error))
         {
-            liveness.fail();
+            self.liveness.fail();
         }
         Ok(T::from_redis_value(reply?)?)
     }
@@ -133,13 +155,13 @@ impl Connection {
         for argument in arguments {
             call.arg(argument.as_slice());
         }
-        let reply: RedisResult<Option<Vec<u8>>> = self.query(&call).await;
+        let reply: RedisResult<Option<Vec<u8>>> = self.call(&call).await;
         let reply = match reply {
             Err(failure) if error::is_unknown_script(&failure) => {
                 let mut load = redis::cmd("SCRIPT");
                 load.arg("LOAD").arg(script.text());
-                let _: String = self.query(&load).await?;
-                self.query(&call).await
+                let _: String = self.call(&load).await?;
+                self.call(&call).await
             }
             reply => reply,
         };
@@ -148,6 +170,14 @@ impl Connection {
 
     /// Sends the bytes of a command and receives the reply.
     async fn exchange(&mut self, command: &redis::Cmd) -> RedisResult<Value> {
+        let liveness = Arc::clone(&self.liveness);
+        let _pending = PendingCommand::begin(&liveness);
+        let reply = self.send(command).await;
+        liveness.on_reply();
+        reply
+    }
+
+    async fn send(&mut self, command: &redis::Cmd) -> RedisResult<Value> {
         #[cfg(feature = "redis-cluster")]
         if self.is_asking {
             let mut pipeline = redis::pipe();

@@ -23,6 +23,7 @@ use super::multiplexed::Connection;
 use super::sentinel::Sentinels;
 use super::server::Server;
 use crate::model::{FailureKind, StoreError};
+use crate::store::ServerLoad;
 
 /// The server to which a pool connects.
 #[derive(Clone)]
@@ -49,10 +50,11 @@ impl Pool {
         target: PoolTarget,
         settings: &Arc<ConnectionSettings>,
         runtime: &Handle,
+        load: Arc<ServerLoad>,
     ) -> Self {
         let manager = PoolManager {
             target,
-            connector: Connector::new(Arc::clone(settings)),
+            connector: Connector::new(Arc::clone(settings), load),
             runtime: runtime.clone(),
             backoff: Backoff::default(),
         };
@@ -66,6 +68,11 @@ impl Pool {
             .error_sink(Box::new(bb8::NopErrorSink))
             .build_unchecked(manager.clone());
         Self(Arc::new(PoolInner { pool, manager }))
+    }
+
+    /// Returns the load of the server.
+    pub(crate) fn load(&self) -> &Arc<ServerLoad> {
+        self.0.manager.connector.load()
     }
 
     /// Returns a handle to a connection. The connection itself is back in the pool immediately, so

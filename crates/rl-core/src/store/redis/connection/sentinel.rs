@@ -208,7 +208,7 @@ impl Sentinel {
         let mut connection = match cached.take() {
             Some(connection) => connection,
             None => {
-                let (connection, driver) = self.server.connect().await?;
+                let (connection, driver) = self.server.connect(None).await?;
                 tokio::spawn(driver);
                 connection
             }

@@ -1,8 +1,10 @@
 //! A server: its address, its login and its transport.
 
+use std::sync::Arc;
+
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
-use super::stream::{DrivenConnection, connect_tcp, log_in};
+use super::stream::{DrivenConnection, ReplyMeter, connect_tcp, log_in};
 #[cfg(feature = "redis-tls")]
 use super::tls::{Tls, TlsClient};
 use crate::model::{FailureKind, StoreError};
@@ -95,22 +97,26 @@ impl Server {
         }
     }
 
-    /// Opens a connection and logs in. The caller limits the time that this takes.
-    pub(super) async fn connect(&self) -> Result<DrivenConnection, StoreError> {
+    /// Opens a connection and logs in. The caller limits the time that this takes. `meter` gets the
+    /// replies on the connection.
+    pub(super) async fn connect(
+        &self,
+        meter: Option<Arc<ReplyMeter>>,
+    ) -> Result<DrivenConnection, StoreError> {
         let login = self.info.redis_settings();
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) => {
                 #[cfg(feature = "redis-tls")]
                 if let Some(tls) = &self.tls {
-                    return tls.connect(host, *port, login).await;
+                    return tls.connect(host, *port, login, meter).await;
                 }
                 let stream = connect_tcp(host, *port).await.map_err(classify)?;
-                log_in(stream, login).await.map_err(classify)
+                log_in(stream, login, meter).await.map_err(classify)
             }
             #[cfg(unix)]
             ConnectionAddr::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path).await;
-                log_in(stream.map_err(RedisError::from).map_err(classify)?, login)
+                log_in(stream.map_err(RedisError::from).map_err(classify)?, login, meter)
                     .await
                     .map_err(classify)
             }

@@ -5,18 +5,121 @@
 //! closed.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::store::ServerLoad;
 
 /// A connection and its driver.
 pub(super) type DrivenConnection = (MultiplexedConnection, ConnectionDriver);
 
 /// Moves the bytes of a connection, and ends when the connection is closed. The caller spawns it.
 pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Reports the replies on one connection to the load of its server.
+///
+/// Replies are seen at the socket, so that those to calls that have timed out count too: a server
+/// that sends them is late, but not down. Only replies to scripts count. A server that answers other
+/// commands may still execute no script, as during a fail-over.
+pub(super) struct ReplyMeter {
+    load: Arc<ServerLoad>,
+    /// The number of commands in flight whose replies do not count.
+    uncounted: AtomicUsize,
+}
+
+/// While this value exists, the replies on a connection do not count.
+pub(super) struct Uncounted<'a>(&'a ReplyMeter);
+
+impl ReplyMeter {
+    /// Creates the meter of a connection to this server.
+    pub(super) fn new(load: &Arc<ServerLoad>) -> Arc<Self> {
+        Arc::new(Self { load: Arc::clone(load), uncounted: AtomicUsize::new(0) })
+    }
+
+    /// Returns the load of the server.
+    pub(super) fn load(&self) -> &ServerLoad {
+        &self.load
+    }
+
+    /// Stops counting replies until the result is dropped.
+    pub(super) fn pause(&self) -> Uncounted<'_> {
+        self.uncounted.fetch_add(1, Ordering::Relaxed);
+        Uncounted(self)
+    }
+
+    fn received(&self) {
+        if self.uncounted.load(Ordering::Relaxed) == 0 {
+            self.load.replied();
+        }
+    }
+}
+
+impl Drop for Uncounted<'_> {
+    fn drop(&mut self) {
+        self.0.uncounted.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream that reports what it receives. Without a meter, it reports nothing.
+struct MeteredStream<S> {
+    stream: S,
+    meter: Option<Arc<ReplyMeter>>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        if let Some(meter) = &self.meter
+            && buffer.filled().len() > before
+        {
+            meter.received();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
 
 /// Opens a TCP connection that sends small commands without delay.
 pub(super) async fn connect_tcp(host: &str, port: u16) -> RedisResult<TcpStream> {
@@ -26,11 +129,13 @@ pub(super) async fn connect_tcp(host: &str, port: u16) -> RedisResult<TcpStream>
     Ok(stream)
 }
 
-/// Logs in over an open stream.
+/// Logs in over an open stream. `meter` gets the replies on the connection.
 pub(super) async fn log_in(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     login: &RedisConnectionInfo,
+    meter: Option<Arc<ReplyMeter>>,
 ) -> RedisResult<DrivenConnection> {
+    let stream = MeteredStream { stream, meter };
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let (connection, driver) =

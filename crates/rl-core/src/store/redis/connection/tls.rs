@@ -19,7 +19,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, SignatureScheme};
 
-use super::stream::{DrivenConnection, connect_tcp, log_in};
+use super::stream::{DrivenConnection, ReplyMeter, connect_tcp, log_in};
 use crate::model::{FailureKind, StoreError};
 use crate::store::redis::error::{ConnectError, classify};
 
@@ -191,6 +191,7 @@ impl TlsClient {
         host: &str,
         port: u16,
         login: &RedisConnectionInfo,
+        meter: Option<Arc<ReplyMeter>>,
     ) -> Result<DrivenConnection, StoreError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             StoreError::new(FailureKind::Untrusted)
@@ -216,7 +217,7 @@ impl TlsClient {
         let stream = connect_tcp(host, port).await.map_err(explain)?;
         let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await;
         let stream = stream.map_err(|error| explain(error.into()))?;
-        log_in(stream, login).await.map_err(explain)
+        log_in(stream, login, meter).await.map_err(explain)
     }
 }
 

@@ -4,6 +4,7 @@ use super::layout::Layout;
 use super::placement::Placement;
 use super::policy::{PolicyEncoding, has_fast_path};
 use super::reply::CallArgs;
+use super::settlement::slot_of;
 use super::{arguments, keys};
 use crate::model::{Algorithm, Anchor, Cost, FailureKind, Mode, Period, StoreError, Subject};
 use crate::policy::{LimitSet, Policy};
@@ -109,6 +110,24 @@ impl RequestEncoder {
             part_scripts: ShapeScripts::new(Purpose::Parts, script_shapes),
             batch_scripts: ShapeScripts::new(Purpose::PartsBatch, script_shapes),
         }
+    }
+
+    /// Returns the slot of a cluster that holds all keys of a subject; 0 if one server holds all
+    /// keys.
+    pub(crate) fn slot_of_subject(&self, namespace: &Namespace, subject: &Subject) -> u16 {
+        if !self.placement.is_cluster() {
+            return 0;
+        }
+        let Self { layout, prefix, placement, .. } = self;
+        let key = match layout {
+            Layout::Packed => keys::packed(prefix, placement.groups(), namespace, subject),
+            // The keys of all periods have the same hash tag.
+            Layout::Readable => {
+                let key = keys::readable(prefix, namespace, subject, true)(Period::SECOND, false);
+                key.unwrap_or_default()
+            }
+        };
+        slot_of(&key)
     }
 
     /// Creates the command for a call of a deciding script.

@@ -32,6 +32,7 @@ use crate::model::{FailureKind, StoreError};
 use crate::stats::RedisCounts;
 use crate::store::redis::error::{ConnectError, classify};
 use crate::store::redis::hash_slot::slot_of;
+use crate::store::{ServerGroup, ServerLoad};
 
 /// The number of redirects that a command follows before it fails.
 const MAX_REDIRECTS: usize = 16;
@@ -69,6 +70,10 @@ struct ClusterInner {
     runtime: Handle,
     slots: RwLock<SlotMap>,
     pools: Mutex<HashMap<Address, Pool>>,
+    /// The loads of the primaries.
+    primaries: Arc<ServerGroup>,
+    /// The load of the slots whose server is not known.
+    unknown: Arc<ServerLoad>,
     /// Whether a task is refreshing the map.
     is_refreshing: AtomicBool,
     /// Notified after every refresh.
@@ -110,6 +115,8 @@ impl Cluster {
             runtime: Handle::current(),
             slots: RwLock::default(),
             pools: Mutex::default(),
+            primaries: Arc::default(),
+            unknown: Arc::new(ServerLoad::unconnected()),
             is_refreshing: AtomicBool::new(false),
             refreshed: Notify::new(),
             refusal: Mutex::default(),
@@ -122,6 +129,15 @@ impl Cluster {
         let first = self.0.seeds.first();
         let first = first.map(|Address { host, port }| format!(" {host}:{port}"));
         format!("redis cluster{}", first.unwrap_or_default())
+    }
+
+    /// Returns the load of the server that holds a slot.
+    pub(crate) fn load_of(&self, slot: u16) -> Arc<ServerLoad> {
+        let owner = self.read_slots(|slots| slots.owner(slot));
+        match owner {
+            Some(owner) => Arc::clone(self.pool(&owner).load()),
+            None => Arc::clone(&self.0.unknown),
+        }
     }
 
     /// Tries once to read the map and to connect to every primary.
@@ -287,13 +303,16 @@ impl Cluster {
         *self.0.slots.write().unwrap_or_else(PoisonError::into_inner) = slots;
         self.lock_pools()
             .retain(|address, _| primaries.contains(address) || self.0.seeds.contains(address));
+        let mut loads = Vec::new();
         for address in primaries {
             let is_new = !self.lock_pools().contains_key(&address);
+            let pool = self.pool(&address);
+            loads.push(Arc::downgrade(pool.load()));
             if is_new {
-                let pool = self.pool(&address);
                 self.0.runtime.spawn(async move { pool.get().await.map(drop) });
             }
         }
+        self.0.primaries.set(loads);
     }
 
     /// Returns the servers that hold slots.
@@ -324,7 +343,8 @@ impl Cluster {
             return pool.clone();
         }
         let target = PoolTarget::Server(self.0.template.with_address(address));
-        let pool = Pool::new(target, &self.0.settings, &self.0.runtime);
+        let load = Arc::new(ServerLoad::in_group(&self.0.primaries));
+        let pool = Pool::new(target, &self.0.settings, &self.0.runtime, load);
         self.lock_pools().entry(address.clone()).or_insert(pool).clone()
     }
 }

@@ -1,0 +1,172 @@
+//! Whether a server still answers calls.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The time for which a server may be busy with calls that have timed out. Some stores never see
+/// the replies to these calls.
+pub(super) const DRAINING: Duration = Duration::from_secs(1);
+
+/// The calls to a server, or to a source of policies, and the times of its replies.
+#[derive(Debug)]
+pub(crate) struct Replies(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// The number of calls whose callers wait.
+    pending: usize,
+    /// The time since which the server owes a reply: that of its last reply, or of the first call
+    /// after it. `None` if the server owes nothing.
+    owes_since: Option<Instant>,
+    replied_at: Option<Instant>,
+    /// The last time at which the server answered calls, but had more of them than it answers in
+    /// time.
+    behind_at: Option<Instant>,
+    /// Whether the server can be reached, as far as is known.
+    is_up: bool,
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Self::new(true)
+    }
+}
+
+impl Replies {
+    /// Creates the state before the first call.
+    pub(crate) fn new(is_up: bool) -> Self {
+        let (pending, owes_since, replied_at, behind_at) = Default::default();
+        Self(Mutex::new(State { pending, owes_since, replied_at, behind_at, is_up }))
+    }
+
+    /// Records that a call is sent now.
+    pub(crate) fn begin(&self) -> ServerCall<'_> {
+        self.sent();
+        ServerCall(self)
+    }
+
+    /// Records that a call is sent now, without a guard.
+    pub(super) fn sent(&self) {
+        let mut state = self.lock();
+        // The last caller may have stopped waiting just before it could take its reply.
+        if state.pending == 0 || state.owes_since.is_none() {
+            state.owes_since = Some(Instant::now());
+        }
+        state.pending += 1;
+    }
+
+    /// Records that the server has sent a reply.
+    pub(crate) fn replied(&self) {
+        self.lock().replied();
+    }
+
+    /// Records that the server has answered a call for which its caller waited.
+    pub(super) fn answered(&self) {
+        let mut state = self.lock();
+        state.pending -= 1;
+        state.replied();
+    }
+
+    /// Records that the caller of a call has stopped waiting. The server still owes the reply.
+    pub(super) fn abandoned(&self) {
+        self.lock().pending -= 1;
+    }
+
+    /// Records that a connection to the server was opened.
+    pub(crate) fn connected(&self) {
+        let mut state = self.lock();
+        if !state.is_up {
+            // The replies that the last connections owed are lost.
+            state.owes_since = (state.pending > 0).then(Instant::now);
+            state.is_up = true;
+        }
+    }
+
+    /// Records that the connections to the server have failed.
+    pub(crate) fn failed(&self) {
+        self.lock().is_up = false;
+    }
+
+    /// Returns whether the server cannot be reached, or has owed a reply for longer than `time`.
+    pub(super) fn is_silent_for(&self, time: Duration, now: Instant) -> bool {
+        self.lock().is_silent_for(time, now)
+    }
+
+    /// Returns whether the server owes a reply.
+    pub(super) fn is_owing(&self) -> bool {
+        self.lock().owes_since.is_some()
+    }
+
+    /// Returns whether a call that has waited for `waited` shows an outage: the server owed a reply
+    /// during the whole second half of the wait, and sent none. A server that was behind within
+    /// [`DRAINING`] may still be busy.
+    pub(crate) fn shows_outage(&self, waited: Duration, now: Instant) -> bool {
+        let state = self.lock();
+        state.is_silent_for(waited / 2, now) && !state.was_behind(now)
+    }
+
+    /// Records that a call for which the limiter waits for up to `deadline` was refused, because
+    /// too many are in flight. Returns whether the server is busy, and `None` if it is silent: that
+    /// is an outage.
+    ///
+    /// If the server has answered within half of the deadline, it is behind. Only this marks it as
+    /// behind: a time-out does not, so that a wrong verdict cannot cause the next one.
+    pub(super) fn refused(&self, deadline: Duration, now: Instant) -> Option<Busy> {
+        let mut state = self.lock();
+        let is_silent = state.is_silent_for(deadline / 2, now);
+        if !is_silent && state.replied_at.is_some_and(|at| now - at <= deadline / 2) {
+            state.behind_at = Some(now);
+            return Some(Busy { has_replied: true });
+        }
+        (!is_silent || state.was_behind(now)).then_some(Busy { has_replied: false })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call to a server. If it is dropped without a reply, the server still owes the reply.
+#[derive(Debug)]
+#[must_use = "a call that is dropped has no reply"]
+pub struct ServerCall<'a>(&'a Replies);
+
+impl ServerCall<'_> {
+    /// Records that the server has answered the call, with a result or with an error.
+    pub fn answered(self) {
+        self.0.answered();
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for ServerCall<'_> {
+    fn drop(&mut self) {
+        self.0.abandoned();
+    }
+}
+
+/// A server that has more calls than it answers in time.
+pub(super) struct Busy {
+    /// Whether the server has answered a call lately.
+    pub(super) has_replied: bool,
+}
+
+impl State {
+    fn replied(&mut self) {
+        let now = Instant::now();
+        self.owes_since = (self.pending > 0).then_some(now);
+        self.replied_at = Some(now);
+        self.is_up = true;
+    }
+
+    fn is_silent_for(&self, time: Duration, now: Instant) -> bool {
+        // An instant may be later than `now` if another thread has just read the clock.
+        !self.is_up || self.owes_since.is_some_and(|since| now.duration_since(since) > time)
+    }
+
+    fn was_behind(&self, now: Instant) -> bool {
+        self.behind_at.is_some_and(|at| now.duration_since(at) < DRAINING)
+    }
+}

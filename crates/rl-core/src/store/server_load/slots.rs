@@ -1,0 +1,153 @@
+//! The slots of a decision in flight, one on each server that it needs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::{ServerLoad, ServerLoads};
+use crate::model::FailureKind;
+
+/// The settings by which a limiter bounds its decisions in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallBounds {
+    /// The largest number of decisions in flight on a server.
+    pub(crate) max_in_flight: usize,
+    /// The longest time that a decision may take.
+    pub(crate) deadline: Duration,
+}
+
+/// The reason why a decision gets no slot: too many are in flight on a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal {
+    /// Whether the server is silent, and so has no free slots because of an outage.
+    pub(crate) is_outage: bool,
+    pub(crate) in_flight: usize,
+    pub(crate) bound: usize,
+}
+
+/// The slots of a decision in flight. They are free again when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct ServerSlots {
+    slots: SmallVec<[Slot; 1]>,
+    sent_at: Instant,
+    bounds: CallBounds,
+}
+
+#[derive(Debug)]
+struct Slot {
+    load: Arc<ServerLoad>,
+    /// The number of decisions that had been made when this one was sent.
+    answered: u64,
+    /// Whether this slot counts as a call that has no reply yet.
+    is_call: bool,
+}
+
+impl CallBounds {
+    /// Returns the number of decisions that a server makes in three quarters of the deadline, if it
+    /// makes `replies` in `elapsed`.
+    pub(super) fn borne(self, replies: u64, elapsed: Duration) -> usize {
+        let elapsed = elapsed.max(Duration::from_millis(1));
+        (replies as f64 * self.deadline.as_secs_f64() * 0.75 / elapsed.as_secs_f64()) as usize
+    }
+}
+
+impl ServerLoads<'_> {
+    /// Returns a refusal if a server has no free slot.
+    pub(crate) fn refusal(&self, bounds: CallBounds) -> Option<Refusal> {
+        let full = self.as_slice().iter().find(|load| load.waiting() >= load.bound(bounds));
+        full.map(|load| load.refuse(bounds))
+    }
+
+    /// Takes a slot on each server.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal, and takes no slot, if a server has none.
+    pub(crate) fn enter(&self, bounds: CallBounds) -> Result<ServerSlots, Refusal> {
+        let sent_at = Instant::now();
+        let slots = self.as_slice().iter().map(|load| Slot::take(load, bounds));
+        let slots = slots.collect::<Result<_, _>>()?;
+        Ok(ServerSlots { slots, sent_at, bounds })
+    }
+}
+
+impl Slot {
+    fn take(load: &Arc<ServerLoad>, bounds: CallBounds) -> Result<Self, Refusal> {
+        // Counts first and checks afterwards, so that concurrent callers never exceed the bound.
+        let ahead = load.waiting.fetch_add(1, Ordering::Relaxed);
+        if ahead >= load.bound(bounds) {
+            load.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(load.refuse(bounds));
+        }
+        if load.has_own_calls {
+            load.replies.sent();
+        }
+        let answered = load.answered.load(Ordering::Relaxed);
+        Ok(Self { load: Arc::clone(load), answered, is_call: load.has_own_calls })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.load.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.is_call {
+            self.load.replies.abandoned();
+        }
+    }
+}
+
+impl ServerSlots {
+    /// Returns the time at which the decision was sent.
+    pub(crate) const fn sent_at(&self) -> Instant {
+        self.sent_at
+    }
+
+    /// Returns whether a server answers that this decision does not need, so that a failure concerns
+    /// only a part of the store.
+    pub(crate) fn has_other_server(&self) -> bool {
+        let (now, time) = (Instant::now(), self.bounds.deadline / 2);
+        self.slots.iter().any(|Slot { load, .. }| load.group.has_other(load, time, now))
+    }
+
+    /// Records that the decision was made.
+    pub(crate) fn answered(mut self) {
+        for Slot { load, is_call, .. } in &mut self.slots {
+            load.answered.fetch_add(1, Ordering::Relaxed);
+            load.newest.store(load.micros(self.sent_at), Ordering::Relaxed);
+            if std::mem::take(is_call) {
+                load.replies.answered();
+            }
+        }
+    }
+
+    /// Returns why the decision was not made in time: [`FailureKind::TimedOut`] if a server is
+    /// silent, which is an outage, and otherwise [`FailureKind::Overloaded`]. `patience` is the
+    /// time that was allowed for the decision.
+    pub(crate) fn timed_out(&self, patience: Duration) -> FailureKind {
+        let (now, sent) = (Instant::now(), self.sent_at);
+        let waited = now - sent;
+        if self.slots.iter().any(|slot| slot.load.replies.shows_outage(waited, now)) {
+            return FailureKind::TimedOut;
+        }
+        // If the timer fired late, this process gets too little CPU time, and the servers may be
+        // fast.
+        if waited <= patience + patience / 8 {
+            for Slot { load, answered, .. } in &self.slots {
+                if load.replies.is_owing() {
+                    load.shrink(self.bounds, sent, *answered, now);
+                }
+            }
+        }
+        FailureKind::Overloaded
+    }
+
+    /// Returns the numbers of a refusal for the log: the decisions in flight and the bound on the
+    /// server that has the most.
+    pub(crate) fn figures(&self) -> (usize, usize) {
+        let figures = self.slots.iter().map(|s| (s.load.waiting(), s.load.bound(self.bounds)));
+        figures.max().unwrap_or_default()
+    }
+}
