@@ -180,8 +180,7 @@ where
         }
         let counted = self.key.counts(subject);
         // A pair is recognized as a whole, so its parts say nothing about it.
-        let is_known =
-            || (self.recognize)(subject).into_recognized(subject.clone()).is_some();
+        let is_known = || (self.recognize)(subject).into_recognized(subject.clone()).is_some();
         if counted != CountedAs::Itself || is_known() { counted } else { CountedAs::Nothing }
     }
 }

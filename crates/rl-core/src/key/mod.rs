@@ -90,7 +90,6 @@ mod tier;
 pub use ambiguous::{AmbiguousKey, IntoSubject};
 pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
-#[cfg(feature = "rules-file")]
 pub use extractor::{CountedAs, KeyExtractor, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
 pub use request::RequestInfo;
