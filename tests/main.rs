@@ -15,6 +15,7 @@ mod management;
 mod observability;
 mod performance;
 mod races;
+mod recipes;
 mod records;
 mod redis;
 mod rules_file;
