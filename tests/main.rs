@@ -16,6 +16,7 @@ mod observability;
 mod paths;
 mod performance;
 mod races;
+mod recipes;
 mod records;
 mod redis;
 mod rules_file;

@@ -58,3 +58,8 @@ mod guide {}
 #[cfg(doctest)]
 #[doc = include_str!("../../crates/rl-core/docs/COOKBOOK.md")]
 mod cookbook {}
+
+/// The programs for users of other limiters compile, and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../crates/rl-core/docs/MIGRATION.md")]
+mod migration {}
