@@ -35,7 +35,7 @@
 //! | `Redis may evict counters` | warn | `maxmemory_policy` |
 //! | `rules applied` | info | `path`, `version` |
 //! | `rules refused` | error | `path`, `error`, `consequence` |
-//! | `client address unknown` | error | the server does not report the peer of its connections; requests by address get 500; logged once |
+//! | `client address unknown` | error, once for each limiter of an adapter | `request_id`, `trace_id` |
 //! | `request without a key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!
