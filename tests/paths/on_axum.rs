@@ -81,7 +81,7 @@ async fn serve(case: &Case, limiter: RateLimiter) -> Vec<Option<Served>> {
 }
 
 proptest! {
-    #![proptest_config(settings(300))]
+    #![proptest_config(settings(150))]
 
     #[test]
     fn requests_that_reach_a_handler_are_counted_and_no_other_handler_is_exempt(case in case()) {

@@ -38,6 +38,7 @@
 //! | `rules applied` | info | `path`, `version` |
 //! | `rules refused` | error | `path`, `error`, `consequence` |
 //! | `rules warning` | warn, once for each warning | `path`, `warning` |
+//! | `client address unknown` | error, once for each limiter of an adapter | `request_id`, `trace_id` |
 //! | `request without a key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!
