@@ -387,6 +387,8 @@ impl Decision {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::model::Limit;
 

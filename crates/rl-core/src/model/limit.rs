@@ -45,8 +45,9 @@ pub struct Limit {
     counts_requests: bool,
     is_shadow: bool,
     unit: Unit,
-    // The wait that clients read after a denial by a concurrency limit. Other limits ignore it.
-    retry_hint: Period,
+    // The wait in milliseconds that clients read after a denial by a concurrency limit. Other limits
+    // ignore it. A `Period` would make errors with two limits larger than 128 bytes.
+    retry_hint: u32,
 }
 
 impl Limit {
@@ -65,7 +66,7 @@ impl Limit {
     const fn fixed_window(max: u64, period: Period) -> Self {
         let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstRequest };
         let unit = Unit::REQUESTS;
-        let retry_hint = DEFAULT_RETRY_HINT;
+        let retry_hint = DEFAULT_RETRY_HINT.as_millis() as u32;
         Self { max, period, algorithm, counts_requests: false, is_shadow: false, unit, retry_hint }
     }
 

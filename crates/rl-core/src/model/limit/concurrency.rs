@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{DEFAULT_LEASE, Limit};
+use super::{DEFAULT_LEASE, DEFAULT_RETRY_HINT, Limit};
 use crate::model::algorithm::MAX_PERMITS;
 use crate::model::{Algorithm, InvalidLimit, Period};
 
@@ -55,8 +55,8 @@ impl Limit {
     /// should retry a request that was denied. Defaults to one second.
     ///
     /// A place becomes free when a request ends, which no limiter can predict. The hint is sent as
-    /// `Retry-After`, unless the next lease ends earlier. It changes no decision. The text form of
-    /// this option is `:retry=5seconds`.
+    /// `Retry-After`, unless the next lease ends earlier. It changes no decision, and is at most 49
+    /// days. The text form of this option is `:retry=5seconds`.
     ///
     /// # Errors
     ///
@@ -75,7 +75,8 @@ impl Limit {
     pub const fn with_retry_hint(mut self, hint: Period) -> Result<Self, InvalidLimit> {
         match self.algorithm {
             Algorithm::Concurrency => {
-                self.retry_hint = hint;
+                let millis = hint.as_millis();
+                self.retry_hint = if millis > u32::MAX as u64 { u32::MAX } else { millis as u32 };
                 Ok(self)
             }
             _ => Err(InvalidLimit::NoRetryHint),
@@ -86,13 +87,16 @@ impl Limit {
     #[must_use]
     pub const fn retry_hint(self) -> Option<Duration> {
         match self.algorithm {
-            Algorithm::Concurrency => Some(Duration::from_micros(self.retry_hint.as_micros())),
+            Algorithm::Concurrency => Some(Duration::from_millis(self.retry_hint as u64)),
             _ => None,
         }
     }
 
     /// Returns the hint as a period, which other limits have too.
     pub(in crate::model) const fn retry_period(self) -> Period {
-        self.retry_hint
+        match Period::from_millis(self.retry_hint as u64) {
+            Ok(hint) => hint,
+            Err(_) => DEFAULT_RETRY_HINT,
+        }
     }
 }
