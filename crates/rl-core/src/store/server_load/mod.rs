@@ -209,13 +209,8 @@ impl ServerLoad {
     #[cold]
     fn refuse(&self, bounds: CallBounds) -> Refusal {
         let now = Instant::now();
-        let busy = self.replies.refused(bounds.deadline, now);
-        let refusal = Refusal {
-            is_outage: busy.is_none(),
-            in_flight: self.waiting(),
-            bound: self.bound(bounds),
-        };
-        if busy.is_some_and(|busy| busy.has_replied) {
+        let refusal = Refusal { in_flight: self.waiting(), bound: self.bound(bounds) };
+        if self.replies.refused(bounds.deadline, now) {
             self.raise(bounds, now);
         }
         refusal

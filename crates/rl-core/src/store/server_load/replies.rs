@@ -108,19 +108,19 @@ impl Replies {
     }
 
     /// Records that a call for which the limiter waits for up to `deadline` was refused, because
-    /// too many are in flight. Returns whether the server is busy, and `None` if it is silent: that
-    /// is an outage.
+    /// too many are in flight. If the server has answered within half of the deadline, marks it as
+    /// behind, and returns true.
     ///
-    /// If the server has answered within half of the deadline, it is behind. Only this marks it as
-    /// behind: a time-out does not, so that a wrong verdict cannot cause the next one.
-    pub(super) fn refused(&self, deadline: Duration, now: Instant) -> Option<Busy> {
+    /// Only this marks it as behind: a time-out does not, so that a wrong verdict cannot cause the
+    /// next one.
+    pub(super) fn refused(&self, deadline: Duration, now: Instant) -> bool {
         let mut state = self.lock();
-        let is_silent = state.is_silent_for(deadline / 2, now);
-        if !is_silent && state.replied_at.is_some_and(|at| now - at <= deadline / 2) {
+        let has_replied = state.is_up
+            && state.replied_at.is_some_and(|at| now.duration_since(at) <= deadline / 2);
+        if has_replied {
             state.behind_at = Some(now);
-            return Some(Busy { has_replied: true });
         }
-        (!is_silent || state.was_behind(now)).then_some(Busy { has_replied: false })
+        has_replied
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -145,12 +145,6 @@ impl Drop for ServerCall<'_> {
     fn drop(&mut self) {
         self.0.abandoned();
     }
-}
-
-/// A server that has more calls than it answers in time.
-pub(super) struct Busy {
-    /// Whether the server has answered a call lately.
-    pub(super) has_replied: bool,
 }
 
 impl State {

@@ -22,8 +22,6 @@ pub(crate) struct CallBounds {
 /// The reason why a decision gets no slot: too many are in flight on a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
-    /// Whether the server is silent, and so has no free slots because of an outage.
-    pub(crate) is_outage: bool,
     pub(crate) in_flight: usize,
     pub(crate) bound: usize,
 }
