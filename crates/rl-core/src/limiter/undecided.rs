@@ -10,7 +10,7 @@ use super::places;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Subject};
-use crate::store::{DecideRequest, Mode, Part, Refusal, StoreFuture};
+use crate::store::{DecideRequest, FullServer, Mode, Part, StoreFuture};
 
 impl Pipeline {
     /// Decides a request while the store is overloaded. A denial that this process has cached, or
@@ -40,7 +40,7 @@ impl Pipeline {
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
-        Refusal { in_flight, bound }: Refusal,
+        FullServer { in_flight, bound }: FullServer,
     ) -> MaybeReady<Decision> {
         self.decide_overloaded(parts, operation, (in_flight, bound))
     }

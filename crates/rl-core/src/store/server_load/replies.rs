@@ -11,10 +11,10 @@ pub(super) const DRAINING: Duration = Duration::from_secs(1);
 
 /// The calls to a server, or to a source of policies, and the times of its replies.
 #[derive(Debug)]
-pub(crate) struct Replies(Mutex<State>);
+pub(crate) struct Replies(Mutex<ReplyState>);
 
 #[derive(Debug)]
-struct State {
+struct ReplyState {
     /// The number of calls whose callers wait.
     pending: usize,
     /// The time since which the server owes a reply: that of its last reply, or of the first call
@@ -38,7 +38,7 @@ impl Replies {
     /// Creates the state before the first call.
     pub(crate) fn new(is_up: bool) -> Self {
         let (pending, owes_since, replied_at, behind_at) = Default::default();
-        Self(Mutex::new(State { pending, owes_since, replied_at, behind_at, is_up }))
+        Self(Mutex::new(ReplyState { pending, owes_since, replied_at, behind_at, is_up }))
     }
 
     /// Records that a call is sent now.
@@ -50,10 +50,8 @@ impl Replies {
     /// Records that a call is sent now, without a guard.
     pub(super) fn sent(&self) {
         let mut state = self.lock();
-        // The last caller may have stopped waiting just before it could take its reply.
-        if state.pending == 0 || state.owes_since.is_none() {
-            state.owes_since = Some(Instant::now());
-        }
+        // Calls whose callers have stopped waiting are still owed.
+        state.owes_since.get_or_insert_with(Instant::now);
         state.pending += 1;
     }
 
@@ -123,7 +121,7 @@ impl Replies {
         has_replied
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReplyState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,7 +145,7 @@ impl Drop for ServerCall<'_> {
     }
 }
 
-impl State {
+impl ReplyState {
     fn replied(&mut self) {
         let now = Instant::now();
         self.owes_since = (self.pending > 0).then_some(now);

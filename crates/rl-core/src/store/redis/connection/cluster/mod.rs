@@ -307,7 +307,7 @@ impl Cluster {
         for address in primaries {
             let is_new = !self.lock_pools().contains_key(&address);
             let pool = self.pool(&address);
-            loads.push(Arc::downgrade(pool.load()));
+            loads.push(Arc::downgrade(pool.load().replies()));
             if is_new {
                 self.0.runtime.spawn(async move { pool.get().await.map(drop) });
             }
