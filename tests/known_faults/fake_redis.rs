@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 /// A server in a cluster of several.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl FakeRedis {
         let server = Arc::clone(&self);
         tokio::spawn(async move {
             while let Some((at, reply)) = replies.recv().await {
-                sleep_until(at).await;
+                let _ = timeout_at(at, std::future::pending::<()>()).await;
                 if !server.is_silent.load(Ordering::SeqCst) {
                     let _ = writer.write_all(&reply).await;
                 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError};
 use crate::store::{
-    CallBounds, DecideRequest, Refusal, ServerLoad, ServerLoads, ServerSlots, Store, StoreFuture,
+    CallBounds, DecideRequest, FullServer, ServerLoad, ServerLoads, ServerSlots, Store, StoreFuture,
 };
 
 /// The number of times that a task yields if its timer has fired late. A reply takes fewer steps
@@ -40,14 +40,14 @@ pub(super) struct InFlight {
 #[derive(Debug)]
 pub(super) struct WaitingDecision {
     slots: ServerSlots,
-    _counted: Counted,
+    _counted: WaitingUnit,
 }
 
 /// A unit of [`InFlight::waiting`].
 #[derive(Debug)]
-struct Counted(Arc<AtomicUsize>);
+struct WaitingUnit(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for WaitingUnit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ impl InFlight {
     }
 
     /// Returns a refusal if too many decisions are in flight on a server.
-    pub(super) fn refusal(&self, loads: &ServerLoads<'_>) -> Option<Refusal> {
+    pub(super) fn refusal(&self, loads: &ServerLoads<'_>) -> Option<FullServer> {
         loads.refusal(self.bounds)
     }
 
@@ -93,10 +93,10 @@ impl InFlight {
     /// # Errors
     ///
     /// Returns a refusal if too many decisions are in flight on a server.
-    pub(super) fn enter(&self, loads: &ServerLoads<'_>) -> Result<WaitingDecision, Refusal> {
+    pub(super) fn enter(&self, loads: &ServerLoads<'_>) -> Result<WaitingDecision, FullServer> {
         let slots = loads.enter(self.bounds)?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Ok(WaitingDecision { slots, _counted: Counted(Arc::clone(&self.waiting)) })
+        Ok(WaitingDecision { slots, _counted: WaitingUnit(Arc::clone(&self.waiting)) })
     }
 
     /// Counts a pending result as waiting until it is ready. Fails as overloaded if too many wait.

@@ -370,10 +370,9 @@ impl Pipeline {
                 self.decide_overloaded(parts, operation, self.in_flight.figures())
             }
             Err(error) => {
-                let begins_outage = if is_partial {
-                    self.breaker.failed_in_part(token, error.kind())
-                } else {
-                    self.breaker.failed(token, error.kind())
+                let begins_outage = match is_partial {
+                    true => self.breaker.failed_in_part(token, error.kind()),
+                    false => self.breaker.failed(token, error.kind()),
                 };
                 let breaker = (&*self.breaker, begins_outage);
                 self.events.store_failed(parts[0].subject, &error, breaker, operation.begun);

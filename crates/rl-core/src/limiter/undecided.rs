@@ -11,7 +11,7 @@ use super::places;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Subject};
-use crate::store::{DecideRequest, Mode, Part, Refusal, StoreFuture};
+use crate::store::{DecideRequest, FullServer, Mode, Part, StoreFuture};
 
 impl Pipeline {
     /// Decides a request while the store is overloaded. A denial that this process has cached, or
@@ -34,18 +34,15 @@ impl Pipeline {
         }
     }
 
-    /// Decides a request for which a server has no free slot. A silent server frees no slots, so
-    /// this may be an outage.
+    /// Decides a request for which a server has no free slot. This is an overload even if the server
+    /// is silent, because a flood may be the reason: only requests that wait for the server in vain
+    /// find an outage.
     pub(super) fn decide_refused(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: Operation,
-        Refusal { is_outage, in_flight, bound }: Refusal,
+        FullServer { in_flight, bound }: FullServer,
     ) -> MaybeReady<Decision> {
-        if is_outage {
-            self.events.undecided_during_outage();
-            return self.apply_failure_policy(parts, operation, FailureKind::TimedOut);
-        }
         self.decide_overloaded(parts, operation, (in_flight, bound))
     }
 

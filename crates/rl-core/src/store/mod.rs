@@ -38,8 +38,8 @@
 //!     settle them one after the other.
 //!
 //! 15. **A store on several servers reports the load of each** ([`Store::server_loads`]): the calls
-//!     to this server, and its replies. Otherwise the outage of one server cannot be told from an
-//!     overload of another.
+//!     to this server, and its replies. Otherwise the outage of one server may look like an overload of
+//!     another.
 //!
 //! The contract is available as tests: run `conformance::suite` (feature `conformance`) on your own
 //! store.
@@ -92,7 +92,7 @@ pub use request::{DecideRequest, Part, Refund, RefundOf, Renewal, Reservations, 
 pub use reservation::{Reservation, ReservationChange, ReservationStatus};
 #[cfg(feature = "redis-cluster")]
 pub(crate) use server_load::ServerGroup;
-pub(crate) use server_load::{CallBounds, Refusal, Replies, ServerSlots};
+pub(crate) use server_load::{CallBounds, FullServer, Replies, ServerSlots};
 pub use server_load::{ServerCall, ServerLoad, ServerLoads};
 pub use settlement::Settlement;
 

@@ -5,28 +5,28 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::ServerLoad;
+use super::replies::Replies;
 
 /// The servers of one store. It is empty if there is only one.
 #[derive(Debug, Default)]
-pub(crate) struct ServerGroup(Mutex<Vec<Weak<ServerLoad>>>);
+pub(crate) struct ServerGroup(Mutex<Vec<Weak<Replies>>>);
 
 impl ServerGroup {
     /// Replaces the servers.
     #[cfg(feature = "redis-cluster")]
-    pub(crate) fn set(&self, loads: Vec<Weak<ServerLoad>>) {
-        *self.lock() = loads;
+    pub(crate) fn set(&self, servers: Vec<Weak<Replies>>) {
+        *self.lock() = servers;
     }
 
-    /// Returns whether a server other than `load` can be reached, and has not owed a reply for
+    /// Returns whether a server other than `own` can be reached, and has not owed a reply for
     /// longer than `time`.
-    pub(super) fn has_other(&self, load: &ServerLoad, time: Duration, now: Instant) -> bool {
+    pub(super) fn has_other(&self, own: &Replies, time: Duration, now: Instant) -> bool {
         let servers: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
-        let mut others = servers.iter().filter(|other| !std::ptr::eq(&***other, load));
-        others.any(|other| !other.replies.is_silent_for(time, now))
+        let mut others = servers.iter().filter(|other| !std::ptr::eq(&***other, own));
+        others.any(|other| !other.is_silent_for(time, now))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<ServerLoad>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Replies>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

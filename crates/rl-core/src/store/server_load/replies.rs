@@ -11,10 +11,10 @@ pub(super) const DRAINING: Duration = Duration::from_secs(1);
 
 /// The calls to a server, or to a source of policies, and the times of its replies.
 #[derive(Debug)]
-pub(crate) struct Replies(Mutex<State>);
+pub(crate) struct Replies(Mutex<ReplyState>);
 
 #[derive(Debug)]
-struct State {
+struct ReplyState {
     /// The number of calls whose callers wait.
     pending: usize,
     /// The time since which the server owes a reply: that of its last reply, or of the first call
@@ -38,7 +38,7 @@ impl Replies {
     /// Creates the state before the first call.
     pub(crate) fn new(is_up: bool) -> Self {
         let (pending, owes_since, replied_at, behind_at) = Default::default();
-        Self(Mutex::new(State { pending, owes_since, replied_at, behind_at, is_up }))
+        Self(Mutex::new(ReplyState { pending, owes_since, replied_at, behind_at, is_up }))
     }
 
     /// Records that a call is sent now.
@@ -50,10 +50,8 @@ impl Replies {
     /// Records that a call is sent now, without a guard.
     pub(super) fn sent(&self) {
         let mut state = self.lock();
-        // The last caller may have stopped waiting just before it could take its reply.
-        if state.pending == 0 || state.owes_since.is_none() {
-            state.owes_since = Some(Instant::now());
-        }
+        // Calls whose callers have stopped waiting are still owed.
+        state.owes_since.get_or_insert_with(Instant::now);
         state.pending += 1;
     }
 
@@ -108,22 +106,22 @@ impl Replies {
     }
 
     /// Records that a call for which the limiter waits for up to `deadline` was refused, because
-    /// too many are in flight. Returns whether the server is busy, and `None` if it is silent: that
-    /// is an outage.
+    /// too many are in flight. If the server has answered within half of the deadline, marks it as
+    /// behind, and returns true.
     ///
-    /// If the server has answered within half of the deadline, it is behind. Only this marks it as
-    /// behind: a time-out does not, so that a wrong verdict cannot cause the next one.
-    pub(super) fn refused(&self, deadline: Duration, now: Instant) -> Option<Busy> {
+    /// Only this marks it as behind: a time-out does not, so that a wrong verdict cannot cause the
+    /// next one.
+    pub(super) fn refused(&self, deadline: Duration, now: Instant) -> bool {
         let mut state = self.lock();
-        let is_silent = state.is_silent_for(deadline / 2, now);
-        if !is_silent && state.replied_at.is_some_and(|at| now - at <= deadline / 2) {
+        let has_replied = state.is_up
+            && state.replied_at.is_some_and(|at| now.duration_since(at) <= deadline / 2);
+        if has_replied {
             state.behind_at = Some(now);
-            return Some(Busy { has_replied: true });
         }
-        (!is_silent || state.was_behind(now)).then_some(Busy { has_replied: false })
+        has_replied
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReplyState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,13 +145,7 @@ impl Drop for ServerCall<'_> {
     }
 }
 
-/// A server that has more calls than it answers in time.
-pub(super) struct Busy {
-    /// Whether the server has answered a call lately.
-    pub(super) has_replied: bool,
-}
-
-impl State {
+impl ReplyState {
     fn replied(&mut self) {
         let now = Instant::now();
         self.owes_since = (self.pending > 0).then_some(now);

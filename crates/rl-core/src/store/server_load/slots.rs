@@ -7,37 +7,20 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{ServerLoad, ServerLoads};
+use super::bounds::{CallBounds, FullServer};
+use super::load::{ServerLoad, ServerLoads};
 use crate::model::FailureKind;
-
-/// The settings by which a limiter bounds its decisions in flight.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CallBounds {
-    /// The largest number of decisions in flight on a server.
-    pub(crate) max_in_flight: usize,
-    /// The longest time that a decision may take.
-    pub(crate) deadline: Duration,
-}
-
-/// The reason why a decision gets no slot: too many are in flight on a server.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Refusal {
-    /// Whether the server is silent, and so has no free slots because of an outage.
-    pub(crate) is_outage: bool,
-    pub(crate) in_flight: usize,
-    pub(crate) bound: usize,
-}
 
 /// The slots of a decision in flight. They are free again when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct ServerSlots {
-    slots: SmallVec<[Slot; 1]>,
+    slots: SmallVec<[ServerSlot; 1]>,
     sent_at: Instant,
     bounds: CallBounds,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct ServerSlot {
     load: Arc<ServerLoad>,
     /// The number of decisions that had been made when this one was sent.
     answered: u64,
@@ -45,18 +28,9 @@ struct Slot {
     is_call: bool,
 }
 
-impl CallBounds {
-    /// Returns the number of decisions that a server makes in three quarters of the deadline, if it
-    /// makes `replies` in `elapsed`.
-    pub(super) fn borne(self, replies: u64, elapsed: Duration) -> usize {
-        let elapsed = elapsed.max(Duration::from_millis(1));
-        (replies as f64 * self.deadline.as_secs_f64() * 0.75 / elapsed.as_secs_f64()) as usize
-    }
-}
-
 impl ServerLoads<'_> {
     /// Returns a refusal if a server has no free slot.
-    pub(crate) fn refusal(&self, bounds: CallBounds) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, bounds: CallBounds) -> Option<FullServer> {
         let full = self.as_slice().iter().find(|load| load.waiting() >= load.bound(bounds));
         full.map(|load| load.refuse(bounds))
     }
@@ -66,16 +40,16 @@ impl ServerLoads<'_> {
     /// # Errors
     ///
     /// Returns a refusal, and takes no slot, if a server has none.
-    pub(crate) fn enter(&self, bounds: CallBounds) -> Result<ServerSlots, Refusal> {
+    pub(crate) fn enter(&self, bounds: CallBounds) -> Result<ServerSlots, FullServer> {
         let sent_at = Instant::now();
-        let slots = self.as_slice().iter().map(|load| Slot::take(load, bounds));
+        let slots = self.as_slice().iter().map(|load| ServerSlot::take(load, bounds));
         let slots = slots.collect::<Result<_, _>>()?;
         Ok(ServerSlots { slots, sent_at, bounds })
     }
 }
 
-impl Slot {
-    fn take(load: &Arc<ServerLoad>, bounds: CallBounds) -> Result<Self, Refusal> {
+impl ServerSlot {
+    fn take(load: &Arc<ServerLoad>, bounds: CallBounds) -> Result<Self, FullServer> {
         // Counts first and checks afterwards, so that concurrent callers never exceed the bound.
         let ahead = load.waiting.fetch_add(1, Ordering::Relaxed);
         if ahead >= load.bound(bounds) {
@@ -90,7 +64,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ServerSlot {
     fn drop(&mut self) {
         self.load.waiting.fetch_sub(1, Ordering::Relaxed);
         if self.is_call {
@@ -109,12 +83,14 @@ impl ServerSlots {
     /// only a part of the store.
     pub(crate) fn has_other_server(&self) -> bool {
         let (now, time) = (Instant::now(), self.bounds.deadline / 2);
-        self.slots.iter().any(|Slot { load, .. }| load.group.has_other(load, time, now))
+        self.slots
+            .iter()
+            .any(|ServerSlot { load, .. }| load.group.has_other(&load.replies, time, now))
     }
 
     /// Records that the decision was made.
     pub(crate) fn answered(mut self) {
-        for Slot { load, is_call, .. } in &mut self.slots {
+        for ServerSlot { load, is_call, .. } in &mut self.slots {
             load.answered.fetch_add(1, Ordering::Relaxed);
             load.newest.store(load.micros(self.sent_at), Ordering::Relaxed);
             if std::mem::take(is_call) {
@@ -135,7 +111,7 @@ impl ServerSlots {
         // If the timer fired late, this process gets too little CPU time, and the servers may be
         // fast.
         if waited <= patience + patience / 8 {
-            for Slot { load, answered, .. } in &self.slots {
+            for ServerSlot { load, answered, .. } in &self.slots {
                 if load.replies.is_owing() {
                     load.shrink(self.bounds, sent, *answered, now);
                 }

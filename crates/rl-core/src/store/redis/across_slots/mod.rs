@@ -183,8 +183,8 @@ impl<C: SlotCalls> Request<C> {
 
     /// Returns the stages in which the slots are called.
     ///
-    /// What is in shadow is charged whatever number of units the enforced parts grant, or nothing.
-    /// So a [`Mode::CheckUpTo`] calls the slots with limits or parts in shadow once that number is
+    /// Limits and parts in shadow are charged the number of units that the enforced ones grant, or
+    /// nothing. So a [`Mode::CheckUpTo`] calls the slots with limits or parts in shadow once that number is
     /// known: after the others, one after the other, and last those that have nothing else.
     fn stages(&self) -> Stages {
         let stages = self.shared.last_seen.stages(&self.groups, &self.slots);

@@ -36,7 +36,7 @@ pub(super) struct ReplyMeter {
 }
 
 /// While this value exists, the replies on a connection do not count.
-pub(super) struct Uncounted<'a>(&'a ReplyMeter);
+pub(super) struct PausedMeter<'a>(&'a ReplyMeter);
 
 impl ReplyMeter {
     /// Creates the meter of a connection to this server.
@@ -50,9 +50,9 @@ impl ReplyMeter {
     }
 
     /// Stops counting replies until the result is dropped.
-    pub(super) fn pause(&self) -> Uncounted<'_> {
+    pub(super) fn pause(&self) -> PausedMeter<'_> {
         self.uncounted.fetch_add(1, Ordering::Relaxed);
-        Uncounted(self)
+        PausedMeter(self)
     }
 
     fn received(&self) {
@@ -62,7 +62,7 @@ impl ReplyMeter {
     }
 }
 
-impl Drop for Uncounted<'_> {
+impl Drop for PausedMeter<'_> {
     fn drop(&mut self) {
         self.0.uncounted.fetch_sub(1, Ordering::Relaxed);
     }

@@ -4,11 +4,12 @@ use super::layout::Layout;
 use super::placement::Placement;
 use super::policy::{PolicyEncoding, has_fast_path};
 use super::reply::CallArgs;
-use super::settlement::slot_of;
 use super::{arguments, keys};
 use crate::model::{Algorithm, Anchor, Cost, FailureKind, Mode, Period, StoreError, Subject};
 use crate::policy::{LimitSet, Policy};
 use crate::store::redis::connection::Command;
+#[cfg(feature = "redis-cluster")]
+use crate::store::redis::hash_slot::slot_of;
 use crate::store::redis::layer::AmendOperation;
 use crate::store::redis::scripts::{self, Purpose, Script, ShapeScripts};
 use crate::store::redis::subject_key::KeyedSubjectRef;
@@ -127,7 +128,10 @@ impl RequestEncoder {
                 key.unwrap_or_default()
             }
         };
-        slot_of(&key)
+        #[cfg(feature = "redis-cluster")]
+        return slot_of(&key);
+        #[cfg(not(feature = "redis-cluster"))]
+        unreachable!("a cluster without its feature: {key}")
     }
 
     /// Creates the command for a call of a deciding script.

@@ -120,7 +120,7 @@ fn call(script: &'static Script, subjects: Vec<EncodedSubject>) -> Command {
     Command::Script { script, keys, arguments }
 }
 
-pub(super) fn slot_of(key: &str) -> u16 {
+fn slot_of(key: &str) -> u16 {
     #[cfg(feature = "redis-cluster")]
     {
         crate::store::redis::hash_slot::slot_of(key)

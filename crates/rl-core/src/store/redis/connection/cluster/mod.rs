@@ -131,15 +131,6 @@ impl Cluster {
         format!("redis cluster{}", first.unwrap_or_default())
     }
 
-    /// Returns the load of the server that holds a slot.
-    pub(crate) fn load_of(&self, slot: u16) -> Arc<ServerLoad> {
-        let owner = self.read_slots(|slots| slots.owner(slot));
-        match owner {
-            Some(owner) => Arc::clone(self.pool(&owner).load()),
-            None => Arc::clone(&self.0.unknown),
-        }
-    }
-
     /// Tries once to read the map and to connect to every primary.
     pub(crate) async fn try_connect(&self) -> Result<(), StoreError> {
         self.refresh().await?;
@@ -307,7 +298,7 @@ impl Cluster {
         for address in primaries {
             let is_new = !self.lock_pools().contains_key(&address);
             let pool = self.pool(&address);
-            loads.push(Arc::downgrade(pool.load()));
+            loads.push(Arc::downgrade(pool.load().replies()));
             if is_new {
                 self.0.runtime.spawn(async move { pool.get().await.map(drop) });
             }

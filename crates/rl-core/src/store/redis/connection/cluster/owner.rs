@@ -1,4 +1,4 @@
-//! The owner of a slot, and the wait for a connection to it.
+//! The owner of a slot, its load, and the wait for a connection to it.
 //!
 //! ```text
 //! owner in the map ── connection ─────────────────────────────► command
@@ -9,6 +9,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::time::timeout;
@@ -17,8 +18,18 @@ use super::super::multiplexed::Connection;
 use super::super::server::Address;
 use super::{Cluster, SHORTEST_REFRESH_DELAY, unavailable};
 use crate::model::StoreError;
+use crate::store::ServerLoad;
 
 impl Cluster {
+    /// Returns the load of the server that holds a slot.
+    pub(crate) fn load_of(&self, slot: u16) -> Arc<ServerLoad> {
+        let owner = self.read_slots(|slots| slots.owner(slot));
+        match owner {
+            Some(owner) => Arc::clone(self.pool(&owner).load()),
+            None => Arc::clone(&self.0.unknown),
+        }
+    }
+
     /// Returns a connection to the owner of a slot. If another server becomes the owner in the
     /// meantime, replaces `address` and waits for a connection to that server.
     pub(super) async fn connect_to_owner(

@@ -1,0 +1,283 @@
+//! The load of one server.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::bounds::{CallBounds, FullServer};
+use super::group::ServerGroup;
+use super::replies::{DRAINING, Replies, ServerCall};
+
+/// The minimum of the bound. If `max_in_flight` is set to less, that is the bound.
+const FLOOR: usize = 64;
+
+/// The largest factor by which the bound grows in one step.
+const GROWTH: usize = 4;
+
+/// The time over which replies are counted. Older replies do not reflect the current load.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// The load of one server, which the limiters of a store share.
+///
+/// The store creates one for each of its servers, and reports calls and replies to it. Limiters
+/// bound the decisions in flight, and tell an outage from an overload by it.
+///
+/// # Examples
+///
+/// ```
+/// use rl_core::store::ServerLoad;
+///
+/// # async fn exchange(_: &[u8]) -> std::io::Result<Vec<u8>> { Ok(Vec::new()) }
+/// async fn send(load: &ServerLoad, command: &[u8]) -> std::io::Result<Vec<u8>> {
+///     let call = load.begin_call();
+///     let reply = exchange(command).await?;
+///     call.answered();
+///     Ok(reply)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct ServerLoad {
+    origin: Instant,
+    /// The number of decisions in flight.
+    pub(super) waiting: AtomicUsize,
+    /// The number of decisions that may be in flight; `usize::MAX` if no overload has lowered it.
+    bound: AtomicUsize,
+    /// The number of decisions that were made in time.
+    pub(super) answered: AtomicU64,
+    /// The time at which the decision with the newest reply was sent, in microseconds from
+    /// `origin`.
+    pub(super) newest: AtomicU64,
+    // Only late and refused decisions lock it.
+    window: Mutex<ReplyWindow>,
+    pub(super) replies: Arc<Replies>,
+    /// Whether a decision in flight counts as a call, because nothing else reports calls.
+    pub(super) has_own_calls: bool,
+    pub(super) group: Arc<ServerGroup>,
+}
+
+/// The replies since a point in time. They determine the bound.
+#[derive(Clone, Copy, Debug)]
+struct ReplyWindow {
+    from: Instant,
+    /// The number of decisions that had been made at `from`.
+    answered: u64,
+    /// Decisions that were sent before this time say nothing about the current bound, because the
+    /// server was still working on calls that had timed out.
+    shows_from: Instant,
+    /// The bound that applies from `shows_from` on. A lower one may apply before, so that the
+    /// server can finish the calls that timed out.
+    then: usize,
+}
+
+/// The loads of the servers that decide a request.
+#[derive(Debug, Default)]
+pub struct ServerLoads<'a>(Loads<'a>);
+
+#[derive(Debug, Default)]
+enum Loads<'a> {
+    #[default]
+    None,
+    One(&'a Arc<ServerLoad>),
+    Several(SmallVec<[Arc<ServerLoad>; 2]>),
+}
+
+impl Default for ServerLoad {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ServerLoad {
+    /// Creates the load of a server without calls.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(true, false, Arc::default())
+    }
+
+    /// Creates the load of a store that reports neither calls nor replies. Its decisions count as
+    /// calls.
+    pub(crate) fn of_decisions() -> Self {
+        Self::with(true, true, Arc::default())
+    }
+
+    /// Creates the load of a server to which no connection is open yet.
+    #[cfg(feature = "redis")]
+    pub(crate) fn unconnected() -> Self {
+        Self::with(false, false, Arc::default())
+    }
+
+    /// Creates the load of one of several servers, to which no connection is open yet.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) fn in_group(group: &Arc<ServerGroup>) -> Self {
+        Self::with(false, false, Arc::clone(group))
+    }
+
+    fn with(is_up: bool, has_own_calls: bool, group: Arc<ServerGroup>) -> Self {
+        let origin = Instant::now();
+        let (from, shows_from, then) = (origin, origin, usize::MAX);
+        Self {
+            origin,
+            waiting: AtomicUsize::new(0),
+            bound: AtomicUsize::new(usize::MAX),
+            answered: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
+            window: Mutex::new(ReplyWindow { from, answered: 0, shows_from, then }),
+            replies: Arc::new(Replies::new(is_up)),
+            has_own_calls,
+            group,
+        }
+    }
+
+    /// Records that a call is sent now.
+    pub fn begin_call(&self) -> ServerCall<'_> {
+        self.replies.begin()
+    }
+
+    /// Records that the server has sent a reply, whether or not its caller still waits for it.
+    pub fn replied(&self) {
+        self.replies.replied();
+    }
+
+    /// Records that a connection to the server was opened.
+    #[cfg(feature = "redis")]
+    pub(crate) fn connected(&self) {
+        self.replies.connected();
+    }
+
+    /// Records that the connections to the server have failed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn connections_failed(&self) {
+        self.replies.failed();
+    }
+
+    /// Returns the record of the server's replies.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) const fn replies(&self) -> &Arc<Replies> {
+        &self.replies
+    }
+
+    /// Returns the number of decisions in flight.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of decisions that may be in flight now.
+    pub(super) fn bound(&self, bounds: CallBounds) -> usize {
+        self.bound.load(Ordering::Relaxed).min(bounds.max_in_flight)
+    }
+
+    /// Returns the microseconds from the creation of this value to `at`.
+    pub(super) fn micros(&self, at: Instant) -> u64 {
+        u64::try_from(at.duration_since(self.origin).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Records that a decision is refused. Raises the bound if the server makes more decisions in
+    /// time than the bound allows. Returns the refusal.
+    #[cold]
+    pub(super) fn refuse(&self, bounds: CallBounds) -> FullServer {
+        let now = Instant::now();
+        let refusal = FullServer { in_flight: self.waiting(), bound: self.bound(bounds) };
+        if self.replies.refused(bounds.deadline, now) {
+            self.raise(bounds, now);
+        }
+        refusal
+    }
+
+    /// Raises the bound if the server makes more decisions in time than the bound allows.
+    fn raise(&self, bounds: CallBounds, now: Instant) {
+        let bound = self.bound(bounds);
+        if bound == bounds.max_in_flight {
+            return;
+        }
+        // If another thread holds the lock, that thread adjusts the bound.
+        let Ok(mut window) = self.window.try_lock() else { return };
+        if bound < window.then {
+            // The bound rises again when the server has finished the calls that timed out. That is
+            // expected at `shows_from`. A reply to a call sent after `from` shows it earlier.
+            let newest = self.newest.load(Ordering::Relaxed);
+            if now >= window.shows_from || newest > self.micros(window.from) {
+                self.bound.store(window.then, Ordering::Relaxed);
+                window.shows_from = now;
+            }
+            return;
+        }
+        if now < window.from.max(window.shows_from) + bounds.deadline * 2 {
+            return;
+        }
+        let answered = self.answered.load(Ordering::Relaxed);
+        let borne = bounds.borne(answered.wrapping_sub(window.answered), now - window.from);
+        let raised = borne.min(bound.saturating_mul(GROWTH));
+        if raised > bound {
+            self.bound.store(raised, Ordering::Relaxed);
+            (window.shows_from, window.then) = (now, raised);
+        }
+        (window.from, window.answered) = (now, answered);
+    }
+
+    /// Lowers the bound if the server makes fewer decisions in time than are in flight. Called for
+    /// a decision that was sent at `sent`, when `answered` decisions had been made, and is late.
+    pub(super) fn shrink(&self, bounds: CallBounds, sent: Instant, answered: u64, now: Instant) {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let (total, waiting) = (self.answered.load(Ordering::Relaxed), self.waiting());
+        let (replies, elapsed) = (total.wrapping_sub(answered), now - sent);
+        // A late decision says nothing about the bound if none was made since it was sent. It says
+        // nothing either if it was sent before `shows_from`, because the server may have been busy
+        // with calls that had timed out.
+        if replies == 0 || sent < window.shows_from {
+            return;
+        }
+        // `borne` is to be the bound from `shows_from` on. After a pause of this process, few
+        // replies have arrived, although the server is fast. Therefore it is at least what the
+        // replies since `window.from` give, and at least half of the decisions that wait.
+        let over_window = bounds.borne(total.wrapping_sub(window.answered), now - window.from);
+        let borne = bounds.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
+        if borne < waiting && borne < self.bound(bounds) {
+            // The server still works on calls that timed out, so calls that are sent now would be
+            // late as well. Until it has finished, the bound is a quarter of `borne`.
+            self.bound.store((borne / 4).max(FLOOR), Ordering::Relaxed);
+            let drains_for = elapsed.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
+            let shows_from = now + drains_for;
+            *window = ReplyWindow { from: now, answered: total, shows_from, then: borne };
+        } else if now - window.from > WINDOW {
+            (window.from, window.answered) = (now, total);
+        }
+    }
+}
+
+impl<'a> ServerLoads<'a> {
+    /// Returns whether the servers of the request are not known.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        matches!(self.0, Loads::None)
+    }
+
+    pub(super) fn as_slice(&self) -> &[Arc<ServerLoad>] {
+        match &self.0 {
+            Loads::None => &[],
+            Loads::One(load) => std::slice::from_ref(load),
+            Loads::Several(loads) => loads,
+        }
+    }
+}
+
+impl<'a> From<&'a Arc<ServerLoad>> for ServerLoads<'a> {
+    fn from(load: &'a Arc<ServerLoad>) -> Self {
+        Self(Loads::One(load))
+    }
+}
+
+/// Leaves out repeated servers.
+impl FromIterator<Arc<ServerLoad>> for ServerLoads<'_> {
+    fn from_iter<I: IntoIterator<Item = Arc<ServerLoad>>>(loads: I) -> Self {
+        let mut several = SmallVec::<[Arc<ServerLoad>; 2]>::new();
+        for load in loads {
+            if !several.iter().any(|known| Arc::ptr_eq(known, &load)) {
+                several.push(load);
+            }
+        }
+        Self(if several.is_empty() { Loads::None } else { Loads::Several(several) })
+    }
+}
