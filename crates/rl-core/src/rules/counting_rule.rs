@@ -1,7 +1,7 @@
 //! The rules that count a subject, for reports about the subject.
 
 use super::over_limit::MissingKey;
-use super::request_match::RequestView;
+use super::request_match::{Applies, RequestView};
 use super::rule::RuleCost;
 use super::rule_set::RuleSet;
 use super::valid_rule::ValidRule;
@@ -49,7 +49,8 @@ impl RuleSet {
             return Vec::new();
         }
         let rules = self.rules().iter();
-        let matching = rules.filter(|rule| view.as_ref().is_none_or(|view| rule.applies(view)));
+        let matching =
+            rules.filter(|rule| view.as_ref().is_none_or(|view| rule.applies(view) != Applies::No));
         matching.filter_map(|rule| rule.counting(subjects, request)).collect()
     }
 }

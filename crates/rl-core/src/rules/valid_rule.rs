@@ -169,8 +169,8 @@ impl ValidRule {
         view: &RequestView<'_>,
         missing: MissingKey,
     ) -> Result<Option<Subject>, Uncounted> {
-        let applies = self.matches.as_ref().map_or(Applies::Yes, |matches| matches.applies(view));
-        if applies == Applies::No || self.exempt.iter().any(|exempt| exempt.exempts(view)) {
+        let applies = self.applies(view);
+        if applies == Applies::No {
             return Ok(None);
         }
         let is_fault_of_server = if applies == Applies::IfAddressMatches {
@@ -191,6 +191,15 @@ impl ValidRule {
             MissingKey::Reject => Err(Uncounted::MissingKey),
             MissingKey::Allow => Ok(None),
             MissingKey::Share => Ok(Some(Subject::new(Realm::Unknown, ""))),
+        }
+    }
+
+    /// Returns whether the rule applies to a request: it matches, and is not exempt.
+    pub(super) fn applies(&self, view: &RequestView<'_>) -> Applies {
+        match &self.matches {
+            _ if self.exempt.iter().any(|exempt| exempt.exempts(view)) => Applies::No,
+            Some(matches) => matches.applies(view),
+            None => Applies::Yes,
         }
     }
 
