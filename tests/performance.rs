@@ -69,8 +69,8 @@ fn decisions_and_responses_take_few_instructions() {
         ("three-parts-denied", 5_177, "the same, denied by the first part"),
         ("three-parts-gcra", 7_486, "three parts of another algorithm"),
         ("http-allowed", 5_382, "a request through the layer, its response made and dropped"),
-        ("http-denied",  7_937, "a request that the layer rejects"),
-        ("axum-denied", 16_082, "the same with six windows on axum, and all that axum does"),
+        ("http-denied",  9_106, "a request that the layer rejects"),
+        ("axum-denied", 17_761, "the same with six windows on axum, and all that axum does"),
     ];
     let mut beyond = Vec::new();
     for (what, measured, described) in paths {
