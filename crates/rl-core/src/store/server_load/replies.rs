@@ -73,6 +73,7 @@ impl Replies {
     }
 
     /// Records that a connection to the server was opened.
+    #[cfg(feature = "redis")]
     pub(crate) fn connected(&self) {
         let mut state = self.lock();
         if !state.is_up {
@@ -83,6 +84,7 @@ impl Replies {
     }
 
     /// Records that the connections to the server have failed.
+    #[cfg(feature = "redis")]
     pub(crate) fn failed(&self) {
         self.lock().is_up = false;
     }
