@@ -12,7 +12,7 @@ use super::keys::{CredentialText, Extractors, KeyText, names};
 use super::known_keys::{KeySettings, KnownKeys};
 use super::limits::{LimitText, LimitTexts, hint};
 use super::scalars::{FromText, Name, Proxy, Secret, Text};
-use super::schema::{FileText, RuleText};
+use super::schema::{DisclosureText, FileText, RuleText};
 use crate::client_ip::{ClientIp, TrustedProxies};
 use crate::key::{ClientAddress, KeyExtractor, KeySecret};
 use crate::model::Cost;
@@ -297,7 +297,8 @@ fn convert_rule(
     result.on_over_limit = rule.over.map(|over| over.0);
     result.on_missing_key = rule.missing.map(|Text(missing)| missing);
     result.is_shadow = rule.shadow.is_some_and(|shadow| shadow.0);
-    result.is_disclosed = rule.disclosed.map(|disclosed| disclosed.0);
+    result.is_disclosed = rule.disclosed.map(|disclosed| disclosed != DisclosureText::Nothing);
+    result.is_name_disclosed = rule.disclosed == Some(DisclosureText::LimitsAndName);
     Ok(result)
 }
 
