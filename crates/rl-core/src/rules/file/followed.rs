@@ -32,7 +32,7 @@ pub(super) struct FollowedFile {
     disk: Arc<dyn Disk>,
     state: Mutex<FollowedState>,
     status: watch::Sender<RulesFileStatus>,
-    /// The begin of what the thread of the file does at present.
+    /// The time at which the thread began to read or to apply the file; `None` while it waits.
     busy_since: Mutex<Option<(Instant, Timestamp)>>,
     pub(super) requests: Sender<ReloadRequest>,
     signals: Mutex<Option<AbortHandle>>,

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::{FileFailure, RulesFileError};
 use super::scalars::Secret;
+use super::variables::clipped;
 use crate::key::{AmbiguousKey, ApiKey, CountedAs, KeyExtractor, RequestInfo, Tier};
 use crate::model::{Realm, Subject};
 
@@ -22,7 +23,8 @@ const MAX_NAME: usize = 64;
 /// counts, and instances need no common secret.
 pub(super) struct KnownKeys {
     from: Vec<ApiKey>,
-    /// The keys by their hash. The look-up of a hash reveals nothing of a key by its duration.
+    /// The subjects of the keys, by hash. The duration of a look-up reveals nothing about a key,
+    /// because a client that can choose hashes must invert SHA-256.
     by_sha256: HashMap<Hash, Subject>,
     by_hmac: HashMap<Hash, Subject>,
     hmac_key: Option<Secret>,
@@ -59,7 +61,7 @@ struct KeyEntry {
 const EXPECTED: &str = "expected a list of { sha256: HEX, name: NAME, tier: TIER }, in which hmac \
                         may replace sha256, and tier may be missing";
 
-/// The advice for a value that is no hash, and therefore perhaps the key itself.
+/// The error for a value that is not a hash, and may therefore be the key itself.
 const HASH: &str = "expected 64 hexadecimal digits, and never the key itself";
 
 impl KnownKeys {
@@ -141,7 +143,7 @@ impl KnownKeys {
             if let Some(tier) = &tier
                 && !tiers.contains(&&*tier.value)
             {
-                let text: String = tier.value.chars().take(80).collect();
+                let text = clipped(&tier.value);
                 let known = match &*tiers {
                     [] => "no rule has tiers".to_owned(),
                     tiers => format!("expected a tier of a rule: {}", tiers.join(", ")),

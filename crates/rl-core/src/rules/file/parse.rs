@@ -39,7 +39,7 @@ pub(super) struct Content {
     pub(super) store: Option<Secret>,
     /// The secret with which keys are hashed.
     pub(super) secret: KeySecret,
-    /// Warnings about values that are valid, but probably not intended.
+    /// The warnings about values that are valid, but probably not intended.
     pub(super) warnings: Vec<String>,
     /// A warning that applies if counters are shared with other processes.
     pub(super) warning_if_shared: Option<String>,
@@ -178,7 +178,7 @@ fn with_variables(file: &FileText) -> HashSet<String> {
     rules.map(|(name, _)| name.0.clone()).collect()
 }
 
-/// Returns the text of an error without limits, whose values come from variables.
+/// Returns the text of an error without the limits in it, because their values come from variables.
 fn without_limits(error: &InvalidRules) -> String {
     match error {
         InvalidRules::Cost { rule, cost, .. } => {

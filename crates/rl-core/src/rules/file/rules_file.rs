@@ -32,8 +32,8 @@ use crate::store::Namespace;
 /// # When the file is read
 ///
 /// * Each second. New content is applied when two readings a second apart had the same content,
-///   length and times. How the file changes does not matter: in place, by a rename, or by a symbolic
-///   link, as in a volume of Kubernetes, on any file system.
+///   length and times. The file may change in place, by a rename, or by a symbolic link, as in a
+///   volume of Kubernetes, and on any file system.
 /// * On SIGHUP, if [`watch`](Self::watch) was called in a tokio runtime that still runs. Secrets in
 ///   files of their own (`file:PATH`) are read again too.
 /// * On [`reload`](Self::reload).
@@ -51,7 +51,8 @@ use crate::store::Namespace;
 /// **A file that is not valid changes nothing.** The last valid rules continue to apply, the error
 /// is logged, and [`status`](Self::status) returns it. The same applies to a file that does not
 /// exist, is not a regular file or has more than [`MAX_LEN`](Self::MAX_LEN) bytes. If the file
-/// system hangs, requests are decided under the last valid rules, and `status` returns since when.
+/// system hangs, requests are decided under the last valid rules, and
+/// [`RulesFileStatus::hanging_since`] returns the time at which the reading began.
 ///
 /// # Examples
 ///

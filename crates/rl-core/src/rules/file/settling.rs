@@ -36,9 +36,10 @@ impl Watched {
 
     /// Reads the file, and returns whether it is settled.
     ///
-    /// If `is_urgent`, the result may be settled without a pause in two more cases. The first is a
-    /// file that was changed last more than a pause ago, and is equal in two readings. The second
-    /// is a file that cannot be read, because an error replaces no rules.
+    /// If `is_urgent`, the file is settled without a pause in two more cases:
+    ///
+    /// * Two readings are equal, and the last change was more than a pause ago.
+    /// * The file cannot be read, because an error replaces no rules.
     pub(super) fn read(&mut self, disk: &dyn Disk, pause: Duration, is_urgent: bool) -> bool {
         let (begun, wall) = (disk.monotonic(), disk.wall());
         let since = self.read_once(disk);
@@ -58,8 +59,8 @@ impl Watched {
         }
     }
 
-    /// Reads the file once. Returns since when its readings have been equal; `None` if this one
-    /// differs from the reading before it.
+    /// Reads the file once. Returns the end of the first of the consecutive readings that are equal
+    /// to this one, or `None` if the reading before differs.
     fn read_once(&mut self, disk: &dyn Disk) -> Option<Instant> {
         let reading = disk.read(&self.path);
         if let Some(last) = &self.last

@@ -18,7 +18,7 @@ use super::reader::{FileReader, ReadStep, Timing};
 /// A request to apply the file now, even if it has not changed.
 pub(super) struct ReloadRequest {
     asked: Instant,
-    /// Gets the result; `None` if it is only logged.
+    /// The channel for the result; `None` if the result is only logged.
     reply: Option<SyncSender<Result<(), RulesFileError>>>,
 }
 
