@@ -1,4 +1,4 @@
-//! A file of rules that changes while requests are decided.
+//! A rule file that changes while requests are decided.
 
 use std::convert::Infallible;
 use std::fs;
@@ -44,7 +44,7 @@ impl Drop for Directory {
     }
 }
 
-/// A way in which an operator changes the file of rules.
+/// A way in which an operator changes the rule file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     InPlace,

@@ -1,4 +1,4 @@
-//! Files of rules that are odd, and what their errors show.
+//! Odd rule files, and the errors for them.
 
 use std::fs;
 use std::path::Path;

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 
 use super::disk::{Disk, MAX_LEN, RealDisk};
 use super::error::{FileFailure, RulesFileError};
-use super::followed::{FollowedFile, unsettled};
+use super::followed::{FollowedFile, unstable};
 use super::parse::{Additions, Content};
 use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
@@ -22,7 +22,7 @@ use crate::rules::rule_set::RuleSet;
 use crate::source::PolicySource;
 use crate::store::Namespace;
 
-/// A file of rules that is read again when it changes.
+/// A rule file that is read again when it changes.
 ///
 /// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. After a change, every
 /// limiter that was built with it decides under the new rules. A limit keeps its counters if the
@@ -161,7 +161,7 @@ impl RulesFileBuilder {
         let reader = FileReader::new(path.clone(), Arc::new(additions), disk, timing);
         let started = ReaderThread::start(reader)
             .map_err(|error| RulesFileError::new(&path, None, FileFailure::Thread(error)))?;
-        let (thread, content) = started.ok_or_else(|| unsettled(&path, timing))?;
+        let (thread, content) = started.ok_or_else(|| unstable(&path, timing))?;
         Ok((thread, content?))
     }
 }
@@ -246,7 +246,7 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is not valid, or was not settled or not read in
+    /// Returns an error if the file cannot be read, is not valid, or was not stable or not read in
     /// time. The last valid rules continue to apply. After the time has run out, the file is applied
     /// when it has been read.
     pub fn reload(&self) -> Result<(), RulesFileError> {
@@ -254,7 +254,7 @@ impl RulesFile {
         let file = &self.0.file;
         let sent = file.requests.send(request).ok();
         let result = sent.and_then(|()| result.recv_timeout(file.timing().patience).ok());
-        result.unwrap_or_else(|| Err(unsettled(file.path(), file.timing())))
+        result.unwrap_or_else(|| Err(unstable(file.path(), file.timing())))
     }
 
     /// Returns the rules of a limiter with this namespace. They change with the file. `is_shared`

@@ -19,7 +19,7 @@ use super::variables::clipped;
 use crate::rules::over_limit::{MissingKey, OverLimit};
 use crate::rules::request_match::{CompiledMatch, Match};
 
-/// A file of rules.
+/// A rule file.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileText {
@@ -364,7 +364,7 @@ impl JsonSchema for OverText {
     }
 }
 
-/// Returns the JSON Schema of files of rules, in YAML and TOML, with which editors complete and
+/// Returns the JSON Schema of rule files, in YAML and TOML, with which editors complete and
 /// check them.
 ///
 /// # Examples

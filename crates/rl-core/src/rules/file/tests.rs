@@ -1,6 +1,6 @@
 mod keys;
 mod secrets;
-mod settling;
+mod stability;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,9 +10,9 @@ use crate::time::Timestamp;
 
 /// A file that is read again and again.
 ///
-/// A file is settled if all readings within a pause were equal: the same bytes, length and times.
+/// A file is stable if all readings within a pause were equal: the same bytes, length and times.
 /// A writer whose gaps are shorter than the pause writes between two readings, so its unfinished
-/// file is never settled.
+/// file is never stable.
 pub(super) struct Watched {
     path: PathBuf,
     last: Option<Last>,
@@ -34,9 +34,9 @@ impl Watched {
         &self.path
     }
 
-    /// Reads the file, and returns whether it is settled.
+    /// Reads the file, and returns whether it is stable.
     ///
-    /// If `is_urgent`, the file is settled without a pause in two more cases:
+    /// If `is_urgent`, the file is stable without a pause in two more cases:
     ///
     /// * Two readings are equal, and the last change was more than a pause ago.
     /// * The file cannot be read, because an error replaces no rules.
@@ -77,7 +77,7 @@ impl Watched {
         self.last.as_ref().map(|last| &last.reading)
     }
 
-    /// Returns the time until the file is settled, if it does not change.
+    /// Returns the time until the file is stable, if it does not change.
     pub(super) fn remaining(&self, now: Instant, pause: Duration) -> Duration {
         let since = self.last.as_ref().map_or(now, |last| last.since);
         (since + pause).saturating_duration_since(now)
