@@ -88,7 +88,7 @@ impl InFlight {
         loads.refusal(self.bounds)
     }
 
-    /// Begins to wait for the servers.
+    /// Takes a slot on each server, and counts the decision as waiting.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl WaitingDecision {
         self.slots.answered();
     }
 
-    /// Returns why the decision was not made within `patience`:
+    /// Returns the kind of failure of a decision that was not made within `patience`:
     /// [`TimedOut`](FailureKind::TimedOut) because of an outage, or
     /// [`Overloaded`](FailureKind::Overloaded).
     pub(super) fn timed_out(&self, patience: Duration) -> FailureKind {
