@@ -99,7 +99,10 @@ fn content(version: u64) -> String {
 }
 
 /// Waits until the status of the file satisfies `is_reached`.
-async fn until(file: &RulesFile, is_reached: impl Fn(&RulesFileStatus) -> bool) -> RulesFileStatus {
+pub(crate) async fn until(
+    file: &RulesFile,
+    is_reached: impl Fn(&RulesFileStatus) -> bool,
+) -> RulesFileStatus {
     let mut status = file.status();
     while !is_reached(&status) {
         let next = timeout(Duration::from_secs(20), file.changed_since(&status)).await;

@@ -219,7 +219,7 @@ impl JsonSchema for EndMark {
     }
 }
 
-/// What headers and messages contain of a rule: `true`, `false`, or `name`.
+/// The parts of a rule that headers and messages describe: `true`, `false`, or `name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DisclosureText {
     Nothing,
