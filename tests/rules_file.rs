@@ -1,4 +1,4 @@
-//! A file of rules that changes while requests are decided.
+//! A rule file that changes while requests are decided.
 
 use std::convert::Infallible;
 use std::fs;
@@ -44,7 +44,7 @@ impl Drop for Directory {
     }
 }
 
-/// A way in which an operator changes the file of rules.
+/// A way in which an operator changes the rule file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     InPlace,
@@ -99,7 +99,10 @@ fn content(version: u64) -> String {
 }
 
 /// Waits until the status of the file satisfies `is_reached`.
-async fn until(file: &RulesFile, is_reached: impl Fn(&RulesFileStatus) -> bool) -> RulesFileStatus {
+pub(crate) async fn until(
+    file: &RulesFile,
+    is_reached: impl Fn(&RulesFileStatus) -> bool,
+) -> RulesFileStatus {
     let mut status = file.status();
     while !is_reached(&status) {
         let next = timeout(Duration::from_secs(20), file.changed_since(&status)).await;

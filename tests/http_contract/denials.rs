@@ -36,7 +36,7 @@ pub(super) async fn a_denial_says_what_is_allowed_and_when_to_retry<T: Target>()
     );
 }
 
-pub(super) async fn anonymous_callers_are_denied_in_the_words_of_the_seed<T: Target>() {
+pub(super) async fn anonymous_callers_are_denied_in_the_words_of_open_bank<T: Target>() {
     let http = HttpLimiter::new(one()).denial_body(DenialBody::open_bank());
     let body = r#"{"code":429,"message":"Too Many Requests. We only allow 1 requests per minute for anonymous access."}"#;
     assert_eq!(denied::<T>(http).await.body, body);
@@ -59,7 +59,7 @@ pub(super) async fn the_preset_of_the_open_bank_project_sets_words_codes_and_fie
     assert_eq!(get().await.body, body);
 }
 
-pub(super) async fn consumers_are_denied_in_the_words_of_the_seed<T: Target>() {
+pub(super) async fn consumers_are_denied_in_the_words_of_open_bank<T: Target>() {
     let limiter = limiter(&new_year(), &["100/hour", "2/second"]);
     let body = DenialBody::open_bank().prefix("OBP-10018: ");
     let site = T::serve(vec![HttpLimiter::new(limiter).key(Identified).denial_body(body)]);

@@ -73,9 +73,9 @@ contract! {
     }
     denials {
         a_denial_says_what_is_allowed_and_when_to_retry,
-        anonymous_callers_are_denied_in_the_words_of_the_seed,
+        anonymous_callers_are_denied_in_the_words_of_open_bank,
         the_preset_of_the_open_bank_project_sets_words_codes_and_fields,
-        consumers_are_denied_in_the_words_of_the_seed,
+        consumers_are_denied_in_the_words_of_open_bank,
         problem_details,
         plain_text,
         nothing_but_the_status,

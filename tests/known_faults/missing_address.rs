@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use actix_web::dev::{Service, ServiceResponse};
 use actix_web::test::TestRequest;
@@ -12,7 +13,7 @@ use rl_actix::RateLimit;
 use rl_core::adapter::HttpLimiter;
 use rl_core::client_ip::ClientIp;
 use rl_core::key::{ClientAddress, Identified};
-use rl_core::rules::{Match, Rule, Rules};
+use rl_core::rules::{Match, Rule, Rules, RulesFile};
 use rl_core::{Limit, MissingKey, RateLimiter};
 use rl_tests::web::{Answer, Fetch, limiter, new_year};
 use rl_tower::RateLimitLayer;
@@ -78,18 +79,25 @@ async fn t13_over_a_unix_socket_actix_answers_as_it_is_set() {
     contract(&sockets[0], &sockets[1], &sockets[2]).await;
 }
 
-/// Returns limiters that need the address: for the default key, for the key of a rule, and for the
-/// match of a rule.
-fn by_address() -> [HttpLimiter; 3] {
-    let under = |rule: Rule| {
-        let rules = Rules::new().rule(rule.limit(Limit::per_minute(1)));
-        HttpLimiter::new(RateLimiter::builder().rules(rules).build().unwrap())
-    };
+/// Returns limiters that need the address: for the default key, for the key of a rule, for the match
+/// of a rule, and for the key of a rule in a file.
+fn by_address() -> [HttpLimiter; 4] {
+    let limiter =
+        |rules: Rules| HttpLimiter::new(RateLimiter::builder().rules(rules).build().unwrap());
+    let under = |rule: Rule| limiter(Rules::new().rule(rule.limit(Limit::per_minute(1))));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.yaml");
+    std::fs::write(folder.path().join("keys.yaml"), "[]").unwrap();
+    let file = "keys: { from: bearer, file: keys.yaml }\n\
+                rules: { clients: { per: [key, address], limits: 1/minute } }";
+    std::fs::write(&path, file).unwrap();
+    let from_file = RulesFile::builder(&path).pause(Duration::from_millis(10)).read().unwrap();
     let everywhere = Match::new().address("0.0.0.0/0").address("::/0");
     [
         http(),
         under(Rule::named("clients").per(Identified).per(ClientAddress::default())),
         under(Rule::named("everywhere").matching(everywhere)),
+        limiter(from_file),
     ]
 }
 

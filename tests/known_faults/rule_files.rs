@@ -1,16 +1,17 @@
-//! Files of rules that are odd, and what their errors show.
+//! Odd rule files, and the errors for them.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use rl_core::rules::{RulesFile, RulesFileStatus};
+use rl_core::rules::RulesFile;
 use rl_core::{RateLimiter, Subject};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::GIVE_UP;
+use crate::rules_file::until;
 
 /// Returns a file with one rule, `a`, of this number of requests per day.
 fn rules(max: u64) -> String {
@@ -21,14 +22,6 @@ fn rules(max: u64) -> String {
 fn replace(path: &Path, content: &str) {
     fs::write(path.with_extension("tmp"), content).unwrap();
     fs::rename(path.with_extension("tmp"), path).unwrap();
-}
-
-async fn until(file: &RulesFile, is_reached: impl Fn(&RulesFileStatus) -> bool) -> RulesFileStatus {
-    let mut status = file.status();
-    while !is_reached(&status) {
-        status = timeout(GIVE_UP, file.changed_since(&status)).await.expect("it is noticed");
-    }
-    status
 }
 
 async fn max(limiter: &RateLimiter) -> u64 {

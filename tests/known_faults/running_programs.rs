@@ -26,7 +26,7 @@ const PROGRAMS: [(&str, &str); 9] = [
     (env!("CARGO_BIN_EXE_example-llm-gateway"), "/health"),
     (env!("CARGO_BIN_EXE_example-observability"), "/metrics"),
 ];
-/// The path of the file of rules for the example `axum-rules`.
+/// The path of the rule file for the example `axum-rules`.
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/axum-rules/limits.yaml");
 const SHARED_REDIS: &str = env!("CARGO_BIN_EXE_example-shared-redis");
 const ADMIN_SERVER: &str = env!("CARGO_BIN_EXE_admin-server");

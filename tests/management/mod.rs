@@ -36,7 +36,7 @@ use rl_admin::{Admin, Backend, BearerTokens, FailedAttempts, Role, Roles};
 use rl_core::adapter::HttpLimiter;
 use rl_core::key::{ClientAddress, Identified, KeyExtractor};
 use rl_core::time::{ManualClock, Timestamp};
-use rl_core::{MemoryStore, OnFailure, RateLimiter, RedisStore, Subject};
+use rl_core::{MemoryStore, OnFailure, RateLimiter, RateLimiterBuilder, RedisStore, Subject};
 use rl_records::{RecordSource, Records, RecordsOptions};
 use rl_tests::RedisServer;
 use rl_tests::web::{Answer, Fetch, Site, axum};
@@ -64,6 +64,28 @@ const WITHOUT_ROLES: &str = "token-without-roles-for-tests";
 /// Returns the token of a user who has only this role.
 fn token_of(role: Role) -> String {
     format!("token-of-who-has-{role}")
+}
+
+/// Builds a limiter with a store on `redis`, or in memory. Returns it with its store as the
+/// management shows it.
+async fn with_store(
+    limiter: RateLimiterBuilder,
+    redis: Option<&RedisServer>,
+    clock: &Arc<ManualClock>,
+    wait: Duration,
+) -> (RateLimiter, Backend) {
+    let (limiter, backend) = match redis {
+        Some(server) => {
+            let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
+            let store = store.connection_wait(wait).response_timeout(wait);
+            (limiter.store(store.connect().await.unwrap()), Backend::redis(&server.url()))
+        }
+        None => {
+            let store = MemoryStore::builder().clock(clock.clone()).build();
+            (limiter.store(store), Backend::Memory)
+        }
+    };
+    (limiter.build().unwrap(), backend)
 }
 
 /// A service with its management, which runs until it is dropped.
@@ -101,18 +123,7 @@ impl Bank {
         // an allowed one.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
         let limiter = limiter.on_store_failure(OnFailure::Reject).clock(clock.clone());
-        let (limiter, backend) = match &redis {
-            Some(server) => {
-                let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
-                let store = store.connection_wait(wait).response_timeout(wait);
-                (limiter.store(store.connect().await.unwrap()), Backend::redis(&server.url()))
-            }
-            None => {
-                let store = MemoryStore::builder().clock(clock.clone()).build();
-                (limiter.store(store), Backend::Memory)
-            }
-        };
-        let limiter = limiter.build().unwrap();
+        let (limiter, backend) = with_store(limiter, redis.as_ref(), &clock, wait).await;
         let admin = Admin::builder(records.clone(), limiter.clone())
             .authorize(tokens())
             .backend(backend)

@@ -6,14 +6,13 @@ use std::time::Duration;
 use ::axum::{Router, routing::get};
 use reqwest::Method;
 use rl_admin::console::Console;
-use rl_admin::{Admin, Backend, FailedAttempts};
+use rl_admin::{Admin, FailedAttempts};
 use rl_core::key::{ClientAddress, Header, KeyExtractor as _, Route};
 use rl_core::rules::{Rule, Rules};
 use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{
-    FailureKind, MaybeReady, MemoryStore, MissingKey, OnFailure, RateLimiter, Realm, RedisStore,
-    StoreError, Subject,
+    FailureKind, MaybeReady, MissingKey, OnFailure, RateLimiter, Realm, StoreError, Subject,
 };
 use rl_records::{RecordSource, Records, RecordsOptions};
 use rl_tests::RedisServer;
@@ -21,7 +20,7 @@ use rl_tests::web::{Answer, Fetch, Site, axum};
 use rl_tower::RateLimitLayer;
 use serde_json::{Value, json};
 
-use super::{ALICE, NOW_SECONDS, PATIENCE, message, parse, record, tokens};
+use super::{ALICE, NOW_SECONDS, PATIENCE, message, parse, record, tokens, with_store};
 use crate::records::Database;
 
 /// A service that limits consumers by their records, addresses, exports and the fleet.
@@ -79,18 +78,7 @@ impl Service {
             ));
         let limiter = RateLimiter::builder().rules(rules).deadline(PATIENCE).clock(clock.clone());
         let limiter = limiter.on_store_failure(on_failure);
-        let (limiter, backend) = match &redis {
-            Some(server) => {
-                let store = RedisStore::builder(&server.url()).manual_clock(clock.clone());
-                let store = store.connection_wait(wait).response_timeout(wait);
-                (limiter.store(store.connect().await.unwrap()), Backend::redis(&server.url()))
-            }
-            None => {
-                let store = MemoryStore::builder().clock(clock.clone()).build();
-                (limiter.store(store), Backend::Memory)
-            }
-        };
-        let limiter = limiter.build().unwrap();
+        let (limiter, backend) = with_store(limiter, redis.as_ref(), &clock, wait).await;
         let admin = Admin::builder(records, limiter.clone())
             .authorize(tokens())
             .backend(backend)

@@ -72,7 +72,8 @@
 //! # Tests
 //!
 //! A request of `actix_web::test` has no connection, so its client has no address. It is rejected
-//! with 403, "No rate limit key was found in the request", unless the test sets an address:
+//! with 500, "The service does not know the address of its client", unless the test sets an
+//! address:
 //!
 //! ```
 //! use std::net::SocketAddr;

@@ -30,9 +30,8 @@ pub struct RateLimit {
 impl RateLimit {
     /// Creates a middleware that counts by the address of the peer.
     ///
-    /// It exempts nothing, sends the headers of
-    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank) and sends denials in
-    /// JSON.
+    /// It exempts nothing, and sends denials in JSON and the headers of
+    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank).
     #[must_use]
     pub fn new(limiter: RateLimiter) -> Self {
         Self::from(HttpLimiter::new(limiter))
@@ -53,8 +52,7 @@ impl RateLimit {
     /// # let limiter = RateLimiter::builder().limit(Limit::per_minute(100)).build()?;
     /// let secret = KeySecret::new(b"from your configuration")?;
     /// let sold = secret.subject(Realm::Key, b"key-of-alice");
-    /// let key = ApiKey::header("x-api-key", secret)?
-    ///     .known(move |key| *key == sold); // a client cannot invent keys
+    /// let key = ApiKey::header("x-api-key", secret)?.known(move |key| *key == sold);
     /// let limit = RateLimit::new(limiter).key(key.or(ClientAddress::default()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -227,8 +225,7 @@ impl RateLimit {
         self.set(|limiter| limiter.on_over_limit_by(choose))
     }
 
-    /// Sets the headers of responses. Defaults to
-    /// [`HeaderFamily::OpenBank`](rl_core::headers::HeaderFamily::OpenBank).
+    /// Sets the headers of responses. Defaults to `Headers::default()`: `X-Rate-Limit-*`.
     #[must_use]
     pub fn headers(self, headers: Headers) -> Self {
         self.set(|limiter| limiter.headers(headers))

@@ -12,7 +12,7 @@
 //!     .route("/", get(async || "hello"))
 //!     .layer(RateLimitLayer::new(limiter));
 //! // Serve `app.into_make_service_with_connect_info::<SocketAddr>()`. Without the address of the
-//! // client, every request is rejected with 403.
+//! // client, every request is rejected with 500.
 //! # Ok::<(), rl_tower::BuildError>(())
 //! ```
 //!
@@ -92,8 +92,9 @@
 //! # Tests
 //!
 //! A test may call the router without a connection, for example with tower's `oneshot`. Clients
-//! then have no address, and every request is rejected with 403, "No rate limit key was found in
-//! the request". Insert an address into the extensions of the request, as a server does:
+//! then have no address, and every request is rejected with 500, "The service does not know the
+//! address of its client". Insert an address into the extensions of the request, as a server does,
+//! or add axum's layer `MockConnectInfo`:
 //!
 //! ```
 //! use std::net::SocketAddr;

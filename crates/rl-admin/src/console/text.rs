@@ -97,8 +97,8 @@ pub(super) fn span(span: Duration) -> String {
     }
 }
 
-/// Returns a sentence about what happens to calls while the counters have this kind of failure. A
-/// server of its own does not know that.
+/// Returns a sentence about what happens to calls while the counters have this kind of failure. The
+/// standalone server does not know that, because the program of each service sets it.
 pub(super) fn consequence(context: &Context, failure: FailureKind) -> &'static str {
     if context.is_stand_alone {
         return "The program of each service sets how it decides now.";

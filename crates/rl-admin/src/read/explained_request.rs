@@ -38,7 +38,7 @@ pub(crate) struct ExplainQuery {
     address: Option<String>,
 }
 
-/// A request that was not made.
+/// The request of a query, which no client has sent.
 #[derive(Debug)]
 pub(crate) struct ExplainedRequest {
     subject: Subject,

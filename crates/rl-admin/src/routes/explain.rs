@@ -252,7 +252,7 @@ async fn explain_rule(
         Some(rule) => context.limiter.peek_rule(&rule.name, subject, cost).await,
     };
     let (limits, note) = usages(context, subject, rule, &decision).await;
-    // A server of its own knows nothing about what the service does in an outage.
+    // The standalone server does not know how the services decide in an outage.
     let is_known = !(context.is_stand_alone && decision.origin().is_failure());
     let reason = match is_known {
         true => reason(&decision, source, &limits, is_shadow),

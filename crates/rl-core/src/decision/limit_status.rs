@@ -139,9 +139,8 @@ impl<'a> LimitStatus<'a> {
 
     /// Returns the time for which *this* limit denies the request.
     ///
-    /// For a concurrency limit, this is the time until enough leases have ended: a bound, because
-    /// most requests free their places earlier. [`retry_hint`](Self::retry_hint) is the wait that
-    /// clients read.
+    /// For a concurrency limit, this is the time until enough leases have ended. It is a bound:
+    /// most requests free their places earlier. Clients read [`retry_hint`](Self::retry_hint).
     #[must_use]
     pub const fn retry_after(&self) -> RetryAfter {
         match self.outcome.retry_micros() {

@@ -26,8 +26,8 @@ impl Decision {
     /// get this time.
     ///
     /// It is [`retry_after`](Self::retry_after), but a concurrency limit contributes at most its
-    /// [hint](crate::Limit::with_retry_hint), a second by default: places are freed when requests
-    /// end, long before their leases do.
+    /// [hint](crate::Limit::with_retry_hint), by default a second. Its places are freed when requests
+    /// end, long before the leases do.
     #[must_use]
     pub fn retry_hint(&self) -> RetryAfter {
         if let Origin::FailedClosed(_) = self.origin {

@@ -8,6 +8,7 @@
 //! | over a limit, blocked, or a cost that limits never grant | 429 | 8, `RESOURCE_EXHAUSTED` |
 //! | the limiter cannot decide, and [rejects on failure](crate::Origin::FailedClosed) | 503 | 14, `UNAVAILABLE` |
 //! | the request has no key, and such requests are rejected | 403 | 7, `PERMISSION_DENIED` |
+//! | the key is the client's address, which the server does not report | 500 | 13, `INTERNAL` |
 //! | the key is [ambiguous](crate::key::AmbiguousKey) | 400 | 3, `INVALID_ARGUMENT` |
 //!
 //! A gRPC client treats HTTP 429 as an outage, and retries immediately. It therefore gets HTTP 200
@@ -15,8 +16,8 @@
 //! `grpc-status-details-bin` contains a `google.rpc.QuotaFailure` with the limits that deny, and a
 //! `google.rpc.RetryInfo` if waiting helps.
 //!
-//! A message says what the limit allows, and when to retry if waiting helps. A denial repeats no part
-//! of the request. Its text consists of fixed words, numbers, the [public
+//! A message says what the limit allows, and when to retry if waiting helps. A denial repeats no
+//! part of the request. Its text consists of fixed words, numbers, the [public
 //! names](crate::LimitStatus::public_name) and units of limits, and the settings of the service. It
 //! contains no name of a rule unless the service discloses it, and no subject, except the id of a
 //! consumer if [`DenialBody::name_consumer`] is set.

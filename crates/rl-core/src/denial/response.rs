@@ -41,7 +41,8 @@ impl Denial {
     /// use rl_core::{Limit, RateLimiter};
     ///
     /// # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
-    /// // The default status is 429, 503 if the limiter cannot decide, and 403 without a key.
+    /// // The default status is 429; 503 if the limiter cannot decide; 403 without a key; 400 with
+    /// // an ambiguous one; 500 if the server does not report the address of the client.
     /// let limiter = HttpLimiter::new(limiter).deny_with(|_reason, default| {
     ///     Denial::json(default.status, r#"{"error":"slow_down"}"#).header("x-docs", "/limits")
     /// });

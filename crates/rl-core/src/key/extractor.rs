@@ -20,14 +20,16 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Returns whether this extractor counts by the address at the other end of the connection.
     ///
-    /// If it does, and the server does not know that address, a request without a key is a fault of
-    /// the server, and is rejected with 500 in place of 403. The default returns false.
+    /// If it does, and the server does not know that address, the server is at fault for a request
+    /// without a key, which is rejected with 500 in place of 403. The default returns false. An
+    /// extractor that calls another one returns the value of that one.
     fn needs_peer(&self) -> bool {
         false
     }
 
     /// Returns how the extractor may count `subject`, for reports about the subject. The default is
-    /// [`CountedAs::Itself`], which suits extractors that may return any subject.
+    /// [`CountedAs::Itself`], which suits extractors that may return any subject. An extractor that
+    /// returns the subjects of another one unchanged returns the value of that one.
     fn counts(&self, subject: &Subject) -> CountedAs {
         let _ = subject;
         CountedAs::Itself

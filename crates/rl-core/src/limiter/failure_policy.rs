@@ -99,12 +99,12 @@ impl FailurePolicy {
 /// The part of each limit that one instance enforces by itself while the shared store fails.
 ///
 /// The units of every limit, and its burst or capacity, are divided by the number of instances and
-/// rounded down. All instances together admit at most the limit, and less if it does not divide
+/// rounded down. All instances together allow at most the limit, and less if it does not divide
 /// evenly.
 ///
-/// A share is never smaller than the cost of a request that the whole limit grants, and at least one
-/// unit. With such a raised share, all instances together may admit more than the limit: one request
-/// for each instance. If that is known when the limiter is built or its rules change, a warning
+/// A share is at least one unit, and is raised to the cost of a request that the whole limit grants.
+/// With a raised share, all instances together may allow more than the limit: one request for each
+/// instance. If that is known when the limiter is built or its rules change, a warning in the log
 /// names the rule and the limit.
 ///
 /// Headers and messages describe the configured limit, not the share. The remaining units are those

@@ -88,7 +88,7 @@ impl InFlight {
         loads.refusal(self.bounds)
     }
 
-    /// Begins to wait for the servers.
+    /// Takes a slot on each server, and counts the decision as waiting.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl WaitingDecision {
         self.slots.answered();
     }
 
-    /// Returns why the decision was not made within `patience`:
+    /// Returns the kind of failure of a decision that was not made within `patience`:
     /// [`TimedOut`](FailureKind::TimedOut) because of an outage, or
     /// [`Overloaded`](FailureKind::Overloaded).
     pub(super) fn timed_out(&self, patience: Duration) -> FailureKind {
@@ -152,8 +152,8 @@ impl WaitingDecision {
 /// Waits for a result until `deadline`. Returns `None` if it is not ready by then.
 ///
 /// If this process gets too little CPU time, replies may wait in the socket at the deadline. So the
-/// task yields before it gives up: the sockets are read first. If the timer has fired late, the
-/// tasks that carry a reply from the socket run first as well.
+/// task yields before it gives up, and the sockets are read. If the timer has fired late, the task
+/// yields so often that a reply can pass through all tasks between the socket and the caller.
 pub(super) async fn wait_until<T>(deadline: Instant, result: impl Future<Output = T>) -> Option<T> {
     let mut result = pin!(result);
     if let Ok(result) = timeout_at(deadline, result.as_mut()).await {

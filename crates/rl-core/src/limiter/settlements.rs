@@ -150,8 +150,8 @@ impl Settlements {
         match origin {
             Origin::Fallback(_) => self.events.fallback_failed(error, None),
             _ => {
-                // An overload may delay a settlement, which has no slot by which to tell it from
-                // an outage. Only decisions open the breaker because of time-outs.
+                // A settlement takes no slot on a server, so its time-out may mean an overload or an
+                // outage. Only decisions open the breaker because of time-outs.
                 let begins_outage = match error.kind() {
                     FailureKind::TimedOut => self.breaker.failed_in_part(call, error.kind()),
                     kind => self.breaker.failed(call, kind),

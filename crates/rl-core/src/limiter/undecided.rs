@@ -34,9 +34,10 @@ impl Pipeline {
         }
     }
 
-    /// Decides a request for which a server has no free slot. This is an overload even if the server
-    /// is silent, because a flood may be the reason: only requests that wait for the server in vain
-    /// find an outage.
+    /// Decides a request for which a server has no free slot.
+    ///
+    /// This is an overload even if the server is silent, because a flood may be the reason. Only a
+    /// request that waits for the server until the deadline can find an outage.
     pub(super) fn decide_refused(
         self: &Arc<Self>,
         parts: &[Part<'_>],

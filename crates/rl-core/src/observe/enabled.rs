@@ -366,7 +366,7 @@ pub(crate) fn rules_applied(path: &std::path::Path, version: &str) {
     tracing::info!(target: "rl_core", path = %path.display(), version, "rules applied");
 }
 
-/// Logs what is valid in a rule file, but probably not intended.
+/// Logs the warnings about a rule file.
 #[cfg(feature = "rules-file")]
 pub(crate) fn rules_warned(path: &std::path::Path, warnings: &[String]) {
     for warning in warnings {

@@ -75,7 +75,7 @@ impl<'a> PathForms<'a> {
         true
     }
 
-    /// Returns whether all forms were found. A path of which this is not true may have any form.
+    /// Returns whether all forms were found. If not, the path may have any form.
     pub(super) const fn is_complete(&self) -> bool {
         self.is_complete
     }

@@ -279,7 +279,7 @@ impl Rule {
     /// attacker what is counted. The hash is the same on all instances. It hides names, but no
     /// secrets: an attacker who knows the namespace of the limiter can test a guess.
     /// [`HttpLimiter::name_rules`](crate::adapter::HttpLimiter::name_rules) discloses the names of
-    /// all rules.
+    /// all rules. In a file, this setting is `disclosed: name`.
     pub fn name_disclosed(mut self, is_disclosed: bool) -> Self {
         self.is_name_disclosed = is_disclosed;
         self

@@ -72,9 +72,10 @@ impl RuleSet {
     ///
     /// # Errors
     ///
-    /// Returns an error if the request has no key or an ambiguous key, or if the address of its
-    /// client is unknown, and it is rejected for that. Also returns an error if its path or host can
-    /// be read in several ways, and matches too many rules.
+    /// Returns an error if the request has to be rejected:
+    ///
+    /// * It has no key, an ambiguous key, or a client whose address is unknown.
+    /// * Its path or host can be read in several ways, and matches too many rules.
     pub(crate) fn parts_of(
         self: &Arc<Self>,
         request: &dyn RequestInfo,

@@ -26,7 +26,7 @@ struct CountedNamespace {
     namespace: Namespace,
     policies: Vec<Policy>,
     limiter: Weak<()>,
-    /// Whether the policies may change, because a file of rules sets them.
+    /// Whether the policies may change, because a rule file sets them.
     may_change: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Lists and maps in a rules file.
+//! Lists and maps in a rule file.
 
 use std::borrow::Cow;
 use std::fmt;

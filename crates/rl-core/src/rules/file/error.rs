@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::rules::invalid_rules::InvalidRules;
 
-/// The error for a file of rules, or of known keys, that cannot be applied.
+/// The error for a rule file, or a file of keys, that cannot be applied.
 ///
 /// Its text has the path, and the line and column if the error has a place. It names the value as it
 /// stands in the file, and says what is accepted. It contains no secret, no key, and no value of a
@@ -26,7 +26,7 @@ pub(super) enum FileFailure {
     Read(Arc<io::Error>),
     /// The thread that reads the file cannot be started.
     Thread(io::Error),
-    /// The text is not valid, or the file is not settled.
+    /// The text is not valid, or the file is not stable.
     Text(String),
     /// The rules are not valid together.
     Rules(InvalidRules),

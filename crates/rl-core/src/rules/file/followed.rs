@@ -32,7 +32,7 @@ pub(super) struct FollowedFile {
     disk: Arc<dyn Disk>,
     state: Mutex<FollowedState>,
     status: watch::Sender<RulesFileStatus>,
-    /// The begin of what the thread of the file does at present.
+    /// The time at which the thread began to read or to apply the file; `None` while it waits.
     busy_since: Mutex<Option<(Instant, Timestamp)>>,
     pub(super) requests: Sender<ReloadRequest>,
     signals: Mutex<Option<AbortHandle>>,
@@ -266,8 +266,8 @@ impl Follower for FollowedFile {
         result
     }
 
-    fn unsettled(&self) -> RulesFileError {
-        unsettled(&self.path, self.timing)
+    fn unstable(&self) -> RulesFileError {
+        unstable(&self.path, self.timing)
     }
 
     fn set_busy(&self, is_busy: bool) {
@@ -276,8 +276,8 @@ impl Follower for FollowedFile {
     }
 }
 
-/// Returns the error for a file that is not settled, or not read, in time.
-pub(super) fn unsettled(path: &Path, timing: Timing) -> RulesFileError {
+/// Returns the error for a file that is not stable, or not read, in time.
+pub(super) fn unstable(path: &Path, timing: Timing) -> RulesFileError {
     let Timing { pause, patience } = timing;
     let text = format!(
         "no two equal readings {pause:?} apart within {patience:?}: the file is still being \

@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 
 use super::error::{FileFailure, RulesFileError};
 use super::scalars::Secret;
-use crate::key::{AmbiguousKey, ApiKey, KeyExtractor, RequestInfo, Tier};
+use super::variables::clipped;
+use crate::key::{AmbiguousKey, ApiKey, CountedAs, KeyExtractor, RequestInfo, Tier};
 use crate::model::{Realm, Subject};
 
 /// The maximum length of the name of a key, in characters.
@@ -22,11 +23,13 @@ const MAX_NAME: usize = 64;
 /// counts, and instances need no common secret.
 pub(super) struct KnownKeys {
     from: Vec<ApiKey>,
-    /// The keys by their hash. The look-up of a hash reveals nothing of a key by its duration.
+    /// The subjects of the keys, by hash. The duration of a look-up reveals nothing about a key,
+    /// because a client that can choose hashes must invert SHA-256.
     by_sha256: HashMap<Hash, Subject>,
     by_hmac: HashMap<Hash, Subject>,
     hmac_key: Option<Secret>,
-    tiers: HashMap<Subject, Tier>,
+    /// The subjects of all keys, with their tiers.
+    tiers: HashMap<Subject, Option<Tier>>,
 }
 
 type Hash = [u8; 32];
@@ -58,7 +61,7 @@ struct KeyEntry {
 const EXPECTED: &str = "expected a list of { sha256: HEX, name: NAME, tier: TIER }, in which hmac \
                         may replace sha256, and tier may be missing";
 
-/// The advice for a value that is no hash, and therefore perhaps the key itself.
+/// The error for a value that is not a hash, and may therefore be the key itself.
 const HASH: &str = "expected 64 hexadecimal digits, and never the key itself";
 
 impl KnownKeys {
@@ -137,24 +140,24 @@ impl KnownKeys {
             if by_hash.insert(digits, subject.clone()).is_some() {
                 return Err(fail(place, format!("{hint}an earlier key has the same hash")));
             }
-            if let Some(tier) = tier {
-                if !tiers.contains(&&*tier.value) {
-                    let text: String = tier.value.chars().take(80).collect();
-                    let known = match &*tiers {
-                        [] => "no rule has tiers".to_owned(),
-                        tiers => format!("expected a tier of a rule: {}", tiers.join(", ")),
-                    };
-                    return Err(fail(Some(tier.referenced), format!("tier {text:?}: {known}")));
-                }
-                keys.tiers.insert(subject, Tier::new(&tier.value));
+            if let Some(tier) = &tier
+                && !tiers.contains(&&*tier.value)
+            {
+                let text = clipped(&tier.value);
+                let known = match &*tiers {
+                    [] => "no rule has tiers".to_owned(),
+                    tiers => format!("expected a tier of a rule: {}", tiers.join(", ")),
+                };
+                return Err(fail(Some(tier.referenced), format!("tier {text:?}: {known}")));
             }
+            keys.tiers.insert(subject, tier.map(|tier| Tier::new(&tier.value)));
         }
         Ok(keys)
     }
 
     /// Returns the tier of a known key, or of a pair of subjects of which it is the first.
     pub(super) fn tier(&self, subject: &Subject) -> Option<Tier> {
-        self.tiers.get(subject.owner()).cloned()
+        self.tiers.get(subject.owner())?.clone()
     }
 
     /// Returns the subject of a key, if it is known.
@@ -178,6 +181,10 @@ impl KeyExtractor for KnownKeys {
             }
         }
         Ok(None)
+    }
+
+    fn counts(&self, subject: &Subject) -> CountedAs {
+        if self.tiers.contains_key(subject) { CountedAs::Itself } else { CountedAs::Nothing }
     }
 }
 

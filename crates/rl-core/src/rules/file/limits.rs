@@ -1,4 +1,4 @@
-//! Limits in a rules file.
+//! Limits in a rule file.
 
 use std::borrow::Cow;
 use std::fmt;

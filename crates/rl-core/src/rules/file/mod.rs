@@ -1,10 +1,10 @@
 //! Rules in files, in YAML and TOML with one schema.
 //!
 //! ```text
-//! disk ─► settling ─► reader ─► thread ─► followed ─► rules_file
-//!                       │  one thread reads            handles of limiters and services
-//!                       ▼
-//!                     parse ─► schema, scalars, limits, keys, …; known_keys
+//! disk ─► stability ─► reader ─► thread ─► followed ─► rules_file
+//!                        │  one thread reads            handles of limiters and services
+//!                        ▼
+//!                      parse ─► schema, scalars, limits, keys, …; known_keys
 //! ```
 
 mod collections;
@@ -20,7 +20,7 @@ mod reader;
 mod rules_file;
 mod scalars;
 mod schema;
-mod settling;
+mod stability;
 mod status;
 mod subscription;
 #[cfg(test)]

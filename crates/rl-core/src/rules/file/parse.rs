@@ -12,7 +12,7 @@ use super::keys::{CredentialText, Extractors, KeyText, names};
 use super::known_keys::{KeySettings, KnownKeys};
 use super::limits::{LimitText, LimitTexts, hint};
 use super::scalars::{FromText, Name, Proxy, Secret, Text};
-use super::schema::{FileText, RuleText};
+use super::schema::{DisclosureText, FileText, RuleText};
 use crate::client_ip::{ClientIp, TrustedProxies};
 use crate::key::{ClientAddress, KeyExtractor, KeySecret};
 use crate::model::Cost;
@@ -39,7 +39,7 @@ pub(super) struct Content {
     pub(super) store: Option<Secret>,
     /// The secret with which keys are hashed.
     pub(super) secret: KeySecret,
-    /// Warnings about values that are valid, but probably not intended.
+    /// The warnings about values that are valid, but probably not intended.
     pub(super) warnings: Vec<String>,
     /// A warning that applies if counters are shared with other processes.
     pub(super) warning_if_shared: Option<String>,
@@ -178,7 +178,7 @@ fn with_variables(file: &FileText) -> HashSet<String> {
     rules.map(|(name, _)| name.0.clone()).collect()
 }
 
-/// Returns the text of an error without limits, whose values come from variables.
+/// Returns the text of an error without the limits in it, because their values come from variables.
 fn without_limits(error: &InvalidRules) -> String {
     match error {
         InvalidRules::Cost { rule, cost, .. } => {
@@ -297,7 +297,8 @@ fn convert_rule(
     result.on_over_limit = rule.over.map(|over| over.0);
     result.on_missing_key = rule.missing.map(|Text(missing)| missing);
     result.is_shadow = rule.shadow.is_some_and(|shadow| shadow.0);
-    result.is_disclosed = rule.disclosed.map(|disclosed| disclosed.0);
+    result.is_disclosed = rule.disclosed.map(|disclosed| disclosed != DisclosureText::Nothing);
+    result.is_name_disclosed = rule.disclosed == Some(DisclosureText::LimitsAndName);
     Ok(result)
 }
 

@@ -1,4 +1,4 @@
-//! Reads a rule file and its file of keys until both are settled, and turns them into rules.
+//! Reads a rule file and its file of keys until both are stable, and turns them into rules.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use tokio::time::Instant;
 use super::disk::{Disk, FileContent, Reading, are_equal};
 use super::error::{FileFailure, RulesFileError};
 use super::parse::{Additions, Content, convert, read_text};
-use super::settling::Watched;
+use super::stability::Watched;
 
 /// The times that bound readings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     /// The time between two readings that have to agree.
     pub(super) pause: Duration,
-    /// The longest time that a start or a reload waits for a file that is settled.
+    /// The longest time that a start or a reload waits for a file that is stable.
     pub(super) patience: Duration,
 }
 
@@ -50,10 +50,10 @@ struct WatchedKeys {
 
 /// The result of a step of a [`FileReader`].
 pub(super) enum ReadStep {
-    /// The files are settled, and were applied or refused before.
+    /// The files are stable, and were applied or refused before.
     Unchanged,
     /// A file may still be written.
-    Unsettled,
+    Unstable,
     Refused(RulesFileError),
     Valid(Box<Content>),
 }
@@ -82,21 +82,21 @@ impl FileReader {
         self.must_end = true;
     }
 
-    /// Returns the time until the files are settled, if they do not change.
+    /// Returns the time until the files are stable, if they do not change.
     pub(super) fn remaining(&self) -> Duration {
         let now = self.now();
         let keys = self.keys.as_ref().map(|keys| keys.file.remaining(now, self.timing.pause));
         self.rules.remaining(now, self.timing.pause).max(keys.unwrap_or_default())
     }
 
-    /// Reads the files once. If they are settled and have changed, checks their content. If
+    /// Reads the files once. If they are stable and have changed, checks their content. If
     /// `is_urgent`, the content is checked even if it has not changed.
     pub(super) fn step(&mut self, is_urgent: bool) -> ReadStep {
         let (disk, pause) = (&*self.disk, self.timing.pause);
-        let is_settled = self.rules.read(disk, pause, is_urgent);
+        let is_stable = self.rules.read(disk, pause, is_urgent);
         let keys = self.keys.as_mut().map(|keys| keys.file.read(disk, pause, is_urgent));
-        if !is_settled {
-            return ReadStep::Unsettled;
+        if !is_stable {
+            return ReadStep::Unstable;
         }
         if !is_urgent && self.is_handled() {
             return ReadStep::Unchanged;
@@ -106,7 +106,7 @@ impl FileReader {
                 self.set_handled();
                 ReadStep::Valid(Box::new(content))
             }
-            Ok(None) => ReadStep::Unsettled,
+            Ok(None) => ReadStep::Unstable,
             Err(error) => {
                 self.set_handled();
                 ReadStep::Refused(error)
@@ -114,11 +114,11 @@ impl FileReader {
         }
     }
 
-    /// Checks the content of the rule file. Returns `None` if its file of keys is not settled.
+    /// Checks the content of the rule file. Returns `None` if its file of keys is not stable.
     fn check(
         &mut self,
         is_urgent: bool,
-        are_keys_settled: bool,
+        are_keys_stable: bool,
     ) -> Result<Option<Content>, RulesFileError> {
         let path = self.rules.path().to_owned();
         let of_file = |error: &Arc<std::io::Error>| {
@@ -131,15 +131,15 @@ impl FileReader {
             None => self.keys = None,
             Some((keys, shown)) => {
                 let known = self.keys.as_ref().filter(|known| known.file.path() == keys);
-                let is_settled = if known.is_some() {
-                    are_keys_settled
+                let is_stable = if known.is_some() {
+                    are_keys_stable
                 } else {
                     let mut file = Watched::new(keys);
-                    let is_settled = file.read(&*self.disk, self.timing.pause, is_urgent);
+                    let is_stable = file.read(&*self.disk, self.timing.pause, is_urgent);
                     self.keys = Some(WatchedKeys { file, shown });
-                    is_settled
+                    is_stable
                 };
-                if !is_settled {
+                if !is_stable {
                     return Ok(None);
                 }
             }

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 
 use super::disk::{Disk, MAX_LEN, RealDisk};
 use super::error::{FileFailure, RulesFileError};
-use super::followed::{FollowedFile, unsettled};
+use super::followed::{FollowedFile, unstable};
 use super::parse::{Additions, Content};
 use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
@@ -22,7 +22,7 @@ use crate::rules::rule_set::RuleSet;
 use crate::source::PolicySource;
 use crate::store::Namespace;
 
-/// A file of rules that is read again when it changes.
+/// A rule file that is read again when it changes.
 ///
 /// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) takes it. After a change, every
 /// limiter that was built with it decides under the new rules. A limit keeps its counters if the
@@ -32,8 +32,8 @@ use crate::store::Namespace;
 /// # When the file is read
 ///
 /// * Each second. New content is applied when two readings a second apart had the same content,
-///   length and times. How the file changes does not matter: in place, by a rename, or by a symbolic
-///   link, as in a volume of Kubernetes, on any file system.
+///   length and times. The file may change in place, by a rename, or by a symbolic link, as in a
+///   volume of Kubernetes, and on any file system.
 /// * On SIGHUP, if [`watch`](Self::watch) was called in a tokio runtime that still runs. Secrets in
 ///   files of their own (`file:PATH`) are read again too.
 /// * On [`reload`](Self::reload).
@@ -51,7 +51,8 @@ use crate::store::Namespace;
 /// **A file that is not valid changes nothing.** The last valid rules continue to apply, the error
 /// is logged, and [`status`](Self::status) returns it. The same applies to a file that does not
 /// exist, is not a regular file or has more than [`MAX_LEN`](Self::MAX_LEN) bytes. If the file
-/// system hangs, requests are decided under the last valid rules, and `status` returns since when.
+/// system hangs, requests are decided under the last valid rules, and
+/// [`RulesFileStatus::hanging_since`] returns the time at which the reading began.
 ///
 /// # Examples
 ///
@@ -160,7 +161,7 @@ impl RulesFileBuilder {
         let reader = FileReader::new(path.clone(), Arc::new(additions), disk, timing);
         let started = ReaderThread::start(reader)
             .map_err(|error| RulesFileError::new(&path, None, FileFailure::Thread(error)))?;
-        let (thread, content) = started.ok_or_else(|| unsettled(&path, timing))?;
+        let (thread, content) = started.ok_or_else(|| unstable(&path, timing))?;
         Ok((thread, content?))
     }
 }
@@ -245,7 +246,7 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is not valid, or was not settled or not read in
+    /// Returns an error if the file cannot be read, is not valid, or was not stable or not read in
     /// time. The last valid rules continue to apply. After the time has run out, the file is applied
     /// when it has been read.
     pub fn reload(&self) -> Result<(), RulesFileError> {
@@ -253,7 +254,7 @@ impl RulesFile {
         let file = &self.0.file;
         let sent = file.requests.send(request).ok();
         let result = sent.and_then(|()| result.recv_timeout(file.timing().patience).ok());
-        result.unwrap_or_else(|| Err(unsettled(file.path(), file.timing())))
+        result.unwrap_or_else(|| Err(unstable(file.path(), file.timing())))
     }
 
     /// Returns the rules of a limiter with this namespace. They change with the file. `is_shared`

@@ -1,4 +1,4 @@
-//! The single values of a rules file. Each is checked when it is read, so that an error gives its
+//! The single values of a rule file. Each is checked when it is read, so that an error gives its
 //! line and column.
 
 use std::borrow::Cow;

@@ -15,10 +15,11 @@ use super::limits::LimitTexts;
 use super::scalars::{
     Expanded, Flag, FromText, HashSecret, Name, Proxy, RuleName, Secret, Span, Text, Units,
 };
+use super::variables::clipped;
 use crate::rules::over_limit::{MissingKey, OverLimit};
 use crate::rules::request_match::{CompiledMatch, Match};
 
-/// A file of rules.
+/// A rule file.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileText {
@@ -101,9 +102,10 @@ pub(super) struct RuleText {
     /// Whether the rule counts and reports, but denies nothing.
     #[serde(default)]
     pub(super) shadow: Option<Flag>,
-    /// Whether headers and messages describe the rule. Defaults to true for a rule with `per`.
+    /// Whether headers and messages describe the rule. Defaults to true for a rule with `per`. With
+    /// `name` they contain its name instead of a hash.
     #[serde(default)]
-    pub(super) disclosed: Option<Flag>,
+    pub(super) disclosed: Option<DisclosureText>,
 }
 
 /// The requests that satisfy all conditions. A condition with several values is satisfied if one of
@@ -217,6 +219,58 @@ impl JsonSchema for EndMark {
     }
 }
 
+/// The parts of a rule that headers and messages describe: `true`, `false`, or `name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DisclosureText {
+    Nothing,
+    Limits,
+    LimitsAndName,
+}
+
+impl<'de> Deserialize<'de> for DisclosureText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Disclosure;
+
+        impl Visitor<'_> for Disclosure {
+            type Value = DisclosureText;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false or name")
+            }
+
+            fn visit_bool<E: Error>(self, is_disclosed: bool) -> Result<DisclosureText, E> {
+                Ok(if is_disclosed { DisclosureText::Limits } else { DisclosureText::Nothing })
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<DisclosureText, E> {
+                match text {
+                    "name" => Ok(DisclosureText::LimitsAndName),
+                    _ => Err(E::custom(format!(
+                        "disclosed {:?}: expected true, false or name",
+                        clipped(text)
+                    ))),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Disclosure)
+    }
+}
+
+impl JsonSchema for DisclosureText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "disclosed".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "enum": [true, false, "name"] })
+    }
+}
+
 impl FromText for MissingKey {
     const EXPECTED: &'static str = "reject, allow or share";
 
@@ -310,7 +364,7 @@ impl JsonSchema for OverText {
     }
 }
 
-/// Returns the JSON Schema of files of rules, in YAML and TOML, with which editors complete and
+/// Returns the JSON Schema of rule files, in YAML and TOML, with which editors complete and
 /// check them.
 ///
 /// # Examples

@@ -40,15 +40,16 @@ impl RulesFileStatus {
         &self.version
     }
 
-    /// Returns what is valid in the rules that apply, but probably not intended, such as a rule
-    /// that gives counters of their own to keys that clients invent. The log has the same lines.
+    /// Returns the warnings about the rules that apply. Each is about a value that is valid, but
+    /// probably not intended, such as a rule that gives keys that clients invent counters of their
+    /// own. The log has the same lines.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Returns since when a reading has not ended, if it has taken longer than the pause between
-    /// two readings: the file system hangs. The last valid rules continue to apply.
+    /// Returns the time at which the present reading began, if it takes longer than the pause
+    /// between two readings, because the file system hangs. The last valid rules continue to apply.
     #[must_use]
     pub const fn hanging_since(&self) -> Option<Timestamp> {
         self.hanging_since

@@ -1,6 +1,6 @@
 mod keys;
 mod secrets;
-mod settling;
+mod stability;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -416,6 +416,23 @@ fn the_error_for_a_name_that_is_not_registered_has_its_place_and_lists_the_regis
     );
     let none = read("limits.yaml", "rules:\n  a: { limits: recrods }").unwrap_err().to_string();
     assert!(none.ends_with("or a source that the service registers"), "{none}");
+}
+
+#[test]
+fn a_file_discloses_limits_or_the_name_of_a_rule_too() {
+    let disclosed = |text: &str| {
+        let rules = format!("rules: {{ a: {{ limits: 5/minute, disclosed: {text} }} }}");
+        let rules = read("limits.yaml", &rules).map_err(|error| error.to_string())?;
+        let rule = &rules.rules[0];
+        Ok((rule.is_disclosed, rule.is_name_disclosed))
+    };
+    assert_eq!(disclosed("true"), Ok((Some(true), false)));
+    assert_eq!(disclosed("false"), Ok((Some(false), false)));
+    assert_eq!(disclosed("name"), Ok((Some(true), true)));
+    let error: String = disclosed("names").unwrap_err();
+    assert!(error.ends_with("disclosed \"names\": expected true, false or name"), "{error}");
+    let error = disclosed("1").unwrap_err();
+    assert!(error.ends_with("expected true, false or name"), "{error}");
 }
 
 #[test]

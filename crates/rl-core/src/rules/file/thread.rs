@@ -18,7 +18,7 @@ use super::reader::{FileReader, ReadStep, Timing};
 /// A request to apply the file now, even if it has not changed.
 pub(super) struct ReloadRequest {
     asked: Instant,
-    /// Gets the result; `None` if it is only logged.
+    /// The channel for the result; `None` if the result is only logged.
     reply: Option<SyncSender<Result<(), RulesFileError>>>,
 }
 
@@ -48,8 +48,8 @@ pub(super) trait Follower: Send + Sync + 'static {
         is_logged: bool,
     ) -> Result<(), RulesFileError>;
 
-    /// Returns the error for a file that did not settle in time.
-    fn unsettled(&self) -> RulesFileError;
+    /// Returns the error for a file that did not become stable in time.
+    fn unstable(&self) -> RulesFileError;
 
     /// Sets whether the thread reads or applies the file at present.
     fn set_busy(&self, is_busy: bool);
@@ -62,7 +62,7 @@ pub(super) struct ReaderThread<F> {
 }
 
 impl<F: Follower> ReaderThread<F> {
-    /// Starts the thread, and waits for valid content. Returns `None` if the file was not settled
+    /// Starts the thread, and waits for valid content. Returns `None` if the file was not stable
     /// or not read in time.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl<F: Follower> ReaderThread<F> {
     }
 }
 
-/// Reads the file until it is settled. Returns `None` if it is not settled in time.
+/// Reads the file until it is stable. Returns `None` if it is not stable in time.
 fn first_content(
     reader: &mut FileReader,
     requests: &Receiver<ReloadRequest>,
@@ -113,7 +113,7 @@ fn first_content(
                 return Some(Ok(*content));
             }
             ReadStep::Refused(error) => return Some(Err(error)),
-            ReadStep::Unsettled | ReadStep::Unchanged => {}
+            ReadStep::Unstable | ReadStep::Unchanged => {}
         }
         if reader.now().saturating_duration_since(begun) >= patience {
             return None;
@@ -162,13 +162,13 @@ pub(super) fn round<F: Follower>(
         ReadStep::Valid(content) => Ok(*content),
         ReadStep::Refused(error) => Err(error),
         ReadStep::Unchanged => return pause,
-        ReadStep::Unsettled if pending.is_empty() => return pause,
-        ReadStep::Unsettled => {
+        ReadStep::Unstable if pending.is_empty() => return pause,
+        ReadStep::Unstable => {
             // Callers have stopped waiting by now, and have got an error.
             let expired = |request: &mut ReloadRequest| begun >= request.asked + patience;
             let expired: Vec<ReloadRequest> = pending.extract_if(.., expired).collect();
             if expired.iter().any(|request| request.reply.is_none()) {
-                let _ = follower.handle(Err(follower.unsettled()), begun, true);
+                let _ = follower.handle(Err(follower.unstable()), begun, true);
             }
             return if pending.is_empty() { pause } else { reader.remaining() };
         }

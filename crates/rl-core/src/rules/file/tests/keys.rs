@@ -6,8 +6,9 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::{Directory, builder, parts};
-use crate::key::Tier;
 use crate::key::fake_request::FakeRequest;
+use crate::key::{CountedAs, Tier};
+use crate::limiter::RateLimiter;
 use crate::model::{Realm, Subject};
 use crate::rules::{Defaults, MissingKey, RuleSet, Rules};
 use crate::store::Namespace;
@@ -98,6 +99,31 @@ fn the_tier_is_that_of_the_request_then_of_the_service_then_of_the_file() {
     let pair = RULES.replace("[key, address]", "key+route");
     let rules = builder(directory.write("limits.yaml", &pair)).read().unwrap();
     assert_eq!(parts(&rules, &request()), ["clients key 1 minute=50/minute"]);
+}
+
+/// Fault: `rules_of` returned rules with `per: key` for subjects that no request can have.
+#[test]
+fn the_rules_of_a_known_key_are_found_by_its_name() {
+    let directory = Directory::new();
+    let keys = format!("[{{ sha256: {}, name: alice }}]", sha256("a"));
+    directory.write("keys.yaml", &keys);
+    let rules = RULES.to_owned()
+        + "  routes: { per: key+route, limits: 5/minute }\n"
+        + "  addresses: { per: address, limits: 5/minute }\n";
+    let file = super::watch(directory.write("limits.yaml", &rules));
+    let limiter = RateLimiter::builder().rules(&file).build().unwrap();
+    let counted = |subject: Subject| -> Vec<_> {
+        let rules = limiter.rules_of(&[subject], None).into_iter();
+        rules.map(|rule| (rule.name, rule.counted_as)).collect()
+    };
+    let alice = Subject::new(Realm::Key, "alice");
+    let (clients, routes) = ("clients".to_owned(), "routes".to_owned());
+    assert_eq!(counted(alice), [(clients, CountedAs::Itself), (routes, CountedAs::Pair)]);
+    assert_eq!(counted(Subject::new(Realm::Key, "bob")), []);
+    assert_eq!(counted(Subject::consumer("alice")), []);
+    let names: Vec<_> =
+        counted(Subject::ip([192, 0, 2, 7])).into_iter().map(|rule| rule.0).collect();
+    assert_eq!(names, ["clients", "addresses"]);
 }
 
 /// The hash is that of `printf %s key-of-bob | openssl dgst -sha256 -hmac 'sixteen bytes or more'`.

@@ -10,9 +10,9 @@ use crate::time::Timestamp;
 
 /// A file that is read again and again.
 ///
-/// A file is settled if all readings within a pause were equal: the same bytes, length and times.
+/// A file is stable if all readings within a pause were equal: the same bytes, length and times.
 /// A writer whose gaps are shorter than the pause writes between two readings, so its unfinished
-/// file is never settled.
+/// file is never stable.
 pub(super) struct Watched {
     path: PathBuf,
     last: Option<Last>,
@@ -34,11 +34,12 @@ impl Watched {
         &self.path
     }
 
-    /// Reads the file, and returns whether it is settled.
+    /// Reads the file, and returns whether it is stable.
     ///
-    /// If `is_urgent`, the result may be settled without a pause in two more cases. The first is a
-    /// file that was changed last more than a pause ago, and is equal in two readings. The second
-    /// is a file that cannot be read, because an error replaces no rules.
+    /// If `is_urgent`, the file is stable without a pause in two more cases:
+    ///
+    /// * Two readings are equal, and the last change was more than a pause ago.
+    /// * The file cannot be read, because an error replaces no rules.
     pub(super) fn read(&mut self, disk: &dyn Disk, pause: Duration, is_urgent: bool) -> bool {
         let (begun, wall) = (disk.monotonic(), disk.wall());
         let since = self.read_once(disk);
@@ -58,8 +59,8 @@ impl Watched {
         }
     }
 
-    /// Reads the file once. Returns since when its readings have been equal; `None` if this one
-    /// differs from the reading before it.
+    /// Reads the file once. Returns the end of the first of the consecutive readings that are equal
+    /// to this one, or `None` if the reading before differs.
     fn read_once(&mut self, disk: &dyn Disk) -> Option<Instant> {
         let reading = disk.read(&self.path);
         if let Some(last) = &self.last
@@ -76,7 +77,7 @@ impl Watched {
         self.last.as_ref().map(|last| &last.reading)
     }
 
-    /// Returns the time until the file is settled, if it does not change.
+    /// Returns the time until the file is stable, if it does not change.
     pub(super) fn remaining(&self, now: Instant, pause: Duration) -> Duration {
         let since = self.last.as_ref().map_or(now, |last| last.since);
         (since + pause).saturating_duration_since(now)

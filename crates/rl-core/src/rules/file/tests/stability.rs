@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::super::disk::{Disk, FileContent, Reading, RealDisk};
-use super::super::followed::unsettled;
+use super::super::followed::unstable;
 use super::super::parse::{Additions, Content};
 use super::super::reader::{FileReader, ReadStep, Timing};
 use super::super::thread::{Follower, ReloadRequest, round};
@@ -172,7 +172,7 @@ fn a_file_that_is_written_with_gaps_below_the_pause_is_never_applied_half_writte
         for phase in [1, 300, 1_000].map(Duration::from_millis) {
             let applied = write_slowly(&[gap], 10, 3 * PAUSE, phase);
             assert_eq!(applied, 10, "{gap:?} {phase:?}");
-            // Between these versions, there is no pause in which the file is settled.
+            // Between these versions, there is no pause in which the file is stable.
             assert_eq!(write_slowly(&[gap], 10, PAUSE / 5, phase), 0, "{gap:?} {phase:?}");
         }
     }
@@ -197,12 +197,12 @@ proptest! {
 fn a_start_waits_a_pause_only_if_the_file_has_just_changed() {
     let disk = TestDisk::new();
     disk.write("l.yaml", &one_rule(1));
-    assert!(matches!(reader(&disk, "l.yaml").step(true), ReadStep::Unsettled));
+    assert!(matches!(reader(&disk, "l.yaml").step(true), ReadStep::Unstable));
     let mut begun = reader(&disk, "l.yaml");
-    assert!(matches!(begun.step(true), ReadStep::Unsettled));
+    assert!(matches!(begun.step(true), ReadStep::Unstable));
     disk.advance(PAUSE - Duration::from_millis(1));
     assert_eq!(begun.remaining(), Duration::from_millis(1));
-    assert!(matches!(begun.step(true), ReadStep::Unsettled));
+    assert!(matches!(begun.step(true), ReadStep::Unstable));
     disk.advance(Duration::from_millis(1));
     assert!(names(&begun.step(true)).is_some());
     // It was changed a pause ago, so that two readings suffice.
@@ -213,7 +213,7 @@ fn a_start_waits_a_pause_only_if_the_file_has_just_changed() {
     disk.advance(2 * PAUSE);
     disk.write("future.yaml", &one_rule(1));
     disk.state.lock().unwrap().elapsed -= PAUSE;
-    assert!(matches!(reader(&disk, "future.yaml").step(true), ReadStep::Unsettled));
+    assert!(matches!(reader(&disk, "future.yaml").step(true), ReadStep::Unstable));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_pipe_or_directory_in_place_of_a_file_is_refused_once_and_a_good_file_is_app
         disk.advance(PAUSE);
         reader.step(false)
     };
-    assert!(matches!(next(), ReadStep::Unsettled));
+    assert!(matches!(next(), ReadStep::Unstable));
     assert!(names(&next()).is_some());
     type Replace = fn(&Path);
     let odd: [(Replace, &str); 5] = [
@@ -271,7 +271,7 @@ fn a_pipe_or_directory_in_place_of_a_file_is_refused_once_and_a_good_file_is_app
     for (number, (replace, expected)) in odd.into_iter().enumerate() {
         std::fs::remove_file(&path).unwrap();
         replace(&path);
-        assert!(matches!(next(), ReadStep::Unsettled), "{expected}");
+        assert!(matches!(next(), ReadStep::Unstable), "{expected}");
         let error = refused(next()).unwrap().to_string();
         assert!(error.contains(expected), "{error}");
         for _ in 0..3 {
@@ -279,7 +279,7 @@ fn a_pipe_or_directory_in_place_of_a_file_is_refused_once_and_a_good_file_is_app
         }
         let _ = std::fs::remove_dir(&path).or_else(|_| std::fs::remove_file(&path));
         directory.write("limits.yaml", &one_rule(number as u64 + 2));
-        assert!(matches!(next(), ReadStep::Unsettled), "{expected}");
+        assert!(matches!(next(), ReadStep::Unstable), "{expected}");
         assert!(names(&next()).is_some(), "{expected}");
     }
 }
@@ -395,15 +395,15 @@ impl Follower for Recorder {
         result.map(drop)
     }
 
-    fn unsettled(&self) -> RulesFileError {
-        unsettled(Path::new("l.yaml"), Timing::with_pause(PAUSE))
+    fn unstable(&self) -> RulesFileError {
+        unstable(Path::new("l.yaml"), Timing::with_pause(PAUSE))
     }
 
     fn set_busy(&self, _: bool) {}
 }
 
 #[test]
-fn a_signal_is_refused_if_the_file_does_not_settle_and_a_later_version_is_applied() {
+fn a_signal_is_refused_if_the_file_is_not_stable_and_a_later_version_is_applied() {
     let disk = TestDisk::new();
     disk.write("l.yaml", &one_rule(1));
     let (mut reader, follower) = (reader(&disk, "l.yaml"), Recorder::default());
