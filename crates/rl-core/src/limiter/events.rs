@@ -41,6 +41,8 @@ pub(super) struct Events {
     /// The condition that the circuit breaker is open.
     open_breaker: Transition,
     overload: Transition,
+    /// The condition that the store has no memory for charges.
+    memory: Transition,
     /// The condition that the store does not support the policies of some requests.
     unsupported: Transition,
     fallback_outage: Transition,
@@ -74,6 +76,7 @@ impl Events {
             outage: Transition::new(Duration::ZERO),
             open_breaker: Transition::new(Duration::ZERO),
             overload: Transition::new(RECOVERY_PERIOD),
+            memory: Transition::new(RECOVERY_PERIOD),
             unsupported: Transition::new(LONG_RECOVERY_PERIOD),
             fallback_outage: Transition::new(RECOVERY_PERIOD),
             lapses: Transition::new(LONG_RECOVERY_PERIOD),
@@ -231,6 +234,7 @@ impl Events {
         self.observe_store_failure(error, begun);
         match error.kind() {
             FailureKind::Overloaded => self.store_overloaded(self.in_flight.figures()),
+            FailureKind::OutOfMemory => self.store_out_of_memory(error),
             FailureKind::Corrupt => self.stored_value_damaged(subject, error),
             FailureKind::Unsupported => {
                 if self.unsupported.occurred() {
@@ -284,6 +288,25 @@ impl Events {
             observe::overloaded(self.place(), in_flight, bound, consequence);
             let on_failure = self.on_failure(FailureKind::Overloaded);
             self.emit(EventKind::StoreOverloaded { in_flight, bound, on_failure });
+        }
+    }
+
+    /// Reports that the store has no memory for a charge.
+    pub(super) fn store_out_of_memory(&self, error: &StoreError) {
+        if self.memory.occurred() {
+            let consequence = self.consequence(FailureKind::OutOfMemory);
+            observe::out_of_memory(self.place(), error, consequence);
+            let on_failure = self.on_failure(FailureKind::OutOfMemory);
+            self.emit(EventKind::StoreOutOfMemory { error, on_failure });
+        }
+    }
+
+    /// Reports the end of a lack of memory, if there was one: the store has charged a request.
+    pub(super) fn store_charged(&self) {
+        if let Some(ended) = self.memory.ended() {
+            observe::out_of_memory_ended(self.place(), ended);
+            let Ended { lasted, count: undecided } = ended;
+            self.emit(EventKind::StoreOutOfMemoryEnded { lasted, undecided });
         }
     }
 

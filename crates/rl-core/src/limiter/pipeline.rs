@@ -313,6 +313,8 @@ impl Pipeline {
             let mut is_partial = false;
             match &result {
                 Ok(_) => waiting.answered(),
+                // The server has answered in time.
+                Err(error) if error.kind() == FailureKind::OutOfMemory => waiting.answered(),
                 Err(error) if error.kind() == FailureKind::TimedOut => {
                     if waiting.timed_out(operation.deadline) == FailureKind::Overloaded {
                         let figures = waiting.figures();
@@ -362,12 +364,24 @@ impl Pipeline {
                 if !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased) {
                     let ends_outage = self.breaker.succeeded(token);
                     self.events.store_decided(parts, &self.breaker, ends_outage);
+                    if decision.is_allowed() && operation.mode != Mode::Peek {
+                        self.events.store_charged();
+                    }
                 }
                 MaybeReady::ready(self.finish(parts, operation, decision))
             }
             Err(error) if error.kind() == FailureKind::Overloaded => {
                 self.events.observe_store_failure(&error, operation.begun);
                 self.decide_overloaded(parts, operation, self.in_flight.figures())
+            }
+            // One client can fill the store by inventing subjects. The server works: it still decides
+            // the requests that it denies, so it is called as before.
+            Err(error) if error.kind() == FailureKind::OutOfMemory => {
+                let ends_outage = self.breaker.succeeded(token);
+                self.events.observe_store_failure(&error, operation.begun);
+                self.events.store_decided(parts, &self.breaker, ends_outage);
+                self.events.store_out_of_memory(&error);
+                self.decide_without_charge(parts, operation, error.kind())
             }
             Err(error) => {
                 let begins_outage = match is_partial {

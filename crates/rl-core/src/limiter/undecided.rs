@@ -27,10 +27,21 @@ impl Pipeline {
         figures: (usize, usize),
     ) -> MaybeReady<Decision> {
         self.events.store_overloaded(figures);
+        self.decide_without_charge(parts, operation, FailureKind::Overloaded)
+    }
+
+    /// Decides a request that the store cannot charge: by a cached denial or leased units, or else
+    /// by the failure policy.
+    pub(super) fn decide_without_charge(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+        failure: FailureKind,
+    ) -> MaybeReady<Decision> {
         let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
         match self.stores.primary.decide_locally(&request) {
             Some(decision) => MaybeReady::ready(self.finish(parts, operation, decision)),
-            None => self.apply_failure_policy(parts, operation, FailureKind::Overloaded),
+            None => self.apply_failure_policy(parts, operation, failure),
         }
     }
 
