@@ -283,7 +283,7 @@ async fn a_full_store_is_called_for_each_request_and_ends_an_outage() {
     remote.does(FAILS);
     until_open(&remote, &limiter).await;
     remote.does(IS_FULL);
-    advance(LONGEST_WAIT).await;
+    advance(Duration::from_millis(LONGEST_WAIT)).await;
     assert_eq!(at_once(&limiter, 1).await, [full], "a probe");
     remote.asked();
     assert_eq!(at_once(&limiter, 100).await, [full; 100]);
