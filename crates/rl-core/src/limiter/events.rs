@@ -1,6 +1,8 @@
 //! Reports decisions and failures to the observer and to the log. Both get one report when a
 //! condition begins, and one when it ends. The observer also gets each decision and each failure.
 
+mod load;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -204,11 +206,7 @@ impl Events {
         if let Some(of_decisions) = &self.of_decisions {
             of_decisions.failure_policy_ended(&self.names);
         }
-        if let Some(ended) = self.overload.ended() {
-            observe::overload_ended(self.place(), ended);
-            let Ended { lasted, count: refused } = ended;
-            self.emit(EventKind::StoreOverloadEnded { lasted, refused });
-        }
+        self.end_overload();
         if let Some(ended) = self.unsupported.ended() {
             observe::unsupported_ended(self.place(), ended);
         }
@@ -279,35 +277,6 @@ impl Events {
     /// Counts a request that was not sent to the store because the circuit breaker is open.
     pub(super) fn undecided_during_outage(&self) {
         self.outage.count_if_on();
-    }
-
-    /// Reports that the store is overloaded: the number of decisions in flight, and its bound.
-    pub(super) fn store_overloaded(&self, (in_flight, bound): (usize, usize)) {
-        if self.overload.occurred() {
-            let consequence = self.consequence(FailureKind::Overloaded);
-            observe::overloaded(self.place(), in_flight, bound, consequence);
-            let on_failure = self.on_failure(FailureKind::Overloaded);
-            self.emit(EventKind::StoreOverloaded { in_flight, bound, on_failure });
-        }
-    }
-
-    /// Reports that the store has no memory for a charge.
-    pub(super) fn store_out_of_memory(&self, error: &StoreError) {
-        if self.memory.occurred() {
-            let consequence = self.consequence(FailureKind::OutOfMemory);
-            observe::out_of_memory(self.place(), error, consequence);
-            let on_failure = self.on_failure(FailureKind::OutOfMemory);
-            self.emit(EventKind::StoreOutOfMemory { error, on_failure });
-        }
-    }
-
-    /// Reports the end of a lack of memory, if there was one: the store has charged a request.
-    pub(super) fn store_charged(&self) {
-        if let Some(ended) = self.memory.ended() {
-            observe::out_of_memory_ended(self.place(), ended);
-            let Ended { lasted, count: undecided } = ended;
-            self.emit(EventKind::StoreOutOfMemoryEnded { lasted, undecided });
-        }
     }
 
     /// Reports that a lease under a concurrency limit has ended while its request is in flight.

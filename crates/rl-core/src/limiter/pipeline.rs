@@ -370,28 +370,7 @@ impl Pipeline {
                 }
                 MaybeReady::ready(self.finish(parts, operation, decision))
             }
-            Err(error) if error.kind() == FailureKind::Overloaded => {
-                self.events.observe_store_failure(&error, operation.begun);
-                self.decide_overloaded(parts, operation, self.in_flight.figures())
-            }
-            // One client can fill the store by inventing subjects. The server works: it still decides
-            // the requests that it denies, so it is called as before.
-            Err(error) if error.kind() == FailureKind::OutOfMemory => {
-                let ends_outage = self.breaker.succeeded(token);
-                self.events.observe_store_failure(&error, operation.begun);
-                self.events.store_decided(parts, &self.breaker, ends_outage);
-                self.events.store_out_of_memory(&error);
-                self.decide_without_charge(parts, operation, error.kind())
-            }
-            Err(error) => {
-                let begins_outage = match is_partial {
-                    true => self.breaker.failed_in_part(token, error.kind()),
-                    false => self.breaker.failed(token, error.kind()),
-                };
-                let breaker = (&*self.breaker, begins_outage);
-                self.events.store_failed(parts[0].subject, &error, breaker, operation.begun);
-                self.apply_failure_policy(parts, operation, error.kind())
-            }
+            Err(error) => self.decide_failed(parts, operation, (token, is_partial), &error),
         }
     }
 
