@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Level, span, subscriber};
+use tracing::subscriber::Interest;
+use tracing::{Dispatch, Level, Metadata, span, subscriber};
 
 use super::PASSWORD;
 
@@ -28,6 +29,7 @@ impl Log {
     /// Captures lines of this level and of more severe ones, until the guard is dropped. Capturing
     /// other lines would take measurable time.
     pub(crate) fn capture_from(least: Level) -> (Self, subscriber::DefaultGuard) {
+        Witness::register();
         let log = Self { lines: Arc::default(), count: Arc::default(), least };
         let guard = subscriber::set_default(log.clone());
         (log, guard)
@@ -71,8 +73,47 @@ impl Log {
     }
 }
 
+/// A subscriber that captures nothing and is registered until the process ends.
+///
+/// `tracing` remembers for each call site whether a subscriber wants its lines. If only one
+/// subscriber is registered, it asks that of the thread that runs the call site first. Another test
+/// in a thread without a subscriber would so disable the call site for the test that captures.
+/// With this second subscriber, `tracing` asks all of them, and the answer is never a lasting no.
+struct Witness;
+
+impl Witness {
+    fn register() {
+        static REGISTERED: OnceLock<Dispatch> = OnceLock::new();
+        REGISTERED.get_or_init(|| Dispatch::new(Self));
+    }
+}
+
+impl tracing::Subscriber for Witness {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        false
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
 impl tracing::Subscriber for Log {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= self.least
     }
 
@@ -111,4 +152,15 @@ impl tracing::Subscriber for Log {
     fn enter(&self, _: &span::Id) {}
 
     fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn a_line_is_captured_although_a_thread_without_a_subscriber_logs_it_first() {
+    fn log_line() {
+        tracing::warn!("a line");
+    }
+    let (log, _guard) = Log::capture();
+    std::thread::spawn(log_line).join().unwrap();
+    log_line();
+    log.assert_lines(&[(Level::WARN, "a line")]);
 }

@@ -32,11 +32,13 @@ impl Payload {
                 "used": limit.used(),
             }),
             EventKind::StoreFailing { error, on_failure, .. }
+            | EventKind::StoreOutOfMemory { error, on_failure, .. }
             | EventKind::FallbackFailing { error, on_failure, .. }
             | EventKind::LookupsFailing { error, on_failure, .. } => {
                 json!({ "failure": error.kind().as_str(), "on_failure": on_failure })
             }
             EventKind::StoreRecovered { lasted, undecided, .. }
+            | EventKind::StoreOutOfMemoryEnded { lasted, undecided, .. }
             | EventKind::FallbackRecovered { lasted, undecided, .. }
             | EventKind::LookupsRecovered { lasted, undecided, .. } => {
                 json!({ "seconds": lasted.as_secs_f64(), "undecided": undecided })

@@ -1,6 +1,8 @@
 //! Reports decisions and failures to the observer and to the log. Both get one report when a
 //! condition begins, and one when it ends. The observer also gets each decision and each failure.
 
+mod load;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +43,8 @@ pub(super) struct Events {
     /// The condition that the circuit breaker is open.
     open_breaker: Transition,
     overload: Transition,
+    /// The condition that the store has no memory for charges.
+    memory: Transition,
     /// The condition that the store does not support the policies of some requests.
     unsupported: Transition,
     fallback_outage: Transition,
@@ -74,6 +78,7 @@ impl Events {
             outage: Transition::new(Duration::ZERO),
             open_breaker: Transition::new(Duration::ZERO),
             overload: Transition::new(RECOVERY_PERIOD),
+            memory: Transition::new(RECOVERY_PERIOD),
             unsupported: Transition::new(LONG_RECOVERY_PERIOD),
             fallback_outage: Transition::new(RECOVERY_PERIOD),
             lapses: Transition::new(LONG_RECOVERY_PERIOD),
@@ -201,11 +206,7 @@ impl Events {
         if let Some(of_decisions) = &self.of_decisions {
             of_decisions.failure_policy_ended(&self.names);
         }
-        if let Some(ended) = self.overload.ended() {
-            observe::overload_ended(self.place(), ended);
-            let Ended { lasted, count: refused } = ended;
-            self.emit(EventKind::StoreOverloadEnded { lasted, refused });
-        }
+        self.end_overload();
         if let Some(ended) = self.unsupported.ended() {
             observe::unsupported_ended(self.place(), ended);
         }
@@ -231,6 +232,7 @@ impl Events {
         self.observe_store_failure(error, begun);
         match error.kind() {
             FailureKind::Overloaded => self.store_overloaded(self.in_flight.figures()),
+            FailureKind::OutOfMemory => self.store_out_of_memory(error),
             FailureKind::Corrupt => self.stored_value_damaged(subject, error),
             FailureKind::Unsupported => {
                 if self.unsupported.occurred() {
@@ -275,16 +277,6 @@ impl Events {
     /// Counts a request that was not sent to the store because the circuit breaker is open.
     pub(super) fn undecided_during_outage(&self) {
         self.outage.count_if_on();
-    }
-
-    /// Reports that the store is overloaded: the number of decisions in flight, and its bound.
-    pub(super) fn store_overloaded(&self, (in_flight, bound): (usize, usize)) {
-        if self.overload.occurred() {
-            let consequence = self.consequence(FailureKind::Overloaded);
-            observe::overloaded(self.place(), in_flight, bound, consequence);
-            let on_failure = self.on_failure(FailureKind::Overloaded);
-            self.emit(EventKind::StoreOverloaded { in_flight, bound, on_failure });
-        }
     }
 
     /// Reports that a lease under a concurrency limit has ended while its request is in flight.

@@ -74,7 +74,7 @@ impl FailurePolicy {
     /// Returns the setting for failures of this kind.
     pub(super) const fn setting(self, failure: FailureKind) -> OnFailure {
         match failure {
-            FailureKind::Overloaded => self.on_overload,
+            FailureKind::Overloaded | FailureKind::OutOfMemory => self.on_overload,
             failure if failure.is_configuration() => self.on_configuration_failure,
             _ => self.on_store_failure,
         }

@@ -313,6 +313,8 @@ impl Pipeline {
             let mut is_partial = false;
             match &result {
                 Ok(_) => waiting.answered(),
+                // The server has answered in time.
+                Err(error) if error.kind() == FailureKind::OutOfMemory => waiting.answered(),
                 Err(error) if error.kind() == FailureKind::TimedOut => {
                     if waiting.timed_out(operation.deadline) == FailureKind::Overloaded {
                         let figures = waiting.figures();
@@ -362,22 +364,13 @@ impl Pipeline {
                 if !matches!(decision.origin(), Origin::LocalDeny | Origin::Leased) {
                     let ends_outage = self.breaker.succeeded(token);
                     self.events.store_decided(parts, &self.breaker, ends_outage);
+                    if decision.is_allowed() && operation.mode != Mode::Peek {
+                        self.events.store_charged();
+                    }
                 }
                 MaybeReady::ready(self.finish(parts, operation, decision))
             }
-            Err(error) if error.kind() == FailureKind::Overloaded => {
-                self.events.observe_store_failure(&error, operation.begun);
-                self.decide_overloaded(parts, operation, self.in_flight.figures())
-            }
-            Err(error) => {
-                let begins_outage = match is_partial {
-                    true => self.breaker.failed_in_part(token, error.kind()),
-                    false => self.breaker.failed(token, error.kind()),
-                };
-                let breaker = (&*self.breaker, begins_outage);
-                self.events.store_failed(parts[0].subject, &error, breaker, operation.begun);
-                self.apply_failure_policy(parts, operation, error.kind())
-            }
+            Err(error) => self.decide_failed(parts, operation, (token, is_partial), &error),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::charges::summed_costs;
+use super::circuit_breaker::CallToken;
 use super::failure_policy::OnFailure;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
@@ -10,10 +11,45 @@ use super::pipeline::Pipeline;
 use super::places;
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, Subject};
+use crate::model::{Cost, FailureKind, StoreError, Subject};
 use crate::store::{DecideRequest, FullServer, Mode, Part, StoreFuture};
 
 impl Pipeline {
+    /// Decides a request that the store has failed to decide. Records the failure with the breaker:
+    /// `call` is the token of the call, and whether other servers of the store answer.
+    pub(super) fn decide_failed(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+        (call, is_partial): (CallToken, bool),
+        error: &StoreError,
+    ) -> MaybeReady<Decision> {
+        match error.kind() {
+            FailureKind::Overloaded => {
+                self.events.observe_store_failure(error, operation.begun);
+                self.decide_overloaded(parts, operation, self.in_flight.figures())
+            }
+            // One client can fill the store by inventing subjects. The server works: it still decides
+            // the requests that it denies, so it is called as before.
+            FailureKind::OutOfMemory => {
+                let ends_outage = self.breaker.succeeded(call);
+                self.events.observe_store_failure(error, operation.begun);
+                self.events.store_decided(parts, &self.breaker, ends_outage);
+                self.events.store_out_of_memory(error);
+                self.decide_without_charge(parts, operation, FailureKind::OutOfMemory)
+            }
+            kind => {
+                let begins_outage = match is_partial {
+                    true => self.breaker.failed_in_part(call, kind),
+                    false => self.breaker.failed(call, kind),
+                };
+                let breaker = (&*self.breaker, begins_outage);
+                self.events.store_failed(parts[0].subject, error, breaker, operation.begun);
+                self.apply_failure_policy(parts, operation, kind)
+            }
+        }
+    }
+
     /// Decides a request while the store is overloaded. A denial that this process has cached, or
     /// units that it has leased, still decide the request; otherwise the failure policy does. One
     /// client can cause an overload, so an overload must not lift the limits.
@@ -27,10 +63,21 @@ impl Pipeline {
         figures: (usize, usize),
     ) -> MaybeReady<Decision> {
         self.events.store_overloaded(figures);
+        self.decide_without_charge(parts, operation, FailureKind::Overloaded)
+    }
+
+    /// Decides a request that the store cannot charge: by a cached denial or leased units, or else
+    /// by the failure policy.
+    pub(super) fn decide_without_charge(
+        self: &Arc<Self>,
+        parts: &[Part<'_>],
+        operation: Operation,
+        failure: FailureKind,
+    ) -> MaybeReady<Decision> {
         let request = DecideRequest::new(&self.stores.namespace, parts, operation.mode);
         match self.stores.primary.decide_locally(&request) {
             Some(decision) => MaybeReady::ready(self.finish(parts, operation, decision)),
-            None => self.apply_failure_policy(parts, operation, FailureKind::Overloaded),
+            None => self.apply_failure_policy(parts, operation, failure),
         }
     }
 

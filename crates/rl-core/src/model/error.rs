@@ -10,12 +10,16 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// The store cannot be reached, is loading data, fails over, or is out of memory.
+    /// The store cannot be reached, is loading data, or fails over.
     Unavailable,
     /// The store did not answer before the deadline.
     TimedOut,
     /// Too many decisions are waiting for the store, so it was not called.
     Overloaded,
+    /// The store has no memory for a charge. It still decides requests that it denies, because a
+    /// denial needs none. As with [`Overloaded`](Self::Overloaded),
+    /// [`on_overload`](crate::RateLimiterBuilder::on_overload) decides the others.
+    OutOfMemory,
     /// The store refused the credentials, or the user may not run a command.
     Refused,
     /// The server of the store could not prove its identity.
@@ -30,10 +34,11 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// All kinds, in the order of their declaration.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Unavailable,
         Self::TimedOut,
         Self::Overloaded,
+        Self::OutOfMemory,
         Self::Refused,
         Self::Untrusted,
         Self::Corrupt,
@@ -45,7 +50,7 @@ impl FailureKind {
     #[must_use]
     pub const fn is_configuration(self) -> bool {
         match self {
-            Self::Unavailable | Self::TimedOut | Self::Overloaded => false,
+            Self::Unavailable | Self::TimedOut | Self::Overloaded | Self::OutOfMemory => false,
             Self::Refused
             | Self::Untrusted
             | Self::Corrupt
@@ -61,6 +66,7 @@ impl FailureKind {
             Self::Unavailable => "unavailable",
             Self::TimedOut => "timed_out",
             Self::Overloaded => "overloaded",
+            Self::OutOfMemory => "out_of_memory",
             Self::Refused => "refused",
             Self::Untrusted => "untrusted",
             Self::Corrupt => "corrupt",
@@ -75,6 +81,7 @@ impl fmt::Display for FailureKind {
         f.write_str(match self {
             Self::Unavailable => "the store is unavailable",
             Self::TimedOut => "the store did not answer in time",
+            Self::OutOfMemory => "the store is out of memory",
             Self::Overloaded => "too many decisions are waiting for the store",
             Self::Refused => "the store refused the credentials or a permission",
             Self::Untrusted => "the certificate of the store is not trusted",

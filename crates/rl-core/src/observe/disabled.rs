@@ -22,6 +22,10 @@ pub(crate) const fn overloaded(_: EventLocation<'_>, _: usize, _: usize, _: &str
 
 pub(crate) const fn overload_ended(_: EventLocation<'_>, _: Ended) {}
 
+pub(crate) const fn out_of_memory(_: EventLocation<'_>, _: &StoreError, _: &str) {}
+
+pub(crate) const fn out_of_memory_ended(_: EventLocation<'_>, _: Ended) {}
+
 pub(crate) const fn shared_counters(_: EventLocation<'_>) {}
 
 pub(crate) const fn share_raised(_: EventLocation<'_>, _: &str, _: Limit, _: u64, _: u32) {}

@@ -119,6 +119,26 @@ pub(crate) fn overload_ended(
     tracing::info!(target: "rl_core", limiter, store, lasted_ms, refused, "store overload ended");
 }
 
+pub(crate) fn out_of_memory(
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
+    error: &StoreError,
+    consequence: &str,
+) {
+    let cause = cause(error);
+    tracing::error!(target: "rl_core", limiter, store, cause, consequence, "store out of memory");
+}
+
+pub(crate) fn out_of_memory_ended(
+    EventLocation { limiter, store, .. }: EventLocation<'_>,
+    Ended { lasted, count }: Ended,
+) {
+    let (lasted_ms, undecided) = (millis(lasted), count);
+    tracing::info!(
+        target: "rl_core", limiter, store, lasted_ms, undecided,
+        "store charges requests again",
+    );
+}
+
 pub(crate) fn shared_counters(EventLocation { limiter, store, .. }: EventLocation<'_>) {
     tracing::warn!(
         target: "rl_core", limiter, store,

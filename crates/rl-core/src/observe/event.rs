@@ -171,6 +171,20 @@ pub enum EventKind<'a> {
         /// The requests that were refused.
         refused: u64,
     },
+    /// The store has no memory for a charge. It still decides requests that it denies.
+    StoreOutOfMemory {
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of undecided requests: `allow`, `reject` or `fallback`.
+        on_failure: &'static str,
+    },
+    /// The store has charged a request again.
+    StoreOutOfMemoryEnded {
+        /// The time from the first charge that failed to the last.
+        lasted: Duration,
+        /// The requests that could not be charged.
+        undecided: u64,
+    },
     /// The failure policy begins to decide requests in the way that the origin names: it allows
     /// them ([`Origin::FailedOpen`]), rejects them ([`Origin::FailedClosed`]), or lets the fallback
     /// decide ([`Origin::Fallback`]).
@@ -273,6 +287,8 @@ impl EventKind<'_> {
             Self::BreakerClosed { .. } => "breaker_closed",
             Self::StoreOverloaded { .. } => "store_overloaded",
             Self::StoreOverloadEnded { .. } => "store_overload_ended",
+            Self::StoreOutOfMemory { .. } => "store_out_of_memory",
+            Self::StoreOutOfMemoryEnded { .. } => "store_out_of_memory_ended",
             Self::FailurePolicyBegan { .. } => "failure_policy_began",
             Self::FailurePolicyEnded { .. } => "failure_policy_ended",
             Self::FallbackFailing { .. } => "fallback_failing",

@@ -12,6 +12,7 @@
 //! |---|---|---|
 //! | `store failing` | `store recovered` | `kind`, `cause`; `outage_ms`, `undecided` |
 //! | `store overloaded` | `store overload ended` | `in_flight`, `bound`; `lasted_ms`, `refused` |
+//! | `store out of memory` | `store charges requests again` | `cause`; `lasted_ms`, `undecided` |
 //! | `policy not supported by the store` | `unsupported policies ended` | `cause`; `lasted_ms`, `requests` |
 //! | `stored value damaged` | `stored value recovered` | `realm`, `subject`, `cause`; `lasted_ms`, `requests` |
 //! | `policy look-ups failing` | `policy look-ups recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
@@ -117,11 +118,11 @@ use std::sync::Arc;
 pub use event::{DecisionEvent, Event, EventKind, EventLocation};
 pub(crate) use log::{
     ambiguous_key, damage_ended, damaged, decided, fallback_failed, fallback_recovered,
-    lapses_ended, lease_lapsed, may_decisions_be_logged, missing_key, more_damaged, overload_ended,
-    overloaded, share_raised, shared_counters, source_failed, source_overload_ended,
-    source_overloaded, source_recovered, store_failed, store_recovered, too_many_states,
-    unknown_address, unknown_policy, unknown_policy_ended, unknown_rule, unsupported,
-    unsupported_ended, would_deny,
+    lapses_ended, lease_lapsed, may_decisions_be_logged, missing_key, more_damaged, out_of_memory,
+    out_of_memory_ended, overload_ended, overloaded, share_raised, shared_counters, source_failed,
+    source_overload_ended, source_overloaded, source_recovered, store_failed, store_recovered,
+    too_many_states, unknown_address, unknown_policy, unknown_policy_ended, unknown_rule,
+    unsupported, unsupported_ended, would_deny,
 };
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, healing_ended, not_connected};

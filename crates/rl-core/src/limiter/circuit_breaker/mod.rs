@@ -95,7 +95,10 @@ impl CircuitBreaker {
     fn record_failure(&self, mut call: CallToken, kind: FailureKind, may_open: bool) -> bool {
         let now = self.now();
         match kind {
-            FailureKind::Corrupt | FailureKind::Unsupported | FailureKind::Overloaded => false,
+            FailureKind::Corrupt
+            | FailureKind::Unsupported
+            | FailureKind::Overloaded
+            | FailureKind::OutOfMemory => false,
             kind if kind.is_configuration() => {
                 call.probe = None;
                 self.state.misconfigured(call.sent, now)

@@ -129,11 +129,13 @@ pub(super) fn classify(error: RedisError) -> StoreError {
     }
     let code = code(&error);
     let code = code.as_deref();
-    let classified = StoreError::new(kind(&error, code)).with_detail(detail(&error, code));
-    let is_refused = code.is_some_and(|code| UNAVAILABLE.contains(&code) && code != "OOM");
-    // Redis replies with these codes before a script runs, or at its first write, so nothing was
-    // changed. For `OOM` this is not certain: a script may have deleted a field before a write
-    // fails.
+    let kind = kind(&error, code);
+    let classified = StoreError::new(kind).with_detail(detail(&error, kind, code));
+    // Redis replies with these errors before a script runs, or at its first write, so nothing was
+    // changed. After the first write of a script, Redis lets all others pass, even if its memory is
+    // full.
+    let is_refused =
+        kind == FailureKind::OutOfMemory || code.is_some_and(|code| UNAVAILABLE.contains(&code));
     if is_refused { classified.before_execution() } else { classified }
 }
 
@@ -151,19 +153,21 @@ fn code(error: &RedisError) -> Option<String> {
 ///
 /// `NOSCRIPT` is one of them, because it arrives here only if the scripts are flushed right after
 /// they were loaded.
-const UNAVAILABLE: [&str; 11] = [
+const UNAVAILABLE: [&str; 10] = [
     "LOADING",
     "MASTERDOWN",
     "TRYAGAIN",
     "CLUSTERDOWN",
     "BUSY",
     "READONLY",
-    "OOM",
     "MISCONF",
     "NOREPLICAS",
     "UNKILLABLE",
     "NOSCRIPT",
 ];
+
+/// The code with which Redis rejects a write because it has reached `maxmemory`.
+const OUT_OF_MEMORY: &str = "OOM";
 
 /// The code with which `decide.lua` rejects a charge that needs too many states of one subject.
 const TOO_MANY: &str = "RLFULL";
@@ -177,6 +181,7 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
         Some("NOAUTH" | "WRONGPASS" | "NOPERM") => return FailureKind::Refused,
         Some("WRONGTYPE" | "RLCORRUPT") => return FailureKind::Corrupt,
         Some(TOO_MANY) => return FailureKind::Unsupported,
+        Some(OUT_OF_MEMORY) => return FailureKind::OutOfMemory,
         Some(code) if UNAVAILABLE.contains(&code) => return FailureKind::Unavailable,
         Some(_) if contains("can't run this command") => return FailureKind::Refused,
         Some(_) if is_about_database(error) => {
@@ -186,6 +191,7 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
             return if is_lasting { FailureKind::Refused } else { FailureKind::Unavailable };
         }
         // Before Redis 7, the code is part of the text.
+        Some("ERR") if contains(OUT_OF_MEMORY) => return FailureKind::OutOfMemory,
         Some("ERR") if UNAVAILABLE.iter().any(|code| contains(code)) => {
             return FailureKind::Unavailable;
         }
@@ -205,8 +211,11 @@ fn kind(error: &RedisError, code: Option<&str>) -> FailureKind {
 }
 
 /// Returns the detail of a failure: the server's code or the kind of the I/O error.
-fn detail(error: &RedisError, code: Option<&str>) -> String {
+fn detail(error: &RedisError, kind: FailureKind, code: Option<&str>) -> String {
     match code {
+        _ if kind == FailureKind::OutOfMemory => {
+            "Redis replied OOM: it has reached maxmemory, and may evict nothing".to_owned()
+        }
         Some(_) if is_about_database(error) => database_detail(error).to_owned(),
         Some(_) if error.to_string().contains(TOO_MANY) => TOO_MANY_STATES.to_owned(),
         Some(code) => format!("Redis replied {code}"),
@@ -317,13 +326,13 @@ mod tests {
 
     #[test]
     fn errors_are_classified_by_code_in_every_version() {
-        use FailureKind::{Corrupt, Protocol, Refused, Unavailable, Unsupported};
+        use FailureKind::{Corrupt, OutOfMemory, Protocol, Refused, Unavailable, Unsupported};
         // In Redis 7 the reply begins with the code. Earlier versions wrap the code in a text.
         let script = "ERR Error running script (call to f_0123): @user_script:7:";
         for (reply, kind) in [
             ("LOADING Redis is loading the dataset in memory", Unavailable),
-            ("OOM command not allowed when used memory > 'maxmemory'.", Unavailable),
-            (&format!("{script} -OOM command not allowed when used memory"), Unavailable),
+            ("OOM command not allowed when used memory > 'maxmemory'.", OutOfMemory),
+            (&format!("{script} -OOM command not allowed when used memory"), OutOfMemory),
             (&format!("{script} -READONLY You can't write against a replica"), Unavailable),
             (&format!("{script} -MISCONF Redis is configured to save snapshots"), Unavailable),
             (&format!("{script} -NOREPLICAS Not enough good replicas"), Unavailable),
@@ -349,7 +358,7 @@ mod tests {
             ("LOADING Redis is loading the dataset in memory", true),
             ("CLUSTERDOWN The cluster is down", true),
             ("READONLY You can't write against a read only replica.", true),
-            ("OOM command not allowed when used memory > 'maxmemory'.", false),
+            ("OOM command not allowed when used memory > 'maxmemory'.", true),
             ("RLCORRUPT the value of a subject is damaged", false),
             ("ERR unknown command 'EVALSHA'", false),
         ] {

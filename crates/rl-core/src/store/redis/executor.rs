@@ -140,6 +140,7 @@ impl ScriptExecutor {
             return Ok(PartsReplies::undecided(requests.len()));
         };
         let reply = self.shared.router.try_send(&self.at_manual_time(command)).await;
+        let reply = or_undecided_if_full(reply);
         self.shared.counts.add_call(policies.len() * requests.len(), reply.is_err());
         // While a slot is being migrated, the server may be unable to decide its subjects together.
         let Some(reply) = reply? else { return Ok(PartsReplies::undecided(requests.len())) };
@@ -251,6 +252,16 @@ impl ScriptExecutor {
     }
 }
 
+/// Returns no reply if the server has no memory for the charges of a batch. It has then changed
+/// nothing, so the caller sends each request in a call of its own: the server still decides those
+/// that it denies.
+fn or_undecided_if_full<T>(reply: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
+    match reply {
+        Err(error) if error.kind() == FailureKind::OutOfMemory => Ok(None),
+        reply => reply,
+    }
+}
+
 impl Execute for ScriptExecutor {
     async fn execute(&self, call: &DecideCall<'_>) -> Result<Vec<Option<ScriptReply>>, StoreError> {
         let (encoding, encoder) = (PolicyEncoding::new(call.policy), &self.shared.encoder);
@@ -261,7 +272,7 @@ impl Execute for ScriptExecutor {
         let router = &self.shared.router;
         let reply = match call.subjects.len() {
             1 => router.send(&command).await.map(Some),
-            _ => router.try_send(&command).await,
+            _ => or_undecided_if_full(router.try_send(&command).await),
         };
         self.shared.counts.add_call(call.subjects.len(), reply.is_err());
         // While a slot is being migrated, the server may be unable to decide its subjects together.
@@ -278,7 +289,8 @@ impl Execute for ScriptExecutor {
         let Some(command) = self.shared.encoder.refund_together(refunds)? else {
             return Ok(none_made());
         };
-        let sent = self.shared.router.try_send(&self.at_manual_time(command)).await?;
+        let sent = self.shared.router.try_send(&self.at_manual_time(command)).await;
+        let sent = or_undecided_if_full(sent)?;
         Ok(sent.unwrap_or_else(none_made))
     }
 }

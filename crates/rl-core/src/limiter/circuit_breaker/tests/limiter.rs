@@ -10,7 +10,7 @@ use tokio::time::{Instant, advance};
 use super::super::state::{FAILURE_THRESHOLD, FIRST_WAIT, LONGEST_WAIT};
 use super::DOWN;
 use crate::decision::{Decision, Origin};
-use crate::limiter::{RateLimiter, Share};
+use crate::limiter::{OnFailure, RateLimiter, Share};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, Limit, StoreError, Subject};
 use crate::store::memory::MemoryStore;
@@ -20,6 +20,7 @@ use crate::time::Timestamp;
 const ANSWERS: u8 = 0;
 const FAILS: u8 = 1;
 const HANGS: u8 = 2;
+const IS_FULL: u8 = 3;
 
 /// A store whose replies take time.
 #[derive(Debug, Default)]
@@ -49,6 +50,7 @@ impl Store for Remote {
             match does {
                 ANSWERS => decision.await,
                 FAILS => Err(StoreError::new(DOWN)),
+                IS_FULL => Err(StoreError::new(FailureKind::OutOfMemory)),
                 _ => std::future::pending().await,
             }
         })
@@ -265,4 +267,25 @@ async fn a_fallback_on_a_server_decides_while_the_store_is_overloaded() {
     let fallback = Origin::Fallback(FailureKind::Overloaded);
     assert_eq!(at_once(&limiter, 10).await, [fallback; 10]);
     waiting.await.unwrap();
+}
+
+/// One client can fill a store. A store that is full still decides the requests that it denies.
+#[tokio::test(start_paused = true)]
+async fn a_full_store_is_called_for_each_request_and_ends_an_outage() {
+    let remote = Arc::new(Remote::default());
+    let builder = RateLimiter::builder().limit(Limit::per_hour(10_000)).store(remote.clone());
+    let limiter = builder.on_overload(OnFailure::Allow).build().unwrap();
+    let full = Origin::FailedOpen(FailureKind::OutOfMemory);
+    remote.does(IS_FULL);
+    assert_eq!(at_once(&limiter, 100).await, [full; 100]);
+    assert_eq!(remote.asked(), 100);
+
+    remote.does(FAILS);
+    until_open(&remote, &limiter).await;
+    remote.does(IS_FULL);
+    advance(Duration::from_millis(LONGEST_WAIT)).await;
+    assert_eq!(at_once(&limiter, 1).await, [full], "a probe");
+    remote.asked();
+    assert_eq!(at_once(&limiter, 100).await, [full; 100]);
+    assert_eq!(remote.asked(), 100);
 }
