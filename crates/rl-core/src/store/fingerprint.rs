@@ -55,17 +55,11 @@ impl Fingerprint {
         (self.lanes[1] >> 16) as usize & (count - 1)
     }
 
-    /// Returns 32 bits, evenly distributed over subjects, and independent of
-    /// [`spread`](Self::spread) and [`tag`](Self::tag).
+    /// Returns 51 bits that are independent of [`spread`](Self::spread), for a hash table of the
+    /// subjects that have the same. They are the lowest 35 and the highest 16 bits of the result.
     #[inline]
-    pub(super) const fn home(self) -> u32 {
-        (self.lanes[1] >> 29) as u32
-    }
-
-    /// Returns 16 bits that are independent of [`spread`](Self::spread) and [`home`](Self::home).
-    #[inline]
-    pub(super) const fn tag(self) -> u32 {
-        self.lanes[1] as u32 & 0xffff
+    pub(super) const fn hash_in_shard(self) -> u64 {
+        self.lanes[1] >> 29 | self.lanes[1] << 48
     }
 
     /// Returns 64 bits that a map can use as the hash.
@@ -231,8 +225,8 @@ mod tests {
                 let subject = Subject::user(&format!("user-{n}"));
                 let fingerprint = fingerprinter.fingerprint(&namespace, &subject);
                 counts[0][fingerprint.spread(BUCKETS)] += 1;
-                counts[1][fingerprint.home() as usize >> 26] += 1;
-                counts[2][fingerprint.tag() as usize % BUCKETS] += 1;
+                counts[1][fingerprint.hash_in_shard() as usize % BUCKETS] += 1;
+                counts[2][(fingerprint.hash_in_shard() >> 57) as usize % BUCKETS] += 1;
             }
             // For each fingerprinter, the probability that one of the 192 counts is outside this
             // range is one in a million.

@@ -67,7 +67,7 @@ impl Shard {
         charges: &mut PackedCharges,
     ) -> bool {
         let Part { policy, cost, .. } = *part;
-        let find = |entries| Table::get_mut_of_several(entries, subject);
+        let find = |entries| Table::get_mut(entries, subject);
         let Some((packed, windows, time_base)) = self.packed_windows(policy, find) else {
             return false;
         };
