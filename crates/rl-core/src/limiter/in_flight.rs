@@ -138,8 +138,9 @@ impl WaitingDecision {
         self.slots.timed_out(patience)
     }
 
-    /// Returns whether a server answers that this decision does not need.
-    pub(super) fn has_other_server(&self) -> bool {
+    /// Releases the slots of a failed decision. Returns whether a server answers that this decision
+    /// does not need.
+    pub(super) fn release(self) -> bool {
         self.slots.has_other_server()
     }
 

@@ -324,8 +324,7 @@ impl Pipeline {
                         drop(parts);
                         return overloaded.await;
                     }
-                    is_partial = waiting.has_other_server();
-                    drop(waiting);
+                    is_partial = waiting.release();
                     // If the look-up of the policy took most of the time, a late decision is not
                     // the store's failure.
                     if operation.deadline < this.stores.deadline / 2 {
@@ -335,10 +334,7 @@ impl Pipeline {
                         return undecided.await;
                     }
                 }
-                Err(_) => {
-                    is_partial = waiting.has_other_server();
-                    drop(waiting);
-                }
+                Err(_) => is_partial = waiting.release(),
             }
             let called = Called { token, is_partial };
             let concluded = this.conclude(&owned.as_parts(), operation, called, result);
