@@ -277,7 +277,7 @@ async fn requests_to_a_frozen_server_end_at_the_deadline() {
 }
 
 /// The server runs, but cannot decide for now. This counts as an outage. If it counted as a
-/// configuration failure, requests would be rejected.
+/// configuration failure, requests would be rejected. (A full server is in `topologies::memory`.)
 #[tokio::test]
 async fn a_server_that_cannot_write_is_an_outage() {
     let (log, _guard) = Log::capture();
@@ -287,7 +287,6 @@ async fn a_server_that_cannot_write_is_an_outage() {
     let mut operator = Bystander::new(&server).await;
     let mut expected = Vec::new();
     for (trouble, cure) in [
-        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
         ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
         // The server becomes a replica, as in a fail-over.
         ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
