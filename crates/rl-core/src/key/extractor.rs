@@ -21,7 +21,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns whether this extractor counts by the address at the other end of the connection.
     ///
     /// If it does, and the server does not know that address, a request without a key is a fault of
-    /// the server, and is rejected with 500 in place of 403. The default returns false.
+    /// the server, and is rejected with 500 in place of 403. The default returns false. So a closure
+    /// that calls a [`ClientAddress`](super::ClientAddress) itself gets 403 for an unknown address;
+    /// combine extractors with [`or`](Self::or), or implement this trait, to get 500.
     fn needs_peer(&self) -> bool {
         false
     }
