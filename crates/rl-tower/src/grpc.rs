@@ -20,7 +20,7 @@ pub(crate) fn may_reach_grpc<B: 'static>(request: &Request<B>) -> bool {
     has_tonic_connection(request.extensions()) || is_path_of_call(request.uri().path())
 }
 
-/// Without the feature `tonic`, the crate does not recognize gRPC services.
+/// Returns false: without the feature `tonic`, the crate does not recognize gRPC services.
 #[cfg(not(feature = "tonic"))]
 pub(crate) const fn may_reach_grpc<B: 'static>(_: &Request<B>) -> bool {
     false
