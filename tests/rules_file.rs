@@ -119,7 +119,7 @@ async fn send_requests(limiter: RateLimiter, is_over: Arc<AtomicBool>) -> u64 {
     let mut pace = interval(Duration::from_micros(600));
     let mut allowed = 0;
     while !is_over.load(Ordering::Relaxed) {
-        let request = Request::get("/").extension(PEER).body(()).unwrap();
+        let request = Request::get("/").extension(PEER).body(String::new()).unwrap();
         let response = service.call(request).await.unwrap();
         assert_eq!(response.status(), 200, "{:?}", response.headers());
         allowed += 1;

@@ -36,12 +36,12 @@ async fn arrived<B>(make: impl Fn() -> B + Clone) -> [Arrived; 2]
 where
     B: Body<Data: From<Vec<u8>>, Error: Debug>,
 {
-    let inside = service_fn(move |_: Request<()>| {
+    let inside = service_fn(move |_: Request<String>| {
         std::future::ready(Ok::<_, Infallible>(Response::new(make())))
     });
     let mut limited = layer(&one_per_minute()).layer(inside);
     let mut next = async || {
-        let response = call(&mut limited, Request::new(())).await.await.unwrap();
+        let response = call(&mut limited, Request::new(String::new())).await.await.unwrap();
         let (status, said) = (response.status().as_u16(), response.body().size_hint().exact());
         let body = response.into_body().collect().await.unwrap();
         let (trailers, data) = (body.trailers().cloned(), body.to_bytes().to_vec());

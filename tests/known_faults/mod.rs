@@ -8,6 +8,7 @@ mod bodies;
 mod denials_without_store;
 mod fake_redis;
 mod grpc;
+mod grpc_methods;
 mod header_accuracy;
 mod leases;
 mod limit_identity;
@@ -59,6 +60,6 @@ where
 }
 
 /// Returns whether the service is ready now.
-fn is_ready<S: Service<Request<()>>>(service: &mut S) -> bool {
+fn is_ready<S: Service<Request<String>>>(service: &mut S) -> bool {
     service.ready().now_or_never().is_some()
 }

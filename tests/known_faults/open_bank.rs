@@ -6,7 +6,7 @@ use std::time::Duration;
 use rl_core::store::Store;
 use rl_core::time::ManualClock;
 use rl_core::{MemoryStore, Period};
-use rl_tests::web::{Answer, Fetch, client, new_year};
+use rl_tests::web::{Answer, Fetch, client, eventually, new_year};
 
 use super::running_programs::Program;
 use self_service::{Mode, Outcome, SCOPES, SelfService, Window, limits, tightest};
@@ -210,7 +210,9 @@ async fn the_example_limits_failed_authentication_by_address() {
     }
     let answer = call("198.51.100.8", &["Bearer token-of-abc", "Bearer token-of-abc"]).await;
     assert_eq!(answer.status, 400, "{}", answer.body);
-    assert!(bank.output().contains(&format!("the console is at http://{}/console", bank.address)));
+    // A thread copies the output, so it may be late.
+    let line = format!("the console is at http://{}/console", bank.address);
+    eventually(async || bank.output().contains(&line)).await;
 }
 
 #[tokio::test]

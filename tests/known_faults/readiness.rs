@@ -19,8 +19,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
 use super::{RecordingService, ScriptedStore, call, is_ready, layer};
 
-fn request() -> Request<()> {
-    Request::new(())
+fn request() -> Request<String> {
+    Request::new(String::new())
 }
 
 fn one_per_minute() -> RateLimiter {
@@ -203,7 +203,7 @@ async fn t04_clones_and_siblings_count_together() {
 /// A middleware with its own error type, or with a boxed one, cannot be used in `Router::layer`.
 #[tokio::test]
 async fn t05_a_denial_is_a_response_and_the_error_type_is_that_of_the_inner_service() {
-    fn error<S: Service<Request<()>>>(_: &S) -> PhantomData<S::Error> {
+    fn error<S: Service<Request<String>>>(_: &S) -> PhantomData<S::Error> {
         PhantomData
     }
     let service: RateLimit<RecordingService> =

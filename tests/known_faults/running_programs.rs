@@ -39,12 +39,28 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a program, and waits until it listens.
+    /// Starts a program, and waits until it prints the address at which it listens.
+    ///
+    /// The system chooses the port. A port that is free before the program starts may be that of
+    /// another process afterwards, whose responses the test would read.
     pub(crate) async fn start(program: &str, settings: &[(&str, &str)]) -> Self {
-        let address = format!("127.0.0.1:{}", free_port());
-        let program = Self::spawn(program, &address, settings);
-        until(async || TcpStream::connect(&program.address).await.is_ok()).await;
+        let mut program = Self::spawn(program, "127.0.0.1:0", settings);
+        let mut listens_at = None;
+        until(async || {
+            assert!(program.child.try_wait().unwrap().is_none(), "{}", program.output());
+            listens_at = program.printed_address();
+            listens_at.is_some()
+        })
+        .await;
+        program.address = listens_at.expect("a printed address");
         program
+    }
+
+    fn printed_address(&self) -> Option<String> {
+        let output = self.output();
+        let (_, printed) = output.split_once("listening on http://")?;
+        let end = printed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':'))?;
+        Some(printed[..end].to_owned())
     }
 
     fn spawn(program: &str, address: &str, settings: &[(&str, &str)]) -> Self {

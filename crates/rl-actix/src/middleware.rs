@@ -89,12 +89,12 @@ impl RateLimit {
 
     /// Exempts CORS preflights. By default they are counted.
     ///
-    /// A CORS layer outside the limiter answers preflights itself, so they never reach the limiter.
-    /// This setting is for services whose CORS layer is inside the limiter.
+    /// This setting is for services whose CORS layer is inside the limiter. Over HTTP/2 it exempts
+    /// nothing, because actix-web does not report whether a body follows.
     ///
-    /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is
-    /// exempt. Its headers may neither announce a body nor override the method. A client can send
-    /// any number of such requests, so only the CORS layer should answer them.
+    /// Only `OPTIONS` with one `Origin`, one valid `Access-Control-Request-Method`, no body and no
+    /// header that overrides the method is exempt. A client can send any number of such requests,
+    /// so only the CORS layer should answer them.
     #[must_use]
     pub fn exempt_preflights(self) -> Self {
         self.set(HttpLimiter::exempt_preflights)
@@ -285,8 +285,7 @@ impl RateLimit {
         self.set(|limiter| limiter.deny_with(responder))
     }
 
-    /// Leaves the [`Decision`] out of the extensions of responses, where outer middlewares could
-    /// read it.
+    /// Leaves the [`Decision`] out of the extensions of responses, which outer middlewares read.
     ///
     /// This saves two allocations for each response that has no other extensions. Handlers find the
     /// decision in the extensions of the request in any case.
@@ -296,9 +295,7 @@ impl RateLimit {
     }
 
     /// Puts the [`CountedSubject`](crate::CountedSubject) into the extensions of requests, where
-    /// handlers can read it.
-    ///
-    /// This costs an allocation for each request.
+    /// handlers can read it. This costs an allocation for each request.
     ///
     /// ```
     /// use actix_web::web::{self, ReqData};

@@ -5,7 +5,7 @@ use std::cell::{OnceCell, Ref, RefMut};
 use std::net::{IpAddr, SocketAddr};
 
 use actix_web::HttpMessage;
-use actix_web::dev::{Extensions, ServiceRequest};
+use actix_web::dev::{Extensions, Payload, ServiceRequest};
 use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 use rl_core::{Subject, adapter};
 
@@ -95,6 +95,11 @@ fn pattern_of(request: &ServiceRequest) -> Option<String> {
 impl RequestInfo for ActixRequest<'_> {
     fn method(&self) -> &str {
         self.request.method().as_str()
+    }
+
+    /// Returns whether a body may follow. Over HTTP/2, actix-web does not know it, and returns true.
+    fn may_have_body(&self) -> bool {
+        !matches!(self.request.parts().1, Payload::None)
     }
 
     fn path(&self) -> &str {

@@ -88,8 +88,9 @@ impl RateLimitLayer {
     /// This setting is for services whose CORS layer is inside the limiter.
     ///
     /// Only an `OPTIONS` request with one `Origin` and one valid `Access-Control-Request-Method` is
-    /// exempt. Its headers may neither announce a body nor override the method. A client can send
-    /// any number of such requests, so only the CORS layer should answer them.
+    /// exempt, if it has no body and no header that overrides the method. A request that may reach a
+    /// gRPC service is never exempt. A client can send any number of preflights, so only the CORS
+    /// layer should answer them.
     #[must_use]
     pub fn exempt_preflights(self) -> Self {
         self.set(HttpLimiter::exempt_preflights)

@@ -69,6 +69,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! tonic ignores the method of a request, so with the feature `tonic` the limiter does too: rules,
+//! exemptions and closures see `POST`, and a rule or an exemption also sees what the client sent. The
+//! limiter recognizes services inside a server of tonic, and routes of axum that end with
+//! `/package.Service/…` or `/{*rest}`, as tonic adds them. Where axum reports no route, such as
+//! outside a router, it recognizes the path `/package.Service/Method`. For a service without a
+//! package there, write rules without a method.
+//!
+//! Browsers use gRPC-Web. The layer of `tonic-web` belongs *outside* the limiter, so that it
+//! translates the denials.
+//!
 //! The example `tonic-quickstart` adds a client, which reads the denials.
 //!
 //! # Decisions in handlers
@@ -100,7 +110,7 @@
 //! use std::net::SocketAddr;
 //!
 //! let address: SocketAddr = "192.0.2.7:50000".parse()?;
-//! let request = http::Request::get("/").extension(address).body(())?;
+//! let request = http::Request::get("/").extension(address).body(String::new())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -139,7 +149,7 @@
 //! | Name | Description | Default? |
 //! |---|---|---|
 //! | `axum` | The peer address and the matched route that axum reports | Yes |
-//! | `tonic` | The peer address that tonic reports | No |
+//! | `tonic` | The peer address that tonic reports, and rules that a method cannot avoid | No |
 //! | `tracing` | Log lines through the `tracing` facade | Yes |
 //! | `redis` | Counters on Redis, shared by every instance | No |
 //! | `redis-tls` | Redis over TLS and mutual TLS | No |
@@ -153,6 +163,7 @@
 mod degrade;
 mod denied;
 mod future;
+mod grpc;
 mod layer;
 mod request;
 mod response;

@@ -5,10 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 
 #[cfg(feature = "axum")]
 use axum::extract::connect_info::MockConnectInfo;
-use http::Request;
+use http::{Method, Request};
+use http_body::Body;
 use rl_core::Subject;
 use rl_core::adapter::Extensions;
 use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
+
+use crate::grpc::may_reach_grpc;
 
 /// Lets a closure that takes a `&dyn RequestInfo` read the extensions of the request. Some settings
 /// of [`RateLimitLayer`](crate::RateLimitLayer) are such closures.
@@ -68,9 +71,20 @@ where
 /// The limiter's view of a request.
 pub(crate) struct HttpRequest<'a, B>(pub(crate) &'a Request<B>);
 
-impl<B> RequestInfo for HttpRequest<'_, B> {
+impl<B: Body + 'static> RequestInfo for HttpRequest<'_, B> {
     fn method(&self) -> &str {
+        if self.0.method() != Method::POST && may_reach_grpc(self.0) {
+            return Method::POST.as_str();
+        }
+        self.sent_method()
+    }
+
+    fn sent_method(&self) -> &str {
         self.0.method().as_str()
+    }
+
+    fn may_have_body(&self) -> bool {
+        !self.0.body().is_end_stream()
     }
 
     fn path(&self) -> &str {
@@ -181,8 +195,8 @@ mod tests {
         let members = from_extension(|CurrentUser(id): &CurrentUser| {
             (*id != "guest").then(|| Subject::user(id))
         });
-        let subject_of = |request: &Request<()>| members.subject(&HttpRequest(request));
-        let mut request = Request::new(());
+        let subject_of = |request: &Request<String>| members.subject(&HttpRequest(request));
+        let mut request = Request::new(String::new());
         assert_eq!(subject_of(&request), Ok(None));
         request.extensions_mut().insert(CurrentUser("alice"));
         assert_eq!(subject_of(&request), Ok(Some(Subject::user("alice"))));
@@ -193,7 +207,7 @@ mod tests {
     #[cfg(feature = "axum")]
     #[test]
     fn peer_of_a_test_is_that_of_the_mock_unless_there_is_a_connection() {
-        let mut request = Request::new(());
+        let mut request = Request::new(String::new());
         assert_eq!(HttpRequest(&request).peer(), None);
         let [mock, real] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(|ip| SocketAddr::from((ip, 1)));
         request.extensions_mut().insert(MockConnectInfo(mock));

@@ -40,6 +40,7 @@ impl<S> RateLimit<S> {
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    ReqBody: Body + 'static,
     ResBody: Body<Data: From<Vec<u8>>>,
 {
     type Response = Response<ResponseBody<ResBody>>;
@@ -99,7 +100,7 @@ mod tests {
     #[derive(Clone, Copy)]
     struct Handler;
 
-    impl Service<Request<()>> for Handler {
+    impl Service<Request<String>> for Handler {
         type Response = Response<String>;
         type Error = Infallible;
         type Future = std::future::Ready<Result<Response<String>, Infallible>>;
@@ -108,7 +109,7 @@ mod tests {
             Poll::Ready(Ok(()))
         }
 
-        fn call(&mut self, _: Request<()>) -> Self::Future {
+        fn call(&mut self, _: Request<String>) -> Self::Future {
             let response = Response::builder().header(header::CONTENT_TYPE, "text/plain");
             std::future::ready(Ok(response.body(String::new()).unwrap()))
         }
@@ -117,11 +118,11 @@ mod tests {
     /// Returns the number of allocations for the second request of a client.
     fn allocations<S>(service: &mut S) -> u64
     where
-        S: Service<Request<()>, Error = Infallible>,
+        S: Service<Request<String>, Error = Infallible>,
     {
         let mut call = || {
             let address: SocketAddr = "192.0.2.7:50000".parse().unwrap();
-            let request = Request::builder().extension(address).body(()).unwrap();
+            let request = Request::builder().extension(address).body(String::new()).unwrap();
             let counted = allocation_counter::measure(|| {
                 let future = pin!(service.call(request));
                 let polled = future.poll(&mut Context::from_waker(Waker::noop()));

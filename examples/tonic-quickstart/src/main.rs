@@ -52,6 +52,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let limiter = RateLimiter::builder().rules(rules).build()?;
 
     let incoming = TcpIncoming::bind(address).map_err(|error| failed(&error))?;
+    let address = incoming.local_addr()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let stop = async move {

@@ -16,7 +16,7 @@ use tower_service::Service;
 #[derive(Clone, Copy)]
 struct Handler;
 
-impl Service<Request<()>> for Handler {
+impl Service<Request<String>> for Handler {
     type Response = Response<String>;
     type Error = Infallible;
     type Future = Ready<Result<Response<String>, Infallible>>;
@@ -25,7 +25,7 @@ impl Service<Request<()>> for Handler {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<()>) -> Self::Future {
+    fn call(&mut self, _: Request<String>) -> Self::Future {
         ready(Ok(Response::new(String::new())))
     }
 }
@@ -40,12 +40,12 @@ pub(crate) fn send(limiter: RateLimiter, times: u64) {
     }
 }
 
-fn request() -> Request<()> {
+fn request() -> Request<String> {
     let peer = SocketAddr::from(([192, 0, 2, 7], 50_000));
-    Request::builder().extension(peer).body(()).expect("a request")
+    Request::builder().extension(peer).body(String::new()).expect("a request")
 }
 
-fn respond(service: &mut impl Service<Request<()>>, request: Request<()>) {
+fn respond(service: &mut impl Service<Request<String>>, request: Request<String>) {
     let answer = pin!(service.call(request));
     let answer = answer.poll(&mut Context::from_waker(Waker::noop()));
     assert!(black_box(answer).is_ready(), "the response is ready at once");

@@ -66,7 +66,7 @@ impl HttpLimiter {
         self.set(|settings| settings.exempt.push(Arc::new(predicate)))
     }
 
-    /// Exempts CORS preflights. By default they are counted.
+    /// Exempts CORS preflights without a body. By default they are counted.
     #[must_use]
     pub fn exempt_preflights(self) -> Self {
         self.set(|settings| settings.exempts_preflights = true)

@@ -14,6 +14,8 @@ pub(super) fn is_preflight(request: &dyn RequestInfo) -> bool {
             .is_some_and(|method| method.iter().all(|b| is_token_byte(*b)))
     };
     request.method() == "OPTIONS"
+        && request.sent_method() == "OPTIONS"
+        && !request.may_have_body()
         && only("origin").is_some()
         && has_requested_method()
         && count_lines(request, "transfer-encoding", |_| true) == 0
@@ -49,6 +51,11 @@ mod tests {
         assert!(is_preflight(&preflight(&with_headers)));
         assert!(is_preflight(&preflight(&[ORIGIN, METHOD, ("content-length", "0")])));
         assert!(!is_preflight(&preflight(&[ORIGIN, METHOD]).method("GET")));
+        // Fault: over HTTP/2, a body may follow that no header announces.
+        assert!(!is_preflight(&preflight(&[ORIGIN, METHOD]).may_have_body()));
+        // Fault: a gRPC service ignores the method that the client sent.
+        let sent = preflight(&[ORIGIN, METHOD]).sent_method("OPTIONS");
+        assert!(is_preflight(&sent) && !is_preflight(&sent.method("POST")));
         for others in [
             &[ORIGIN][..],
             &[METHOD],

@@ -145,8 +145,9 @@ pub enum Protocol {
 impl Protocol {
     /// Returns the protocol of a request with the header `Content-Type: content_type`.
     ///
-    /// `application/grpc-web` counts as HTTP: its responses are framed differently, and a proxy
-    /// between the client and the service translates them.
+    /// gRPC calls have the type `application/grpc`, perhaps with a suffix such as `+proto` or with
+    /// parameters. `application/grpc-web` counts as HTTP, because its responses are framed
+    /// differently. A proxy, or the layer of `tonic-web` outside the limiter, translates them.
     ///
     /// # Examples
     ///
@@ -160,13 +161,11 @@ impl Protocol {
     /// ```
     #[must_use]
     pub fn from_content_type(content_type: &[u8]) -> Self {
-        let starts_with = |prefix: &[u8]| {
-            content_type.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-        };
-        if starts_with(b"application/grpc") && !starts_with(b"application/grpc-web") {
-            Self::Grpc
-        } else {
-            Self::Http
-        }
+        let length = GRPC_CONTENT_TYPE.len();
+        let is_grpc = content_type.split_at_checked(length).is_some_and(|(start, rest)| {
+            start.eq_ignore_ascii_case(GRPC_CONTENT_TYPE.as_bytes())
+                && matches!(rest, [] | [b'+' | b';' | b' ' | b'\t', ..])
+        });
+        if is_grpc { Self::Grpc } else { Self::Http }
     }
 }

@@ -23,6 +23,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// If it does, and the server does not know that address, the server is at fault for a request
     /// without a key, which is rejected with 500 in place of 403. The default returns false. An
     /// extractor that calls another one returns the value of that one.
+    /// So a closure that calls a [`ClientAddress`](super::ClientAddress) itself gets 403 for an
+    /// unknown address; combine extractors with [`or`](Self::or), or implement this trait, to get
+    /// 500.
     fn needs_peer(&self) -> bool {
         false
     }

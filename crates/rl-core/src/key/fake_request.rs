@@ -9,6 +9,8 @@ use crate::model::Subject;
 #[derive(Default)]
 pub(crate) struct FakeRequest {
     method: String,
+    sent_method: Option<String>,
+    may_have_body: bool,
     path: String,
     routed_path: Option<String>,
     query: Option<String>,
@@ -30,6 +32,16 @@ impl FakeRequest {
 
     pub(crate) fn method(mut self, method: &str) -> Self {
         self.method = method.into();
+        self
+    }
+
+    pub(crate) fn sent_method(mut self, method: &str) -> Self {
+        self.sent_method = Some(method.into());
+        self
+    }
+
+    pub(crate) fn may_have_body(mut self) -> Self {
+        self.may_have_body = true;
         self
     }
 
@@ -67,6 +79,14 @@ impl FakeRequest {
 impl RequestInfo for FakeRequest {
     fn method(&self) -> &str {
         &self.method
+    }
+
+    fn sent_method(&self) -> &str {
+        self.sent_method.as_deref().unwrap_or(&self.method)
+    }
+
+    fn may_have_body(&self) -> bool {
+        self.may_have_body
     }
 
     fn path(&self) -> &str {

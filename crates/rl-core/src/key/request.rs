@@ -10,8 +10,24 @@ use crate::model::Subject;
 /// them. The client controls everything in it except [`peer`](Self::peer), [`route`](Self::route)
 /// and the extensions.
 pub trait RequestInfo {
-    /// Returns the method, such as `GET`.
+    /// Returns the method on which the service acts, such as `GET`.
+    ///
+    /// This is the method that the client sent, except in front of a service that ignores it. gRPC
+    /// services of tonic choose the handler by the path alone, so each of their requests is a
+    /// `POST`.
     fn method(&self) -> &str;
+
+    /// Returns the method that the client sent. The default returns [`method`](Self::method).
+    fn sent_method(&self) -> &str {
+        self.method()
+    }
+
+    /// Returns false if the framework knows that the request has no body. The default returns true.
+    ///
+    /// Over HTTP/2, the headers need not announce a body.
+    fn may_have_body(&self) -> bool {
+        true
+    }
 
     /// Returns the path exactly as the client sent it.
     fn path(&self) -> &str;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::host::Host;
+use super::host::{Host, for_each_host};
 use super::invalid_rules::InvalidMatch;
 use super::path_forms::PathForms;
 use super::path_templates::PathTemplates;
@@ -33,11 +33,15 @@ use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
 ///   The path with the prefix matches an exemption.
 /// * If the address of the client is unknown, a rule with an address handles the request as one
 ///   without a key ([`Rule::on_missing_key`](super::Rule::on_missing_key)).
-/// * A host matches a rule if it is in the target of the request or in one of its `Host` lines, of
-///   which services read different ones. It matches an exemption only if it matches in all of them.
-///   A port and a dot at the end are ignored. A rule also ignores a scheme and a user, as parsers of
-///   addresses do.
+/// * Services read the host in the target of the request, or in one of the lines `Host`,
+///   `X-Forwarded-Host` and `Forwarded`. One of these hosts has to match a rule, and all of them an
+///   exemption. A port and a dot at the end are ignored. A request without a host, or with one that
+///   is not a name or address with a valid port (`user@api.example.org`, `%61pi.example.org`,
+///   `a.org, b.org`), matches every host of a rule, and none of an exemption.
 /// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`.
+/// * gRPC services of tonic ignore the method. So each of their requests matches a rule as `POST`,
+///   and as what the client sent; an exemption has to match both. The feature `tonic` of `rl-tower`
+///   recognizes these services.
 /// * A rule also reads the method in `X-HTTP-Method-Override`, `X-HTTP-Method` and
 ///   `X-Method-Override`, which some services accept. A match by method exempts no such request.
 /// * The client controls the host and the headers of its request, so a match by them does not
@@ -173,7 +177,7 @@ impl CompiledMatch {
 
     /// Returns whether this match exempts a request.
     pub(super) fn exempts(&self, request: &RequestView<'_>) -> bool {
-        self.matches_method(request.info.method())
+        request.methods().iter().all(|method| self.matches_method(method))
             && (self.methods.is_empty() || request.overrides().is_empty())
             && self.matches_host_and_headers(request.info, true)
             && self.paths.as_ref().is_none_or(|paths| request.paths().match_all(paths))
@@ -187,11 +191,10 @@ impl CompiledMatch {
             && self.headers.iter().all(has_header)
     }
 
-    /// Returns whether the method matches, or one with which the client overrides it.
+    /// Returns whether a method of the request matches, or one with which the client overrides it.
     fn may_match_method(&self, request: &RequestView<'_>) -> bool {
-        let overrides = || request.overrides().iter();
-        self.matches_method(request.info.method())
-            || overrides().any(|method| self.matches_method(method))
+        request.methods().iter().any(|method| self.matches_method(method))
+            || request.overrides().iter().any(|method| self.matches_method(method))
     }
 
     fn matches_method(&self, method: &str) -> bool {
@@ -202,13 +205,17 @@ impl CompiledMatch {
     /// Returns whether a host of the request matches. If this match exempts, all of them have to.
     fn matches_host(&self, request: &dyn RequestInfo, exempts: bool) -> bool {
         let (mut some, mut all) = (false, true);
-        let mut read = |host: &[u8]| {
-            let host = std::str::from_utf8(host).unwrap_or_default();
-            all &= self.hosts.iter().any(|known| known.is_plainly(host));
-            some |= self.hosts.iter().any(|known| known.may_be(host));
-        };
-        request.target_host().into_iter().for_each(|host| read(host.as_bytes()));
-        request.header_lines("host", &mut |line| read(line));
+        for_each_host(request, &mut |host| match host {
+            Some(host) => {
+                let matches = self.hosts.iter().any(|known| known.matches(host));
+                some |= matches;
+                all &= matches;
+            }
+            None => {
+                some = true;
+                all = false;
+            }
+        });
         some && (all || !exempts)
     }
 
@@ -332,6 +339,7 @@ impl<'a> RequestPaths<'a> {
 pub(super) struct RequestView<'a> {
     pub(super) info: &'a dyn RequestInfo,
     client: &'a ClientAddress,
+    methods: OnceCell<[&'a str; 2]>,
     paths: OnceCell<RequestPaths<'a>>,
     overrides: OnceCell<Vec<String>>,
     address: OnceCell<Option<IpAddr>>,
@@ -343,10 +351,16 @@ impl<'a> RequestView<'a> {
         Self {
             info,
             client,
+            methods: OnceCell::new(),
             paths: OnceCell::new(),
             overrides: OnceCell::new(),
             address: OnceCell::new(),
         }
+    }
+
+    /// Returns the method on which the service acts, and the one that the client sent.
+    fn methods(&self) -> &[&'a str; 2] {
+        self.methods.get_or_init(|| [self.info.method(), self.info.sent_method()])
     }
 
     fn paths(&self) -> &RequestPaths<'a> {
@@ -432,6 +446,21 @@ mod tests {
         }
     }
 
+    /// Fault: a gRPC service ignores the method, so a client avoided a rule for `POST` with another.
+    #[test]
+    fn a_method_that_the_service_ignores_avoids_no_rule_and_earns_no_exemption() {
+        let client = ClientAddress::default();
+        let request = FakeRequest::get("/").method("POST").sent_method("GET");
+        let view = RequestView::new(&request, &client);
+        for (method, expected) in [("POST", true), ("GET", true), ("PUT", false)] {
+            let compiled = CompiledMatch::new(&Match::new().method(method)).unwrap();
+            assert_eq!(compiled.applies(&view) == Applies::Yes, expected, "{method}");
+            assert!(!compiled.exempts(&view), "{method}");
+        }
+        let either = Match::new().method("POST").method("GET");
+        assert!(CompiledMatch::new(&either).unwrap().exempts(&view));
+    }
+
     #[test]
     fn headers_match_by_presence_or_by_a_line() {
         let request = FakeRequest::get("/").header("x-plan", b"pro").header("x-plan", b"free");
@@ -448,7 +477,8 @@ mod tests {
         let api = CompiledMatch::new(&Match::new().host("api.example.org")).unwrap();
         let client = ClientAddress::default();
         for (hosts, applies, exempts) in [
-            (&[][..], false, false),
+            // Fault: a request without a host avoided the rule.
+            (&[][..], true, false),
             (&["other.org"], false, false),
             (&["api.example.org"], true, true),
             (&["api.example.org", "other.org"], true, false),
