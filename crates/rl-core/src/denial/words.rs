@@ -131,9 +131,9 @@ impl<'a> Reason<'a> {
                 "Bad Request. The credential is given more than once, or cannot be read in one way \
                  only",
             ),
-            (DenialKind::UnknownAddress, _) => text.push_str(
-                "Internal Server Error. The service does not know the address of its client",
-            ),
+            (DenialKind::UnknownAddress, _) => {
+                text.push_str("The service does not know the address of its client");
+            }
         }
         text.push('.');
         if let Some(decision) = self.decision {
