@@ -1,4 +1,5 @@
-//! The functions of `enabled.rs` without any effect, for builds without the feature `tracing`.
+//! The functions of `enabled.rs` and `rejected_requests.rs` without any effect, for builds without
+//! the feature `tracing`.
 
 use std::time::Duration;
 
