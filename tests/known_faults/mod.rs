@@ -5,6 +5,7 @@
 
 mod answers;
 mod bodies;
+mod clock_steps;
 mod denials_without_store;
 mod fake_redis;
 mod grpc;

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::clock_lag::ClockLag;
 use super::labels::{PartLabels, PartitionKey, PublicName};
 use super::outcomes::Outcomes;
 use super::policy_handle::PolicyHandle;
@@ -43,6 +44,7 @@ pub struct LimitStatus<'a> {
     limit: &'a NamedLimit,
     outcome: Outcome,
     part: PartLabels<'a>,
+    lag: ClockLag,
 }
 
 impl<'a> LimitStatus<'a> {
@@ -64,9 +66,10 @@ impl<'a> LimitStatus<'a> {
         self.part.partition_key()
     }
 
-    /// Returns the same status with the labels of its part.
-    pub(super) const fn of_part(self, part: PartLabels<'a>) -> Self {
-        Self { part, ..self }
+    /// Returns the same status with the labels of its part, and with the lag of the store's clock
+    /// behind the decision on the part.
+    pub(super) const fn of_part(self, part: PartLabels<'a>, lag: ClockLag) -> Self {
+        Self { part, lag, ..self }
     }
 
     /// Returns whether both are statuses of the same limit, in the same decision.
@@ -134,7 +137,22 @@ impl<'a> LimitStatus<'a> {
     /// its end, and zero if no window is open.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
+        match self.outcome.reset_micros() {
+            0 => Duration::ZERO,
+            micros => self.on_clock(micros),
+        }
+    }
+
+    /// Returns the time from the [decision](super::Decision::at) until the whole limit is available
+    /// again. It is shorter than [`reset_after`](Self::reset_after) if the store's clock has stepped
+    /// back.
+    pub(crate) const fn reset_after_decision(&self) -> Duration {
         Duration::from_micros(self.outcome.reset_micros())
+    }
+
+    /// Returns the time on the store's clock until `micros` microseconds after the decision.
+    const fn on_clock(&self, micros: u64) -> Duration {
+        Duration::from_micros(micros).saturating_add(self.lag.duration())
     }
 
     /// Returns the time for which *this* limit denies the request.
@@ -146,7 +164,7 @@ impl<'a> LimitStatus<'a> {
         match self.outcome.retry_micros() {
             0 => RetryAfter::Now,
             Outcome::NEVER => RetryAfter::Never,
-            micros => RetryAfter::In(Duration::from_micros(micros)),
+            micros => RetryAfter::In(self.on_clock(micros)),
         }
     }
 
@@ -219,6 +237,7 @@ impl LimitStatuses {
             limit,
             outcome: self.outcomes.outcome(index, limit.limit(), windows, self.decided_at),
             part: PartLabels::NONE,
+            lag: ClockLag::NONE,
         })
     }
 
@@ -228,7 +247,7 @@ impl LimitStatuses {
         let limit = policy.limits()[..self.outcomes.count(policy.limits().len())].get(index)?;
         let windows = policy.compiled_windows();
         let outcome = self.outcomes.outcome(index, limit.limit(), windows, self.decided_at);
-        Some(LimitStatus { limit, outcome, part: PartLabels::NONE })
+        Some(LimitStatus { limit, outcome, part: PartLabels::NONE, lag: ClockLag::NONE })
     }
 
     /// Returns the positions of the limits that deny the request.

@@ -1,6 +1,7 @@
 //! Creates decisions in the place where they stay, because moving them takes time on the fast path.
 
 use super::Decision;
+use super::clock_lag::ClockLag;
 use super::limit_status::LimitStatuses;
 use super::origin::{Origin, Verdict};
 use super::outcomes::{OpenWindows, Outcomes};
@@ -67,6 +68,7 @@ impl Decision {
             verdict: Verdict::Denied,
             origin: Origin::Store,
             is_reserved: false,
+            clock_lag: ClockLag::NONE,
             counted: 0,
             linked: Recycled::NONE,
         }
@@ -103,5 +105,6 @@ impl Decision {
         self.linked = Recycled::NONE;
         (self.cost, self.charged, self.counted) = (cost, 0, 0);
         (self.verdict, self.origin, self.is_reserved) = (Verdict::Denied, Origin::Store, false);
+        self.clock_lag = ClockLag::NONE;
     }
 }

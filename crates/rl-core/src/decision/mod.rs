@@ -14,6 +14,7 @@
 //! ```
 
 mod by_rule;
+mod clock_lag;
 mod governing;
 mod labels;
 mod limit_status;
@@ -30,6 +31,7 @@ mod waits;
 
 use std::cmp::Reverse;
 
+pub(crate) use clock_lag::ClockLag;
 pub use governing::GoverningLimit;
 pub use labels::PublicName;
 pub(crate) use labels::{LabelledParts, PartitionKey, RuleLabel};
@@ -79,6 +81,8 @@ pub struct Decision {
     origin: Origin,
     // Whether the charged units are a reservation, which expires unless it is settled or renewed.
     is_reserved: bool,
+    // How far the store's clock was behind the time in `statuses`.
+    clock_lag: ClockLag,
     // A number that identifies the limiter and the subject of a request that an adapter has
     // counted; 0 for other requests.
     counted: u64,
@@ -174,6 +178,7 @@ impl Decision {
             verdict: Verdict::Denied,
             origin: Origin::Store,
             is_reserved: false,
+            clock_lag: ClockLag::NONE,
             counted: 0,
             linked: Recycled::NONE,
         }
@@ -208,9 +213,11 @@ impl Decision {
     #[cfg(feature = "redis")]
     #[inline(always)]
     pub(crate) fn at_later(&self, micros: u64) -> Self {
+        let (clock_lag, micros) = self.clock_lag.after(micros);
         Self {
             statuses: self.statuses.at_later(micros),
             origin: Origin::LocalDeny,
+            clock_lag,
             linked: self.linked.clone(),
             ..*self
         }
@@ -327,8 +334,8 @@ impl Decision {
     /// Returns the status of each limit, in the order of the policy.
     #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
-        let labels = self.labels_of_described();
-        self.described().statuses.iter().map(move |limit| limit.of_part(labels))
+        let (labels, described) = (self.labels_of_described(), self.described());
+        described.statuses.iter().map(move |limit| limit.of_part(labels, described.clock_lag))
     }
 
     /// Returns the limits that can deny the request: those that are not in shadow.
@@ -362,9 +369,11 @@ impl Decision {
             // The shortest limit is nearly always active. It is tried first, because the outcomes
             // of the other limits are then not computed.
             let shortest = self.policy().and_then(Policy::shortest);
-            let shortest = shortest.and_then(|index| self.described().statuses.get(index));
+            let described = self.described();
+            let shortest = shortest.and_then(|index| described.statuses.get(index));
             if shortest.is_some_and(|limit| limit.is_active()) {
-                return shortest.map(|limit| limit.of_part(self.labels_of_described()));
+                let labels = self.labels_of_described();
+                return shortest.map(|limit| limit.of_part(labels, described.clock_lag));
             }
         }
         selection.select(self.enforced(), is_denied)

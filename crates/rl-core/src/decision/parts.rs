@@ -42,8 +42,8 @@ impl<'a> PartStatus<'a> {
     /// Returns the status of each limit, in the order of the policy.
     #[must_use]
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'a>> + use<'a> {
-        let labels = self.labels;
-        self.decision.statuses.iter().map(move |limit| limit.of_part(labels))
+        let (labels, lag) = (self.labels, self.decision.clock_lag);
+        self.decision.statuses.iter().map(move |limit| limit.of_part(labels, lag))
     }
 
     /// Returns the requested units.

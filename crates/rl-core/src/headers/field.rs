@@ -179,8 +179,11 @@ impl<'a> FieldInput<'a> {
     /// Returns the time to the reset of the governing limit. It is never zero for a denial, because
     /// a client that reads 0 would retry immediately.
     fn reset(&self) -> Duration {
-        let least = if self.decision.is_allowed() { 0 } else { 1 };
-        self.governing.reset_after().max(Duration::from_micros(least))
+        self.governing.reset_after().max(self.least_reset())
+    }
+
+    fn least_reset(&self) -> Duration {
+        Duration::from_micros(if self.decision.is_allowed() { 0 } else { 1 })
     }
 
     fn reset_after(&self) -> u64 {
@@ -188,7 +191,8 @@ impl<'a> FieldInput<'a> {
     }
 
     fn reset_at(&self) -> u64 {
-        let micros = u64::try_from(self.reset().as_micros()).unwrap_or(u64::MAX);
+        let reset = self.governing.reset_after_decision().max(self.least_reset());
+        let micros = u64::try_from(reset.as_micros()).unwrap_or(u64::MAX);
         self.decision.at().plus_micros(micros).as_secs_ceil()
     }
 }

@@ -73,7 +73,7 @@ impl NearLimits {
         let percent = crossed(limit.max(), before, limit.used()).filter(|_| charged > 0)?;
         let namespace = counters.namespace.map(|namespace| namespace.digest());
         let key = self.hasher.hash_one((counters.subject, namespace, limit.name(), percent));
-        let window = match u64::try_from(limit.reset_after().as_micros()) {
+        let window = match u64::try_from(limit.reset_after_decision().as_micros()) {
             Ok(0) | Err(_) => limit.limit().period().as_micros(),
             Ok(until_reset) => until_reset,
         };

@@ -41,7 +41,7 @@ impl ShadowLog {
         if logged.len() >= MAX_LIMITS {
             logged.clear();
         }
-        let window = match u64::try_from(limit.reset_after().as_micros()) {
+        let window = match u64::try_from(limit.reset_after_decision().as_micros()) {
             Ok(0) | Err(_) => limit.limit().period().as_micros(),
             Ok(until_reset) => until_reset,
         };

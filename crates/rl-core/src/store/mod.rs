@@ -9,7 +9,8 @@
 //! 2. **Exact.** A request of cost `c` passes a limit if and only if `used + c <= max`.
 //! 3. **A denial changes nothing**: it charges no limit and opens no window.
 //! 4. **One clock.** A store makes all decisions on its own clock. A clock that steps back grants
-//!    nothing: no decision uses an earlier time than the last charge.
+//!    nothing: no decision uses an earlier time than the last charge. Waits and resets count
+//!    from the time of the clock, so they include the time until it has caught up.
 //! 5. **State is identified by algorithm, period, anchor, and what is counted**: units or requests.
 //!    A change of `max` keeps the used units. Adding or removing a limit does not affect the
 //!    others. State of limits that are not in the current policy is kept until its window ends. A

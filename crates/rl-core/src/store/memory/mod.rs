@@ -251,7 +251,10 @@ fn decide_fully(
     if let MaybeReady::Ready(Some(decision)) = &mut answer {
         match shard.decide(subject, args, decision) {
             // Counted under the lock, so that the processor need not wait for its release first.
-            Ok(()) => count_decision(request, decision, limiter),
+            Ok(()) => {
+                decision.note_clock(args.now);
+                count_decision(request, decision, limiter);
+            }
             Err(TooManyStates) => {
                 drop(shard);
                 answer = limiter.decide_by_steps(request);

@@ -33,7 +33,7 @@ use crate::algorithm::fixed_window::{
     PackedTime,
 };
 use crate::algorithm::{PlanStep, SubjectStates, SubjectStatesMut};
-use crate::decision::{Decision, Outcomes};
+use crate::decision::{ClockLag, Decision, Outcomes};
 use crate::policy::{LimitSet, Policy};
 use crate::time::Timestamp;
 
@@ -177,6 +177,9 @@ impl PackedEntry {
     ) -> Option<FastDecision<'_>> {
         let DecideArgs { mode, cost, .. } = args;
         let at = self.decision_time(base, args.now);
+        if at.absolute.wrapping_sub(args.now.as_micros()) > ClockLag::TOLERANCE_MICROS {
+            return None;
+        }
         // While a recorded denial applies, an open window that is full denies the request. The end
         // of the denial is known, so it need not be computed again.
         let denied = if at.relative < self.denied_until() {

@@ -191,10 +191,11 @@ impl<'a> KeyedParts<'a> {
         let mut parts = PartGroups::empty();
         parts.add(request, |index, _| self.keys[index])?;
         let mut step = LockedStep { groups: parts.groups(), shards: &mut self.shards };
-        let decisions = match step.denied(is_denied, now) {
+        let mut decisions = match step.denied(is_denied, now) {
             Some(decisions) => decisions,
             None => step.decide(request.mode, now).map_err(|_| too_many_states())?,
         };
+        decisions.all_mut().iter_mut().for_each(|decision| decision.note_clock(now));
         Ok(parts.decisions_on_parts(decisions))
     }
 }

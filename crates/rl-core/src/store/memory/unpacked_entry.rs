@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::run::{self, DecideArgs, TooManyStates};
 use super::steady_windows::{SteadyDecision, SteadyWindows};
 use crate::algorithm::{Log, PlanStep, SubjectStates, SubjectStatesMut};
-use crate::decision::Decision;
+use crate::decision::{ClockLag, Decision};
 use crate::model::{MAX_FOREIGN_STATES, StateId};
 use crate::policy::Policy;
 use crate::store::{Refund, Renewal};
@@ -205,6 +205,9 @@ impl UnpackedEntry {
     #[inline(always)]
     pub(super) fn try_decide_steady(&mut self, args: DecideArgs<'_>) -> Option<SteadyDecision<'_>> {
         let at = self.decision_time(args.now);
+        if at.micros_since(args.now) > ClockLag::TOLERANCE_MICROS {
+            return None;
+        }
         let windows = self.windows.as_mut()?;
         if !self.policy.is_same_handle(args.policy) || self.extra.is_some() {
             return None;

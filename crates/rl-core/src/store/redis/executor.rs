@@ -196,7 +196,8 @@ impl ScriptExecutor {
         self.count_healed(reply.healed);
         let results = reply.parts.iter().zip(&parts);
         let decision = |(result, part): (&PartResult, &EncodedPart)| {
-            result.decision(part.args(mode), reply.is_allowed)
+            let decision = result.decision(part.args(mode), reply.is_allowed);
+            decision.at_server_time(reply.server_time)
         };
         Ok(results.map(decision).collect())
     }

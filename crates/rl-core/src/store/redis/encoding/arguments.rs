@@ -297,7 +297,8 @@ pub(crate) fn push_u56(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_be_bytes()[1..]);
 }
 
-fn read_u56(number: [u8; 7]) -> u64 {
+/// Reads a number of seven bytes.
+pub(super) fn read_u56(number: [u8; 7]) -> u64 {
     let mut bytes = [0; 8];
     bytes[1..].copy_from_slice(&number);
     u64::from_be_bytes(bytes)

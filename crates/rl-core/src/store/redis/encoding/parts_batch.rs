@@ -15,6 +15,7 @@ use crate::model::{Cost, FailureKind, Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::redis::connection::Command;
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
+use crate::time::Timestamp;
 
 /// The first byte of the reply to a request: the script has denied, allowed or not decided it.
 const DENIED: u8 = 0;
@@ -25,6 +26,7 @@ const UNDECIDED: u8 = 2;
 ///
 /// ```text
 ///   healed:1  for each request: { 0 denied, 1 allowed, 2 not decided }:1  a stored state for each part
+///   time of the server:7  if the server's clock has stepped back
 /// ```
 pub(crate) struct PartsReplies {
     bytes: Vec<u8>,
@@ -32,6 +34,8 @@ pub(crate) struct PartsReplies {
     /// The position of the reply to each request in `bytes`; `None` for a request that was not
     /// decided.
     ranges: Vec<Option<Range<usize>>>,
+    /// The time of the server, if its clock has stepped back.
+    server_time: Option<Timestamp>,
 }
 
 impl RequestEncoder {
@@ -74,7 +78,12 @@ impl RequestEncoder {
 impl PartsReplies {
     /// Creates the replies to requests that no script can decide together.
     pub(crate) fn undecided(requests: usize) -> Self {
-        Self { bytes: Vec::new(), parts: Vec::new(), ranges: vec![None; requests] }
+        Self {
+            bytes: Vec::new(),
+            parts: Vec::new(),
+            ranges: vec![None; requests],
+            server_time: None,
+        }
     }
 
     /// Reads the replies to this number of requests. Returns them with the number of keys that had
@@ -94,11 +103,12 @@ impl PartsReplies {
             ranges.push((bytes[at] != UNDECIDED).then_some(at..end));
             at = end;
         }
-        if ranges.len() < requests || at != bytes.len() {
+        let server_time = bytes.get(at..).map(reply_reader::read_server_time);
+        let Some(Ok(server_time)) = server_time.filter(|_| ranges.len() == requests) else {
             return Err(malformed(&bytes, requests));
-        }
+        };
         let healed = u64::from(bytes[0]);
-        Ok((Self { bytes, parts, ranges }, healed))
+        Ok((Self { bytes, parts, ranges, server_time }, healed))
     }
 
     /// Returns the position of the reply to each request; `None` for a request that was not
@@ -125,7 +135,8 @@ impl PartsReplies {
             let (state, after) = rest.split_at(part.encoding.state_len.into());
             let last = reply_reader::read_state(state, part)?;
             let args = CallArgs { policy: &part.policy, mode: Mode::Check, cost: *cost };
-            decisions.push(last.part_decision(args, is_allowed));
+            let decision = last.part_decision(args, is_allowed);
+            decisions.push(decision.at_server_time(self.server_time));
             rest = after;
         }
         Ok(decisions)

@@ -30,6 +30,8 @@ pub(crate) struct ScriptReply {
     /// The number of counters whose missing expiry was restored.
     pub(crate) healed: u64,
     pub(crate) body: ReplyBody,
+    /// The time of the server, if its clock has stepped back to a time before the last change.
+    pub(crate) server_time: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug)]
@@ -123,7 +125,7 @@ impl ScriptReply {
     /// Returns the decision on the call with this number, from 0.
     pub(crate) fn decision(&self, call: u16, args: CallArgs<'_>) -> Decision {
         let CallArgs { policy, mode, cost } = args;
-        match &self.body {
+        let decision = match &self.body {
             ReplyBody::Counted { allowed, last } => {
                 let granted = if call < *allowed { cost.units() } else { 0 };
                 let later_calls = u64::from(allowed.saturating_sub(call + 1));
@@ -138,7 +140,8 @@ impl ScriptReply {
                     |place| mode.required_after(cost, *granted, uncharged.contains(place));
                 states.decision(policy, cost, *granted, Adjustment::NONE, required)
             }
-        }
+        };
+        decision.at_server_time(self.server_time)
     }
 
     /// Returns the decision on a call that was granted `granted` leased units. The call was made
@@ -189,7 +192,7 @@ impl ScriptReply {
         adjustment: Adjustment,
         required: u64,
     ) -> Decision {
-        match &self.body {
+        let decision = match &self.body {
             ReplyBody::Counted { last, .. } => {
                 last.decision(policy, cost, granted, adjustment, required)
             }
@@ -197,7 +200,8 @@ impl ScriptReply {
                 let states = &calls[calls.len() - 1].states;
                 states.decision(policy, cost, granted, adjustment, |_| required)
             }
-        }
+        };
+        decision.at_server_time(self.server_time)
     }
 }
 

@@ -6,6 +6,8 @@
 //!   1  COUNTED   { healed:1  allowed:2  states } for each subject
 //!   6  STATES    a stored state for each subject, if all calls of all subjects are allowed
 //!
+//!   time of the server:7  after any of these replies, if the server's clock has stepped back
+//!
 //!   states       a stored state without the entries of logs, and for each log when its units will
 //!                be available:7
 //! ```
@@ -14,6 +16,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::arguments::read_u56;
 use super::kind::Kind;
 use super::parts::EncodedPart;
 use super::policy::{self, PolicyEncoding, StoredLimit};
@@ -30,6 +33,9 @@ const STATES: u8 = policy::VERSION;
 /// The value that a reply contains in place of the number of allowed calls if the subject was not
 /// decided.
 const UNDECIDED: u16 = u16::MAX;
+
+/// The number of bytes of a time.
+const TIME_BYTES: usize = 7;
 
 /// The part of a reply that is not read yet.
 struct Reader<'a> {
@@ -186,13 +192,15 @@ impl<'a> Reader<'a> {
     fn per_call(&mut self) -> Result<ScriptReply, Refusal> {
         let [_, healed] = self.take()?;
         let mut calls = Vec::with_capacity(1);
-        while calls.is_empty() || !self.bytes.is_empty() {
+        // The result of a call is longer than a time.
+        while calls.is_empty() || self.bytes.len() > TIME_BYTES {
             calls.push(self.call_result()?);
             if calls.len() > usize::from(self.calls) {
                 return Err(None);
             }
         }
-        Ok(ScriptReply { healed: healed.into(), body: ReplyBody::PerCall(calls) })
+        let body = ReplyBody::PerCall(calls);
+        Ok(ScriptReply { healed: healed.into(), body, server_time: None })
     }
 
     /// Reads the result of one call.
@@ -218,18 +226,18 @@ impl<'a> Reader<'a> {
             allowed if allowed > self.calls => Err(None),
             allowed => {
                 let body = ReplyBody::Counted { allowed, last: self.final_state(true)? };
-                Ok(Some(ScriptReply { healed: healed.into(), body }))
+                Ok(Some(ScriptReply { healed: healed.into(), body, server_time: None }))
             }
         }
     }
 
     fn all_allowed(&mut self) -> Result<Option<ScriptReply>, Refusal> {
         let body = ReplyBody::Counted { allowed: self.calls, last: self.final_state(false)? };
-        Ok(Some(ScriptReply { healed: 0, body }))
+        Ok(Some(ScriptReply { healed: 0, body, server_time: None }))
     }
 
     fn replies(&mut self, subjects: usize) -> Result<Vec<Option<ScriptReply>>, Refusal> {
-        let replies = match self.bytes.first() {
+        let mut replies = match self.bytes.first() {
             Some(&PER_CALL) if subjects == 1 => vec![Some(self.per_call()?)],
             Some(&STATES) => {
                 (0..subjects).map(|_| self.all_allowed()).collect::<Result<_, Refusal>>()?
@@ -240,7 +248,19 @@ impl<'a> Reader<'a> {
             }
             _ => return Err(None),
         };
-        if self.bytes.is_empty() { Ok(replies) } else { Err(None) }
+        if let Some(time) = read_server_time(self.bytes)? {
+            replies.iter_mut().flatten().for_each(|reply| reply.server_time = Some(time));
+        }
+        Ok(replies)
+    }
+}
+
+/// Reads the end of a reply: the time of the server if its clock has stepped back, or nothing.
+pub(super) fn read_server_time(rest: &[u8]) -> Result<Option<Timestamp>, Refusal> {
+    match <[u8; TIME_BYTES]>::try_from(rest) {
+        Ok(time) => Ok(Some(Timestamp::from_micros(read_u56(time)))),
+        Err(_) if rest.is_empty() => Ok(None),
+        Err(_) => Err(None),
     }
 }
 
@@ -296,6 +316,8 @@ pub(crate) struct PartsReply {
     pub(crate) healed: u64,
     /// The result of each part.
     pub(crate) parts: SmallVec<[PartResult; 2]>,
+    /// The time of the server, if its clock has stepped back.
+    pub(crate) server_time: Option<Timestamp>,
 }
 
 /// The first byte of the reply of a fast path for several parts.
@@ -309,6 +331,8 @@ const PARTS_DENIED: u8 = 3;
 ///   0, 1  not allowed, allowed  { healed:1  uncharged:2  granted:7  states } for each part
 ///   2     allowed               a stored state for each part, which was charged its cost
 ///   3     not allowed           healed:1  a stored state for each part
+///
+///   time of the server:7  at the end, if the server's clock has stepped back
 /// ```
 pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsReply, StoreError> {
     let malformed = || {
@@ -317,7 +341,7 @@ pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsRep
     };
     let (&form, mut rest) = bytes.split_first().ok_or_else(malformed)?;
     let is_allowed = matches!(form, 1 | PARTS_ALLOWED);
-    let mut reply = PartsReply { is_allowed, healed: 0, parts: SmallVec::new() };
+    let mut reply = PartsReply { is_allowed, healed: 0, parts: SmallVec::new(), server_time: None };
     if form == PARTS_DENIED {
         let (&healed, states) = rest.split_first().ok_or_else(malformed)?;
         (reply.healed, rest) = (healed.into(), states);
@@ -340,7 +364,8 @@ pub(crate) fn read_parts(bytes: &[u8], parts: &[EncodedPart]) -> Result<PartsRep
         reply.parts.push(result);
         rest = reader.bytes;
     }
-    if rest.is_empty() { Ok(reply) } else { Err(malformed()) }
+    reply.server_time = read_server_time(rest).map_err(|_| malformed())?;
+    Ok(reply)
 }
 
 /// Decodes the stored state of a part whose policy has no sliding log and no concurrency limit.

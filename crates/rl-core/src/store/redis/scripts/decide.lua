@@ -28,6 +28,8 @@
 --             the states as they would be stored
 --             7 bytes  for each log, the time at which the units that the call lacks will be
 --                      available; 0 if they are available now, or never will be
+--           In both cases the time of the server follows (7 bytes) if the state was changed more
+--           than 1 ms after it, because the server's clock has stepped back.
 --
 -- Without logs, the script runs at most four commands: TIME, GET, and then SET, or PTTL for a
 -- denial. If a charge does not change the expiry of the key, PTTL and SETRANGE take the place of SET.
@@ -81,4 +83,5 @@ end
 local healed = save_or_heal(any_granted)
 replies[1] = struct.pack('>BB', 0, healed)
 if together then replies[1] = struct.pack('>BBI2', 1, healed, allowed) end
+if now - clock > 1000 then replies[#replies + 1] = struct.pack('>I7', clock) end
 return table.concat(replies)

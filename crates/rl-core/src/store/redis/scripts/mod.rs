@@ -44,7 +44,7 @@ use super::encoding::Layout;
 use super::encoding::kind::{LimitKind, script_name};
 
 /// The version of the scripts. It increases with every change of their behaviour.
-const VERSION: u32 = 12;
+const VERSION: u32 = 13;
 
 /// The default for the maximum number of shapes with scripts of their own.
 pub(super) const MAX_SHAPES: usize = 64;

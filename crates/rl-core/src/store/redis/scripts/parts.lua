@@ -13,6 +13,8 @@
 --             2 bytes  the set of limits in shadow that were not charged
 --             7 bytes  the granted units
 --             the states as they would be stored, and the waits of logs (see decide.lua)
+--           and in the packed layout, if the server's clock has stepped back, its time (see
+--           decide.lua)
 --
 -- `read_part` reads and checks a part. All parts are read before one is written, because a script
 -- is not rolled back. If the clock has stepped back, the time of the decision is the latest time at
@@ -57,3 +59,4 @@ for p, part in ipairs(parts) do
   if not is_allowed and mode == 1 then required = math.min(part.cost, 1) end
   replies[p + 1] = part.charge(part.granted, required)
 end
+if parts[1].now and at - server_time > 1000 then replies[#replies + 1] = struct.pack('>I7', server_time) end

@@ -14,13 +14,14 @@
 --                      decided. Its states are unchanged, and the client sends it again in a call of
 --                      its own
 --             the state of each part as it would be stored
+--           and the time of the server, if its clock has stepped back (see shape.lua)
 local KEYS, ARGV, call, read, write = KEYS, ARGV, redis.call, struct.unpack, struct.pack
 local found = redis.pcall('MGET', unpack(KEYS))
 -- values: the states that were read, with the charges of the requests so far. lifetimes: the times
 -- in ms for which they are needed. is_changed: whether they must be stored. is_renewed: whether
 -- their keys need a new expiry.
 local values, lifetimes, is_changed, is_renewed, replies, count = {}, {}, {}, {}, { '' }, 1
-local request, next_request = '>' .. string.rep('I2I7', PARTS), 1
+local request, next_request, is_behind = '>' .. string.rep('I2I7', PARTS), 1, false
 --@ parts
 local shape_pPART, format_pPART, size_pPART, <<constants>> = read('>I2c0I2c0xxxxxxxI2<<I7 constants>>', ARGV[1 + PART], 10)
 -- held: the stored form of the state that is in `last` and the cells; false if there is none. The
@@ -74,6 +75,7 @@ for n = 1, #ARGV[1] / (9 * PARTS) do
     is_ours = false
   end
   count = count + 1
+  if now - server_time > 1000 then is_behind = true end
   if is_ours then
     --@ parts
     --@ include part_fits
@@ -114,4 +116,5 @@ for key = 1, #KEYS do
   end
 end
 replies[1] = string.char(healed < 255 and healed or 255)
+if is_behind then replies[count + 1] = write('>I7', server_time) end
 return table.concat(replies)

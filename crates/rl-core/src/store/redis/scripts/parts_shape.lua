@@ -12,7 +12,8 @@
 --
 -- KEYS, ARGV  see parts.lua and parts_arguments.lua
 -- Returns     a byte, 2, if the request is allowed; else a byte, 3, and a byte, the number of keys
---             that had lost their expiry; then the state of each part as it would be stored
+--             that had lost their expiry; then the state of each part as it would be stored; then
+--             the time of the server, if its clock has stepped back (see shape.lua)
 do
   local now, is_ours, fits, healed = server_time, true, true, 0
   -- Local variables are faster to read than global ones.
@@ -68,6 +69,7 @@ do
       --@ parts
         .. value_pPART
       --@ end parts
+        .. (now - server_time > 1000 and write('>I7', server_time) or '')
     end
   end
 end

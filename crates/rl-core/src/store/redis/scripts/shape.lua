@@ -31,6 +31,8 @@
 --            the state as it would be stored
 --            7 bytes  for each log, the time at which enough units for a denied call will be
 --                     available; 0 if they are available now, or never will be
+--          In both cases 7 bytes follow if a state was changed more than 1 ms after the time of the
+--          server, because the server's clock has stepped back: the time of the server
 do
   local times, least, cost, size, <<constants>> = struct.unpack('>I2I2I7I2<<I7 constants>>', plan, 6)
   local subjects, bucket_size = #KEYS, string.byte(shape, 2)
@@ -40,7 +42,9 @@ do
   --@ logs local is_refund = false
   -- all: the values under the keys. replies: the parts of the reply. partly: the subjects for which
   -- not all calls are allowed.
+  -- time: the time of the server if its clock has stepped back, else empty.
   local all, replies, partly, last_lifetime, lifetime_text
+  local time = ''
   if subjects > 1 then all, replies = redis.pcall('MGET', unpack(KEYS)), {} end
   for n = 1, subjects do
     -- If MGET has no value for a key, GET finds out why. For MGET, a key of another type looks like
@@ -59,7 +63,10 @@ do
         head, last, <<cells>> = shape, 0, <<zeros>>
       end
       local now = clock
-      if last > now then now = last end
+      if last > now then
+        if last - now > 1000 then time = write('>I7', now) end
+        now = last
+      end
       local gone, is_ours = now - last, head == shape and now < LATEST
       --@ logs local rest, tails = size + 1, ''
       --@ each
@@ -156,8 +163,9 @@ do
       end
     end
     if subjects == 1 then
-      if calls == times then return value end
-      if calls < 65535 then return struct.pack('>BBI2', 1, healed, calls) .. value .. waits end
+      -- To append an empty string copies nothing.
+      if calls == times then return value .. time end
+      if calls < 65535 then return struct.pack('>BBI2', 1, healed, calls) .. value .. waits .. time end
       -- A GET of a key of another type returns an error table. decide.lua reports that error.
       found = type(stored) == 'string' and stored
     elseif calls == times then
@@ -168,12 +176,12 @@ do
     end
   end
   if subjects > 1 then
-    if not partly then return table.concat(replies) end
+    if not partly then return table.concat(replies) .. time end
     local head, waits = struct.pack('>BI2', 0, times), string.rep('\0', 7 * LOGS)
     for n = 1, subjects do
       if not partly[n] then replies[n] = head .. replies[n] .. waits end
     end
-    return '\1' .. table.concat(replies)
+    return '\1' .. table.concat(replies) .. time
   end
   -- A single subject that was not decided is left to decide.lua.
 end

@@ -231,7 +231,11 @@ impl Denials {
     fn insert(&self, subject: SubjectKey, decision: &Decision, stamp: RequestStamp, now: u64) {
         let micros = |wait: Duration| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let (max_age, promised) = match decision.retry_after() {
-            RetryAfter::In(wait) => (wait.min(MAX_AGE), micros(wait)),
+            RetryAfter::In(wait) => {
+                // A clock that has stepped back may soon be corrected, and then has no lag.
+                let wait = wait.saturating_sub(decision.clock_lag());
+                (wait.min(MAX_AGE), micros(wait))
+            }
             RetryAfter::Never => (MAX_AGE, u64::MAX),
             RetryAfter::Now => return,
         };

@@ -287,7 +287,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         let last = reply.decision(units - 1, last);
         let (leased, remaining) = (u64::from(reply.allowed_calls()), reply.least_remaining(policy));
         let active = last.limits().filter(|limit| limit.is_active());
-        let first_end = active.map(|limit| limit.reset_after()).min().unwrap_or_default();
+        let first_end = active.map(|limit| limit.reset_after_decision()).min().unwrap_or_default();
         let micros = u64::try_from(first_end.as_micros()).unwrap_or(u64::MAX);
         let lease = ActiveLease {
             policy: policy.clone(),
