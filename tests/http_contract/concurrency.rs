@@ -21,7 +21,7 @@ pub(super) async fn concurrent_requests_never_exceed_the_concurrency_limit<T: Ta
     let held = [one, other].map(|request| tokio::spawn(request.fetch()));
     site.reached(2).await;
     let denied = site.get("/").fetch().await;
-    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("1")));
+    assert_eq!(denied.standing(), "429 2-0-1, retry 1");
     assert!(
         denied.body.contains("at most 2 at the same time. Try again in 1 second."),
         "{}",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rl_core::adapter::HttpLimiter;
+use rl_core::denial::DenialBody;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{Identified, KeyExtractor};
 use rl_core::source::ByRealm;
@@ -170,15 +171,19 @@ pub(super) async fn the_limit_with_the_fewest_left_is_shown_if_set<T: Target>() 
     assert_eq!(site.get("/").fetch().await.standing(), "429 100-0-49, retry 49");
 }
 
-pub(super) async fn the_message_names_the_limit_that_the_headers_show<T: Target>() {
-    for (follow, standing, period) in [
-        (GoverningLimit::ShortestActive, "429 2-0-1, retry 3600", "per second"),
-        (GoverningLimit::FewestRemaining, "429 2-0-3600, retry 3600", "per hour"),
+/// Fault: the default message named the shortest limit beside the wait of the longest one.
+pub(super) async fn a_message_names_the_limit_of_its_wait_or_that_of_the_headers<T: Target>() {
+    let (shortest, fewest) = (GoverningLimit::ShortestActive, GoverningLimit::FewestRemaining);
+    let (second, hour) = ("429 2-0-1, retry 3600", "429 2-0-3600, retry 3600");
+    for (body, follow, standing, period) in [
+        (DenialBody::json(), shortest, second, "2 per hour. Try again in 3600 seconds."),
+        (DenialBody::json(), fewest, hour, "2 per hour. Try again in 3600 seconds."),
+        (DenialBody::open_bank(), shortest, second, "per second"),
+        (DenialBody::open_bank(), fewest, hour, "per hour"),
     ] {
         let limiter = limiter(&new_year(), &["2/second", "2/hour"]);
-        let site = T::serve(vec![
-            HttpLimiter::new(limiter).headers(Headers::default().with_governing_limit(follow)),
-        ]);
+        let headers = Headers::default().with_governing_limit(follow);
+        let site = T::serve(vec![HttpLimiter::new(limiter).headers(headers).denial_body(body)]);
         site.get("/").fetch().await;
         site.get("/").fetch().await;
         let denied = site.get("/").fetch().await;

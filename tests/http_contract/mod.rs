@@ -66,7 +66,7 @@ contract! {
         without_a_family_only_a_denial_tells,
         the_shortest_active_limit_is_shown,
         the_limit_with_the_fewest_left_is_shown_if_set,
-        the_message_names_the_limit_that_the_headers_show,
+        a_message_names_the_limit_of_its_wait_or_that_of_the_headers,
         a_limiter_that_is_switched_off_leaves_no_trace,
         a_subject_without_limits_gets_no_headers,
         a_blocked_subject_gets_no_retry_after,

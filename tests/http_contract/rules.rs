@@ -166,6 +166,8 @@ pub(super) async fn names_of_rules_are_disclosed_only_if_set<T: Target>() {
                 String::from_utf8_lossy(&STANDARD_NO_PAD.decode(details).unwrap()).into_owned();
             assert_eq!(details.contains("secret-rule"), is_named, "{details}");
             assert!(is_named || !format!("{fields}{}", denied.body).contains("secret"));
+            let names_it = denied.body.contains("for this Consumer under the rule secret-rule.");
+            assert_eq!(names_it, is_named && body == DenialBody::open_bank(), "{}", denied.body);
         }
     }
 }
@@ -218,7 +220,11 @@ pub(super) async fn retry_after_is_the_longest_wait_of_all_rules<T: Target>() {
         rule("fleet", &["1/hour"]),
     ])]);
     as_consumer(&site, "/", "a").await;
-    assert_eq!(as_consumer(&site, "/", "a").await.standing(), "429 1-0-60, retry 3600");
+    let denied = as_consumer(&site, "/", "a").await;
+    assert_eq!(denied.standing(), "429 1-0-60, retry 3600");
+    // The rule for all clients together is not disclosed, so the message does not name it.
+    let message = "Too many requests at the moment. Try again in 3600 seconds.";
+    assert!(denied.body.contains(message), "{}", denied.body);
 }
 
 pub(super) async fn rules_match_by_method_path_and_header<T: Target>() {

@@ -98,22 +98,28 @@ impl<'a> PartLabels<'a> {
         whole.unwrap_or(limit.limit())
     }
 
+    /// Returns the name of the rule, if clients may read it.
+    pub(super) fn disclosed_rule(&self) -> Option<&'a str> {
+        let names_rules = self.labels.is_some_and(|labels| labels.names_rules);
+        self.label().filter(|rule| names_rules || rule.is_named).map(|rule| &*rule.name)
+    }
+
     /// Returns the public name of the limit called `limit`.
     pub(super) fn public_name(&self, limit: &'a str) -> PublicName<'a> {
-        let names_rules = self.labels.is_some_and(|labels| labels.names_rules);
-        let rule = self.label().map(|rule| match names_rules || rule.is_named {
-            true => &*rule.name,
-            false => &*rule.pseudonym,
-        });
-        PublicName { rule, limit }
+        let pseudonym = || self.label().map(|rule| &*rule.pseudonym);
+        PublicName { rule: self.disclosed_rule().or_else(pseudonym), limit }
     }
 }
 
 /// The name under which clients know a limit: `minute`, or `r3f2a1/minute` and `login/minute` under
 /// a rule.
 ///
-/// Header fields, the bodies of denials and gRPC details use this name. It is unique in a response.
-/// Under [rules](crate::rules) it begins with a hash of the rule's name, which is the same on all
+/// Header fields, the bodies of denials and gRPC details use this name. No two limits of
+/// one limiter have names that differ only in the case of letters. Nested limiters may have limits
+/// of the same name, unless the service gives them others
+/// ([`PolicyBuilder::named`](crate::PolicyBuilder::named)).
+///
+/// Under [rules](crate::rules) the name begins with a hash of the rule's name, which is the same on all
 /// instances, or with the name itself if that is
 /// [disclosed](crate::adapter::HttpLimiter::name_rules).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

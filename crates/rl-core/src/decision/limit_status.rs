@@ -61,6 +61,11 @@ impl<'a> LimitStatus<'a> {
         self.part.public_name(self.limit.name())
     }
 
+    /// Returns the name of the rule that counts the request, if clients may read it.
+    pub(crate) fn disclosed_rule(&self) -> Option<&'a str> {
+        self.part.disclosed_rule()
+    }
+
     /// Returns the keyed hash of the subject that clients may read, if there is one.
     pub(crate) fn partition_key(&self) -> Option<&'a PartitionKey> {
         self.part.partition_key()

@@ -37,7 +37,8 @@ impl DenialBody {
     pub const PROVISIONAL_TYPES: &'static str = "https://iana.org/assignments/http-problem-types#";
 
     /// Creates the JSON form. `limit` is the [public name](crate::LimitStatus::public_name) of the
-    /// limit that governs; it is omitted if clients may not know the limit.
+    /// limit for which the client has to wait: if several limits deny the request, the one with the
+    /// longest wait. It is omitted if clients may not know that limit.
     ///
     /// ```json
     /// {"code":429,"message":"Too many requests: 5 per 10 seconds. Try again in 4 seconds.","limit":"10seconds"}
@@ -47,7 +48,8 @@ impl DenialBody {
     }
 
     /// Creates the JSON form of the Open Bank Project, in its words:
-    /// `{"code":429,"message":"Too Many Requests. We only allow …"}`.
+    /// `{"code":429,"message":"Too Many Requests. We only allow …"}`. Under [rules](crate::rules) the
+    /// message ends with `under the rule login` if clients may read the name of the rule.
     ///
     /// `open_bank` of the adapters sets this form with the prefix, the ids of consumers and the
     /// header fields of the project.
@@ -129,7 +131,8 @@ impl DenialBody {
 
     /// Returns the response to a request that is rejected for `reason`.
     ///
-    /// The message names the limit that `governing` chooses.
+    /// The message of [`open_bank`](Self::open_bank) names the limit that `governing` chooses. Other
+    /// messages state a wait, and name the limit with the longest wait of those that deny.
     #[must_use]
     pub fn denial(
         &self,
@@ -172,9 +175,9 @@ impl DenialBody {
         json::push_escaped(&mut body, &self.prefix);
         self.push_message(reason, &mut body, push_json);
         body.push('"');
-        if let (Form::Json, Some(over)) = (self.form, reason.over) {
+        if let Some(limit) = reason.longest().filter(|_| self.form == Form::Json) {
             body.push_str(r#","limit":"#);
-            push_name(&mut body, over.governing);
+            push_name(&mut body, limit);
         }
         body.push('}');
         body

@@ -1,13 +1,16 @@
 //! The messages of the Open Bank Project.
 
 use super::json;
-use super::words::{DenialKind, DenyingLimit, Reason, push_number, push_plural_quota};
+use super::words::{
+    DenialKind, DenyingLimit, Reason, is_block, is_too_costly, push_number, push_plural_quota,
+};
 use crate::model::{Realm, Subject};
 
 /// A function that appends the id of a consumer, with unprintable characters replaced.
 pub(super) type PushId = fn(&mut String, &str);
 
-/// Appends a sentence for people, in the words of the Open Bank Project. It names no rule.
+/// Appends a sentence for people, in the words of the Open Bank Project. It names the rule if
+/// clients may read its name.
 ///
 /// `id` writes the id of a consumer, which may need escaping. If it is `None`, the text does not
 /// name consumers.
@@ -32,14 +35,14 @@ pub(super) fn push_message(reason: Reason<'_>, text: &mut String, id: Option<Pus
 }
 
 fn push_limit(over: DenyingLimit<'_>, text: &mut String, cost: u64, id: Option<PushId>) {
-    let limit = over.limit();
-    let subject = over.subject;
-    if over.is_block() {
+    let DenyingLimit { governing, subject, has_rule } = over;
+    let limit = governing.configured();
+    if is_block(governing) {
         let is_identified = subject.realm().is_identified();
         text.push_str(if is_identified { "This Consumer" } else { "Anonymous access" });
         text.push_str(" is blocked");
     } else {
-        if over.is_too_costly() {
+        if is_too_costly(governing) {
             text.push_str("This request asks for ");
             push_number(text, cost);
             text.push(' ');
@@ -52,12 +55,16 @@ fn push_limit(over: DenyingLimit<'_>, text: &mut String, cost: u64, id: Option<P
             push_plural_quota(text, limit);
         }
         text.push_str(match subject.realm() {
-            Realm::Global if over.has_rule => " for all clients together",
+            Realm::Global if has_rule => " for all clients together",
             realm if realm.is_identified() => " for this Consumer",
             _ => " for anonymous access",
         });
     }
     push_id(text, subject, id);
+    if let Some(rule) = governing.disclosed_rule() {
+        text.push_str(" under the rule ");
+        text.push_str(rule);
+    }
 }
 
 /// Appends an id to plain text.

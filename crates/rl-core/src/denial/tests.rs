@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::decision::{Decision, GoverningLimit, Origin, RuleLabel};
+use crate::decision::{Decision, GoverningLimit, Origin, PartFlags, RuleLabel};
 use crate::model::{Cost, FailureKind, Limit, Outcome, Subject};
 use crate::policy::Policy;
 use crate::time::Timestamp;
@@ -168,6 +168,8 @@ fn units_have_a_singular() {
         ("requests", "request"),
         ("bytes", "byte"),
         ("access", "access"),
+        ("status", "status"),
+        ("bonus", "bonus"),
         ("queries", "queries"),
         ("boxes", "boxes"),
         ("data", "data"),
@@ -200,7 +202,7 @@ fn the_wait_under_a_concurrency_limit_is_a_hint() {
 }
 
 #[test]
-fn message_names_the_governing_limit() {
+fn the_message_of_the_open_bank_project_names_the_governing_limit() {
     let decision = decide(&[
         ("10/second", Outcome::denied(10, SECOND, SECOND)),
         ("100/minute", Outcome::granted(90, SECOND)),
@@ -212,9 +214,47 @@ fn message_names_the_governing_limit() {
     ] {
         let subject = &Subject::user("alice");
         let reason = DenialReason::Decision { decision: &decision, subject, rule: None };
-        let denial = DenialBody::text().denial(reason, follow, Protocol::Http);
+        let denial = DenialBody::open_bank().denial(reason, follow, Protocol::Http);
         assert!(denial.body.contains(words), "{follow:?}: {}", denial.body);
     }
+}
+
+/// Fault: a message named the shortest limit beside the wait of the longest one: "10 per second. Try
+/// again in 900 seconds."
+#[test]
+fn a_message_with_a_wait_names_the_limit_that_is_waited_for() {
+    let decision = decide(&[
+        ("10/second", denied(1)),
+        ("100/minute", denied(42)),
+        ("20:concurrency", denied(3_000)),
+    ]);
+    for governing in [GoverningLimit::ShortestActive, GoverningLimit::FewestRemaining] {
+        let subject = &Subject::user("alice");
+        let reason = DenialReason::Decision { decision: &decision, subject, rule: None };
+        let denial = DenialBody::json().denial(reason, governing, Protocol::Http);
+        assert_eq!(
+            denial.body,
+            r#"{"code":429,"message":"Too many requests: 100 per minute. Try again in 42 seconds.","limit":"minute"}"#
+        );
+    }
+}
+
+#[test]
+fn a_message_names_no_limit_if_an_undisclosed_one_is_waited_for() {
+    let parts = || [decide(&[("10/second", denied(1))]), decide(&[("1000/hour", denied(900))])];
+    let mut flags = PartFlags::default();
+    flags.add(1, PartFlags::UNDISCLOSED);
+    let hidden = Decision::of_parts(flags, parts().into_iter().collect());
+    assert_eq!(
+        deny(&DenialBody::json(), &hidden).body,
+        r#"{"code":429,"message":"Too many requests at the moment. Try again in 900 seconds."}"#
+    );
+    let problem: Value = serde_json::from_str(&deny(&DenialBody::problem(), &hidden).body).unwrap();
+    assert_eq!(problem["violated-policies"], json!(["second"]));
+
+    let known = Decision::of_parts(PartFlags::default(), parts().into_iter().collect());
+    let body = deny(&DenialBody::json(), &known).body;
+    assert!(body.contains("1000 per hour. Try again in 900 seconds."), "{body}");
 }
 
 #[test]
@@ -231,7 +271,7 @@ fn problem_details_list_every_limit_that_denies() {
         concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
             r#""title":"Request cannot be satisfied as assigned quota has been exceeded","#,
-            r#""status":429,"detail":"Too many requests: 10 per second. Try again in 900 seconds.","#,
+            r#""status":429,"detail":"Too many requests: 1000 per hour. Try again in 900 seconds.","#,
             r#""violated-policies":["second","hour"]}"#
         )
     );
@@ -488,7 +528,7 @@ fn a_denial_reports_a_cost_that_is_never_granted() {
 }
 
 #[test]
-fn open_bank_names_the_unit_of_the_limit_and_no_rule() {
+fn open_bank_names_the_unit_of_the_limit() {
     let open_bank = DenialBody::open_bank();
     let body = deny(&open_bank, &decide(&[("10000/minute:unit=tokens", denied(42))])).body;
     assert!(body.contains("We only allow 10000 tokens per minute for this Consumer."), "{body}");
@@ -500,9 +540,103 @@ fn open_bank_names_the_unit_of_the_limit_and_no_rule() {
     assert!(body.contains(" 100 requests per minute for all clients together.\""), "{body}");
 }
 
+/// The bodies that the project sent while this form was the only one, byte for byte.
+#[test]
+fn open_bank_sends_the_bodies_that_its_clients_know() {
+    let subjects = [
+        Subject::consumer("abc123"),
+        Subject::user("alice"),
+        Subject::ip([192, 0, 2, 7]),
+        Subject::global(),
+    ];
+    let [consumer, user, address, all] = &subjects;
+    let decisions = [
+        minute_full(),
+        decide(&[("1/minute", denied(42))]),
+        decide(&[("10000/15minutes:unit=tokens", denied(42))]),
+        decide(&[("20:concurrency", denied(1))]),
+        by_policy(&["10000/minute:unit=tokens"], 20_000),
+        blocked_for(60),
+        undecided(),
+    ];
+    let [minute, one, tokens, places, too_large, blocked, undecided] = &decisions;
+    for (decision, subject, rule, code, words) in [
+        (minute, consumer, "", 429, "We only allow 100 requests per minute for this Consumer"),
+        (one, user, "", 429, "We only allow 1 requests per minute for this Consumer"),
+        (minute, address, "", 429, "We only allow 100 requests per minute for anonymous access"),
+        (minute, all, "", 429, "We only allow 100 requests per minute for this Consumer"),
+        (
+            minute,
+            all,
+            "fleet",
+            429,
+            "We only allow 100 requests per minute for all clients together under the rule fleet",
+        ),
+        (
+            minute,
+            consumer,
+            "login",
+            429,
+            "We only allow 100 requests per minute for this Consumer under the rule login",
+        ),
+        (
+            tokens,
+            consumer,
+            "tokens",
+            429,
+            "We only allow 10000 tokens per 15 minutes for this Consumer under the rule tokens",
+        ),
+        (
+            places,
+            address,
+            "",
+            429,
+            "We only allow 20 requests at the same time for anonymous access",
+        ),
+        (
+            too_large,
+            consumer,
+            "exports",
+            429,
+            "This request asks for 20000 tokens, and we only allow 10000 at once for this Consumer \
+             under the rule exports",
+        ),
+        (blocked, consumer, "", 429, "This Consumer is blocked"),
+        (blocked, address, "logins", 429, "Anonymous access is blocked under the rule logins"),
+        (undecided, consumer, "", 503, "The rate limiter cannot decide at the moment"),
+    ] {
+        let rule = (!rule.is_empty()).then_some(rule);
+        let decision = match rule {
+            None => decision.clone(),
+            Some(rule) => decision.clone().labelled(Arc::new(label(rule, true))),
+        };
+        let reason = DenialReason::Decision { decision: &decision, subject, rule };
+        let body = DenialBody::open_bank().prefix("OBP-10018: ");
+        let body = body.denial(reason, GoverningLimit::default(), Protocol::Http).body;
+        let phrase = if code == 429 { "Too Many Requests" } else { "Service Unavailable" };
+        let expected = format!(r#"{{"code":{code},"message":"OBP-10018: {phrase}. {words}."}}"#);
+        assert_eq!(body, expected);
+    }
+}
+
+#[test]
+fn open_bank_names_a_rule_after_the_consumer_and_only_if_it_is_disclosed() {
+    let body = DenialBody::open_bank().name_consumer();
+    for (is_named, end) in [(false, "(consumer_id: abc123)."), (true, " under the rule login.")] {
+        let body = deny(&body, &labelled(is_named)).body;
+        let json: Value = serde_json::from_str(&body).unwrap();
+        let message = json["message"].as_str().unwrap();
+        assert!(message.contains("for this Consumer (consumer_id: abc123)"), "{message}");
+        assert!(message.ends_with(end), "{message}");
+    }
+}
+
+fn label(name: &str, is_named: bool) -> RuleLabel {
+    RuleLabel { name: name.into(), pseudonym: "r3f2a1".into(), is_named }
+}
+
 fn labelled(is_named: bool) -> Decision {
-    let label = RuleLabel { name: "login".into(), pseudonym: "r3f2a1".into(), is_named };
-    minute_full().labelled(Arc::new(label))
+    minute_full().labelled(Arc::new(label("login", is_named)))
 }
 
 #[test]
@@ -520,8 +654,8 @@ fn a_denial_contains_the_name_of_its_rule_only_if_it_is_disclosed() {
         let details = String::from_utf8_lossy(&details);
         assert!(details.contains(name), "{details}");
         assert_eq!(details.contains("login"), is_named);
-        for form in [DenialBody::text(), DenialBody::open_bank()] {
-            assert!(!deny(&form, &decision).body.contains("login"));
-        }
+        assert!(!deny(&DenialBody::text(), &decision).body.contains("login"));
+        let open_bank = deny(&DenialBody::open_bank(), &decision).body;
+        assert_eq!(open_bank.contains("login"), is_named, "{open_bank}");
     }
 }

@@ -4,14 +4,15 @@ use super::response::DenialReason;
 use crate::decision::{Decision, GoverningLimit, LimitStatus, RetryAfter};
 use crate::model::{Algorithm, Limit, Period, Subject};
 
-/// A [`DenialReason`], and the limit that its message names.
+/// A [`DenialReason`], and the limits that messages may name.
 #[derive(Clone, Copy)]
 pub(super) struct Reason<'a> {
     pub(super) kind: DenialKind,
     /// The decision. There is none if the key is missing or ambiguous, or
     /// if the address is unknown.
     pub(super) decision: Option<&'a Decision>,
-    /// The limit that denies the request, if clients may know it.
+    /// The governing limit, if it denies the request and clients may know it. The message of the
+    /// Open Bank Project names it.
     pub(super) over: Option<DenyingLimit<'a>>,
 }
 
@@ -40,21 +41,14 @@ pub(super) struct DenyingLimit<'a> {
     pub(super) has_rule: bool,
 }
 
-impl DenyingLimit<'_> {
-    /// Returns the limit as it is configured.
-    pub(super) fn limit(&self) -> Limit {
-        self.governing.configured()
-    }
+/// Returns whether the limit is 0. Only the end of a block or an operator can change that.
+pub(super) const fn is_block(limit: LimitStatus<'_>) -> bool {
+    limit.max() == 0
+}
 
-    /// Returns whether the limit is 0. Only the end of a block or an operator can change that.
-    pub(super) fn is_block(&self) -> bool {
-        self.governing.max() == 0
-    }
-
-    /// Returns whether the limit can never grant the cost.
-    pub(super) fn is_too_costly(&self) -> bool {
-        self.governing.retry_after() == RetryAfter::Never
-    }
+/// Returns whether the limit can never grant the cost.
+pub(super) fn is_too_costly(limit: LimitStatus<'_>) -> bool {
+    limit.retry_after() == RetryAfter::Never
 }
 
 impl<'a> Reason<'a> {
@@ -113,25 +107,33 @@ impl<'a> Reason<'a> {
         known.into_iter().flat_map(|decision| decision.listed().filter(|limit| limit.is_over()))
     }
 
+    /// Returns the limit for which the client has to wait, if clients may know it: the one of the
+    /// limits that deny with the longest [hint](LimitStatus::retry_hint). The message states the
+    /// wait beside the limit, so no other limit may be named.
+    pub(super) fn longest(self) -> Option<LimitStatus<'a>> {
+        let wait = self.decision?.retry_hint();
+        let governing = self.over.map(|over| over.governing);
+        let mut known = governing.into_iter().chain(self.violated());
+        known.find(|limit| limit.retry_hint() == wait)
+    }
+
     /// Appends a sentence for people, and one that says when to retry if waiting helps. It contains
     /// no character that JSON escapes.
     pub(super) fn push_to(self, text: &mut String) {
-        match (self.kind, self.over) {
-            (DenialKind::OverLimit, Some(over)) => push_limit(over, self.cost(), text),
-            (DenialKind::OverLimit | DenialKind::OverUndisclosedLimit, _) => {
-                text.push_str("Too many requests at the moment");
-            }
-            (DenialKind::Undecided, _) => {
-                text.push_str("The rate limiter cannot decide at the moment");
-            }
-            (DenialKind::MissingKey, _) => {
+        match self.kind {
+            DenialKind::OverLimit | DenialKind::OverUndisclosedLimit => match self.longest() {
+                Some(limit) => push_limit(limit, self.cost(), text),
+                None => text.push_str("Too many requests at the moment"),
+            },
+            DenialKind::Undecided => text.push_str("The rate limiter cannot decide at the moment"),
+            DenialKind::MissingKey => {
                 text.push_str("Forbidden. No rate limit key was found in the request");
             }
-            (DenialKind::AmbiguousKey, _) => text.push_str(
+            DenialKind::AmbiguousKey => text.push_str(
                 "Bad Request. The credential is given more than once, or cannot be read in one way \
                  only",
             ),
-            (DenialKind::UnknownAddress, _) => {
+            DenialKind::UnknownAddress => {
                 text.push_str("The service does not know the address of its client");
             }
         }
@@ -143,13 +145,13 @@ impl<'a> Reason<'a> {
 }
 
 /// Appends what the limit allows.
-fn push_limit(over: DenyingLimit<'_>, cost: u64, text: &mut String) {
-    let limit = over.limit();
-    if over.is_block() {
+fn push_limit(status: LimitStatus<'_>, cost: u64, text: &mut String) {
+    let limit = status.configured();
+    if is_block(status) {
         text.push_str("Blocked: no ");
         text.push_str(limit.unit());
         text.push_str(" are allowed");
-    } else if over.is_too_costly() {
+    } else if is_too_costly(status) {
         text.push_str("Request too large: it counts as ");
         push_units(text, cost, limit.unit());
         text.push_str(", but at most ");
@@ -191,7 +193,8 @@ fn push_units(text: &mut String, number: u64, unit: &str) {
 /// Returns the singular of a unit, which is named in the plural, such as `tokens`. A name with an
 /// irregular plural is returned unchanged.
 fn singular(unit: &str) -> &str {
-    let is_irregular = ["ss", "ies", "xes", "ches", "shes"].iter().any(|end| unit.ends_with(end));
+    let is_irregular =
+        ["ss", "us", "ies", "xes", "ches", "shes"].iter().any(|end| unit.ends_with(end));
     unit.strip_suffix('s').filter(|_| !is_irregular).unwrap_or(unit)
 }
 

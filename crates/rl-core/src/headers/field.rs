@@ -146,9 +146,13 @@ impl<'a> FieldInput<'a> {
 
     /// Returns the limits that lists describe.
     fn listed(&self) -> impl Iterator<Item = LimitStatus<'a>> {
-        let only = self.governing_only.then_some(self.governing);
+        let (governing, lists_all) = (self.governing, !self.governing_only);
+        let is_denied = !self.decision.is_allowed();
         let listed = self.decision.listed();
-        listed.filter(move |limit| only.is_none_or(|only| only.is_same_limit(limit)))
+        listed.filter(move |limit| {
+            // The body of a denial names the limits that deny, so the lists describe them.
+            lists_all || governing.is_same_limit(limit) || is_denied && limit.is_over()
+        })
     }
 
     /// Returns whether `limit` belongs to the part of the governing limit. Fields that are not lists
@@ -176,22 +180,25 @@ impl<'a> FieldInput<'a> {
         self.decision.is_allowed() || is_counted || !self.governing.reset_after().is_zero()
     }
 
-    /// Returns the time to the reset of the governing limit. It is never zero for a denial, because
-    /// a client that reads 0 would retry immediately.
-    fn reset(&self) -> Duration {
-        self.governing.reset_after().max(self.least_reset())
-    }
-
-    fn least_reset(&self) -> Duration {
-        Duration::from_micros(if self.decision.is_allowed() { 0 } else { 1 })
+    /// Returns `reset`, the time to the reset of the governing limit, as clients read it.
+    ///
+    /// It is never zero for a denial, because a client that reads 0 would retry immediately. For a
+    /// denial by a concurrency limit it is at most the hint, because clients that wait for the
+    /// reset would wait for the rest of a lease.
+    fn shown(&self, reset: Duration) -> Duration {
+        if self.decision.is_allowed() {
+            return reset;
+        }
+        let hint = self.governing.limit().retry_hint().unwrap_or(Duration::MAX);
+        reset.min(hint).max(Duration::from_micros(1))
     }
 
     fn reset_after(&self) -> u64 {
-        seconds_ceil(self.reset())
+        seconds_ceil(self.shown(self.governing.reset_after()))
     }
 
     fn reset_at(&self) -> u64 {
-        let reset = self.governing.reset_after_decision().max(self.least_reset());
+        let reset = self.shown(self.governing.reset_after_decision());
         let micros = u64::try_from(reset.as_micros()).unwrap_or(u64::MAX);
         self.decision.at().plus_micros(micros).as_secs_ceil()
     }

@@ -132,7 +132,9 @@ impl Headers {
         self
     }
 
-    /// Sets the limit that the single-valued fields and the message of a denial describe.
+    /// Sets the limit that the single-valued fields and the message of
+    /// [`DenialBody::open_bank`](crate::denial::DenialBody::open_bank) describe. Other messages name
+    /// the limit with the longest wait of those that deny.
     ///
     /// Defaults to [`GoverningLimit::ShortestActive`].
     pub fn with_governing_limit(mut self, governing_limit: GoverningLimit) -> Self {
@@ -140,16 +142,18 @@ impl Headers {
         self
     }
 
-    /// Returns the limit that the single-valued fields and the message of a denial describe.
+    /// Returns the limit that the single-valued fields and the message of
+    /// [`DenialBody::open_bank`](crate::denial::DenialBody::open_bank) describe.
     #[must_use]
     pub const fn governing_limit(&self) -> GoverningLimit {
         self.governing_limit
     }
 
-    /// Restricts lists to the governing limit.
+    /// Restricts lists to the governing limit, and in a denial to the limits that deny, which its
+    /// body names.
     ///
-    /// This makes responses shorter, but clients see a limit with a long period only while it is
-    /// the governing limit. By default lists describe every limit.
+    /// This makes responses shorter, but clients see a limit with a long period only while it
+    /// governs or denies. By default lists describe every limit.
     pub fn list_governing_limit_only(mut self) -> Self {
         self.lists_governing_limit_only = true;
         self

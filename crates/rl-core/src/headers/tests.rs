@@ -444,6 +444,60 @@ fn the_unit_of_a_limit_is_in_its_policy_field() {
     assert_eq!(ietf[0], r#"ratelimit-policy: "minute";q=10000;w=60;qu="tokens""#);
 }
 
+/// Fault: the body of a denial named limits that a shortened list omitted.
+#[test]
+fn lists_of_the_governing_limit_contain_every_limit_that_denies() {
+    let over = |seconds| Outcome::denied(9, seconds * SECOND, seconds * SECOND);
+    let headers = Headers::new(HeaderFamily::IetfDraft11).list_governing_limit_only();
+    let denial = decide(&[
+        ("second", Limit::per_second(9), over(1)),
+        ("minute", Limit::per_minute(90), Outcome::granted(9, SECOND)),
+        ("hour", Limit::per_hour(9), over(900)),
+        ("day", Limit::per_day(9).shadow(), over(900)),
+    ]);
+    assert_eq!(
+        lines(&headers.clone().without_warning(), &denial),
+        [
+            r#"ratelimit-policy: "second";q=9;w=1, "hour";q=9;w=3600"#,
+            r#"ratelimit: "second";r=0;t=1, "hour";r=0;t=900"#,
+            "retry-after: 900",
+        ]
+    );
+    let allowed = decide(&[
+        ("minute", Limit::per_minute(90), Outcome::granted(9, SECOND)),
+        ("hour", Limit::per_hour(90), Outcome::granted(9, SECOND)),
+    ]);
+    let policy = value(&headers, &allowed, "ratelimit-policy");
+    assert_eq!(policy.as_deref(), Some(r#""minute";q=90;w=60"#));
+}
+
+/// Fault: the reset of a denial by a concurrency limit was the rest of a lease, though `Retry-After`
+/// was a second.
+#[test]
+fn the_reset_of_a_denial_by_a_concurrency_limit_is_at_most_its_hint() {
+    let places = |millis| {
+        let wait = millis * SECOND / 1_000;
+        decide(&[(
+            "places",
+            "5:concurrency:retry=3s".parse().unwrap(),
+            Outcome::denied(5, wait, wait),
+        )])
+    };
+    for (millis, seconds) in [(9_000, "3"), (1_500, "2")] {
+        let decision = places(millis);
+        for name in ["x-rate-limit-reset", "retry-after"] {
+            assert_eq!(value(&Headers::default(), &decision, name).as_deref(), Some(seconds));
+        }
+        let at = (NOW.as_secs_ceil() + seconds.parse::<u64>().unwrap()).to_string();
+        let github = Headers::new(HeaderFamily::GitHub);
+        assert_eq!(value(&github, &decision, "x-ratelimit-reset"), Some(at));
+    }
+    let granted = Outcome::granted(5, 9 * SECOND);
+    let allowed = decide(&[("places", Limit::concurrency(5).unwrap(), granted)]);
+    let reset = value(&Headers::default(), &allowed, "x-rate-limit-reset");
+    assert_eq!(reset.as_deref(), Some("9"));
+}
+
 /// The units of a concurrency limit come back when requests end, not when a window ends.
 #[test]
 fn a_concurrency_limit_has_a_unit_and_no_window() {
@@ -472,7 +526,7 @@ fn a_concurrency_limit_has_a_unit_and_no_window() {
             "ratelimit-policy: 100;w=60, 20",
             "ratelimit-limit: 20",
             "ratelimit-remaining: 0",
-            "ratelimit-reset: 9",
+            "ratelimit-reset: 1",
             "retry-after: 1",
         ]
     );

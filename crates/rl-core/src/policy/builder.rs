@@ -55,8 +55,9 @@ impl PolicyBuilder {
     /// # Errors
     ///
     /// Returns an error if there is no limit or more than [`Policy::MAX_LIMITS`]. Returns an error
-    /// if a name is used twice, or is not 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Returns
-    /// an error if two limits would count in the same state.
+    /// if a name is used twice, or is not 1 to 64 characters of `A-Z a-z 0-9 _ . : * / -`. Names that
+    /// differ only in the case of letters are equal. Returns an error if two limits would count in
+    /// the same state.
     ///
     /// Returns an error if sliding windows and logs would store more entries than a decision can
     /// read in a short time. Two logs of 100 000 units are allowed, or two windows of 200 buckets.
@@ -80,7 +81,7 @@ impl PolicyBuilder {
                     let (first, second) = (earlier.limit, *limit);
                     return Err(InvalidPolicy::SharedState { first, second });
                 }
-                if earlier.name == *name {
+                if earlier.name.eq_ignore_ascii_case(name) {
                     return Err(InvalidPolicy::NameTwice { name: name.to_string() });
                 }
             }
@@ -106,7 +107,8 @@ fn named(limits: Vec<(Option<Arc<str>>, Limit)>) -> Vec<NamedLimit> {
         .map(|(name, limit)| {
             name.clone().unwrap_or_else(|| {
                 let (short, full) = default_names(*limit);
-                let is_given = limits.iter().any(|(name, _)| name.as_deref() == Some(&*short));
+                let mut given = limits.iter().filter_map(|(name, _)| name.as_deref());
+                let is_given = given.any(|name| name.eq_ignore_ascii_case(&short));
                 let mut rivals = unnamed().filter(|rival| default_names(*rival).0 == short);
                 let first = rivals.next();
                 let is_only = rivals.next().is_none();

@@ -407,6 +407,12 @@ mod tests {
         );
         let twice = Policy::builder().named("second", Limit::per_day(1)).limit(second).build();
         assert_eq!(twice.unwrap_err(), InvalidPolicy::NameTwice { name: "second".into() });
+        let day = Limit::per_day(1);
+        let both = Policy::builder().named("burst", second).named("Burst", day).build();
+        assert_eq!(both.unwrap_err(), InvalidPolicy::NameTwice { name: "Burst".into() });
+        let gcra: Limit = "1/minute:gcra".parse().unwrap();
+        let beside = Policy::builder().named("Minute", day).limit(gcra).build().unwrap();
+        assert_eq!(beside.to_string(), "Minute=1/day, minute:gcra=1/minute:gcra");
         let many = (1..=17).map(|n| Limit::new(1, Period::from_millis(n).unwrap()).unwrap());
         assert_eq!(Policy::new(many).unwrap_err(), InvalidPolicy::TooMany { count: 17 });
         let long = "n".repeat(65);

@@ -17,7 +17,7 @@ pub enum InvalidRules {
         /// The name.
         rule: String,
     },
-    /// Two rules have the same name, and would share counters.
+    /// Two rules have the same name, or names that differ only in the case of letters.
     NameTwice {
         /// The name.
         rule: String,

@@ -43,7 +43,7 @@ impl RuleSet {
         let mut valid = Vec::<ValidRule>::with_capacity(rules.rules.len());
         let mut names = HashSet::with_capacity(rules.rules.len());
         for rule in &rules.rules {
-            if !names.insert(&rule.name) {
+            if !names.insert(rule.name.to_ascii_lowercase()) {
                 return Err(InvalidRules::NameTwice { rule: rule.name.to_string() });
             }
         }

@@ -205,6 +205,10 @@ fn invalid_rules_are_named_with_the_value() {
             vec![rule("a"), rule("a")],
             "rule \"a\" is defined twice: give one of the two another name",
         ),
+        (
+            vec![rule("login"), rule("Login")],
+            "rule \"Login\" is defined twice: give one of the two another name",
+        ),
         (vec![rule("a/b")], "rule name \"a/b\": expected 1 to 64 characters of A-Z a-z 0-9 _ . -"),
         (vec![Rule::named("a")], "rule \"a\" has no limits: expected at least one"),
         (
