@@ -21,6 +21,9 @@ pub struct Rules {
     pub(super) exempt: Vec<Match>,
     pub(super) client: ClientAddress,
     pub(super) tier_by: Option<TierBy>,
+    /// A warning about the file with this path, for a limiter that shares its counters.
+    #[cfg(feature = "rules-file")]
+    pub(super) warning_if_shared: Option<(std::path::PathBuf, String)>,
 }
 
 pub(super) type TierBy = Arc<dyn Fn(&Subject) -> Option<Tier> + Send + Sync>;

@@ -59,7 +59,12 @@ impl RuleSource {
         let _ = is_shared;
         match self.0 {
             Source::Fixed(rules) => {
-                RuleSet::new(&rules, namespace).map(|rules| ActiveRules::Fixed(Arc::new(rules)))
+                let set = RuleSet::new(&rules, namespace)?;
+                #[cfg(feature = "rules-file")]
+                if let Some((path, warning)) = rules.warning_if_shared.filter(|_| is_shared) {
+                    crate::observe::rules_warned(&path, &[warning]);
+                }
+                Ok(ActiveRules::Fixed(Arc::new(set)))
             }
             #[cfg(feature = "rules-file")]
             Source::File(file) => {

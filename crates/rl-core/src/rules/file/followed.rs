@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -32,10 +33,19 @@ pub(super) struct FollowedFile {
     disk: Arc<dyn Disk>,
     state: Mutex<FollowedState>,
     status: watch::Sender<RulesFileStatus>,
-    /// The time at which the thread began to read or to apply the file; `None` while it waits.
-    busy_since: Mutex<Option<(Instant, Timestamp)>>,
+    /// The present reading; `None` while the thread waits.
+    busy: Mutex<Option<Busy>>,
     pub(super) requests: Sender<ReloadRequest>,
     signals: Mutex<Option<AbortHandle>>,
+}
+
+/// A reading that has not ended.
+#[derive(Clone, Copy)]
+struct Busy {
+    begun: Instant,
+    wall: Timestamp,
+    /// Whether it was reported that the reading hangs.
+    is_reported: bool,
 }
 
 struct FollowedState {
@@ -92,7 +102,7 @@ impl FollowedFile {
                 limiters,
             }),
             status: watch::Sender::new(status),
-            busy_since: Mutex::default(),
+            busy: Mutex::default(),
             requests,
             signals: Mutex::default(),
         }
@@ -116,10 +126,10 @@ impl FollowedFile {
     }
 
     pub(super) fn status(&self) -> RulesFileStatus {
-        let busy = *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = *self.busy();
         let now = self.disk.monotonic();
-        let hangs = |begun: Instant| now.saturating_duration_since(begun) > self.timing.pause;
-        let hanging_since = busy.filter(|(begun, _)| hangs(*begun)).map(|(_, wall)| wall);
+        let hangs = |busy: &Busy| now.saturating_duration_since(busy.begun) > self.timing.pause;
+        let hanging_since = busy.filter(hangs).map(|busy| busy.wall);
         RulesFileStatus { hanging_since, ..self.status.borrow().clone() }
     }
 
@@ -157,6 +167,10 @@ impl FollowedFile {
         if let Some(limiter) = self.state().subscription(rules) {
             limiter.on_reading = Some(on_reading);
         }
+    }
+
+    fn busy(&self) -> MutexGuard<'_, Option<Busy>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, FollowedState> {
@@ -266,21 +280,39 @@ impl Follower for FollowedFile {
         result
     }
 
-    fn unstable(&self) -> RulesFileError {
-        unstable(&self.path, self.timing)
+    fn unstable(&self, within: Duration) -> RulesFileError {
+        unstable(&self.path, self.timing, within)
     }
 
-    fn set_busy(&self, is_busy: bool) {
-        let now = is_busy.then(|| (self.disk.monotonic(), self.disk.wall()));
-        *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    fn begin(&self) {
+        let (begun, wall) = (self.disk.monotonic(), self.disk.wall());
+        *self.busy() = Some(Busy { begun, wall, is_reported: false });
+    }
+
+    fn end(&self) -> bool {
+        self.busy().take().is_some_and(|busy| busy.is_reported)
+    }
+
+    fn report_hang(&self) {
+        let (now, overdue) = (self.disk.monotonic(), self.timing.overdue());
+        let begun = match &mut *self.busy() {
+            Some(Busy { begun, is_reported, .. })
+                if !*is_reported && now.saturating_duration_since(*begun) >= overdue =>
+            {
+                *is_reported = true;
+                *begun
+            }
+            _ => return,
+        };
+        let _ = self.handle(Err(self.unstable(overdue)), begun, true);
     }
 }
 
-/// Returns the error for a file that is not stable, or not read, in time.
-pub(super) fn unstable(path: &Path, timing: Timing) -> RulesFileError {
-    let Timing { pause, patience } = timing;
+/// Returns the error for a file that is not stable, or not read, within this time.
+pub(super) fn unstable(path: &Path, timing: Timing, within: Duration) -> RulesFileError {
+    let pause = timing.pause;
     let text = format!(
-        "no two equal readings {pause:?} apart within {patience:?}: the file is still being \
+        "no two equal readings {pause:?} apart within {within:?}: the file is still being \
          written, or its file system hangs"
     );
     RulesFileError::new(path, None, FileFailure::Text(text))

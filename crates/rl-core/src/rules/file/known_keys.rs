@@ -5,12 +5,13 @@ use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde::Deserialize;
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::{Error, Location, Spanned};
 use sha2::{Digest, Sha256};
 
 use super::error::{FileFailure, RulesFileError};
 use super::scalars::Secret;
 use super::variables::clipped;
+use super::yaml::{from_yaml, message};
 use crate::key::{AmbiguousKey, ApiKey, CountedAs, KeyExtractor, RequestInfo, Tier};
 use crate::model::{Realm, Subject};
 
@@ -89,9 +90,12 @@ impl KnownKeys {
         let text = std::str::from_utf8(bytes)
             .map_err(|_| fail(None, "a byte that is not UTF-8".to_owned()))?;
         // The message of the parser may contain a key that was written in the clear.
-        let list: Vec<KeyEntry> = serde_saphyr::from_str(text).map_err(|error| {
-            fail(error.location(), format!("{EXPECTED}; the file has hashes, never keys"))
-        })?;
+        let list: Vec<KeyEntry> =
+            from_yaml(text).map_err(|error| match error.without_snippet() {
+                // This message contains numbers only.
+                Error::Budget { .. } => fail(error.location(), message(&error)),
+                _ => fail(error.location(), format!("{EXPECTED}; the file has hashes, never keys")),
+            })?;
         let KeySettings { from, secret, tiers } = settings;
         let mut keys = Self {
             from,
@@ -164,8 +168,8 @@ impl KnownKeys {
     fn find(&self, key: &[u8]) -> Option<&Subject> {
         let by_sha256 = || self.by_sha256.get(&<Hash>::from(Sha256::digest(key)));
         let by_hmac = || {
-            let Secret(secret) = self.hmac_key.as_ref()?;
-            let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).ok()?;
+            let secret = self.hmac_key.as_ref()?.text.as_bytes();
+            let mac = Hmac::<Sha256>::new_from_slice(secret).ok()?;
             self.by_hmac.get(&<Hash>::from(mac.chain_update(key).finalize().into_bytes()))
         };
         let found = if self.by_sha256.is_empty() { None } else { by_sha256() };

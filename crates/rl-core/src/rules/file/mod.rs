@@ -27,6 +27,7 @@ mod subscription;
 mod tests;
 mod thread;
 mod variables;
+mod yaml;
 
 pub use error::RulesFileError;
 pub use rules_file::{RulesFile, RulesFileBuilder};

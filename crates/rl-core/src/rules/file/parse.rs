@@ -4,8 +4,6 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_saphyr::UserMessageFormatter;
-
 use super::cost::CostText;
 use super::error::{FileFailure, RulesFileError};
 use super::keys::{CredentialText, Extractors, KeyText, names};
@@ -13,6 +11,7 @@ use super::known_keys::{KeySettings, KnownKeys};
 use super::limits::{LimitText, LimitTexts, hint};
 use super::scalars::{FromText, Name, Proxy, Secret, Text};
 use super::schema::{DisclosureText, FileText, RuleText};
+use super::yaml::{from_yaml, message};
 use crate::client_ip::{ClientIp, TrustedProxies};
 use crate::key::{ClientAddress, KeyExtractor, KeySecret};
 use crate::model::Cost;
@@ -73,13 +72,12 @@ pub(super) fn read_text(
             let place = error.span().map(|span| place(text, span.start));
             fail(place, error.message().trim().to_owned())
         }),
-        Some("yaml" | "yml" | "json") => serde_saphyr::from_str(text).map_err(|error| {
+        Some("yaml" | "yml" | "json") => from_yaml(text).map_err(|error| {
             let place = error.location().and_then(|location| {
                 let number = |number: u64| usize::try_from(number).ok();
                 number(location.line()).zip(number(location.column()))
             });
-            let message = error.without_snippet().render_with_formatter(&UserMessageFormatter);
-            fail(place, without_place(&message).to_owned())
+            fail(place, message(&error))
         }),
         _ => {
             Err(fail(None, "the name of the file: expected .yaml, .yml, .json or .toml".to_owned()))
@@ -360,13 +358,6 @@ fn ends_of<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a
         !text[..*start].ends_with(is_inner) && !text[*end..].starts_with(is_inner)
     });
     whole.map(|(_, end)| end)
-}
-
-/// Returns a message of the YAML parser without its end ` at line …`, because the error begins with
-/// the place.
-fn without_place(message: &str) -> &str {
-    let end = message.rfind(" at line ").unwrap_or(message.len());
-    message[..end].trim()
 }
 
 #[cfg(test)]

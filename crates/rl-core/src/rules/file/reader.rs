@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use super::disk::{Disk, FileContent, Reading, are_equal};
 use super::error::{FileFailure, RulesFileError};
 use super::parse::{Additions, Content, convert, read_text};
-use super::stability::Watched;
+use super::schema::FileText;
+use super::stability::{Trigger, Watched};
 
 /// The times that bound readings.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,12 @@ impl Timing {
         let pause = pause.max(Duration::from_millis(10));
         Self { pause, patience: (3 * pause).max(Duration::from_secs(3)) }
     }
+
+    /// Returns the time after which a file that is never stable, or whose reading hangs, is reported:
+    /// thirty pauses, but at least thirty seconds, because a busy machine may be late.
+    pub(super) fn overdue(&self) -> Duration {
+        (30 * self.pause).max(Duration::from_secs(30))
+    }
 }
 
 /// Reads a rule file and the file of keys that it names.
@@ -35,8 +42,12 @@ pub(super) struct FileReader {
     timing: Timing,
     rules: Watched,
     keys: Option<WatchedKeys>,
+    /// The files with secrets that the rule file names.
+    secrets: Vec<Watched>,
     /// The readings that were applied or refused last.
     handled: Option<(Reading, Option<Reading>)>,
+    /// The time since which no reading was stable, and whether that was reported.
+    unstable: Option<(Instant, bool)>,
     /// Whether every version of the file must end with `end: true`.
     must_end: bool,
 }
@@ -65,8 +76,17 @@ impl FileReader {
         disk: Arc<dyn Disk>,
         timing: Timing,
     ) -> Self {
-        let rules = Watched::new(path);
-        Self { disk, additions, timing, rules, keys: None, handled: None, must_end: false }
+        Self {
+            disk,
+            additions,
+            timing,
+            rules: Watched::new(path),
+            keys: None,
+            secrets: Vec::new(),
+            handled: None,
+            unstable: None,
+            must_end: false,
+        }
     }
 
     pub(super) const fn timing(&self) -> Timing {
@@ -85,23 +105,52 @@ impl FileReader {
     /// Returns the time until the files are stable, if they do not change.
     pub(super) fn remaining(&self) -> Duration {
         let now = self.now();
-        let keys = self.keys.as_ref().map(|keys| keys.file.remaining(now, self.timing.pause));
-        self.rules.remaining(now, self.timing.pause).max(keys.unwrap_or_default())
+        let keys = self.keys.iter().map(|keys| &keys.file);
+        let files = keys.chain(&self.secrets).chain([&self.rules]);
+        files.map(|file| file.remaining(now, self.timing.pause)).max().unwrap_or_default()
     }
 
-    /// Reads the files once. If they are stable and have changed, checks their content. If
-    /// `is_urgent`, the content is checked even if it has not changed.
-    pub(super) fn step(&mut self, is_urgent: bool) -> ReadStep {
+    /// Forgets which content was applied or refused, so that the next stable content is handled.
+    pub(super) fn forget(&mut self) {
+        self.handled = None;
+    }
+
+    /// Returns whether the files have not been stable for [`Timing::overdue`]. It returns true once,
+    /// until they are stable again.
+    pub(super) fn is_newly_overdue(&mut self) -> bool {
+        let now = self.now();
+        let Some((since, is_reported)) = &mut self.unstable else { return false };
+        let is_overdue = now.saturating_duration_since(*since) >= self.timing.overdue();
+        let is_new = is_overdue && !std::mem::replace(is_reported, is_overdue);
+        if is_new {
+            // The report counts as a refusal, which ends when the content is applied.
+            self.forget();
+        }
+        is_new
+    }
+
+    /// Reads the files once. If they are stable and have changed, checks their content. At a start or
+    /// a request, the content is checked even if it has not changed.
+    pub(super) fn step(&mut self, trigger: Trigger) -> ReadStep {
+        let step = self.read(trigger);
+        self.unstable = match step {
+            ReadStep::Unstable => self.unstable.or_else(|| Some((self.now(), false))),
+            _ => None,
+        };
+        step
+    }
+
+    fn read(&mut self, trigger: Trigger) -> ReadStep {
         let (disk, pause) = (&*self.disk, self.timing.pause);
-        let is_stable = self.rules.read(disk, pause, is_urgent);
-        let keys = self.keys.as_mut().map(|keys| keys.file.read(disk, pause, is_urgent));
+        let is_stable = self.rules.read(disk, pause, trigger);
+        let keys = self.keys.as_mut().map(|keys| keys.file.read(disk, pause, trigger));
         if !is_stable {
             return ReadStep::Unstable;
         }
-        if !is_urgent && self.is_handled() {
+        if trigger == Trigger::Pause && self.is_handled() {
             return ReadStep::Unchanged;
         }
-        match self.check(is_urgent, keys.unwrap_or(true)) {
+        match self.check(trigger, keys.unwrap_or(true)) {
             Ok(Some(content)) => {
                 self.set_handled();
                 ReadStep::Valid(Box::new(content))
@@ -114,10 +163,11 @@ impl FileReader {
         }
     }
 
-    /// Checks the content of the rule file. Returns `None` if its file of keys is not stable.
+    /// Checks the content of the rule file. Returns `None` if its file of keys, or a file with a
+    /// secret, is not stable.
     fn check(
         &mut self,
-        is_urgent: bool,
+        trigger: Trigger,
         are_keys_stable: bool,
     ) -> Result<Option<Content>, RulesFileError> {
         let path = self.rules.path().to_owned();
@@ -135,7 +185,7 @@ impl FileReader {
                     are_keys_stable
                 } else {
                     let mut file = Watched::new(keys);
-                    let is_stable = file.read(&*self.disk, self.timing.pause, is_urgent);
+                    let is_stable = file.read(&*self.disk, self.timing.pause, trigger);
                     self.keys = Some(WatchedKeys { file, shown });
                     is_stable
                 };
@@ -143,6 +193,9 @@ impl FileReader {
                     return Ok(None);
                 }
             }
+        }
+        if !self.are_secrets_stable(&text, trigger) {
+            return Ok(None);
         }
         let keys = match self.keys.as_ref().and_then(|keys| Some((keys, keys.file.last()?))) {
             None => None,
@@ -153,6 +206,25 @@ impl FileReader {
             }
         };
         convert(&path, &bytes, text, keys, &self.additions).map(Some)
+    }
+
+    /// Reads the files with the secrets of `text` once. Returns whether all are stable, and have the
+    /// content that `text` has.
+    fn are_secrets_stable(&mut self, text: &FileText, trigger: Trigger) -> bool {
+        self.secrets.retain(|known| text.secret_files().any(|file| file.path == known.path()));
+        let mut are_stable = true;
+        for file in text.secret_files() {
+            let known = self.secrets.iter().position(|known| known.path() == file.path);
+            let place = known.unwrap_or_else(|| {
+                self.secrets.push(Watched::new(file.path.clone()));
+                self.secrets.len() - 1
+            });
+            let secret = &mut self.secrets[place];
+            let is_stable = secret.read(&*self.disk, self.timing.pause, trigger);
+            let last = secret.last().and_then(|reading| reading.as_ref().ok());
+            are_stable &= is_stable && last.is_some_and(|last| last.bytes == file.bytes);
+        }
+        are_stable
     }
 
     /// Returns whether the content of the last readings has been applied or refused.

@@ -12,7 +12,7 @@ use super::parse::{Additions, Content};
 use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
 use super::status::RulesFileStatus;
-use super::thread::{ReaderThread, ReloadRequest};
+use super::thread::{Follower, ReaderThread, ReloadRequest};
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;
 use crate::observe::{self, EventKind};
@@ -38,10 +38,11 @@ use crate::store::Namespace;
 ///   files of their own (`file:PATH`) are read again too.
 /// * On [`reload`](Self::reload).
 ///
-/// A start, SIGHUP and `reload` also need two equal readings. They do not wait if the file was
-/// changed last more than a second ago, by the clock of this machine.
+/// SIGHUP and `reload` also need two equal readings, a second apart. A start does not wait for the
+/// second one if the file was changed last more than a second ago, by the clock of this machine.
 ///
-/// A file of known keys, which `keys:` names, is read in the same way.
+/// A file of known keys, which `keys:` names, is read in the same way. The same applies to secrets in
+/// files of their own, when the rule file has changed or SIGHUP or `reload` asks for them.
 ///
 /// **A file that is being written is not applied** if the gaps between the writes are shorter than a
 /// second. If they may be longer, write another file beside it and rename that, or end the file with
@@ -50,8 +51,8 @@ use crate::store::Namespace;
 ///
 /// **A file that is not valid changes nothing.** The last valid rules continue to apply, the error
 /// is logged, and [`status`](Self::status) returns it. The same applies to a file that does not
-/// exist, is not a regular file or has more than [`MAX_LEN`](Self::MAX_LEN) bytes. If the file
-/// system hangs, requests are decided under the last valid rules, and
+/// exist, is not a regular file or has more than [`MAX_LEN`](Self::MAX_LEN) bytes. It also applies to
+/// a file that keeps changing, or whose file system hangs, for thirty seconds. During a hang,
 /// [`RulesFileStatus::hanging_since`] returns the time at which the reading began.
 ///
 /// # Examples
@@ -130,8 +131,8 @@ impl RulesFileBuilder {
     pub fn read(self) -> Result<Rules, RulesFileError> {
         let path = self.path.clone();
         let (_, mut content) = self.start()?;
-        content.warnings.extend(content.warning_if_shared.filter(|_| content.store.is_some()));
         observe::rules_warned(&path, &content.warnings);
+        content.rules.warning_if_shared = content.warning_if_shared.map(|text| (path, text));
         Ok(content.rules)
     }
 
@@ -151,7 +152,7 @@ impl RulesFileBuilder {
         let store = content.store.take();
         let requests = thread.requests.clone();
         let file = Arc::new(FollowedFile::new(path, content, timing, disk, requests));
-        file.set_signals(thread.follow(&file));
+        file.set_signals(thread.follow(&file, timing.pause));
         Ok(RulesFile(Arc::new(Handle { file, store })))
     }
 
@@ -161,7 +162,7 @@ impl RulesFileBuilder {
         let reader = FileReader::new(path.clone(), Arc::new(additions), disk, timing);
         let started = ReaderThread::start(reader)
             .map_err(|error| RulesFileError::new(&path, None, FileFailure::Thread(error)))?;
-        let (thread, content) = started.ok_or_else(|| unstable(&path, timing))?;
+        let (thread, content) = started.ok_or_else(|| unstable(&path, timing, timing.patience))?;
         Ok((thread, content?))
     }
 }
@@ -173,7 +174,8 @@ impl fmt::Debug for RulesFileBuilder {
 }
 
 impl RulesFile {
-    /// The maximum length of the file, and of its file of keys, in bytes.
+    /// The maximum length of the file, and of its file of keys, in bytes. A file of keys of this
+    /// length has about 80 000 keys.
     pub const MAX_LEN: u64 = MAX_LEN;
 
     /// Returns a builder for the file at `path`. Its name must end with `.yaml`, `.yml`, `.json` or
@@ -211,7 +213,7 @@ impl RulesFile {
     /// the new one after a restart.
     #[must_use]
     pub fn store(&self) -> Option<&str> {
-        self.0.store.as_ref().map(|Secret(url)| &**url)
+        self.0.store.as_ref().map(|url| &*url.text)
     }
 
     /// Returns the secret with which the rules that apply hash API keys: that of `secret`, or else
@@ -240,9 +242,9 @@ impl RulesFile {
 
     /// Applies the file now, even if it has not changed.
     ///
-    /// Blocks the thread until the file is applied: a moment if the file was changed last more than
-    /// a [pause](RulesFileBuilder::pause) ago, otherwise about a pause, and at most three seconds or
-    /// three pauses. An [observer](crate::observe::Observer) must not call it.
+    /// Blocks the thread until the file is applied: a moment if the last readings of the file had
+    /// this content for a [pause](RulesFileBuilder::pause), otherwise about a pause, and at most
+    /// three seconds or three pauses. An [observer](crate::observe::Observer) must not call it.
     ///
     /// # Errors
     ///
@@ -254,7 +256,7 @@ impl RulesFile {
         let file = &self.0.file;
         let sent = file.requests.send(request).ok();
         let result = sent.and_then(|()| result.recv_timeout(file.timing().patience).ok());
-        result.unwrap_or_else(|| Err(unstable(file.path(), file.timing())))
+        result.unwrap_or_else(|| Err(file.unstable(file.timing().patience)))
     }
 
     /// Returns the rules of a limiter with this namespace. They change with the file. `is_shared`

@@ -9,7 +9,7 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
-use super::variables::{clipped, expanded, expanded_secret};
+use super::variables::{SecretFile, clipped, expanded, expanded_secret};
 use crate::client_ip::TrustedProxies;
 use crate::key::KeySecret;
 use crate::model::Period;
@@ -185,14 +185,19 @@ impl FromText for Name {
 
 /// A value that may be secret.
 #[derive(Clone)]
-pub(super) struct Secret(pub(super) String);
+pub(super) struct Secret {
+    pub(super) text: String,
+    /// The file that the value was read from, if there is one.
+    pub(super) file: Option<SecretFile>,
+}
 
 impl FromText for Secret {
     const EXPECTED: &'static str = "${VARIABLE}, file:PATH or a text";
     const IS_SECRET: bool = true;
 
     fn from_text(text: &str) -> Result<Self, String> {
-        expanded_secret(text).map(Self)
+        let (text, file) = expanded_secret(text)?;
+        Ok(Self { text, file })
     }
 }
 
@@ -216,7 +221,7 @@ impl FromText for HashSecret {
 
     fn from_text(text: &str) -> Result<Self, String> {
         let text = Secret::from_text(text)?;
-        let key = KeySecret::new(text.0.as_bytes()).map_err(|error| error.to_string())?;
+        let key = KeySecret::new(text.text.as_bytes()).map_err(|error| error.to_string())?;
         Ok(Self { key, text })
     }
 }

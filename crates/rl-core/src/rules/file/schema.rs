@@ -15,7 +15,7 @@ use super::limits::LimitTexts;
 use super::scalars::{
     Expanded, Flag, FromText, HashSecret, Name, Proxy, RuleName, Secret, Span, Text, Units,
 };
-use super::variables::clipped;
+use super::variables::{SecretFile, clipped};
 use crate::rules::over_limit::{MissingKey, OverLimit};
 use crate::rules::request_match::{CompiledMatch, Match};
 
@@ -55,6 +55,13 @@ impl FileText {
         let path = rules.parent().unwrap_or(Path::new("")).join(&file.value);
         let shown = if file.has_variables() { PathBuf::from(file.shown()) } else { path.clone() };
         Some((path, shown))
+    }
+
+    /// Returns the files that have the secrets.
+    pub(super) fn secret_files(&self) -> impl Iterator<Item = &SecretFile> {
+        let store = self.store.iter().map(|Text(store)| store);
+        let secret = self.secret.iter().map(|Text(secret)| &secret.text);
+        store.chain(secret).filter_map(|secret| secret.file.as_ref())
     }
 }
 

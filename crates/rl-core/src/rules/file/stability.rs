@@ -18,6 +18,17 @@ pub(super) struct Watched {
     last: Option<Last>,
 }
 
+/// The reason for a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trigger {
+    /// The service starts.
+    Start,
+    /// SIGHUP, or a call of `reload`.
+    Request,
+    /// A pause has passed since the last reading.
+    Pause,
+}
+
 /// The last reading.
 struct Last {
     reading: Reading,
@@ -36,26 +47,25 @@ impl Watched {
 
     /// Reads the file, and returns whether it is stable.
     ///
-    /// If `is_urgent`, the file is stable without a pause in two more cases:
+    /// The file is stable without a pause in two more cases:
     ///
-    /// * Two readings are equal, and the last change was more than a pause ago.
-    /// * The file cannot be read, because an error replaces no rules.
-    pub(super) fn read(&mut self, disk: &dyn Disk, pause: Duration, is_urgent: bool) -> bool {
+    /// * At a start, two readings are equal, and the last change was more than a pause ago.
+    /// * At a start or a request, the file cannot be read, because an error replaces no rules.
+    pub(super) fn read(&mut self, disk: &dyn Disk, pause: Duration, trigger: Trigger) -> bool {
         let (begun, wall) = (disk.monotonic(), disk.wall());
         let since = self.read_once(disk);
         if since.is_some_and(|since| begun.saturating_duration_since(since) >= pause) {
             return true;
         }
-        if !is_urgent {
-            return false;
-        }
         match self.last.as_ref().map(|last| &last.reading) {
-            Some(Ok(content)) => {
+            // The times of changes come from the clock of a file server, which may be wrong. Only a
+            // start relies on them, because services should not wait.
+            Some(Ok(content)) if trigger == Trigger::Start => {
                 let is_old = content.changed.is_some_and(|changed| is_old(changed, wall, pause));
                 is_old && (since.is_some() || self.read_once(disk).is_some())
             }
-            Some(Err(_)) => true,
-            None => false,
+            Some(Err(_)) => trigger != Trigger::Pause,
+            _ => false,
         }
     }
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::error::RulesFileError;
 use super::parse::Content;
 use super::reader::{FileReader, ReadStep, Timing};
+use super::stability::Trigger;
 
 /// A request to apply the file now, even if it has not changed.
 pub(super) struct ReloadRequest {
@@ -48,11 +49,18 @@ pub(super) trait Follower: Send + Sync + 'static {
         is_logged: bool,
     ) -> Result<(), RulesFileError>;
 
-    /// Returns the error for a file that did not become stable in time.
-    fn unstable(&self) -> RulesFileError;
+    /// Returns the error for a file that did not become stable within this time.
+    fn unstable(&self, within: Duration) -> RulesFileError;
 
-    /// Sets whether the thread reads or applies the file at present.
-    fn set_busy(&self, is_busy: bool);
+    /// Records that the thread begins to read the file.
+    fn begin(&self);
+
+    /// Records that the thread has read and applied the file. Returns whether it was reported that
+    /// the thread hangs.
+    fn end(&self) -> bool;
+
+    /// Refuses the file if the thread has hung for [`Timing::overdue`]. Does so once in each hang.
+    fn report_hang(&self);
 }
 
 /// The thread of a rule file, which has read the file for the first time.
@@ -90,11 +98,25 @@ impl<F: Follower> ReaderThread<F> {
 
     /// Continues to read the file for `follower`, until it is dropped. Returns the handle of the
     /// task that forwards signals, if there is one.
-    pub(super) fn follow(self, follower: &Arc<F>) -> Option<AbortHandle> {
+    pub(super) fn follow(self, follower: &Arc<F>, pause: Duration) -> Option<AbortHandle> {
         // This fails only if the thread has ended.
         let _ = self.follower.send(Arc::downgrade(follower));
+        report_hangs(Arc::downgrade(follower), pause);
         forward_signals(self.requests)
     }
+}
+
+/// Starts a thread that reports hangs, because a thread that hangs cannot report that itself. If no
+/// thread can be started, hangs are not reported.
+fn report_hangs<F: Follower>(follower: Weak<F>, pause: Duration) {
+    let watchdog = move || {
+        while let Some(follower) = follower.upgrade() {
+            follower.report_hang();
+            drop(follower);
+            thread::park_timeout(pause);
+        }
+    };
+    let _ = thread::Builder::new().name("rl-rules-hangs".to_owned()).spawn(watchdog);
 }
 
 /// Reads the file until it is stable. Returns `None` if it is not stable in time.
@@ -105,7 +127,7 @@ fn first_content(
     let Timing { patience, .. } = reader.timing();
     let begun = reader.now();
     loop {
-        match reader.step(true) {
+        match reader.step(Trigger::Start) {
             ReadStep::Valid(content) => {
                 if content.has_end {
                     reader.require_end();
@@ -141,10 +163,13 @@ fn run<F: Follower>(
         }
         pending.extend(requests.try_iter());
         let Some(follower) = follower.upgrade() else { return };
-        follower.set_busy(true);
+        follower.begin();
         // The thread must outlive an observer that panics, so that later changes are applied.
         let result = catch_unwind(AssertUnwindSafe(|| round(reader, &mut pending, &*follower)));
-        follower.set_busy(false);
+        if follower.end() {
+            // The content was refused, so it is handled again even if it has not changed.
+            reader.forget();
+        }
         wait = result.unwrap_or(reader.timing().pause);
     }
 }
@@ -158,7 +183,12 @@ pub(super) fn round<F: Follower>(
 ) -> Duration {
     let Timing { pause, patience } = reader.timing();
     let begun = reader.now();
-    let result = match reader.step(!pending.is_empty()) {
+    let trigger = if pending.is_empty() { Trigger::Pause } else { Trigger::Request };
+    let step = reader.step(trigger);
+    if reader.is_newly_overdue() {
+        let _ = follower.handle(Err(follower.unstable(reader.timing().overdue())), begun, true);
+    }
+    let result = match step {
         ReadStep::Valid(content) => Ok(*content),
         ReadStep::Refused(error) => Err(error),
         ReadStep::Unchanged => return pause,
@@ -168,7 +198,7 @@ pub(super) fn round<F: Follower>(
             let expired = |request: &mut ReloadRequest| begun >= request.asked + patience;
             let expired: Vec<ReloadRequest> = pending.extract_if(.., expired).collect();
             if expired.iter().any(|request| request.reply.is_none()) {
-                let _ = follower.handle(Err(follower.unstable()), begun, true);
+                let _ = follower.handle(Err(follower.unstable(patience)), begun, true);
             }
             return if pending.is_empty() { pause } else { reader.remaining() };
         }

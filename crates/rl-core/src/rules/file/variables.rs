@@ -1,6 +1,7 @@
 //! Variables of the environment, and secrets in files of their own.
 
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::disk::read_regular;
 
@@ -95,19 +96,27 @@ fn is_variable(text: &str) -> bool {
     name.is_some_and(is_name)
 }
 
-/// Returns the content of the file if `text` is `file:PATH`, without the line break at its end.
-/// Otherwise returns `text` with its variables replaced.
+/// A file that has a secret as its content.
+#[derive(Clone)]
+pub(super) struct SecretFile {
+    pub(super) path: PathBuf,
+    pub(super) bytes: Arc<[u8]>,
+}
+
+/// Returns the content of the file if `text` is `file:PATH`, without the line break at its end, and
+/// the file. Otherwise returns `text` with its variables replaced.
 ///
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, or a variable is not set. The error contains no
 /// secret: neither the text, which may be the secret itself, nor the value of a variable.
-pub(super) fn expanded_secret(text: &str) -> Result<String, String> {
+pub(super) fn expanded_secret(text: &str) -> Result<(String, Option<SecretFile>), String> {
     let Some(path) = text.strip_prefix("file:") else {
-        return expand(text, &variable).map_err(|error| match error {
+        let text = expand(text, &variable).map_err(|error| match error {
             ExpandError::Syntax => format!("a dollar sign: {SYNTAX}"),
             ExpandError::NotSet(name) => not_set(&name),
         });
+        return text.map(|text| (text, None));
     };
     let shown = if is_variable(path) { text } else { "file:…" };
     let path = expand(path, &variable).map_err(|error| match error {
@@ -116,11 +125,13 @@ pub(super) fn expanded_secret(text: &str) -> Result<String, String> {
             format!("{shown}: a variable is not set: expected it in the environment")
         }
     })?;
-    let content = read_regular(Path::new(&path), MAX_SECRET_LEN);
-    let content = content.map_err(|error| format!("{shown}: {error}"))?;
-    let content = std::str::from_utf8(&content.bytes);
-    let content = content.map_err(|_| format!("{shown}: the content of the file is not UTF-8"))?;
-    Ok(content.trim_end_matches(['\r', '\n']).to_owned())
+    let path = PathBuf::from(path);
+    let content = read_regular(&path, MAX_SECRET_LEN);
+    let bytes = content.map_err(|error| format!("{shown}: {error}"))?.bytes;
+    let text = std::str::from_utf8(&bytes);
+    let text = text.map_err(|_| format!("{shown}: the content of the file is not UTF-8"))?;
+    let text = text.trim_end_matches(['\r', '\n']).to_owned();
+    Ok((text, Some(SecretFile { path, bytes })))
 }
 
 #[cfg(test)]
@@ -163,7 +174,7 @@ pub(super) mod tests {
             assert_eq!(expand(text), Err(ExpandError::Syntax), "{text}");
         }
         assert_eq!(expanded("a$"), Err(format!("\"a$\": {SYNTAX}")));
-        assert_eq!(expanded_secret("a$"), Err(format!("a dollar sign: {SYNTAX}")));
+        assert_eq!(expanded_secret("a$").err(), Some(format!("a dollar sign: {SYNTAX}")));
     }
 
     #[test]
@@ -179,7 +190,7 @@ pub(super) mod tests {
             ("file:/", "file:…: a directory: expected a regular file"),
             ("file:/dev/zero", "file:…: a pipe, socket or device: expected a regular file"),
         ] {
-            let error = expanded_secret(text).unwrap_err();
+            let error = expanded_secret(text).err().unwrap();
             assert!(error.starts_with(expected) && !error.contains("hunter2"), "{error}");
         }
     }

@@ -254,6 +254,48 @@ fn rules_that_count_invented_keys_and_a_missing_secret_have_warnings() {
     assert!(warnings("rules: { a: { per: address, limits: 5/minute } }", true).is_empty());
 }
 
+/// Fault: a file without `secret:` and `store:` was read once, for a limiter on a shared store, and
+/// nothing was logged.
+#[cfg(feature = "tracing")]
+#[tokio::test]
+async fn a_missing_secret_is_logged_when_rules_are_used_with_a_shared_store() {
+    use crate::observe::capture::Capture;
+    use crate::rules::RuleSource;
+
+    let directory = Directory::new();
+    let rules = "rules: { a: { per: bearer, limits: 5/minute } }";
+    for store in ["", "store: redis://localhost\n"] {
+        let path = directory.write("limits.yaml", &format!("{store}{rules}"));
+        let log = Capture::start();
+        let rules = super::builder(path).read().unwrap();
+        let warnings = || log.lines().iter().filter(|line| line.contains("no secret: ")).count();
+        let activate = |is_shared| {
+            RuleSource::from(rules.clone()).activate(&Namespace::default(), is_shared).unwrap();
+            warnings()
+        };
+        assert_eq!((activate(false), activate(true)), (0, 1), "{store}");
+    }
+}
+
+/// Fault: a file of 36 000 keys was refused with an error that did not name the cause.
+#[test]
+fn a_file_of_keys_may_have_any_number_of_keys_within_its_length() {
+    let directory = Directory::new();
+    let keys: String = (0..36_000)
+        .map(|number| format!("- {{sha256: {number:064x}, name: k{number}, tier: pro}}\n"))
+        .collect();
+    directory.write("keys.yaml", &keys);
+    let mut builder = super::builder(directory.write("limits.yaml", RULES));
+    builder.timing.patience = std::time::Duration::from_secs(60);
+    let rules = builder.read().unwrap();
+    assert_eq!(rules.names().collect::<Vec<_>>(), ["clients"]);
+    // The parser bounds how much a file may refer to other parts of it.
+    let aliases = "- {sha256: *a, name: k}\n".repeat(101);
+    let error = read(RULES, &format!("- {{sha256: &a {}, name: k}}\n{aliases}", sha256("a")));
+    let error = error.unwrap_err();
+    assert!(error.contains("too complex: limits breached: AliasAnchorRatio"), "{error}");
+}
+
 /// Fault: after the secret was removed from the file, the log had only `rules applied`, and all keys
 /// began to count at 0 on each instance.
 #[test]

@@ -12,6 +12,7 @@ use super::super::disk::{Disk, FileContent, Reading, RealDisk};
 use super::super::followed::unstable;
 use super::super::parse::{Additions, Content};
 use super::super::reader::{FileReader, ReadStep, Timing};
+use super::super::stability::Trigger;
 use super::super::thread::{Follower, ReloadRequest, round};
 use super::super::{RulesFile, RulesFileError};
 use super::{Directory, one_rule, units};
@@ -57,6 +58,13 @@ impl TestDisk {
     fn set_hangs(&self, hangs: bool) {
         self.state.lock().unwrap().hangs = hangs;
         self.changes.notify_all();
+    }
+
+    /// Waits until a file is read again.
+    fn wait_for_reading(&self) {
+        let state = self.state.lock().unwrap();
+        let reads = state.reads;
+        drop(self.changes.wait_while(state, |state| state.reads == reads).unwrap());
     }
 
     /// Waits until a reading hangs.
@@ -132,7 +140,7 @@ fn write_slowly(gaps: &[Duration], versions: usize, rest: Duration, phase: Durat
     disk.write("l.yaml", &lines(0, 20).concat());
     let mut reader = reader(&disk, "l.yaml");
     disk.advance(PAUSE);
-    assert!(names(&reader.step(true)).is_some());
+    assert!(names(&reader.step(Trigger::Start)).is_some());
     let mut until_read = phase;
     let mut applied = 0;
     let mut advance = |time: Duration| {
@@ -140,7 +148,7 @@ fn write_slowly(gaps: &[Duration], versions: usize, rest: Duration, phase: Durat
         while until_read <= left {
             disk.advance(until_read);
             left -= until_read;
-            let step = reader.step(false);
+            let step = reader.step(Trigger::Pause);
             assert!(!matches!(step, ReadStep::Refused(_)), "an incomplete file");
             if let Some(names) = names(&step) {
                 assert_eq!(names.last().map(String::as_str), Some("login"));
@@ -197,23 +205,118 @@ proptest! {
 fn a_start_waits_a_pause_only_if_the_file_has_just_changed() {
     let disk = TestDisk::new();
     disk.write("l.yaml", &one_rule(1));
-    assert!(matches!(reader(&disk, "l.yaml").step(true), ReadStep::Unstable));
+    assert!(matches!(reader(&disk, "l.yaml").step(Trigger::Start), ReadStep::Unstable));
     let mut begun = reader(&disk, "l.yaml");
-    assert!(matches!(begun.step(true), ReadStep::Unstable));
+    assert!(matches!(begun.step(Trigger::Start), ReadStep::Unstable));
     disk.advance(PAUSE - Duration::from_millis(1));
     assert_eq!(begun.remaining(), Duration::from_millis(1));
-    assert!(matches!(begun.step(true), ReadStep::Unstable));
+    assert!(matches!(begun.step(Trigger::Start), ReadStep::Unstable));
     disk.advance(Duration::from_millis(1));
-    assert!(names(&begun.step(true)).is_some());
+    assert!(names(&begun.step(Trigger::Start)).is_some());
     // It was changed a pause ago, so that two readings suffice.
     let before = disk.state.lock().unwrap().reads;
-    assert!(names(&reader(&disk, "l.yaml").step(true)).is_some());
+    assert!(names(&reader(&disk, "l.yaml").step(Trigger::Start)).is_some());
     assert_eq!(disk.state.lock().unwrap().reads - before, 2);
     // A clock that is late proves nothing.
     disk.advance(2 * PAUSE);
     disk.write("future.yaml", &one_rule(1));
     disk.state.lock().unwrap().elapsed -= PAUSE;
-    assert!(matches!(reader(&disk, "future.yaml").step(true), ReadStep::Unstable));
+    assert!(matches!(reader(&disk, "future.yaml").step(Trigger::Start), ReadStep::Unstable));
+}
+
+/// Fault: SIGHUP and a reload relied on the times of changes, which a file server may set by another
+/// clock. They applied a file that was still being written.
+#[test]
+fn a_request_needs_two_equal_readings_whatever_the_times_of_the_file() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    disk.advance(100 * PAUSE);
+    let mut reader = reader(&disk, "l.yaml");
+    assert!(names(&reader.step(Trigger::Start)).is_some());
+    let write_with_old_time = |units| {
+        disk.write("l.yaml", &one_rule(units));
+        let mut state = disk.state.lock().unwrap();
+        let content = state.files.get_mut(Path::new("l.yaml")).unwrap();
+        content.changed = Some(Timestamp::from_secs(1_700_000_000));
+    };
+    for units in 2..5 {
+        disk.advance(PAUSE / 2);
+        write_with_old_time(units);
+        assert!(matches!(reader.step(Trigger::Request), ReadStep::Unstable));
+        assert_eq!(reader.remaining(), PAUSE);
+    }
+    disk.advance(PAUSE);
+    assert!(names(&reader.step(Trigger::Request)).is_some());
+    // The last two readings were a pause apart, so a further request does not wait.
+    assert!(names(&reader.step(Trigger::Request)).is_some());
+}
+
+/// Fault: a secret in a file of its own was read once. SIGHUP during a write applied half a secret,
+/// so that all keys were counted under other subjects.
+#[test]
+fn a_secret_that_is_being_written_is_not_applied() {
+    let directory = Directory::new();
+    let secret = directory.write("secret", "the first secret of this file\n");
+    let disk = TestDisk::new();
+    let rules = |file: &Path| {
+        format!("secret: file:{}\nrules: {{ a: {{ limits: 1/day }} }}", file.display())
+    };
+    disk.write("l.yaml", &rules(&secret));
+    disk.advance(PAUSE);
+    let mut reader = reader(&disk, "l.yaml");
+    let subject = |secret: &KeySecret| secret.subject(crate::model::Realm::Key, b"a");
+    let expected = |text: &str| subject(&KeySecret::new(text.as_bytes()).unwrap());
+    let applied = |step: ReadStep| match step {
+        ReadStep::Valid(content) => Some(subject(&content.secret)),
+        _ => None,
+    };
+    reader.step(Trigger::Start);
+    disk.advance(PAUSE);
+    let first = applied(reader.step(Trigger::Start));
+    assert_eq!(first, Some(expected("the first secret of this file")));
+
+    disk.advance(PAUSE);
+    for half in ["the other secret", "the other secret of this", "the other secret of this file\n"]
+    {
+        std::fs::write(&secret, half).unwrap();
+        assert_eq!(applied(reader.step(Trigger::Request)), None, "{half}");
+        disk.advance(PAUSE / 2);
+    }
+    assert_eq!(reader.remaining(), PAUSE / 2);
+    disk.advance(PAUSE / 2);
+    let other = applied(reader.step(Trigger::Request));
+    assert_eq!(other, Some(expected("the other secret of this file")));
+    // The secret is read when SIGHUP or a change of the rule file asks for it.
+    std::fs::write(&secret, "the third secret of this file\n").unwrap();
+    assert!(matches!(reader.step(Trigger::Pause), ReadStep::Unchanged));
+}
+
+/// Fault: a file that never became stable suspended all changes without a word.
+#[test]
+fn a_file_that_never_becomes_stable_is_refused_once_and_applied_when_it_is() {
+    let disk = TestDisk::new();
+    disk.write("l.yaml", &one_rule(1));
+    let (mut reader, follower) = (reader(&disk, "l.yaml"), Recorder::default());
+    let mut next = |units: u64| {
+        disk.write("l.yaml", &one_rule(units));
+        round(&mut reader, &mut Vec::new(), &follower);
+        disk.advance(PAUSE);
+        follower.0.lock().unwrap().clone()
+    };
+    for version in 0..30 {
+        assert_eq!(next(version), [""; 0], "{version}");
+    }
+    let error = "l.yaml: no two equal readings 1s apart within 30s: the file is still being written, \
+                 or its file system hangs";
+    for version in 30..99 {
+        assert_eq!(next(version), [error]);
+    }
+    // The content that applied before is applied again, which ends the refusal.
+    round(&mut reader, &mut Vec::new(), &follower);
+    assert_eq!(*follower.0.lock().unwrap(), [error, "applied"]);
+    disk.advance(PAUSE);
+    round(&mut reader, &mut Vec::new(), &follower);
+    assert_eq!(follower.0.lock().unwrap().len(), 2);
 }
 
 #[test]
@@ -222,14 +325,14 @@ fn a_file_whose_times_change_without_its_content_is_not_applied_again() {
     disk.write("l.yaml", &one_rule(1));
     disk.advance(PAUSE);
     let mut reader = reader(&disk, "l.yaml");
-    assert!(names(&reader.step(true)).is_some());
+    assert!(names(&reader.step(Trigger::Start)).is_some());
     disk.write("l.yaml", &one_rule(1));
     for _ in 0..3 {
-        assert!(!matches!(reader.step(false), ReadStep::Valid(_)));
+        assert!(!matches!(reader.step(Trigger::Pause), ReadStep::Valid(_)));
         disk.advance(PAUSE);
     }
     // A request applies it in any case.
-    assert!(names(&reader.step(true)).is_some());
+    assert!(names(&reader.step(Trigger::Request)).is_some());
 }
 
 /// Fault: a pipe in place of a file blocked every later reload, and limiters that were built with
@@ -244,7 +347,7 @@ fn a_pipe_or_directory_in_place_of_a_file_is_refused_once_and_a_good_file_is_app
     let mut reader = reader(&disk, path.clone());
     let mut next = || {
         disk.advance(PAUSE);
-        reader.step(false)
+        reader.step(Trigger::Pause)
     };
     assert!(matches!(next(), ReadStep::Unstable));
     assert!(names(&next()).is_some());
@@ -298,7 +401,7 @@ fn once_a_version_has_the_end_mark_every_later_version_needs_it() {
         let mut apply = |text: &str| {
             disk.write(path, text);
             disk.advance(PAUSE);
-            let step = reader.step(true);
+            let step = reader.step(Trigger::Start);
             if let ReadStep::Valid(content) = &step
                 && content.has_end
             {
@@ -332,25 +435,25 @@ fn once_a_version_has_the_end_mark_every_later_version_needs_it() {
         let disk = TestDisk::new();
         disk.write(path, text);
         disk.advance(PAUSE);
-        let error = refused(reader(&disk, path).step(true)).unwrap().to_string();
+        let error = refused(reader(&disk, path).step(Trigger::Start)).unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     }
     let disk = TestDisk::new();
     disk.write("l.json", r#"{ "end": true, "rules": { "a": { "limits": "1/day" } } }"#);
     disk.advance(PAUSE);
-    assert!(names(&reader(&disk, "l.json").step(true)).is_some());
+    assert!(names(&reader(&disk, "l.json").step(Trigger::Start)).is_some());
 }
 
 /// Fault: a reading that never ended blocked every later reload, and limiters that were built with
 /// the file.
 #[tokio::test]
-async fn a_file_system_that_hangs_blocks_no_caller_and_status_says_since_when() {
+async fn a_file_system_that_hangs_blocks_no_caller_and_is_reported() {
     let disk = TestDisk::new();
     disk.write("l.yaml", &one_rule(1));
     disk.advance(PAUSE);
     let mut builder = RulesFile::builder("l.yaml");
     builder.disk = disk.clone();
-    let [pause, patience] = [10, 60_000].map(Duration::from_millis);
+    let [pause, patience] = [10, 120_000].map(Duration::from_millis);
     builder.timing = Timing { pause, patience };
     let file = builder.watch().unwrap();
     let rules = file.subscribe(&Namespace::default(), false).unwrap();
@@ -359,23 +462,32 @@ async fn a_file_system_that_hangs_blocks_no_caller_and_status_says_since_when() 
     disk.set_hangs(true);
     disk.wait_for_hang();
     let since = disk.wall();
-    disk.advance(Duration::from_secs(60));
+    disk.advance(Duration::from_secs(29));
+    assert_eq!((file.status().hanging_since(), file.status().refused()), (Some(since), 0));
+    disk.advance(Duration::from_secs(1));
+    super::until(&file, |status| status.refused() == 1).await;
+    let error = file.status().error().unwrap().to_string();
+    assert!(error.ends_with("or its file system hangs"), "{error}");
+    disk.advance(pause);
     assert_eq!(file.status().hanging_since(), Some(since));
     let other = file.subscribe(&"other".parse().unwrap(), false).unwrap();
     assert!(crate::RateLimiter::builder().rules(&file).build().is_ok());
     assert_eq!((units(&rules.load()), units(&other.load())), (1, 1));
     file.on_reading(&rules, |_| {});
 
-    let status = file.status();
-    disk.set_hangs(false);
     disk.write("l.yaml", &one_rule(2));
-    disk.advance(PAUSE);
+    disk.set_hangs(false);
     let reloaded = file.clone();
     let reload = tokio::task::spawn_blocking(move || reloaded.reload());
-    assert!(file.changed_since(&status).await.error().is_none());
+    while !reload.is_finished() {
+        disk.wait_for_reading();
+        disk.advance(pause);
+    }
     reload.await.unwrap().unwrap();
+    let status = file.status();
+    assert!(status.error().is_none() && status.refused() == 1, "{status:?}");
     assert_eq!((units(&rules.load()), units(&other.load())), (2, 2));
-    assert_eq!(file.status().hanging_since(), None);
+    assert_eq!(status.hanging_since(), None);
 }
 
 /// A follower that records the errors it handles.
@@ -395,11 +507,17 @@ impl Follower for Recorder {
         result.map(drop)
     }
 
-    fn unstable(&self) -> RulesFileError {
-        unstable(Path::new("l.yaml"), Timing::with_pause(PAUSE))
+    fn unstable(&self, within: Duration) -> RulesFileError {
+        unstable(Path::new("l.yaml"), Timing::with_pause(PAUSE), within)
     }
 
-    fn set_busy(&self, _: bool) {}
+    fn begin(&self) {}
+
+    fn end(&self) -> bool {
+        false
+    }
+
+    fn report_hang(&self) {}
 }
 
 #[test]
@@ -408,7 +526,7 @@ fn a_signal_is_refused_if_the_file_is_not_stable_and_a_later_version_is_applied(
     disk.write("l.yaml", &one_rule(1));
     let (mut reader, follower) = (reader(&disk, "l.yaml"), Recorder::default());
     let mut pending = vec![ReloadRequest::of_signal()];
-    for version in 2..100 {
+    for version in 2..50 {
         disk.advance(PAUSE / 2);
         disk.write("l.yaml", &one_rule(version));
         round(&mut reader, &mut pending, &follower);
