@@ -15,7 +15,7 @@ use http::{Request, Response};
 use rl_core::rules::{RulesFile, RulesFileStatus};
 use rl_core::{MemoryStore, RateLimiter, Subject};
 use rl_tests::is_soak;
-use rl_tests::web::new_year;
+use rl_tests::web::{GIVE_UP, new_year};
 use rl_tower::RateLimitLayer;
 use tokio::time::{Instant, interval, timeout};
 use tower::{Layer, Service, service_fn};
@@ -105,7 +105,7 @@ pub(crate) async fn until(
 ) -> RulesFileStatus {
     let mut status = file.status();
     while !is_reached(&status) {
-        let next = timeout(Duration::from_secs(20), file.changed_since(&status)).await;
+        let next = timeout(GIVE_UP, file.changed_since(&status)).await;
         status = next.unwrap_or_else(|_| panic!("no change is noticed: {:?}", file.status()));
     }
     status

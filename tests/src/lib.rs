@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 pub use browser::Browser;
 pub use postgres_server::PostgresServer;
-pub use redis_server::{Bystander, RedisServer, connected, processor_wait};
+pub use redis_server::{Bystander, RedisServer, connected};
 pub use redis_topology::{RedisCluster, Sentinels};
 
 /// Returns whether this is a run of `tests/run --soak`, with the full load and strict times.

@@ -156,13 +156,6 @@ impl RedisServer {
         assert!(sent.expect("kill").success());
     }
 
-    /// Returns how long the server has waited for a processor, or `None` if the system does not
-    /// count this.
-    #[must_use]
-    pub fn processor_wait(&self) -> Option<Duration> {
-        processor_wait(&self.child.as_ref()?.id().to_string())
-    }
-
     /// Returns the URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
@@ -243,15 +236,6 @@ impl RedisServer {
         let calls = Bystander::new(self).await.calls().await;
         calls.get(command).copied().unwrap_or(0)
     }
-}
-
-/// Returns how long a process or thread has waited for a processor that was busy with others, or
-/// `None` if the system does not count this. `process` is a folder in `/proc`.
-#[must_use]
-pub fn processor_wait(process: &str) -> Option<Duration> {
-    let counts = fs::read_to_string(format!("/proc/{process}/schedstat")).ok()?;
-    let nanos = counts.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Duration::from_nanos(nanos))
 }
 
 /// Returns a store that has opened a connection, which later decisions share.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rl_core::store::Layout;
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{FailureKind, Limit, Origin, RateLimiter, RedisStore, Subject};
-use rl_tests::{Bystander, RedisServer};
+use rl_tests::{Bystander, RedisServer, is_soak};
 
 use super::PATIENCE;
 use super::logs::numbers;
@@ -103,7 +103,7 @@ async fn assert_corruption_allows_no_additional_requests(layout: Layout, policie
         .collect();
     let alice = Subject::consumer("alice");
     let mut number = numbers();
-    let times = if std::env::var_os("RL_SOAK").is_some() { 100 } else { 1 };
+    let times = if is_soak() { 100 } else { 1 };
     let (mut refused, mut read) = (0, 0);
     for step in 0..DAMAGES * times {
         operator.query::<()>("FLUSHALL").await;

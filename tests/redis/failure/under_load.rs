@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rl_core::{MemoryStore, RateLimiterBuilder, Share};
-use rl_tests::Bystander;
 use rl_tests::web::eventually;
+use rl_tests::{Bystander, is_soak};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -60,7 +60,7 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
         killed += reply.trim_start_matches(':').parse::<u64>().unwrap();
         cuts.push(begun..load.now());
     }
-    load.run_for_tenths(15).await;
+    load.run_for_decisions(rate() * 3 / 2).await;
     let report = load.finish().await;
 
     let unanswered = report.assert_charged_once(&service.charged().await);
@@ -74,7 +74,7 @@ async fn connections_killed_with_replies_in_flight_charge_no_request_twice() {
     // before or after it.
     let is_near = |sent| cuts.iter().any(|cut| cut.start <= sent + NEAR && sent <= cut.end + NEAR);
     let others = report.count(|answer| !answer.is_by_store() && !is_near(answer.sent));
-    assert!(others == 0 || report.is_disturbed(), "{others} of {lost}");
+    assert!(others == 0 || !is_soak(), "{others} of {lost}");
 }
 
 /// The time around a cut in which requests may be affected: the deadline, and the longest wait
@@ -102,13 +102,12 @@ async fn assert_outage(service: &Service, report: &Report, back: Duration, fault
     report.print(fault, &more);
     report.assert_in_time();
     report.assert_recovered(back);
-    let is_disturbed = report.is_disturbed();
-    // If this machine stalled, the limiter takes a late reply for an overload instead of an outage,
-    // and rejects its request with 503.
-    let is_expected = |status| [200, 429].contains(&status) || is_disturbed && status == 503;
+    // If this process gets too little CPU time, the limiter takes a late reply for an overload
+    // instead of an outage, and rejects its request with 503.
+    let is_expected = |status| [200, 429].contains(&status) || !is_soak() && status == 503;
     assert_eq!(report.count(|answer| !is_expected(answer.status)), 0);
     assert!(open > 0);
-    if !is_disturbed {
+    if is_soak() {
         service.log.assert_lines(&[ALLOWING, RECOVERED]);
     }
 }
@@ -127,7 +126,7 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     load.run_for_tenths(50).await;
     server.signal("CONT");
     let back = load.now();
-    load.run_for_tenths(20).await;
+    load.run_for_decisions(2 * rate()).await;
     let report = load.finish().await;
 
     // When the server runs again, it executes the commands that it has already received. Their
@@ -142,9 +141,9 @@ async fn a_server_frozen_under_load_is_not_called_and_decides_again_within_a_sec
     assert_outage(&service, &report, back, &fault).await;
     // The breaker opens after three timeouts in a row. So only requests that were sent within about
     // three deadlines, and a few probes, get no reply.
-    let is_disturbed = report.is_disturbed();
-    assert!(unanswered <= (rate() / 2) as u64 || is_disturbed, "{unanswered} calls have failed");
-    assert!(connected <= 40, "{connected} connections");
+    assert!(unanswered <= (rate() / 2) as u64 || !is_soak(), "{unanswered} calls have failed");
+    // Five attempts per second, and some more when the outage begins and ends.
+    assert!(connected as f64 <= 15.0 + 5.0 * away, "{connected} connections");
     report.assert_limits(0);
     report.assert_charged_once(&service.charged().await);
 }
@@ -165,7 +164,7 @@ async fn a_server_restarted_empty_under_load_decides_within_a_second() {
     load.run_for_tenths(20).await;
     let server = restart(server).await;
     let back = load.now();
-    load.run_for_tenths(20).await;
+    load.run_for_decisions(2 * rate()).await;
     let report = load.finish().await;
 
     report.assert_limits(1);
@@ -182,7 +181,7 @@ async fn a_service_started_without_redis_enforces_limits_within_a_second() {
     load.run_for_tenths(10).await;
     let server = restart(server).await;
     let back = load.now();
-    load.run_for_tenths(20).await;
+    load.run_for_decisions(2 * rate()).await;
     let report = load.finish().await;
 
     report.assert_limits(0);

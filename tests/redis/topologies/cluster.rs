@@ -11,7 +11,7 @@ use rl_core::{
 };
 use rl_tests::{Bystander, RedisCluster, RedisServer};
 
-use super::load::{Load, first_decision, subject, subjects};
+use super::load::{FailOver, Load, first_decision, replicated, subject, subjects};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
@@ -369,12 +369,14 @@ pub(super) async fn assert_fail_over(
     let store = configure(store(&cluster)).connect().await.unwrap();
     let mut load = Load::start(RateLimiter::builder(), store).await;
     load.decide_for(1.3).await;
+    let replicated = replicated(&cluster.servers[0], 1).await;
     fail(&mut cluster.servers[0]);
     let failed = SystemClock.now();
     let promoted = promotion(&cluster).await;
     let asked = first_decision(&cluster.servers[3]).await;
     load.decide_for(3.0).await;
-    load.stop().await.figures(failed, failed, promoted, asked).assert_bounds(what);
+    let times = FailOver { replicated, failed, left: failed, promoted, asked };
+    load.stop().await.figures(&times).assert_bounds(what);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

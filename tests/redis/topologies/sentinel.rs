@@ -8,7 +8,7 @@ use rl_core::time::{Clock, SystemClock, Timestamp};
 use rl_core::{FailureKind, Origin, RateLimiter, RedisStore, RedisStoreBuilder, Subject};
 use rl_tests::Sentinels;
 
-use super::load::{Load, first_decision};
+use super::load::{FailOver, Load, first_decision, replicated};
 use super::{PATIENCE, assert_exactly_five_of_twenty_pass, patient};
 use crate::redis::behaviour::access::documented_user;
 use crate::store_conformance::{ServerTime, manual_clock};
@@ -109,12 +109,14 @@ async fn a_primary_that_dies_under_load_is_replaced_within_a_second_of_the_promo
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
     load.decide_for(1.3).await;
+    let replicated = replicated(&sentinels.servers[0], 2).await;
 
     sentinels.servers[0].stop();
     let failed = SystemClock.now();
     let (promoted, asked) = promotion(&sentinels).await;
     load.decide_for(3.0).await;
-    load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary killed");
+    let times = FailOver { replicated, failed, left: failed, promoted, asked };
+    load.stop().await.figures(&times).assert_bounds("primary killed");
 }
 
 /// The primary is frozen. It does not notice that it was replaced, and keeps its connections open.
@@ -124,12 +126,14 @@ async fn a_primary_that_hangs_under_load_is_replaced_within_a_second_of_the_prom
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
     load.decide_for(1.3).await;
+    let replicated = replicated(&sentinels.servers[0], 2).await;
 
     sentinels.servers[0].signal("STOP");
     let failed = SystemClock.now();
     let (promoted, asked) = promotion(&sentinels).await;
     load.decide_for(3.0).await;
-    load.stop().await.figures(failed, failed, promoted, asked).assert_bounds("primary frozen");
+    let times = FailOver { replicated, failed, left: failed, promoted, asked };
+    load.stop().await.figures(&times).assert_bounds("primary frozen");
 }
 
 /// In a planned fail-over, the old primary accepts commands for some more seconds. The store must
@@ -140,11 +144,13 @@ async fn a_primary_demoted_under_load_is_abandoned_immediately() {
     let mut load =
         Load::start(RateLimiter::builder(), store(&sentinels).connect().await.unwrap()).await;
     load.decide_for(1.3).await;
+    let replicated = replicated(&sentinels.servers[0], 2).await;
 
     let failed = SystemClock.now();
     let mut operator = sentinels.operators().await.remove(0);
     operator.query::<()>(&format!("SENTINEL FAILOVER {}", Sentinels::NAME)).await;
     let (promoted, asked) = promotion(&sentinels).await;
     load.decide_for(3.0).await;
-    load.stop().await.figures(failed, asked, promoted, asked).assert_bounds("primary demoted");
+    let times = FailOver { replicated, failed, left: asked, promoted, asked };
+    load.stop().await.figures(&times).assert_bounds("primary demoted");
 }
