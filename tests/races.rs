@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use rl_core::store::{DecideRequest, Refund, Renewal, Reset, Store, StoreFuture};
-use rl_core::time::Timestamp;
+use rl_core::time::{Timestamp, TokioClock};
 use rl_core::{Decision, Limit, MaybeReady, MemoryStore, RateLimiter, Subject};
 use rl_tests::web::eventually;
 use tokio::sync::Semaphore;
@@ -130,7 +130,7 @@ fn a_place_that_is_settled_while_it_is_renewed_is_free() {
 /// A store that renews immediately, but replies only when the test permits it.
 #[derive(Debug)]
 struct SlowToAnswer {
-    inside: MemoryStore,
+    inside: MemoryStore<TokioClock>,
     asked: Semaphore,
     replies: StdArc<Semaphore>,
 }
@@ -160,10 +160,10 @@ impl Store for SlowToAnswer {
 
 /// The permit is dropped after the store has renewed its lease, but before the store replies. Its
 /// place must still become free.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_permit_that_is_dropped_during_its_renewal_frees_its_place() {
     let replies = StdArc::new(Semaphore::new(0));
-    let inside = MemoryStore::new();
+    let inside = MemoryStore::builder().clock(TokioClock::new()).build();
     let store =
         StdArc::new(SlowToAnswer { inside, asked: Semaphore::new(0), replies: replies.clone() });
     let limit: Limit = "1:concurrency:lease=15s".parse().unwrap();

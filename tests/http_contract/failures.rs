@@ -148,7 +148,7 @@ pub(super) async fn a_service_that_starts_before_its_store_enforces_limits_once_
             }
         }
     };
-    let first = tokio::time::timeout(Duration::from_secs(20), enforced).await.unwrap();
+    let first = tokio::time::timeout(PATIENCE, enforced).await.unwrap();
     assert_eq!(first.standing(), "200 1-0-86400");
     assert_eq!(site.get("/").fetch().await.status, 429);
 }

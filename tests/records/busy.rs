@@ -27,8 +27,9 @@ async fn edits_that_wait_for_a_lock_delay_no_look_up() {
     let waiting = "SELECT count(*) FROM pg_stat_activity \
                    WHERE wait_event_type = 'Lock' AND datname = current_database()";
     let until_some_wait = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(2));
         while observer.fetch_one(waiting).await.unwrap().get::<i64, _>(0) == 0 {
-            tokio::task::yield_now().await;
+            looks.tick().await;
         }
     };
     tokio::time::timeout(GIVE_UP, until_some_wait).await.unwrap();

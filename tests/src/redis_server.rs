@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fs;
+use std::future::pending;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,6 +10,7 @@ use rl_core::store::{DecideRequest, Mode, Namespace, Part, Store};
 use rl_core::time::Timestamp;
 use rl_core::{Cost, Limit, Policy, RedisStore, RedisStoreBuilder, Subject};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use crate::free_port;
 use crate::web::eventually;
@@ -323,6 +325,9 @@ impl Bystander {
 
     /// Waits until the server's clock shows `time`.
     pub async fn wait_until(&mut self, time: Timestamp) {
+        let left = Duration::from_micros(time.micros_since(self.now().await));
+        // A timer is late by up to some milliseconds, so it waits for all but the last ones.
+        let _ = timeout(left.saturating_sub(Duration::from_millis(3)), pending::<()>()).await;
         while self.now().await < time {
             tokio::task::yield_now().await;
         }

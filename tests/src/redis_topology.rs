@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::web::eventually;
+use crate::web::{GIVE_UP, eventually};
 use crate::{Bystander, RedisServer, free_port};
 
 /// A primary, its two replicas, and three sentinels that monitor them.
@@ -182,7 +182,7 @@ impl RedisCluster {
                 ticks.tick().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), meeting).await.expect("they meet in the end");
+        tokio::time::timeout(GIVE_UP, meeting).await.expect("they meet in the end");
     }
 
     /// Waits until every server knows three primaries with all slots, and one replica of each.

@@ -41,6 +41,7 @@ use rl_core::key::RequestInfo;
 use rl_core::time::{ManualClock, Timestamp};
 use rl_core::{Decision, MemoryStore, RateLimiter, RateLimiterBuilder};
 use tokio::sync::Semaphore;
+use tokio::time::{MissedTickBehavior, interval};
 
 /// The time limit for a condition that a test waits for. It only ends tests that hang, so it is long
 /// enough for a busy machine.
@@ -171,15 +172,18 @@ fn listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port")
 }
 
-/// Waits until the condition is met.
+/// Waits until the condition is met. Between two checks it leaves the processor to the servers and
+/// tests that the condition waits for.
 ///
 /// # Panics
 ///
 /// Panics if that takes too long.
 pub async fn eventually<F: Future<Output = bool>>(is_so: impl Fn() -> F) {
     let asking = async {
+        let mut looks = interval(Duration::from_millis(1));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !is_so().await {
-            tokio::task::yield_now().await;
+            looks.tick().await;
         }
     };
     tokio::time::timeout(GIVE_UP, asking).await.expect("it to be so in the end");
