@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 /// A server in a cluster of several.
@@ -21,8 +21,12 @@ pub(super) struct FakeRedis {
     is_silent: AtomicBool,
     /// The time after which the server replies, in microseconds.
     delay: AtomicU64,
+    /// Whether replies are held back.
+    is_held: watch::Sender<bool>,
     /// The number of script calls.
     calls: AtomicUsize,
+    /// The number of replies that were sent.
+    replies: AtomicUsize,
     /// The reply to `CLUSTER SLOTS`.
     slots: Mutex<String>,
 }
@@ -37,7 +41,9 @@ impl FakeRedis {
                 port: listener.local_addr().unwrap().port(),
                 is_silent: AtomicBool::new(false),
                 delay: AtomicU64::new(0),
+                is_held: watch::Sender::new(false),
                 calls: AtomicUsize::new(0),
+                replies: AtomicUsize::new(0),
                 slots: Mutex::default(),
             });
             tokio::spawn(Arc::clone(&server).accept(listener));
@@ -70,6 +76,16 @@ impl FakeRedis {
         self.delay.store(delay.as_micros() as u64, Ordering::SeqCst);
     }
 
+    /// Holds all replies back, or sends those that were held back.
+    pub(super) fn hold_replies(&self, is_held: bool) {
+        self.is_held.send_replace(is_held);
+    }
+
+    /// Returns the number of replies that were sent.
+    pub(super) fn replies(&self) -> usize {
+        self.replies.load(Ordering::SeqCst)
+    }
+
     /// Returns the number of script calls.
     pub(super) fn calls(&self) -> usize {
         self.calls.load(Ordering::SeqCst)
@@ -88,10 +104,13 @@ impl FakeRedis {
         let (sender, mut replies) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
         let server = Arc::clone(&self);
         tokio::spawn(async move {
+            let mut is_held = server.is_held.subscribe();
             while let Some((at, reply)) = replies.recv().await {
                 let _ = timeout_at(at, std::future::pending::<()>()).await;
+                let _ = is_held.wait_for(|is_held| !is_held).await;
                 if !server.is_silent.load(Ordering::SeqCst) {
                     let _ = writer.write_all(&reply).await;
+                    server.replies.fetch_add(1, Ordering::SeqCst);
                 }
             }
         });

@@ -1,4 +1,4 @@
-//! One server of a cluster is silent, or late, while another one works.
+//! One server of a cluster is silent, or late, while another one works. Or all of them are late.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -59,10 +59,20 @@ impl Cluster {
         others: u64,
         each_milli: impl Fn(&Self, u64),
     ) -> [Vec<Origin>; 2] {
+        self.run_at([5, others], millis, each_milli).await
+    }
+
+    /// As [`run`](Self::run), with the interval between two requests to each server.
+    async fn run_at(
+        &mut self,
+        intervals: [u64; 2],
+        millis: u64,
+        each_milli: impl Fn(&Self, u64),
+    ) -> [Vec<Origin>; 2] {
         let origins = [Origins::default(), Origins::default()];
         for milli in 0..millis {
             each_milli(self, milli);
-            for (server, interval) in [5, others].into_iter().enumerate() {
+            for (server, interval) in intervals.into_iter().enumerate() {
                 if milli % interval == 0 {
                     let decision = self.limiter.check(self.subject(server, milli), 1);
                     let origins = Arc::clone(&origins[server]);
@@ -156,4 +166,57 @@ async fn a_server_that_replies_late_but_steadily_is_overloaded_and_others_decide
         assert!(rejected > 500, "{others}: {rejected} of {}", late.len());
         assert_eq!(wrong_of(&other), [], "{others}, after {} decisions", other.len());
     }
+}
+
+/// Fault: while the map of the cluster was read, replies on the same connection did not count. Each
+/// time-out starts to read it, so if all servers were late, none of their replies counted, which
+/// was taken for an outage: requests were allowed undecided.
+#[tokio::test(start_paused = true)]
+async fn servers_that_all_reply_late_but_steadily_are_overloaded() {
+    for coalesce in [true, false] {
+        let mut cluster = Cluster::start(coalesce).await;
+        cluster.run(500, 5, |_, _| ()).await;
+        let slow_down = |cluster: &Cluster, milli: u64| {
+            for server in &cluster.servers {
+                server.set_delay(Duration::from_millis((milli / 2).min(150)));
+            }
+        };
+        let overloaded = Origin::FailedClosed(FailureKind::Overloaded);
+        let wrong = |origin: &&Origin| **origin != Origin::Store && **origin != overloaded;
+        for late in cluster.run(3_000, 5, slow_down).await {
+            let allowed = late.iter().filter(wrong).count();
+            assert_eq!(allowed, 0, "of {}, coalesce: {coalesce}", late.len());
+            let rejected = late.iter().filter(|origin| **origin == overloaded).count();
+            assert!(rejected > 500, "{rejected} of {}", late.len());
+        }
+    }
+}
+
+/// Fault: the bound of an overload applied until a request was refused by a server that answered.
+/// If the load fell, it still applied when the server failed days later, and the requests beyond it
+/// were rejected until the end of the outage.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_falls_silent_after_an_old_overload_is_an_outage_for_every_request() {
+    let mut cluster = Cluster::start(false).await;
+    // A thousand requests per second, some of which are late, while a hundred are in flight.
+    let overload = |cluster: &Cluster, milli: u64| {
+        let delay = if milli % 100 < 50 { 90 } else { 120 };
+        cluster.servers[0].set_delay(Duration::from_millis(delay));
+    };
+    let [late, _] = cluster.run_at([1, 51], 2_000, overload).await;
+    let overloaded = Origin::FailedClosed(FailureKind::Overloaded);
+    let rejected = late.iter().filter(|origin| **origin == overloaded).count();
+    assert!(rejected > 500, "{rejected} of {}", late.len());
+
+    cluster.servers[0].set_delay(Duration::ZERO);
+    let [calm, _] = cluster.run(5_000, 51, |_, _| ()).await;
+    assert_eq!(wrong_of(&calm[calm.len() / 2..]), []);
+
+    cluster.servers[0].fall_silent();
+    let [silent, other] = cluster.run_at([1, 51], 10_000, |_, _| ()).await;
+    let is_outage = |origin: &&Origin| matches!(origin, Origin::FailedOpen(_));
+    let undecided = silent.iter().filter(is_outage).count();
+    assert_eq!(undecided, silent.len(), "{:?}", silent.last());
+    assert!(silent.len() > 9_800, "{}", silent.len());
+    assert_eq!(wrong_of(&other), []);
 }

@@ -3,15 +3,17 @@
 //! A store with servers of its own keeps the [load](ServerLoad) of each of them, which bounds the
 //! decisions in flight and judges those that time out. For other stores, the limiter keeps one.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError};
@@ -25,6 +27,9 @@ const YIELDS: usize = 8;
 
 /// A timer that fires later than this shows that the process gets too little CPU time.
 const LATE_TIMER: Duration = Duration::from_millis(3);
+
+/// The longest time that a late task waits for the runtime of the store, which may be blocked.
+const LONGEST_CATCH_UP: Duration = Duration::from_millis(20);
 
 /// The decisions that wait for a store.
 #[derive(Debug)]
@@ -126,6 +131,16 @@ impl WaitingDecision {
         self.slots.sent_at()
     }
 
+    /// Waits for the result of the decision as [`wait_until`] does. If the timer has fired late, also
+    /// waits until the store has read the replies that have arrived.
+    pub(super) async fn wait_until<T>(
+        &self,
+        deadline: Instant,
+        result: impl Future<Output = T>,
+    ) -> Option<T> {
+        wait_and_catch_up(deadline, result, self.slots.runtimes()).await
+    }
+
     /// Records that the decision was made.
     pub(super) fn answered(self) {
         self.slots.answered();
@@ -156,11 +171,23 @@ impl WaitingDecision {
 /// task yields before it gives up, and the sockets are read. If the timer has fired late, the task
 /// yields so often that a reply can pass through all tasks between the socket and the caller.
 pub(super) async fn wait_until<T>(deadline: Instant, result: impl Future<Output = T>) -> Option<T> {
+    wait_and_catch_up(deadline, result, std::iter::empty()).await
+}
+
+/// Waits as [`wait_until`] does. If the timer has fired late, these runtimes read their sockets too.
+async fn wait_and_catch_up<'a, T>(
+    deadline: Instant,
+    result: impl Future<Output = T>,
+    runtimes: impl Iterator<Item = &'a Handle>,
+) -> Option<T> {
     let mut result = pin!(result);
     if let Ok(result) = timeout_at(deadline, result.as_mut()).await {
         return Some(result);
     }
     let is_late = deadline.elapsed() > LATE_TIMER;
+    if is_late {
+        catch_up(runtimes).await;
+    }
     for _ in 0..if is_late { YIELDS } else { 1 } {
         yield_now().await;
         let polled = poll_fn(|cx| Poll::Ready(result.as_mut().poll(cx))).await;
@@ -169,4 +196,28 @@ pub(super) async fn wait_until<T>(deadline: Instant, result: impl Future<Output 
         }
     }
     None
+}
+
+/// Waits until these runtimes have read what has arrived at their sockets, unless that takes too
+/// long. The current runtime is left out.
+async fn catch_up(runtimes: impl Iterator<Item = &Handle>) {
+    let here = Handle::try_current().ok().map(|here| here.id());
+    let others = runtimes.filter(|runtime| Some(runtime.id()) != here);
+    let tasks: SmallVec<[_; 1]> = others.map(|runtime| runtime.spawn(read_sockets())).collect();
+    let _ = timeout(LONGEST_CATCH_UP, async {
+        for task in tasks {
+            let _ = task.await;
+        }
+    })
+    .await;
+}
+
+/// Waits until the current runtime has read its sockets, and its tasks have seen the replies.
+async fn read_sockets() {
+    // A runtime fires timers after it has read its sockets. Other threads may run this task while
+    // the thread that reads them has not continued yet.
+    let _ = timeout_at(Instant::now(), pending::<()>()).await;
+    for _ in 0..YIELDS {
+        yield_now().await;
+    }
 }

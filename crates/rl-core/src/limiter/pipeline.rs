@@ -20,7 +20,7 @@ use super::circuit_breaker::{CallToken, CircuitBreaker};
 use super::counters::Counters;
 use super::events::Events;
 use super::failure_policy::FailurePolicy;
-use super::in_flight::{InFlight, WaitingDecision, wait_until};
+use super::in_flight::{InFlight, WaitingDecision};
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::places::without_permits;
@@ -305,7 +305,8 @@ impl Pipeline {
         let operation = Operation { begun: operation.begun.or(Some(sent)), ..operation };
         let span = self.events.store_span(parts);
         MaybeReady::later(async move {
-            let result = wait_until(sent + operation.deadline, span.instrument(pending)).await;
+            let deadline = sent + operation.deadline;
+            let result = waiting.wait_until(deadline, span.instrument(pending)).await;
             let result = result.unwrap_or_else(|| Err(timed_out()));
             span.decided(&result);
             let before = this.stores.deadline.saturating_sub(operation.deadline);

@@ -213,7 +213,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the maximum number of connections to a server. Defaults to 4. A connection carries the
-    /// commands of many requests at the same time, so more connections seldom help.
+    /// commands of many requests at the same time, so more connections seldom help. A cluster has
+    /// one more to each server, on which the slot map is read.
     pub fn connections(mut self, connections: u32) -> Self {
         self.connections = connections;
         self

@@ -5,20 +5,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::bounds::{CallBounds, FullServer};
+use super::bounds::{CallBounds, FullServer, rate_of};
 use super::group::ServerGroup;
 use super::replies::{DRAINING, Replies, ServerCall};
-
-/// The minimum of the bound. If `max_in_flight` is set to less, that is the bound.
-const FLOOR: usize = 64;
 
 /// The largest factor by which the bound grows in one step.
 const GROWTH: usize = 4;
 
 /// The time over which replies are counted. Older replies do not reflect the current load.
 const WINDOW: Duration = Duration::from_secs(1);
+
+/// The time without a refusal by a server that answers, after which the bound is lifted. It is
+/// longer than the `Retry-After` of a refusal, so that the bound applies when clients return.
+pub(super) const CALM: Duration = Duration::from_secs(3);
 
 /// The load of one server, which the limiters of a store share.
 ///
@@ -43,8 +45,12 @@ pub struct ServerLoad {
     origin: Instant,
     /// The number of decisions in flight.
     pub(super) waiting: AtomicUsize,
-    /// The number of decisions that may be in flight; `usize::MAX` if no overload has lowered it.
-    bound: AtomicUsize,
+    /// The number of decisions that the server makes in a second, which determines the bound;
+    /// `u64::MAX` if no overload has lowered it.
+    rate: AtomicU64,
+    /// The last time at which the bound was lowered, or a decision was refused by a server that
+    /// answers, in microseconds from `origin`.
+    needed: AtomicU64,
     /// The number of decisions that were made in time.
     pub(super) answered: AtomicU64,
     /// The time at which the decision with the newest reply was sent, in microseconds from
@@ -56,20 +62,22 @@ pub struct ServerLoad {
     /// Whether a decision in flight counts as a call, because nothing else reports calls.
     pub(super) has_own_calls: bool,
     pub(super) group: Arc<ServerGroup>,
+    /// The runtime that reads the replies of the server, if it is known.
+    pub(super) runtime: Option<Handle>,
 }
 
-/// The replies since a point in time. They determine the bound.
+/// The replies since a point in time. They determine the rate.
 #[derive(Clone, Copy, Debug)]
 struct ReplyWindow {
     from: Instant,
     /// The number of decisions that had been made at `from`.
     answered: u64,
-    /// Decisions that were sent before this time say nothing about the current bound, because the
+    /// Decisions that were sent before this time say nothing about the current rate, because the
     /// server was still working on calls that had timed out.
     shows_from: Instant,
-    /// The bound that applies from `shows_from` on. A lower one may apply before, so that the
-    /// server can finish the calls that timed out.
-    then: usize,
+    /// The rate that applies from `shows_from` on. A lower one may apply before, so that the server
+    /// can finish the calls that timed out.
+    then: u64,
 }
 
 /// The loads of the servers that decide a request.
@@ -94,40 +102,49 @@ impl ServerLoad {
     /// Creates the load of a server without calls.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(true, false, Arc::default())
+        Self::with(true, false, Arc::default(), None)
     }
 
     /// Creates the load of a store that reports neither calls nor replies. Its decisions count as
     /// calls.
     pub(crate) fn of_decisions() -> Self {
-        Self::with(true, true, Arc::default())
+        Self::with(true, true, Arc::default(), None)
     }
 
-    /// Creates the load of a server to which no connection is open yet.
+    /// Creates the load of a server to which no connection is open yet. Its replies are read in
+    /// `runtime`.
     #[cfg(feature = "redis")]
-    pub(crate) fn unconnected() -> Self {
-        Self::with(false, false, Arc::default())
+    pub(crate) fn unconnected(runtime: &Handle) -> Self {
+        Self::with(false, false, Arc::default(), Some(runtime.clone()))
     }
 
-    /// Creates the load of one of several servers, to which no connection is open yet.
+    /// Creates the load of one of several servers, to which no connection is open yet. Its replies
+    /// are read in `runtime`.
     #[cfg(feature = "redis-cluster")]
-    pub(crate) fn in_group(group: &Arc<ServerGroup>) -> Self {
-        Self::with(false, false, Arc::clone(group))
+    pub(crate) fn in_group(group: &Arc<ServerGroup>, runtime: &Handle) -> Self {
+        Self::with(false, false, Arc::clone(group), Some(runtime.clone()))
     }
 
-    fn with(is_up: bool, has_own_calls: bool, group: Arc<ServerGroup>) -> Self {
+    fn with(
+        is_up: bool,
+        has_own_calls: bool,
+        group: Arc<ServerGroup>,
+        runtime: Option<Handle>,
+    ) -> Self {
         let origin = Instant::now();
-        let (from, shows_from, then) = (origin, origin, usize::MAX);
+        let (from, shows_from, then) = (origin, origin, u64::MAX);
         Self {
             origin,
             waiting: AtomicUsize::new(0),
-            bound: AtomicUsize::new(usize::MAX),
+            rate: AtomicU64::new(u64::MAX),
+            needed: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             newest: AtomicU64::new(0),
             window: Mutex::new(ReplyWindow { from, answered: 0, shows_from, then }),
             replies: Arc::new(Replies::new(is_up)),
             has_own_calls,
             group,
+            runtime,
         }
     }
 
@@ -166,7 +183,7 @@ impl ServerLoad {
 
     /// Returns the number of decisions that may be in flight now.
     pub(super) fn bound(&self, bounds: CallBounds) -> usize {
-        self.bound.load(Ordering::Relaxed).min(bounds.max_in_flight)
+        bounds.bound_at(self.rate.load(Ordering::Relaxed))
     }
 
     /// Returns the microseconds from the creation of this value to `at`.
@@ -174,16 +191,39 @@ impl ServerLoad {
         u64::try_from(at.duration_since(self.origin).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Records that a decision is refused. Raises the bound if the server makes more decisions in
-    /// time than the bound allows. Returns the refusal.
+    /// Refuses a decision because `in_flight` others have reached the bound. Raises the bound if the
+    /// server makes more decisions in time than the bound allows.
+    ///
+    /// # Errors
+    ///
+    /// Returns the refusal, unless the bound has not been needed for some seconds. In that case it is
+    /// lifted.
     #[cold]
-    pub(super) fn refuse(&self, bounds: CallBounds) -> FullServer {
+    pub(super) fn refuse(&self, bounds: CallBounds, in_flight: usize) -> Result<(), FullServer> {
         let now = Instant::now();
-        let refusal = FullServer { in_flight: self.waiting(), bound: self.bound(bounds) };
+        self.lift_if_calm(now);
+        let bound = self.bound(bounds);
+        if in_flight < bound {
+            return Ok(());
+        }
         if self.replies.refused(bounds.deadline, now) {
+            self.needed.store(self.micros(now), Ordering::Relaxed);
             self.raise(bounds, now);
         }
-        refusal
+        Err(FullServer { in_flight, bound })
+    }
+
+    /// Lifts a bound that has not been needed for some seconds.
+    fn lift_if_calm(&self, now: Instant) {
+        let is_lowered = self.rate.load(Ordering::Relaxed) < u64::MAX;
+        let needed = Duration::from_micros(self.needed.load(Ordering::Relaxed));
+        if !is_lowered || now.duration_since(self.origin) < needed + CALM {
+            return;
+        }
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rate.store(u64::MAX, Ordering::Relaxed);
+        let answered = self.answered.load(Ordering::Relaxed);
+        *window = ReplyWindow { from: now, answered, shows_from: now, then: u64::MAX };
     }
 
     /// Raises the bound if the server makes more decisions in time than the bound allows.
@@ -194,12 +234,12 @@ impl ServerLoad {
         }
         // If another thread holds the lock, that thread adjusts the bound.
         let Ok(mut window) = self.window.try_lock() else { return };
-        if bound < window.then {
+        if bound < bounds.bound_at(window.then) {
             // The bound rises again when the server has finished the calls that timed out. That is
             // expected at `shows_from`. A reply to a call sent after `from` shows it earlier.
             let newest = self.newest.load(Ordering::Relaxed);
             if now >= window.shows_from || newest > self.micros(window.from) {
-                self.bound.store(window.then, Ordering::Relaxed);
+                self.rate.store(window.then, Ordering::Relaxed);
                 window.shows_from = now;
             }
             return;
@@ -208,10 +248,10 @@ impl ServerLoad {
             return;
         }
         let answered = self.answered.load(Ordering::Relaxed);
-        let borne = bounds.borne(answered.wrapping_sub(window.answered), now - window.from);
-        let raised = borne.min(bound.saturating_mul(GROWTH));
-        if raised > bound {
-            self.bound.store(raised, Ordering::Relaxed);
+        let rate = rate_of(answered.wrapping_sub(window.answered), now - window.from);
+        let raised = rate.min(bounds.rate_at(bound.saturating_mul(GROWTH)));
+        if bounds.bound_at(raised) > bound {
+            self.rate.store(raised, Ordering::Relaxed);
             (window.shows_from, window.then) = (now, raised);
         }
         (window.from, window.answered) = (now, answered);
@@ -229,18 +269,20 @@ impl ServerLoad {
         if replies == 0 || sent < window.shows_from {
             return;
         }
-        // `borne` is to be the bound from `shows_from` on. After a pause of this process, few
-        // replies have arrived, although the server is fast. Therefore it is at least what the
-        // replies since `window.from` give, and at least half of the decisions that wait.
-        let over_window = bounds.borne(total.wrapping_sub(window.answered), now - window.from);
-        let borne = bounds.borne(replies, elapsed).max(over_window).max(waiting / 2).max(FLOOR);
-        if borne < waiting && borne < self.bound(bounds) {
+        // `rate` is to apply from `shows_from` on. After a pause of this process, few replies have
+        // arrived, although the server is fast. Therefore it is at least what the replies since
+        // `window.from` give, and allows at least half of the decisions that wait.
+        let over_window = rate_of(total.wrapping_sub(window.answered), now - window.from);
+        let rate = rate_of(replies, elapsed).max(over_window).max(bounds.rate_at(waiting / 2));
+        let bound = bounds.bound_at(rate);
+        if bound < waiting && bound < self.bound(bounds) {
             // The server still works on calls that timed out, so calls that are sent now would be
-            // late as well. Until it has finished, the bound is a quarter of `borne`.
-            self.bound.store((borne / 4).max(FLOOR), Ordering::Relaxed);
+            // late as well. Until it has finished, a quarter of the rate applies.
+            self.rate.store(rate / 4, Ordering::Relaxed);
+            self.needed.store(self.micros(now), Ordering::Relaxed);
             let drains_for = elapsed.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
             let shows_from = now + drains_for;
-            *window = ReplyWindow { from: now, answered: total, shows_from, then: borne };
+            *window = ReplyWindow { from: now, answered: total, shows_from, then: rate };
         } else if now - window.from > WINDOW {
             (window.from, window.answered) = (now, total);
         }

@@ -22,9 +22,14 @@
 //! bound = replies per second * 3/4 of the deadline
 //! ```
 //!
-//! Only two events change the bound: a late decision lowers it to that value, and a refused
-//! decision raises it. All other decisions only count their replies. Latency alone does not change
-//! the bound, because a process without CPU time is slow under any bound.
+//! The load keeps the replies per second, because each limiter has a deadline of its own. Only two
+//! events change them: a late decision lowers them to what the server makes, and a refused decision
+//! raises them. All other decisions only count their replies. Latency alone does not change the
+//! bound, because a process without CPU time is slow under any bound.
+//!
+//! A bound that has refused nothing for some seconds is lifted, also if the server has been
+//! silent for that time. Otherwise the bound of an old overload would reject requests during an
+//! outage.
 
 mod bounds;
 mod group;
@@ -37,6 +42,8 @@ mod tests;
 pub(crate) use bounds::{CallBounds, FullServer};
 #[cfg(feature = "redis-cluster")]
 pub(crate) use group::ServerGroup;
+#[cfg(test)]
+use load::CALM;
 pub use load::{ServerLoad, ServerLoads};
 pub(crate) use replies::Replies;
 pub use replies::ServerCall;

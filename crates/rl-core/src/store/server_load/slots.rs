@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::bounds::{CallBounds, FullServer};
@@ -31,8 +32,11 @@ struct ServerSlot {
 impl ServerLoads<'_> {
     /// Returns a refusal if a server has no free slot.
     pub(crate) fn refusal(&self, bounds: CallBounds) -> Option<FullServer> {
-        let full = self.as_slice().iter().find(|load| load.waiting() >= load.bound(bounds));
-        full.map(|load| load.refuse(bounds))
+        self.as_slice().iter().find_map(|load| {
+            let in_flight = load.waiting();
+            let is_full = in_flight >= load.bound(bounds);
+            is_full.then(|| load.refuse(bounds, in_flight)).and_then(Result::err)
+        })
     }
 
     /// Takes a slot on each server.
@@ -52,9 +56,11 @@ impl ServerSlot {
     fn take(load: &Arc<ServerLoad>, bounds: CallBounds) -> Result<Self, FullServer> {
         // Counts first and checks afterwards, so that concurrent callers never exceed the bound.
         let ahead = load.waiting.fetch_add(1, Ordering::Relaxed);
-        if ahead >= load.bound(bounds) {
+        if ahead >= load.bound(bounds)
+            && let Err(refusal) = load.refuse(bounds, ahead)
+        {
             load.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(load.refuse(bounds));
+            return Err(refusal);
         }
         if load.has_own_calls {
             load.replies.sent();
@@ -86,6 +92,11 @@ impl ServerSlots {
         self.slots
             .iter()
             .any(|ServerSlot { load, .. }| load.group.has_other(&load.replies, time, now))
+    }
+
+    /// Returns the runtimes that read the replies of the servers, as far as they are known.
+    pub(crate) fn runtimes(&self) -> impl Iterator<Item = &Handle> {
+        self.slots.iter().filter_map(|slot| slot.load.runtime.as_ref())
     }
 
     /// Records that the decision was made.

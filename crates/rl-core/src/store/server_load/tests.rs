@@ -78,6 +78,53 @@ async fn the_bound_follows_what_the_server_answers_within_the_deadline() {
     }
 }
 
+/// The server makes 60 of 200 decisions in time, then none for as long as the test lasts. It answers
+/// other calls in the first seconds, or none.
+#[tokio::test(start_paused = true)]
+async fn a_bound_that_is_not_needed_for_some_seconds_is_lifted() {
+    for answers_for in [0, 10] {
+        let load = Arc::new(ServerLoad::new());
+        std::mem::forget(load.begin_call());
+        let mut waiting: Vec<_> = (0..200).flat_map(|_| enter(&load, 4_096)).collect();
+        pass(100).await;
+        load.replied();
+        waiting.drain(..60).for_each(ServerSlots::answered);
+        assert_eq!(waiting[0].timed_out(DEADLINE), FailureKind::Overloaded);
+        assert_eq!(bound(&load), 64);
+        for _ in 0..answers_for {
+            pass(1_000).await;
+            load.replied();
+            enter(&load, 4_096).unwrap_err();
+        }
+        // The server is silent, so these refusals do not renew the bound.
+        for _ in 0..CALM.as_millis() / 100 {
+            enter(&load, 4_096).unwrap_err();
+            pass(100).await;
+        }
+        enter(&load, 4_096).unwrap();
+        assert_eq!(bound(&load), 4_096);
+    }
+}
+
+/// The server makes 10 000 decisions per second.
+#[tokio::test(start_paused = true)]
+async fn limiters_with_different_deadlines_have_bounds_of_their_own_on_one_server() {
+    let load = Arc::new(ServerLoad::of_decisions());
+    let [quick, patient] = [20, 2_000].map(Duration::from_millis);
+    let [quick, patient] = [quick, patient].map(|deadline| CallBounds { deadline, ..BOUNDS });
+    let loads = ServerLoads::from(&load);
+    let mut late: Vec<_> = (0..1_000).map(|_| loads.enter(quick).unwrap()).collect();
+    pass(20).await;
+    late.drain(..200).for_each(ServerSlots::answered);
+    assert_eq!(late[0].timed_out(quick.deadline), FailureKind::Overloaded);
+    drop(late);
+    pass(1_000).await;
+    let waiting: Vec<_> = (0..1_000).flat_map(|_| loads.enter(quick)).collect();
+    assert!(waiting.len() <= 400, "{}", waiting.len());
+    loads.enter(patient).unwrap();
+    assert_eq!(load.bound(patient), 4_096);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_few_late_calls_shrink_nothing() {
     let load = Arc::new(ServerLoad::of_decisions());
@@ -225,7 +272,8 @@ async fn a_request_on_several_servers_is_judged_by_those_that_owe_it_a_reply() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_concerns_a_part_of_the_store_while_another_server_answers() {
     let group = Arc::new(ServerGroup::default());
-    let servers = [(); 2].map(|()| Arc::new(ServerLoad::in_group(&group)));
+    let runtime = tokio::runtime::Handle::current();
+    let servers = [(); 2].map(|()| Arc::new(ServerLoad::in_group(&group, &runtime)));
     group.set(servers.iter().map(|load| Arc::downgrade(load.replies())).collect());
     let request = enter(&servers[0], 1).unwrap();
     assert!(!request.has_other_server(), "no server is connected");

@@ -88,8 +88,9 @@ impl Servers {
                 return Ok(Connected { router: Router::Cluster(cluster), probed, label });
             }
         };
-        let pool =
-            Pool::new(target, settings, &Handle::current(), Arc::new(ServerLoad::unconnected()));
+        let runtime = Handle::current();
+        let load = Arc::new(ServerLoad::unconnected(&runtime));
+        let pool = Pool::new(target, settings, &runtime, load);
         let probed = pool.try_connect().await;
         Ok(Connected { router: Router::Pool(pool), probed, label })
     }

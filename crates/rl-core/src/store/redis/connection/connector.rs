@@ -36,6 +36,24 @@ pub(crate) struct ConnectionSettings {
     pub(crate) counts: Arc<RedisCounts>,
 }
 
+#[cfg(feature = "redis-cluster")]
+impl ConnectionSettings {
+    /// Returns the settings of a single connection on which no scripts are called.
+    pub(super) fn without_scripts(&self) -> Self {
+        let Self { connection_wait, connect_timeout, response_timeout, .. } = *self;
+        Self {
+            scripts: Vec::new(),
+            connections: 1,
+            connection_wait,
+            connect_timeout,
+            response_timeout,
+            // The connections on which scripts are called show the eviction policy.
+            has_warned_of_eviction: AtomicBool::new(true),
+            counts: Arc::clone(&self.counts),
+        }
+    }
+}
+
 /// Opens the connections of one pool. Clones share the [`Generation`] of these connections.
 #[derive(Clone)]
 pub(crate) struct Connector {
@@ -77,13 +95,11 @@ impl Connector {
         &self.generation
     }
 
-    /// Opens a connection to `server` and loads the scripts.
+    /// Opens a connection to `server` and loads the scripts. Its replies do not count yet.
     pub(super) async fn open(&self, server: &Server) -> Result<Connection, StoreError> {
         let generation = self.generation.current();
         let with_server = |error: StoreError| error.at_connecting_to(&server.name());
         let meter = ReplyMeter::new(&self.load);
-        // Until the connection is open, its replies answer no script.
-        let uncounted = meter.pause();
         let connected = server.connect(Some(Arc::clone(&meter))).await;
         let (connection, driver) = connected.map_err(with_server)?;
         let response_timeout = self.settings.response_timeout;
@@ -107,8 +123,6 @@ impl Connector {
         if self.inspected.fetch_max(generation + 1, Ordering::AcqRel) <= generation {
             self.warn_of_eviction(&mut connection, server).await;
         }
-        drop(uncounted);
-        self.load.connected();
         Ok(connection)
     }
 

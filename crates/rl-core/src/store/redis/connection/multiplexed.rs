@@ -55,14 +55,18 @@ impl Connection {
         }
     }
 
+    /// Counts replies from now on: each of them shows that the server executes scripts.
+    pub(super) fn start_counting(&self) {
+        self.meter.start();
+    }
+
     /// Sends a command about the server or the connection, and returns its reply. The reply does not
-    /// show that the server executes scripts.
+    /// show that the server executes scripts, so this is not called on a connection that counts
+    /// replies.
     pub(super) async fn query<T: FromRedisValue>(
         &mut self,
         command: &redis::Cmd,
     ) -> RedisResult<T> {
-        let meter = Arc::clone(&self.meter);
-        let _uncounted = meter.pause();
         let reply = self.exchange(command).await;
         self.read(reply)
     }
@@ -100,6 +104,9 @@ impl Connection {
         // The `PING` comes first. A server that has refused the login closes the connection on a
         // long command, without an error that gives the reason.
         ignore_forbidden(self.query(&redis::cmd("PING")).await)?;
+        if scripts.is_empty() {
+            return Ok(());
+        }
         let mut load = redis::pipe();
         for script in scripts {
             load.cmd("SCRIPT").arg("LOAD").arg(script.text()).ignore();

@@ -166,6 +166,9 @@ impl bb8::ManageConnection for PoolManager {
         };
         self.connector.count_connect(opened.is_ok());
         self.backoff.record(opened.as_ref().err());
+        if let Ok(connection) = &opened {
+            connection.start_counting();
+        }
         opened
     }
 

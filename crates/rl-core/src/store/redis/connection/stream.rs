@@ -8,7 +8,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use redis::aio::MultiplexedConnection;
@@ -28,20 +28,17 @@ pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// Replies are seen at the socket, so that those to calls that have timed out count too: a server
 /// that sends them is late, but not down. Only replies to scripts count. A server that answers other
-/// commands may still execute no script, as during a fail-over.
+/// commands may still execute no script, as during a fail-over. So other commands are sent on
+/// connections of their own, or before the meter is started.
 pub(super) struct ReplyMeter {
     load: Arc<ServerLoad>,
-    /// The number of commands in flight whose replies do not count.
-    uncounted: AtomicUsize,
+    is_started: AtomicBool,
 }
 
-/// While this value exists, the replies on a connection do not count.
-pub(super) struct PausedMeter<'a>(&'a ReplyMeter);
-
 impl ReplyMeter {
-    /// Creates the meter of a connection to this server.
+    /// Creates the meter of a connection to this server. It counts nothing yet.
     pub(super) fn new(load: &Arc<ServerLoad>) -> Arc<Self> {
-        Arc::new(Self { load: Arc::clone(load), uncounted: AtomicUsize::new(0) })
+        Arc::new(Self { load: Arc::clone(load), is_started: AtomicBool::new(false) })
     }
 
     /// Returns the load of the server.
@@ -49,22 +46,16 @@ impl ReplyMeter {
         &self.load
     }
 
-    /// Stops counting replies until the result is dropped.
-    pub(super) fn pause(&self) -> PausedMeter<'_> {
-        self.uncounted.fetch_add(1, Ordering::Relaxed);
-        PausedMeter(self)
+    /// Counts replies from now on. Records that the server can be reached.
+    pub(super) fn start(&self) {
+        self.is_started.store(true, Ordering::Relaxed);
+        self.load.connected();
     }
 
     fn received(&self) {
-        if self.uncounted.load(Ordering::Relaxed) == 0 {
+        if self.is_started.load(Ordering::Relaxed) {
             self.load.replied();
         }
-    }
-}
-
-impl Drop for PausedMeter<'_> {
-    fn drop(&mut self) {
-        self.0.uncounted.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

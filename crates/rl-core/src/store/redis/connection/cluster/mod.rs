@@ -1,4 +1,4 @@
-//! The servers of a cluster: a pool for each primary, and the map from slots to primaries.
+//! The servers of a cluster: the pools of each primary, and the map from slots to primaries.
 //!
 //! A server that does not hold a slot rejects the command without executing it, and names the
 //! server that holds the slot. The command is then sent to that server. A command that may have
@@ -66,10 +66,12 @@ struct ClusterInner {
     /// The addresses in the URLs that the service was given.
     seeds: Vec<Address>,
     settings: Arc<ConnectionSettings>,
+    /// The settings of connections on which servers are asked for the map.
+    map_settings: Arc<ConnectionSettings>,
     /// The runtime in which connections live.
     runtime: Handle,
     slots: RwLock<SlotMap>,
-    pools: Mutex<HashMap<Address, Pool>>,
+    pools: Mutex<HashMap<Address, ServerPools>>,
     /// The loads of the primaries.
     primaries: Arc<ServerGroup>,
     /// The load of the slots whose server is not known.
@@ -82,6 +84,15 @@ struct ClusterInner {
     refusal: Mutex<Option<(FailureKind, String)>>,
     /// Counts refreshes, so that each refresh begins with another server.
     rotation: AtomicUsize,
+}
+
+/// The connections to one server.
+#[derive(Clone)]
+struct ServerPools {
+    scripts: Pool,
+    /// The connection on which the server is asked for the map. It is not one of `scripts`, where
+    /// each reply shows that the server executes scripts.
+    map: Pool,
 }
 
 impl Cluster {
@@ -108,15 +119,17 @@ impl Cluster {
         let Some(seeds) = seeds else {
             return invalid("a cluster cannot be reached through a socket file");
         };
+        let runtime = Handle::current();
         Ok(Self(Arc::new(ClusterInner {
             template,
             seeds,
             settings: Arc::clone(settings),
-            runtime: Handle::current(),
+            map_settings: Arc::new(settings.without_scripts()),
+            runtime: runtime.clone(),
             slots: RwLock::default(),
             pools: Mutex::default(),
             primaries: Arc::default(),
-            unknown: Arc::new(ServerLoad::unconnected()),
+            unknown: Arc::new(ServerLoad::unconnected(&runtime)),
             is_refreshing: AtomicBool::new(false),
             refreshed: Notify::new(),
             refusal: Mutex::default(),
@@ -263,7 +276,7 @@ impl Cluster {
         for group in servers.chunks(CONCURRENT_MAP_QUERIES) {
             let mut queries = JoinSet::new();
             for address in group {
-                let pool = self.pool(address);
+                let pool = self.pools(address).map;
                 let host = address.host.clone();
                 let longest = self.0.settings.connect_timeout;
                 queries.spawn(async move {
@@ -296,12 +309,10 @@ impl Cluster {
             .retain(|address, _| primaries.contains(address) || self.0.seeds.contains(address));
         let mut loads = Vec::new();
         for address in primaries {
-            let is_new = !self.lock_pools().contains_key(&address);
             let pool = self.pool(&address);
             loads.push(Arc::downgrade(pool.load().replies()));
-            if is_new {
-                self.0.runtime.spawn(async move { pool.get().await.map(drop) });
-            }
+            // Opens a connection to a new server before the first request to it.
+            self.0.runtime.spawn(async move { pool.get().await.map(drop) });
         }
         self.0.primaries.set(loads);
     }
@@ -320,7 +331,7 @@ impl Cluster {
         read(&self.0.slots.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn lock_pools(&self) -> MutexGuard<'_, HashMap<Address, Pool>> {
+    fn lock_pools(&self) -> MutexGuard<'_, HashMap<Address, ServerPools>> {
         self.0.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -328,15 +339,25 @@ impl Cluster {
         self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the pool of a server, and creates it if there is none.
+    /// Returns the pool for script calls to a server, and creates it if there is none.
     fn pool(&self, address: &Address) -> Pool {
-        if let Some(pool) = self.lock_pools().get(address) {
-            return pool.clone();
+        self.pools(address).scripts
+    }
+
+    /// Returns the pools of a server, and creates them if there are none.
+    fn pools(&self, address: &Address) -> ServerPools {
+        if let Some(pools) = self.lock_pools().get(address) {
+            return pools.clone();
         }
-        let target = PoolTarget::Server(self.0.template.with_address(address));
-        let load = Arc::new(ServerLoad::in_group(&self.0.primaries));
-        let pool = Pool::new(target, &self.0.settings, &self.0.runtime, load);
-        self.lock_pools().entry(address.clone()).or_insert(pool).clone()
+        let ClusterInner { template, settings, map_settings, runtime, primaries, .. } = &*self.0;
+        let pool = |settings, load| {
+            let target = PoolTarget::Server(template.with_address(address));
+            Pool::new(target, settings, runtime, Arc::new(load))
+        };
+        let scripts = pool(settings, ServerLoad::in_group(primaries, runtime));
+        let map = pool(map_settings, ServerLoad::unconnected(runtime));
+        let pools = ServerPools { scripts, map };
+        self.lock_pools().entry(address.clone()).or_insert(pools).clone()
     }
 }
 
