@@ -231,6 +231,30 @@ async fn a_store_that_stops_answering_under_load_is_an_outage() {
     }
 }
 
+/// Fault: at the start of a flood, the store may not answer for a while. That was taken for an outage,
+/// until the first requests were refused.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_at_the_start_of_a_flood_is_overloaded() {
+    let store = SlowStore::start(40);
+    let limiter = five_per_hour(store.clone()).build().unwrap();
+    for number in 0..100 {
+        let known = Subject::user(&format!("known-{number}"));
+        assert_eq!(limiter.check(&known, 1).await.origin(), Origin::Store);
+    }
+    store.per_milli.store(0, Ordering::SeqCst);
+    let mut flood = JoinSet::new();
+    for number in 0..1_000 {
+        flood.spawn(limiter.check(&Subject::user(&format!("invented-{number}")), 1));
+    }
+    for decision in flood.join_all().await {
+        assert_eq!(decision.origin(), Origin::FailedClosed(FailureKind::Overloaded));
+    }
+    // If the store still does not answer, it is an outage.
+    pass(Duration::from_secs(1)).await;
+    let alice = limiter.check(&Subject::user("alice"), 1).await;
+    assert_eq!(alice.origin(), Origin::FailedOpen(FailureKind::TimedOut));
+}
+
 #[tokio::test(start_paused = true)]
 async fn on_overload_decides_requests_during_an_overload() {
     for (on_overload, expected) in [

@@ -18,6 +18,13 @@ const GROWTH: usize = 4;
 /// The time over which replies are counted. Older replies do not reflect the current load.
 const WINDOW: Duration = Duration::from_secs(1);
 
+/// Fewer decisions in a deadline are not a flood.
+const SMALLEST_FLOOD: u64 = 256;
+
+/// If more decisions are sent than the server has recently made in the same time, by this factor, it
+/// is a flood.
+const FLOOD_FACTOR: u64 = 2;
+
 /// The time without a refusal by a server that answers, after which the bound is lifted. It is
 /// longer than the `Retry-After` of a refusal, so that the bound applies when clients return.
 pub(super) const CALM: Duration = Duration::from_secs(3);
@@ -51,8 +58,11 @@ pub struct ServerLoad {
     /// The last time at which the bound was lowered, or a decision was refused by a server that
     /// answers, in microseconds from `origin`.
     needed: AtomicU64,
+    /// The number of decisions that were sent.
+    pub(super) sent: AtomicU64,
     /// The number of decisions that were made in time.
     pub(super) answered: AtomicU64,
+    recent: RecentDecisions,
     /// The time at which the decision with the newest reply was sent, in microseconds from
     /// `origin`.
     pub(super) newest: AtomicU64,
@@ -64,6 +74,19 @@ pub struct ServerLoad {
     pub(super) group: Arc<ServerGroup>,
     /// The runtime that reads the replies of the server, if it is known.
     pub(super) runtime: Option<Handle>,
+}
+
+/// The decisions that the server has recently made in time. Only decisions in time change it, so it
+/// shows the pace before the server fell silent.
+#[derive(Debug, Default)]
+struct RecentDecisions {
+    /// The time at which the current period began, in microseconds from `origin`. It lasts for at
+    /// least [`WINDOW`].
+    began: AtomicU64,
+    /// The number of decisions that had been made when it began.
+    answered: AtomicU64,
+    /// The decisions per second in the period before.
+    before: AtomicU64,
 }
 
 /// The replies since a point in time. They determine the rate.
@@ -138,7 +161,9 @@ impl ServerLoad {
             waiting: AtomicUsize::new(0),
             rate: AtomicU64::new(u64::MAX),
             needed: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             answered: AtomicU64::new(0),
+            recent: RecentDecisions::default(),
             newest: AtomicU64::new(0),
             window: Mutex::new(ReplyWindow { from, answered: 0, shows_from, then }),
             replies: Arc::new(Replies::new(is_up)),
@@ -189,6 +214,46 @@ impl ServerLoad {
     /// Returns the microseconds from the creation of this value to `at`.
     pub(super) fn micros(&self, at: Instant) -> u64 {
         u64::try_from(at.duration_since(self.origin).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Records that a decision was made, which was sent at `sent`.
+    pub(super) fn count_answered(&self, sent: Instant) {
+        let answered = self.answered.fetch_add(1, Ordering::Relaxed) + 1;
+        let sent = self.micros(sent);
+        self.newest.store(sent, Ordering::Relaxed);
+        let RecentDecisions { began, answered: at_begin, before } = &self.recent;
+        let from = began.load(Ordering::Relaxed);
+        let period = Duration::from_micros(sent.saturating_sub(from));
+        let is_over = period >= WINDOW;
+        // If another thread begins the next period, that thread counts this one.
+        if is_over
+            && began.compare_exchange(from, sent, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            let made = answered.wrapping_sub(at_begin.swap(answered, Ordering::Relaxed));
+            before.store(rate_of(made, period), Ordering::Relaxed);
+        }
+    }
+
+    /// Marks the server as behind if far more decisions were sent in the `waited` time before `now`
+    /// than the server has recently made in such a time. `sent` is the number that had been sent
+    /// before.
+    ///
+    /// At the start of a flood, the server may be busy with a few large calls, and reply to none of
+    /// them for a while. No decision has been refused by then that would show the flood.
+    pub(super) fn detect_flood(&self, sent: u64, waited: Duration, now: Instant) {
+        let RecentDecisions { began, answered, before } = &self.recent;
+        let began = Duration::from_micros(began.load(Ordering::Relaxed));
+        let age = now.duration_since(self.origin).saturating_sub(began);
+        let made = self.answered.load(Ordering::Relaxed);
+        let made = made.wrapping_sub(answered.load(Ordering::Relaxed));
+        // Longer than a period and the time in which a server may be behind, nothing was made.
+        let is_current = age < WINDOW + DRAINING;
+        let pace = if is_current { made.max(before.load(Ordering::Relaxed)) } else { 0 };
+        let usual = (pace as f64 * waited.as_secs_f64()) as u64;
+        let sent = self.sent.load(Ordering::Relaxed).wrapping_sub(sent);
+        if sent > SMALLEST_FLOOD.max(usual.saturating_mul(FLOOD_FACTOR)) {
+            self.replies.flooded(now);
+        }
     }
 
     /// Refuses a decision because `in_flight` others have reached the bound. Raises the bound if the

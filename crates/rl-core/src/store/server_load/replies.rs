@@ -107,12 +107,22 @@ impl Replies {
         state.is_silent_for(waited / 2, now) && !state.was_behind(now)
     }
 
+    /// Records that far more calls were sent than the server answers in time. Marks it as behind until
+    /// it has owed a reply for [`DRAINING`], so that this never renews itself.
+    pub(super) fn flooded(&self, now: Instant) {
+        let mut state = self.lock();
+        let is_recent = |since: &Instant| now.duration_since(*since) < DRAINING;
+        if state.is_up {
+            state.behind_at = state.behind_at.max(state.owes_since.filter(is_recent));
+        }
+    }
+
     /// Records that a call for which the limiter waits for up to `deadline` was refused, because
     /// too many are in flight. If the server has answered within half of the deadline, marks it as
     /// behind, and returns true.
     ///
-    /// Only this marks it as behind: a time-out does not, so that a wrong verdict cannot cause the
-    /// next one.
+    /// A time-out alone does not mark it as behind, so that a wrong verdict cannot cause the next
+    /// one.
     pub(super) fn refused(&self, deadline: Duration, now: Instant) -> bool {
         let mut state = self.lock();
         let has_replied = state.is_up

@@ -23,6 +23,8 @@ pub(crate) struct ServerSlots {
 #[derive(Debug)]
 struct ServerSlot {
     load: Arc<ServerLoad>,
+    /// The number of decisions that had been sent before this one.
+    sent: u64,
     /// The number of decisions that had been made when this one was sent.
     answered: u64,
     /// Whether this slot counts as a call that has no reply yet.
@@ -65,8 +67,9 @@ impl ServerSlot {
         if load.has_own_calls {
             load.replies.sent();
         }
+        let sent = load.sent.fetch_add(1, Ordering::Relaxed);
         let answered = load.answered.load(Ordering::Relaxed);
-        Ok(Self { load: Arc::clone(load), answered, is_call: load.has_own_calls })
+        Ok(Self { load: Arc::clone(load), sent, answered, is_call: load.has_own_calls })
     }
 }
 
@@ -102,8 +105,7 @@ impl ServerSlots {
     /// Records that the decision was made.
     pub(crate) fn answered(mut self) {
         for ServerSlot { load, is_call, .. } in &mut self.slots {
-            load.answered.fetch_add(1, Ordering::Relaxed);
-            load.newest.store(load.micros(self.sent_at), Ordering::Relaxed);
+            load.count_answered(self.sent_at);
             if std::mem::take(is_call) {
                 load.replies.answered();
             }
@@ -116,8 +118,11 @@ impl ServerSlots {
     pub(crate) fn timed_out(&self, patience: Duration) -> FailureKind {
         let (now, sent) = (Instant::now(), self.sent_at);
         let waited = now - sent;
-        if self.slots.iter().any(|slot| slot.load.replies.shows_outage(waited, now)) {
-            return FailureKind::TimedOut;
+        for ServerSlot { load, sent, .. } in &self.slots {
+            load.detect_flood(*sent, waited, now);
+            if load.replies.shows_outage(waited, now) {
+                return FailureKind::TimedOut;
+            }
         }
         // If the timer fired late, this process gets too little CPU time, and the servers may be
         // fast.

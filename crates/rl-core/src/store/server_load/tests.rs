@@ -228,6 +228,61 @@ async fn a_server_that_answers_late_but_steadily_is_overloaded() {
     }
 }
 
+/// A thousand decisions are sent within 30 ms. The server is busy with the first of them.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_reply_at_the_start_of_a_flood_is_overloaded_for_a_second() {
+    for idle in [0, 3_600_000] {
+        let load = Arc::new(ServerLoad::new());
+        for _ in 0..300 {
+            enter(&load, 4_096).unwrap().answered();
+            let call = load.begin_call();
+            pass(10).await;
+            call.answered();
+        }
+        pass(idle).await;
+        std::mem::forget(load.begin_call());
+        let mut flood = VecDeque::new();
+        for _ in 0..20 {
+            flood.extend((0..50).map(|_| enter(&load, 4_096).unwrap()));
+            pass(1).await;
+        }
+        pass(80).await;
+        for _ in 0..20 {
+            for slots in flood.drain(..50) {
+                assert_eq!(slots.timed_out(DEADLINE), FailureKind::Overloaded);
+            }
+            pass(1).await;
+        }
+        // If the silence lasts, it is an outage, even if the flood continues.
+        let flood: Vec<_> = (0..1_000).map(|_| enter(&load, 4_096).unwrap()).collect();
+        pass(1_000).await;
+        assert!(flood.iter().all(|slots| slots.timed_out(DEADLINE) == FailureKind::TimedOut));
+    }
+}
+
+/// The server makes 5 000 decisions per second, then none.
+#[tokio::test(start_paused = true)]
+async fn the_silence_of_a_server_under_its_usual_load_is_an_outage_from_the_first_time_out_on() {
+    for answers_for in [1_000, 1_500, 2_999] {
+        let load = Arc::new(ServerLoad::new());
+        for _ in 0..answers_for {
+            (0..5).for_each(|_| enter(&load, 4_096).unwrap().answered());
+            load.begin_call().answered();
+            pass(1).await;
+        }
+        let mut late = VecDeque::new();
+        for _ in 0..3_000 {
+            std::mem::forget(load.begin_call());
+            late.extend((0..5).map(|_| enter(&load, 4_096).unwrap()));
+            while late.front().is_some_and(|slots| slots.sent_at().elapsed() >= DEADLINE) {
+                let verdict = late.pop_front().unwrap().timed_out(DEADLINE);
+                assert_eq!(verdict, FailureKind::TimedOut);
+            }
+            pass(1).await;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_refusals_of_a_server_that_answers_mark_it_as_behind() {
     let load = Arc::new(ServerLoad::new());
