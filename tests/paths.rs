@@ -5,8 +5,11 @@
 mod on_actix;
 mod on_axum;
 
+use std::cell::Cell;
+
 use http::Uri;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use rl_core::rules::{Match, Rule, Rules};
 use rl_core::{Limit, RateLimiter};
 
@@ -46,12 +49,21 @@ enum Place {
     Inside,
     /// The limiter is inside of a middleware that normalizes, behind an outer router.
     BehindRouter,
-    /// The limiter is inside of a nested router or scope, with the prefix `/api`.
+    /// The limiter is inside of a nested router or scope with the prefix `/api`, which is inside of
+    /// a middleware that normalizes.
     Nested,
+    /// As `Nested`, behind an outer router.
+    NestedBehindRouter,
 }
 
-const PLACES: [Place; 5] =
-    [Place::Alone, Place::Outside, Place::Inside, Place::BehindRouter, Place::Nested];
+const PLACES: [Place; 6] = [
+    Place::Alone,
+    Place::Outside,
+    Place::Inside,
+    Place::BehindRouter,
+    Place::Nested,
+    Place::NestedBehindRouter,
+];
 
 /// The middleware that normalizes paths.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +76,8 @@ enum Normalizer {
     Merge,
     /// Two middlewares of the service, each of which does some steps.
     Steps(Steps, Steps),
+    /// A middleware of the service that removes `/v1` from the beginning of the path.
+    Version,
 }
 
 /// Independent steps of a normalization.
@@ -135,15 +149,18 @@ impl Normalizer {
     /// Returns the target that the middleware of the service makes of another one. Returns `None`
     /// if this is no target, or if the middleware is one of the framework.
     fn rewrite(self, target: &Uri) -> Option<Uri> {
-        let Self::Steps(first, second) = self else { return None };
-        let path = second.normalize(&first.normalize(target.path()));
+        let path = match self {
+            Self::Trim | Self::Append | Self::Merge => return None,
+            Self::Steps(first, second) => second.normalize(&first.normalize(target.path())),
+            Self::Version => target.path().strip_prefix("/v1")?.to_owned(),
+        };
         let query = target.query().map_or(String::new(), |query| format!("?{query}"));
         let is_path = path.starts_with('/') && !path.contains(['?', '#']);
         is_path.then(|| (path + &query).parse().ok())?
     }
 }
 
-fn normalizer() -> impl Strategy<Value = Normalizer> {
+fn normalizer(place: Place) -> impl Strategy<Value = Normalizer> {
     let decode = prop_oneof![Just(Decode::Nothing), Just(Decode::Most), Just(Decode::All)];
     let steps = (decode, any::<bool>(), any::<bool>()).prop_map(|(decode, slashes, dots)| Steps {
         decode,
@@ -155,6 +172,8 @@ fn normalizer() -> impl Strategy<Value = Normalizer> {
         1 => Just(Normalizer::Append),
         2 => Just(Normalizer::Merge),
         3 => (steps.clone(), steps).prop_map(|(one, other)| Normalizer::Steps(one, other)),
+        // A limiter outside of this middleware needs rules for the paths before it.
+        if let Place::Outside = place { 0 } else { 3 } => Just(Normalizer::Version),
     ]
 }
 
@@ -215,7 +234,7 @@ fn template() -> impl Strategy<Value = Template> {
 }
 
 /// Returns a path that the template matches, written in a random way.
-fn path_of(template: &Template, prefix: &'static str) -> impl Strategy<Value = String> + use<> {
+fn path_of(template: &Template, prefix: String) -> impl Strategy<Value = String> + use<> {
     let value = || {
         prop::sample::select(vec![
             "a",
@@ -244,14 +263,14 @@ fn path_of(template: &Template, prefix: &'static str) -> impl Strategy<Value = S
     };
     let mut segments: Vec<BoxedStrategy<String>> = Vec::new();
     for literal in prefix.split('/').filter(|literal| !literal.is_empty()) {
-        segments.push(spelling(literal));
+        segments.push(spelling(literal.to_owned()));
     }
     for segment in &template.segments {
         segments.push(match segment {
-            Segment::Literal(literal) => spelling(literal),
+            Segment::Literal(literal) => spelling((*literal).to_owned()),
             Segment::Parameter => value().prop_map(str::to_owned).boxed(),
             Segment::Rest => {
-                prop::collection::vec(value(), 1..4).prop_map(|values| values.join("/")).boxed()
+                prop::collection::vec(value(), 0..4).prop_map(|values| values.join("/")).boxed()
             }
         });
     }
@@ -285,7 +304,7 @@ fn path_of(template: &Template, prefix: &'static str) -> impl Strategy<Value = S
 }
 
 /// Returns ways to write a literal: some characters are percent-encoded, and a few twice.
-fn spelling(literal: &'static str) -> BoxedStrategy<String> {
+fn spelling(literal: String) -> BoxedStrategy<String> {
     let one = prop_oneof![
         40 => Just(Encoding::Plain),
         2 => Just(Encoding::Upper),
@@ -345,25 +364,27 @@ impl Case {
         build(Rules::new().rule(all("others")).exempt(route))
     }
 
-    /// Checks the responses to the paths.
-    fn check(&self, of_route: &[Option<Served>], of_others: &[Option<Served>]) {
+    /// Checks the responses to the paths. Returns how many paths reached the route.
+    fn check(&self, of_route: &[Option<Served>], of_others: &[Option<Served>]) -> usize {
         for (path, served) in self.paths.iter().zip(of_route) {
             let is_counted = served.is_none_or(|served| served.is_counted || !served.by_route);
             assert!(is_counted, "{path:?} was not counted by the rule: {self:#?}");
         }
+        let reached = of_route.iter().flatten().filter(|served| served.by_route).count();
         // The middleware makes another path of one that is exempt.
         if let (Place::Outside, Normalizer::Append) = (self.place, self.normalizer) {
-            return;
+            return reached;
         }
         for (path, served) in self.paths.iter().zip(of_others) {
             let is_counted = served.is_none_or(|served| served.is_counted || served.by_route);
             assert!(is_counted, "{path:?} was exempt elsewhere: {self:#?}");
         }
+        reached
     }
 }
 
 const fn prefix_at(place: Place) -> &'static str {
-    if matches!(place, Place::Nested) { "/api" } else { "" }
+    if matches!(place, Place::Nested | Place::NestedBehindRouter) { "/api" } else { "" }
 }
 
 fn all(name: &str) -> Rule {
@@ -374,18 +395,30 @@ fn build(rules: Rules) -> RateLimiter {
     RateLimiter::builder().rules(rules).build().unwrap()
 }
 
-fn case() -> impl Strategy<Value = Case> {
-    let service = (template(), prop::sample::select(PLACES.to_vec()), normalizer());
-    service.prop_flat_map(|(template, place, normalizer)| {
-        let paths = prop::collection::vec(path_of(&template, prefix_at(place)), 16);
+fn case(place: Place) -> impl Strategy<Value = Case> {
+    (template(), normalizer(place)).prop_flat_map(move |(template, normalizer)| {
+        let version = if matches!(normalizer, Normalizer::Version) { "/v1" } else { "" };
+        let path = path_of(&template, format!("{version}{}", prefix_at(place)));
+        let paths = prop::collection::vec(path, 16);
         paths.prop_map(move |paths| Case { template: template.clone(), place, normalizer, paths })
     })
 }
 
-/// Returns the settings of a test that makes `cases` services.
-fn settings(cases: u32) -> ProptestConfig {
-    let cases = if rl_tests::is_soak() { cases * 50 } else { cases };
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+/// Calls `check` with 25 random services for each place, and checks that requests have reached the
+/// route in each place. `check` returns how many.
+fn for_each_case(check: impl Fn(&Case) -> usize) {
+    let cases = if rl_tests::is_soak() { 1_250 } else { 25 };
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    for place in PLACES {
+        let reached = Cell::new(0);
+        let mut runner = TestRunner::new(config.clone());
+        let result = runner.run(&case(place), |case| {
+            reached.set(reached.get() + check(&case));
+            Ok(())
+        });
+        result.unwrap_or_else(|error| panic!("{place:?}: {error}"));
+        assert!(reached.get() >= 25, "{place:?}: {} requests reached the route", reached.get());
+    }
 }
 
 #[test]

@@ -100,6 +100,14 @@ impl<B: Body + 'static> RequestInfo for HttpRequest<'_, B> {
         self.0.uri().path()
     }
 
+    fn nested_prefix(&self) -> Option<&str> {
+        #[cfg(feature = "axum")]
+        if let Some(prefix) = self.0.extensions().get::<axum::extract::NestedPath>() {
+            return Some(prefix.as_str());
+        }
+        None
+    }
+
     fn query(&self) -> Option<&str> {
         self.0.uri().query()
     }

@@ -13,6 +13,7 @@ pub(crate) struct FakeRequest {
     may_have_body: bool,
     path: String,
     routed_path: Option<String>,
+    nested_prefix: Option<String>,
     query: Option<String>,
     route: Option<String>,
     headers: Vec<(&'static str, Vec<u8>)>,
@@ -47,6 +48,11 @@ impl FakeRequest {
 
     pub(crate) fn routed_path(mut self, path: &str) -> Self {
         self.routed_path = Some(path.into());
+        self
+    }
+
+    pub(crate) fn nested_prefix(mut self, prefix: &str) -> Self {
+        self.nested_prefix = Some(prefix.into());
         self
     }
 
@@ -95,6 +101,10 @@ impl RequestInfo for FakeRequest {
 
     fn routed_path(&self) -> &str {
         self.routed_path.as_deref().unwrap_or(&self.path)
+    }
+
+    fn nested_prefix(&self) -> Option<&str> {
+        self.nested_prefix.as_deref()
     }
 
     fn query(&self) -> Option<&str> {

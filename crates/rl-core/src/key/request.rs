@@ -39,6 +39,12 @@ pub trait RequestInfo {
         self.path()
     }
 
+    /// Returns the pattern of the prefix that nested routers have removed from
+    /// [`routed_path`](Self::routed_path), such as `/api` or `/{tenant}`. The default returns `None`.
+    fn nested_prefix(&self) -> Option<&str> {
+        None
+    }
+
     /// Returns the text after the `?`, if there is one.
     fn query(&self) -> Option<&str>;
 

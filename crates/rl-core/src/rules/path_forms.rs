@@ -25,7 +25,7 @@ const MAX_LEN: usize = 256 * 1_024;
 /// A plain path has one form, and needs no allocation.
 #[derive(Debug)]
 pub(super) struct PathForms<'a> {
-    sent: &'a str,
+    sent: Cow<'a, str>,
     /// The forms that differ from `sent` and from each other.
     others: Vec<String>,
     /// Whether all forms were found. Otherwise they are too many or too long.
@@ -33,11 +33,12 @@ pub(super) struct PathForms<'a> {
 }
 
 impl<'a> PathForms<'a> {
-    pub(super) fn new(sent: &'a str) -> Self {
+    pub(super) fn new(sent: impl Into<Cow<'a, str>>) -> Self {
+        let sent = sent.into();
         let is_plain = !sent.contains('%')
             && !sent.contains("//")
             && !sent.contains("/.")
-            && (sent == "/" || !sent.ends_with('/'));
+            && (&*sent == "/" || !sent.ends_with('/'));
         let mut forms = Self { sent, others: Vec::new(), is_complete: true };
         if !is_plain {
             forms.is_complete = forms.find_others();
@@ -53,7 +54,7 @@ impl<'a> PathForms<'a> {
         let mut len = self.sent.len();
         let mut done = 0;
         while done <= self.others.len() {
-            let form = if done == 0 { self.sent } else { &self.others[done - 1] };
+            let form = if done == 0 { &self.sent } else { &*self.others[done - 1] };
             let next =
                 [decode_most(form), decode_all(form), merge_slashes(form), resolve_dots(form)];
             let next = next.map(|form| match form {
@@ -82,7 +83,7 @@ impl<'a> PathForms<'a> {
 
     /// Returns the forms that were found.
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(self.sent).chain(self.others())
+        std::iter::once(&*self.sent).chain(self.others())
     }
 
     /// Returns the forms that differ from the path as it was sent.

@@ -18,7 +18,7 @@ pub(super) struct PathTemplates {
     /// router only if the parameters at the same place have the same name and the same kind. A
     /// template that a router does not accept is in another router.
     routers: Vec<Router<()>>,
-    /// The other forms of the templates.
+    /// The other forms of the templates, and the paths before their tails.
     others: Vec<Router<()>>,
     /// The templates and their other forms.
     templates: Vec<String>,
@@ -39,11 +39,17 @@ impl PathTemplates {
                 return Err(InvalidMatch::new("path", template, EXPECTED));
             }
             forms.push(template.to_string());
-            for form in PathForms::new(template).others() {
+            for form in PathForms::new(&**template).others() {
                 // A decoded brace is text, and not the begin of a parameter.
                 if braces(form).eq(braces(template)) && insert(&mut others, form).is_ok() {
                     forms.push(form.to_owned());
                 }
+            }
+            // actix-web routes `/files/` to the handler of `/files/{rest:.*}`.
+            let before_tail = template.find("{*").map(|at| &template[..at]);
+            for form in before_tail.map(PathForms::new).iter().flat_map(PathForms::iter) {
+                // The form is in a router already if another template has it.
+                let _ = insert(&mut others, form);
             }
         }
         Ok(Self { routers, others, templates: forms })
@@ -166,7 +172,6 @@ mod tests {
             ("/export/a", true),
             ("/export/a/b", false),
             ("/exports", false),
-            ("/files", false),
             ("/files/a/b/c", true),
             ("/", false),
         ] {
@@ -253,6 +258,23 @@ mod tests {
         }
         let [with, without] = [["/login/"], ["/login"]].map(|list| templates(&list).unwrap());
         assert!(with.may_overlap(&without));
+    }
+
+    /// Fault: a request with an empty tail avoided the rule of its handler.
+    #[test]
+    fn an_empty_tail_matches_but_does_not_match_plainly() {
+        for (template, paths) in [
+            ("/api/{*rest}", &["/api/", "/api", "/%61pi/", "//api"][..]),
+            ("/a%2Fb/{name}/{*rest}", &["/a%2Fb/c/", "/a/b/c"]),
+            ("/{*rest}", &["/", "//"]),
+        ] {
+            let list = templates(&[template]).unwrap();
+            for path in paths {
+                assert!(matches(&list, path), "{template} {path}");
+                assert!(!matches_plainly(&list, path), "{template} {path}");
+            }
+            assert!(!matches(&list, "/other") || template == "/{*rest}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use smallvec::{SmallVec, smallvec};
 
 use super::host::{Host, for_each_host};
 use super::invalid_rules::InvalidMatch;
@@ -30,7 +31,8 @@ use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
 ///   or as the framework compares it with its routes. It matches an exemption only if it matches
 ///   before and after each step. A path with more than 64 forms matches every rule, and no exemption.
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
-///   The path with the prefix matches an exemption.
+///   The path with the prefix matches an exemption. If a middleware has rewritten the path before,
+///   the path that was sent and the rewritten one match a rule, and both have to match an exemption.
 /// * If the address of the client is unknown, a rule with an address handles the request as one
 ///   without a key ([`Rule::on_missing_key`](super::Rule::on_missing_key)).
 /// * Services read the host in the target of the request, or in one of the lines `Host`,
@@ -79,8 +81,9 @@ impl Match {
 
     /// Adds a path template in the syntax of axum: `/users/{id}`, `/files/{*rest}`.
     ///
-    /// A parameter at the end stands for at least one character, so `/files/{*rest}` does not match
-    /// `/files/`. If a service routes that path to the same handler, add `/files`.
+    /// A parameter at the end stands for at least one character. For a rule the tail may be empty,
+    /// because some services route it to the same handler: `/files/{*rest}` also matches `/files/` and
+    /// `/files`.
     pub fn path(mut self, template: impl AsRef<str>) -> Self {
         self.paths.push(template.as_ref().into());
         self
@@ -302,37 +305,51 @@ pub(super) enum Applies {
     IfAddressMatches,
 }
 
-/// The paths of a request: the one that the client has sent, and the one that the framework routes
-/// on if it differs.
+/// The paths of a request.
 struct RequestPaths<'a> {
-    sent: PathForms<'a>,
-    routed: Option<PathForms<'a>>,
-    /// Whether `routed` is what a nested router has left of the path, and not another form of it.
-    is_nested: bool,
+    /// The path that the client has sent, and the path that the service routes on if a middleware
+    /// has rewritten it.
+    whole: SmallVec<[PathForms<'a>; 1]>,
+    /// The rest of the path within nested routers.
+    nested: Option<PathForms<'a>>,
 }
 
 impl<'a> RequestPaths<'a> {
     fn new(request: &'a dyn RequestInfo) -> Self {
         let (sent, routed) = (request.path(), request.routed_path());
+        let mut paths = Self { whole: smallvec![PathForms::new(sent)], nested: None };
         if routed == sent {
-            return Self { sent: PathForms::new(sent), routed: None, is_nested: false };
+            return paths;
         }
-        let prefix = sent.strip_suffix(routed).filter(|_| routed.starts_with('/'));
-        let is_nested = prefix.is_some_and(|prefix| prefix.len() > 1 && !prefix.ends_with('/'));
-        Self { sent: PathForms::new(sent), routed: Some(PathForms::new(routed)), is_nested }
+        let Some(pattern) = request.nested_prefix() else {
+            paths.whole.push(PathForms::new(routed));
+            return paths;
+        };
+        paths.nested = Some(PathForms::new(routed));
+        let is_sent = sent.strip_suffix(routed).is_some_and(|prefix| is_prefix(pattern, prefix));
+        if !is_sent {
+            let pattern = pattern.trim_end_matches('/');
+            paths.whole.push(PathForms::new(format!("{pattern}{routed}")));
+        }
+        paths
     }
 
-    /// Returns whether a template matches a form of the path.
+    /// Returns whether a template matches a form of a path.
     fn match_some(&self, templates: &PathTemplates) -> bool {
-        templates.match_some(&self.sent)
-            || self.routed.as_ref().is_some_and(|routed| templates.match_some(routed))
+        self.whole.iter().chain(&self.nested).any(|path| templates.match_some(path))
     }
 
-    /// Returns whether templates match each form of the path.
+    /// Returns whether templates match each form of the whole paths.
     fn match_all(&self, templates: &PathTemplates) -> bool {
-        let routed = self.routed.as_ref().filter(|_| !self.is_nested);
-        templates.match_all(&self.sent) && routed.is_none_or(|routed| templates.match_all(routed))
+        self.whole.iter().all(|path| templates.match_all(path))
     }
+}
+
+/// Returns whether the pattern of a nested router, such as `/{tenant}/api`, matches a prefix.
+fn is_prefix(pattern: &str, prefix: &str) -> bool {
+    let (pattern, prefix) = (pattern.split('/'), prefix.split('/'));
+    let is_segment = |(pattern, segment): (&str, &str)| pattern.contains('{') || pattern == segment;
+    pattern.clone().count() == prefix.clone().count() && pattern.zip(prefix).all(is_segment)
 }
 
 /// A view of a request that reads each property at most once for all rules.
@@ -499,21 +516,34 @@ mod tests {
     fn one_of_both_paths_matches_a_rule_and_both_an_exemption() {
         let text = Match::new().path("/export/{name}").path("/api/health");
         let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
-        for (sent, routed, applies, exempts) in [
-            ("/export/a", "/export/a", true, true),
-            ("//export/a%2Fb", "/export/a%2Fb", true, false),
-            ("/x", "/export/a", true, false),
-            ("/export/a", "/x", true, false),
-            // Within a nested router.
-            ("/api/health", "/health", true, true),
-            ("/api/export/a", "/export/a", true, false),
-            ("/api//health", "/health", true, false),
-            ("/xport/a", "/a", false, false),
+        for (sent, routed, nested_prefix, applies, exempts) in [
+            ("/export/a", "/export/a", None, true, true),
+            ("//export/a%2Fb", "/export/a%2Fb", None, true, false),
+            ("/x", "/export/a", None, true, false),
+            ("/export/a", "/x", None, true, false),
+            // Fault: a rewritten path was taken for the path within a nested router.
+            ("/api/health", "/health", None, true, false),
+            ("/api/health", "/health", Some("/api"), true, true),
+            ("/api/health", "/health", Some("/{tenant}"), true, true),
+            ("/api/export/a", "/export/a", Some("/api"), true, false),
+            ("/api//health", "/health", Some("/api"), true, false),
+            ("/xport/a", "/a", Some("/xport"), false, false),
+            // Fault: a path that was rewritten before a nested router avoided the rule.
+            ("/v1/api/health", "/health", Some("/api"), true, false),
+            ("/v1/x/health", "/health", Some("/x"), false, false),
+            ("/v1/export/a", "/a", Some("/export"), true, false),
+            ("/v1/export/a", "/a", Some("/export/"), true, false),
+            ("/api/health", "/a", Some("/other"), true, false),
         ] {
             let request = FakeRequest::get(sent).routed_path(routed);
+            let request = match nested_prefix {
+                Some(prefix) => request.nested_prefix(prefix),
+                None => request,
+            };
             let view = RequestView::new(&request, &client);
             let applied = compiled.applies(&view) == Applies::Yes;
-            assert_eq!((applied, compiled.exempts(&view)), (applies, exempts), "{sent} {routed}");
+            let found = (applied, compiled.exempts(&view));
+            assert_eq!(found, (applies, exempts), "{sent} {routed} {nested_prefix:?}");
         }
     }
 
