@@ -9,8 +9,8 @@ use super::rule_policies::RequiredLookups;
 use super::waiting::WaitingRequest;
 use super::{Permit, RateLimiter};
 use crate::decision::{Decision, Origin};
-use crate::key::RequestInfo;
-use crate::maybe_ready::MaybeReady;
+use crate::key::{RequestInfo, Tier};
+use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::rules::{CountingRule, OverLimit, RequestParts, RuleSet};
 use crate::store::StoreFuture;
@@ -114,6 +114,14 @@ impl RateLimiter {
         Some(self.rules()?.names().map(ToOwned::to_owned).collect())
     }
 
+    /// Returns the names of the rules in [shadow](crate::rules::Rule::shadow), which deny nothing.
+    #[must_use]
+    pub fn rule_names_in_shadow(&self) -> Vec<String> {
+        let in_shadow =
+            |rules: Arc<RuleSet>| rules.names_in_shadow().map(ToOwned::to_owned).collect();
+        self.rules().map_or_else(Vec::new, in_shadow)
+    }
+
     /// Returns the rules that may count one of `subjects`, in their order, for reports about these
     /// subjects. The extractors of a rule say which subjects they may return: see
     /// [`KeyExtractor::counts`](crate::key::KeyExtractor::counts).
@@ -184,7 +192,7 @@ impl RateLimiter {
         subject: &Subject,
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
-        self.decide_under_rule(rule, subject, cost.into(), Mode::Check)
+        self.decide_under_rule(rule, None, subject, cost.into(), Mode::Check)
     }
 
     /// Decides whether `cost` units would be granted to `subject` under one rule now. Charges
@@ -195,12 +203,24 @@ impl RateLimiter {
         subject: &Subject,
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
-        self.decide_under_rule(rule, subject, cost.into(), Mode::Peek)
+        self.decide_under_rule(rule, None, subject, cost.into(), Mode::Peek)
+    }
+
+    /// Decides like [`peek_rule`](Self::peek_rule), for a request with `tier` in its extensions.
+    pub fn peek_rule_in_tier(
+        &self,
+        rule: &str,
+        tier: &Tier,
+        subject: &Subject,
+        cost: impl Into<Cost>,
+    ) -> MaybeReady<Decision> {
+        self.decide_under_rule(rule, Some(tier), subject, cost.into(), Mode::Peek)
     }
 
     fn decide_under_rule(
         &self,
         rule: &str,
+        tier: Option<&Tier>,
         subject: &Subject,
         cost: Cost,
         mode: Mode,
@@ -210,6 +230,7 @@ impl RateLimiter {
             return self.decide_disabled((subject, cost), mode);
         }
         if let Some(set) = &rules
+            && tier.is_none()
             && let Some(part) = set.part_of_rule(rule, subject, cost)
         {
             let label = set.label_of_rule(rule);
@@ -219,7 +240,8 @@ impl RateLimiter {
                 None => decision,
             });
         }
-        let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, cost)) else {
+        let parts = rules.and_then(|rules| rules.parts_of_rule(rule, tier, subject, cost));
+        let Some(parts) = parts else {
             return self.pipeline.decide_without_policies((subject, cost), mode, &unknown(rule));
         };
         let required = RequiredLookups::Enforced;
@@ -239,9 +261,55 @@ impl RateLimiter {
     ///
     /// Resolves to an error if there is no rule called `rule`, or if the store fails.
     pub fn usage_of_rule(&self, rule: &str, subject: &Subject) -> StoreFuture<Decision> {
+        self.usage_under_rule(rule, None, subject)
+    }
+
+    /// Returns the status of each limit of `subject` under one rule, for requests with `tier` in
+    /// their extensions. Charges nothing.
+    ///
+    /// The limits of a rule and of its tiers share counters if they have the same algorithm and
+    /// period. So the same use may be above the limits of the rule and below those of the tier.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to an error if there is no rule called `rule`, or if the store fails.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::key::{Identified, Tier};
+    /// use rl_core::rules::{Rule, Rules};
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let clients = Rule::named("clients").per(Identified).limit(Limit::per_minute(5));
+    /// let rules = Rules::new().rule(clients.tier("pro", [Limit::per_minute(50)]));
+    /// let limiter = RateLimiter::builder().rules(rules).build()?;
+    ///
+    /// let alice = Subject::user("alice");
+    /// limiter.check_rule("clients", &alice, 2).await;
+    /// let usage = limiter.usage_of_rule_in_tier("clients", &Tier::new("pro"), &alice).await?;
+    /// assert_eq!(usage.limits().map(|limit| (limit.used(), limit.max())).next(), Some((2, 50)));
+    /// # Ok(()) }
+    /// ```
+    pub fn usage_of_rule_in_tier(
+        &self,
+        rule: &str,
+        tier: &Tier,
+        subject: &Subject,
+    ) -> StoreFuture<Decision> {
+        self.usage_under_rule(rule, Some(tier), subject)
+    }
+
+    fn usage_under_rule(
+        &self,
+        rule: &str,
+        tier: Option<&Tier>,
+        subject: &Subject,
+    ) -> StoreFuture<Decision> {
         let rules = self.rules();
-        let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, Cost::ZERO))
-        else {
+        let parts = rules.and_then(|rules| rules.parts_of_rule(rule, tier, subject, Cost::ZERO));
+        let Some(parts) = parts else {
             return MaybeReady::ready(Err(unknown(rule)));
         };
         self.with_policies(&Arc::new(parts), RequiredLookups::All, |this, parts, found| {
@@ -259,7 +327,7 @@ impl RateLimiter {
         })
     }
 
-    /// Resets all limits of `subject` under one rule to unused.
+    /// Resets all limits of `subject` under one rule to unused, also those of the tiers of the rule.
     ///
     /// # Errors
     ///
@@ -268,12 +336,12 @@ impl RateLimiter {
         self.reset_under_rule(rule, subject, None)
     }
 
-    /// Resets the limit called `name` of `subject` under one rule.
+    /// Resets the limit called `name` of `subject` under one rule. It may be a limit of a tier.
     ///
     /// # Errors
     ///
-    /// Resolves to an error if there is no rule called `rule`, if no limit of the subject has this
-    /// name there, or if the store fails.
+    /// Resolves to an error if there is no rule called `rule`, if no limit of the subject or of a
+    /// tier has this name there, or if the store fails.
     pub fn reset_limit_of_rule(
         &self,
         rule: &str,
@@ -290,18 +358,25 @@ impl RateLimiter {
         name: Option<String>,
     ) -> MaybeReady<Result<(), ResetError>> {
         let rules = self.rules();
-        let Some(parts) = rules.and_then(|rules| rules.parts_of_rule(rule, subject, Cost::ZERO))
-        else {
+        let parts = rules.and_then(|rules| rules.parts_of_rule(rule, None, subject, Cost::ZERO));
+        let Some(parts) = parts else {
             return MaybeReady::ready(Err(unknown(rule).into()));
         };
         self.with_policies(&Arc::new(parts), RequiredLookups::All, |this, parts, found| {
-            match (found, &parts.parts()[..], name) {
-                (Err(error), ..) => MaybeReady::ready(Err(error.into())),
-                (Ok(_), [part], name) => this.reset_part(*part, name.as_deref()),
-                // A subject without limits has no counters.
-                (Ok(_), _, None) => MaybeReady::ready(Ok(())),
-                (Ok(_), _, Some(name)) => MaybeReady::ready(Err(ResetError::UnknownLimit(name))),
+            if let Err(error) = found {
+                return MaybeReady::ready(Err(error.into()));
             }
+            // A request may have had any tier in its extensions.
+            let parts = parts.parts_of_each_tier();
+            let Some(name) = name else {
+                return this.reset_parts(&parts).map(|reset| reset.map_err(ResetError::Store));
+            };
+            let mut named =
+                parts.iter().filter(|part| part.policy.position(&name).is_some()).peekable();
+            if named.peek().is_none() {
+                return MaybeReady::ready(Err(ResetError::UnknownLimit(name)));
+            }
+            named.map(|part| this.reset_part(*part, Some(&name))).fold(done(), both)
         })
     }
 }

@@ -27,7 +27,11 @@ pub struct CountingRule {
     pub has_match: bool,
     /// Whether a source, such as the records of a database, finds the limits of the rule.
     pub has_source: bool,
-    /// The names of the tiers with limits of their own.
+    /// The tier whose limits apply to the subject, as [`tier_by`](crate::rules::Rules::tier_by)
+    /// returns it. It is `None` for the limits of the rule itself.
+    pub tier: Option<String>,
+    /// The names of the tiers with limits of their own. A tier in the extensions of a request
+    /// replaces [`tier`](Self::tier).
     pub tiers: Vec<String>,
 }
 
@@ -35,6 +39,11 @@ impl RuleSet {
     /// Returns the names of the rules, in their order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.rules().iter().map(|rule| &*rule.name)
+    }
+
+    /// Returns the names of the rules in shadow.
+    pub(crate) fn names_in_shadow(&self) -> impl Iterator<Item = &str> {
+        self.rules().iter().filter(|rule| rule.is_shadow).map(|rule| &*rule.name)
     }
 
     /// Returns the rules that may count one of `subjects`, in their order. If `request` is given, the
@@ -51,7 +60,7 @@ impl RuleSet {
         let rules = self.rules().iter();
         let matching =
             rules.filter(|rule| view.as_ref().is_none_or(|view| rule.applies(view) != Applies::No));
-        matching.filter_map(|rule| rule.counting(subjects, request)).collect()
+        matching.filter_map(|rule| rule.counting(self, subjects, request)).collect()
     }
 }
 
@@ -59,6 +68,7 @@ impl ValidRule {
     /// Returns how the rule counts the first of `subjects` that it may count.
     fn counting(
         &self,
+        set: &RuleSet,
         subjects: &[Subject],
         request: Option<&dyn RequestInfo>,
     ) -> Option<CountingRule> {
@@ -74,6 +84,7 @@ impl ValidRule {
             (Some(RuleCost::OfRequest(cost)), Some(request)) => Some(cost(request)),
             (Some(RuleCost::OfRequest(_)), None) | (None, _) => None,
         };
+        let tier = set.tier_of(self, &subject).map(|tier| &self.tiers[tier].0);
         Some(CountingRule {
             name: self.name.to_string(),
             subject,
@@ -82,6 +93,7 @@ impl ValidRule {
             is_shadow: self.is_shadow,
             has_match: self.matches.is_some() || !self.exempt.is_empty(),
             has_source: self.has_source(),
+            tier: tier.map(|tier| tier.name().to_owned()),
             tiers: self.tiers.iter().map(|(tier, _)| tier.name().to_owned()).collect(),
         })
     }

@@ -16,7 +16,7 @@ use super::rule_list::{Rules, TierBy};
 use super::valid_rule::{Defaults, Uncounted, ValidLimits, ValidRule, compile};
 use crate::decision::{LabelledParts, RuleLabel};
 use crate::headers::ResponseInfo;
-use crate::key::{ClientAddress, RequestInfo};
+use crate::key::{ClientAddress, RequestInfo, Tier};
 use crate::model::{Cost, Subject};
 use crate::policy::Policy;
 use crate::source::PolicySource;
@@ -162,21 +162,25 @@ impl RuleSet {
 
     /// Returns the parts of a request that has only one: the part with which the rule called `name`
     /// counts `subject`. Returns `None` if there is no such rule.
+    ///
+    /// `tier` is the tier of the request. If it is `None`, the tier is that of `tier_by`.
     pub(crate) fn parts_of_rule(
         self: &Arc<Self>,
         name: &str,
+        tier: Option<&Tier>,
         subject: &Subject,
         cost: Cost,
     ) -> Option<RequestParts> {
         let place = self.rules.iter().position(|rule| &*rule.name == name)?;
-        let tier = self.tier_of(&self.rules[place], subject);
+        let rule = &self.rules[place];
+        let tier = tier.map_or_else(|| self.tier_of(rule, subject), |tier| rule.position(tier));
         let part = RulePart { place, tier, subject: subject.clone(), cost };
         Some(RequestParts::new(self, ArrayVec::from_iter([part])))
     }
 
     /// Returns the position of a subject's tier among the tiers of the rule. Returns `None` if the
     /// subject has no tier, or if the rule does not name it.
-    fn tier_of(&self, rule: &ValidRule, subject: &Subject) -> Option<usize> {
+    pub(super) fn tier_of(&self, rule: &ValidRule, subject: &Subject) -> Option<usize> {
         self.tier_by.as_ref().and_then(|tier_by| rule.position(&tier_by(subject)?))
     }
 
@@ -272,6 +276,18 @@ impl RequestParts {
     pub(crate) fn parts(&self) -> ArrayVec<Part<'_>, { Part::MAX }> {
         let counted = self.counted();
         counted.map(|(part, rule, policy)| rule.part(&part.subject, policy, part.cost)).collect()
+    }
+
+    /// Returns a part for each policy under which requests of the first part's subject may be counted
+    /// by its rule: the policy of the part, and those of the other tiers.
+    pub(crate) fn parts_of_each_tier(&self) -> Vec<Part<'_>> {
+        let Some(part) = self.parts.first() else { return Vec::new() };
+        let rule = &self.set.rules[part.place];
+        let tiers = std::iter::once(None).chain((0..rule.tiers.len()).map(Some));
+        let others = tiers.filter(|tier| *tier != part.tier);
+        let others = others.filter_map(|tier| rule.limits(tier).policy());
+        let own = self.counted().map(|(.., policy)| policy);
+        own.chain(others).map(|policy| rule.part(&part.subject, policy, part.cost)).collect()
     }
 
     /// Returns the subject of the part at `index`, and the name of its rule.

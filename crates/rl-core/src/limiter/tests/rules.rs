@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout};
 use super::{Delayed, From, Silent, Slow, alice, on_tokio_time};
 use crate::decision::{Decision, Origin};
 use crate::key::fake_request::FakeRequest;
-use crate::key::{ClientAddress, CountedAs, Header, KeyExtractor as _, Route};
-use crate::limiter::{RateLimiter, RateLimiterBuilder};
+use crate::key::{ClientAddress, CountedAs, Header, Identified, KeyExtractor as _, Route, Tier};
+use crate::limiter::{RateLimiter, RateLimiterBuilder, ResetError};
 use crate::model::{Cost, FailureKind, Limit, Realm, Subject};
 use crate::policy::Policy;
 use crate::rules::{Defaults, MissingKey, OverLimit, Rule, Rules};
@@ -33,8 +33,12 @@ fn one_per_hour() -> Policy {
 
 /// Decides a request under all rules.
 async fn decide(limiter: &RateLimiter) -> Decision {
+    decide_request(limiter, &FakeRequest::get("/")).await
+}
+
+async fn decide_request(limiter: &RateLimiter, request: &FakeRequest) -> Decision {
     let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: None };
-    let parts = limiter.rules().unwrap().parts_of(&FakeRequest::get("/"), &defaults);
+    let parts = limiter.rules().unwrap().parts_of(request, &defaults);
     limiter.decide_rules(&Arc::new(parts.unwrap().unwrap()), OverLimit::Reject, false).await
 }
 
@@ -176,6 +180,54 @@ async fn one_limit_of_a_rule_is_reset_by_its_name() {
     }
 }
 
+/// The limits of a rule and of its tiers: a minute in both, and a day in the tier.
+fn tiered() -> Rules {
+    let clients = Rule::named("clients").per(Identified).limit(Limit::per_minute(10));
+    Rules::new().rule(clients.tier("pro", [Limit::per_minute(50), Limit::per_day(1_000)]))
+}
+
+/// Returns the names, uses and maxima of the limits.
+fn limits(usage: &Decision) -> Vec<(&str, u64, u64)> {
+    usage.limits().map(|limit| (limit.name(), limit.used(), limit.max())).collect()
+}
+
+#[tokio::test]
+async fn usage_and_peeks_use_the_limits_of_the_given_tier() {
+    let limiter = RateLimiter::builder().rules(tiered()).build().unwrap();
+    let pro = Tier::new("pro");
+    limiter.check_rule("clients", &alice(), 8).await;
+    let usage = limiter.usage_of_rule_in_tier("clients", &pro, &alice()).await.unwrap();
+    assert_eq!(limits(&usage), [("minute", 8, 50), ("day", 0, 1_000)]);
+    assert!(!limiter.peek_rule("clients", &alice(), 8).await.is_allowed());
+    assert!(limiter.peek_rule_in_tier("clients", &pro, &alice(), 8).await.is_allowed());
+    let other = Tier::new("other");
+    let usage = limiter.usage_of_rule_in_tier("clients", &other, &alice()).await.unwrap();
+    assert_eq!(limits(&usage), [("minute", 8, 10)]);
+    let found = limiter.rules_of(&[alice()], None);
+    assert_eq!((&found[0].tier, &*found[0].tiers), (&None, &["pro".to_owned()][..]));
+    let rules = tiered().tier_by(|_| Some(Tier::new("pro")));
+    let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+    assert_eq!(limiter.rules_of(&[alice()], None)[0].tier.as_deref(), Some("pro"));
+}
+
+/// Fault: a limit that only a tier has was not found, although requests in the tier had used it.
+#[tokio::test]
+async fn limits_of_a_tier_are_reset_with_those_of_the_rule() {
+    let limiter = RateLimiter::builder().rules(tiered()).build().unwrap();
+    let request = FakeRequest::get("/").identified(alice()).tier("pro");
+    let pro = Tier::new("pro");
+    assert!(decide_request(&limiter, &request).await.is_allowed());
+    limiter.reset_limit_of_rule("clients", &alice(), "day").await.unwrap();
+    let usage = limiter.usage_of_rule_in_tier("clients", &pro, &alice()).await.unwrap();
+    assert_eq!(limits(&usage), [("minute", 1, 50), ("day", 0, 1_000)]);
+    assert!(decide_request(&limiter, &request).await.is_allowed());
+    limiter.reset_rule("clients", &alice()).await.unwrap();
+    let usage = limiter.usage_of_rule_in_tier("clients", &pro, &alice()).await.unwrap();
+    assert_eq!(limits(&usage), [("minute", 0, 50), ("day", 0, 1_000)]);
+    let week = limiter.reset_limit_of_rule("clients", &alice(), "week").await;
+    assert!(matches!(week, Err(ResetError::UnknownLimit(name)) if name == "week"));
+}
+
 #[test]
 fn rules_are_found_by_subject_and_request() {
     let header = || Header::new("x-consumer", Realm::Consumer).unwrap();
@@ -199,6 +251,7 @@ fn rules_are_found_by_subject_and_request() {
     assert_eq!(names(Subject::user("alice")), [""; 0]);
     let all = ["consumers", "exports", "routes", "addresses", "fleet"];
     assert_eq!(limiter.rule_names().unwrap(), all);
+    assert_eq!(limiter.rule_names_in_shadow(), ["fleet"]);
 
     let subjects = [Subject::consumer("abc"), Subject::global()];
     let found = limiter.rules_of(&subjects, Some(&FakeRequest::get("/other")));
