@@ -255,7 +255,7 @@ async fn all_missing_and_unknown_fields_are_named_at_once() {
         let answer = bank.manage("GET", "/management/consumers/abc/explain?foo=1", None).await;
         assert_eq!(
             message(&answer),
-            "unknown field: foo; expected one of cost, rule, method, path, host, address"
+            "unknown field: foo; expected one of cost, rule, tier, method, path, host, address"
         );
         let mistyped = json!({ "per_minut_call_limit": 1 });
         let answer = bank.manage("POST", RATE_LIMITS, Some(mistyped)).await;

@@ -15,6 +15,7 @@ mod enforcement;
 mod explaining;
 mod lists;
 mod preconditions;
+mod program_with_rules;
 mod resources;
 mod rules;
 mod schema;

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::axum::extract::Request;
+use ::axum::middleware::Next;
+use ::axum::response::Response;
 use ::axum::{Router, routing::get};
 use reqwest::Method;
 use rl_admin::console::Console;
 use rl_admin::{Admin, FailedAttempts};
-use rl_core::key::{ClientAddress, Header, KeyExtractor as _, Route};
+use rl_core::key::{ClientAddress, Header, Identified, KeyExtractor as _, Route, Tier};
 use rl_core::rules::{Rule, Rules};
 use rl_core::source::{PolicyFuture, PolicySource};
 use rl_core::time::{ManualClock, Timestamp};
@@ -205,6 +208,10 @@ async fn a_consumer_that_is_denied_is_shown_explained_and_reset() {
         assert_eq!(numbers, (&json!("minute"), &json!(3), &json!(3), &json!(0)));
         assert_eq!(rule(&usage, "exports")["limits"][0]["used"], 0);
         assert_eq!(usage["pairs"], json!(["routes"]));
+        let info = service.get("/management/rate-limiting").await;
+        assert_eq!(info["note"], "Rules in shadow, which deny nothing: trial.");
+        let store = service.console("/console/store").await;
+        assert!(store.contains("denied, except under trial, in shadow"), "{store}");
 
         let explained = service.get("/management/consumers/abc/explain").await;
         assert_eq!(names(&explained), ["consumers", "exports", "fleet", "trial"]);
@@ -293,7 +300,9 @@ async fn a_reset_that_resets_nothing_is_not_found() {
         assert_eq!(service.reset(address).await.status, 204);
         assert_eq!(rule(&service.get(address).await, "addresses")["limits"][0]["used"], 0);
         let all = service.get("/management/subjects/global/-/usage").await;
-        assert_eq!(names(&all), ["fleet"]);
+        assert_eq!((names(&all), &all["subject"]), (vec!["fleet"], &json!("global/-")));
+        let counters = service.get(COUNTERS).await;
+        assert!(counters["note"].as_str().unwrap().contains("routes"), "{counters}");
     })
     .await;
 }
@@ -309,12 +318,16 @@ async fn an_explanation_of_a_request_contains_the_rules_that_it_matches() {
         assert_eq!(rule(&front, "addresses")["subject"], "ip/192.0.2.7");
         assert_eq!(
             (&front["allowed"], &front["reason"]),
-            (&json!(true), &json!("every rule allows the request"))
+            (&json!(true), &json!("each of these rules allows the request"))
         );
         assert_eq!(front["other_rules"], json!(["exports", "routes"]));
 
+        // A pair may deny the request, and its counters cannot be found.
         let export = explain("path=/export").await;
         assert_eq!(names(&export), ["consumers", "exports", "fleet", "trial"]);
+        assert_eq!((&export["allowed"], &export["pairs"]), (&Value::Null, &json!(["routes"])));
+        assert_eq!(export["retry_in_seconds"], Value::Null);
+        assert!(export["reason"].as_str().unwrap().contains("routes"), "{export}");
         assert_eq!(rule(&export, "exports")["cost"], 20);
         for _ in 0..3 {
             assert_eq!(service.call("/export").await, 200);
@@ -324,9 +337,13 @@ async fn an_explanation_of_a_request_contains_the_rules_that_it_matches() {
         assert!(export["reason"].as_str().unwrap().starts_with("exports: "), "{export}");
         assert_eq!(explain("path=/export&method=POST").await["allowed"], true);
         let trial = rule(&export, "trial");
-        assert_eq!((&trial["is_shadow"], &trial["allowed"]), (&json!(true), &json!(true)));
+        let in_shadow = (&trial["is_shadow"], &trial["allowed"], &trial["retry_in_seconds"]);
+        assert_eq!(in_shadow, (&json!(true), &json!(true), &json!(0)));
         let only = explain("path=/export&rule=consumers").await;
         assert_eq!((names(&only), &only["allowed"]), (vec!["consumers"], &json!(true)));
+        let other = explain("path=/export&rule=addresses").await;
+        let reason = "rule addresses does not match the request, or counts another subject";
+        assert_eq!((&other["allowed"], &other["reason"]), (&Value::Null, &json!(reason)));
 
         for (query, field) in [
             ("path=banks", "path"),
@@ -378,10 +395,12 @@ async fn the_console_shows_and_resets_each_rule() {
             done.header("location").map(str::to_owned)
         };
         let to = "/console/consumer?id=abc&done=reset";
+        let partly = "/console/consumer?id=abc&done=reset-partly";
+        assert!(service.console(partly).await.contains("except those of the rules"));
         assert_eq!(reset("consumers").await.as_deref(), Some(to));
         assert_eq!(service.call("/").await, 200, "its rule was reset");
         assert_eq!(service.call("/export").await, 429, "another rule denies");
-        assert_eq!(reset("").await.as_deref(), Some(to));
+        assert_eq!(reset("").await.as_deref(), Some(partly), "the pairs are not reset");
         assert_eq!(service.call("/export").await, 200);
         let unknown =
             service.form("/console/consumer/reset", &[("id", "abc"), ("rule", "x")]).await;
@@ -424,7 +443,7 @@ async fn an_outage_is_reported_as_it_is() {
             assert!(message(&reset).contains(words), "{}", reset.body);
         }
         assert_eq!(service.call("/").await, status);
-        let explained = service.get("/management/consumers/abc/explain").await;
+        let explained = service.get("/management/consumers/abc/explain?path=/").await;
         let by = rule(&explained, "consumers");
         assert_eq!(by["allowed"], status == 200, "{explained}");
         assert_eq!(explained["allowed"], status == 200, "{explained}");
@@ -476,4 +495,183 @@ async fn a_reset_that_fails_under_one_rule_names_the_rules_of_both_kinds() {
     assert_eq!(call(Method::GET, &format!("{USAGE}?rule=last")).await.status, 200);
     let info = call(Method::GET, "/management/rate-limiting").await;
     assert_eq!(parse(&info)["service_available"], true, "the store is not blamed");
+}
+
+/// The management of a limiter with these rules, without a service.
+struct Managed {
+    site: Site,
+    limiter: RateLimiter,
+    cookie: String,
+}
+
+impl Managed {
+    async fn with(rules: Rules, redis: Option<&RedisServer>) -> Self {
+        let records = Records::connect("sqlite::memory:").await.unwrap();
+        let limiter = RateLimiter::builder().rules(rules).deadline(PATIENCE);
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(NOW_SECONDS)));
+        let (limiter, backend) = with_store(limiter, redis, &clock, PATIENCE).await;
+        let admin = Admin::builder(records, limiter.clone()).authorize(tokens()).backend(backend);
+        let admin = admin.clock(clock).build();
+        let console = Console::builder(admin.clone()).without_tls().build();
+        let served = Router::new()
+            .route("/", get(async || "hi\n"))
+            .layer(RateLimitLayer::new(limiter.clone()))
+            .layer(::axum::middleware::from_fn(identify))
+            .merge(admin.router())
+            .merge(console.router());
+        let site = axum::serve(served);
+        let origin = site.url("").trim_end_matches('/').to_owned();
+        let login = site.post("/console/login").header("origin", origin);
+        let login = login.body(format!("token={ALICE}")).fetch().await;
+        let cookie = login.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        Self { site, limiter, cookie }
+    }
+
+    async fn manage(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
+        let request = self.site.request(method, path).bearer_auth(ALICE);
+        match body {
+            Some(body) => request.json(&body).fetch().await,
+            None => request.fetch().await,
+        }
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let answer = self.manage(Method::GET, path, None).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        parse(&answer)
+    }
+
+    async fn page(&self, path: &str) -> String {
+        self.site.get(path).header("cookie", &self.cookie).fetch().await.body
+    }
+}
+
+/// Inserts the consumer and the tier of these headers, as an authentication layer does.
+async fn identify(mut request: Request, next: Next) -> Response {
+    let header = |request: &Request, name: &str| {
+        request.headers().get(name)?.to_str().ok().map(str::to_owned)
+    };
+    if let Some(consumer) = header(&request, "x-consumer") {
+        request.extensions_mut().insert(Subject::consumer(&consumer));
+    }
+    if let Some(tier) = header(&request, "x-tier") {
+        request.extensions_mut().insert(Tier::new(&tier));
+    }
+    next.run(request).await
+}
+
+/// Fault: for a client in a tier of its request's extensions, usage and console showed the limits of
+/// clients without a tier, and a limit of the tier could not be reset.
+#[tokio::test]
+async fn limits_of_a_tier_in_the_extensions_of_requests_are_shown_and_reset() {
+    let redis = RedisServer::start();
+    for redis in [None, Some(&redis)] {
+        let limit = |text: &str| text.parse().unwrap();
+        let clients = Rule::named("clients")
+            .per(Identified)
+            .on_missing_key(MissingKey::Allow)
+            .limit(limit("10/minute"))
+            .tier("pro", [limit("100/minute"), limit("1000/day")]);
+        let fleet = Rule::named("fleet").limit(limit("5000/second"));
+        let managed = Managed::with(Rules::new().rule(clients).rule(fleet), redis).await;
+        let call = async |count: usize| {
+            for _ in 0..count {
+                let request = managed.site.get("/").header("x-consumer", "abc");
+                assert_eq!(request.header("x-tier", "pro").fetch().await.status, 200);
+            }
+        };
+        call(12).await;
+        let note = "Rules with other limits for requests with a tier in their extensions: clients (pro). \
+                    Add the tier to see these limits.";
+        let explain = "/management/consumers/abc/explain";
+        for path in [USAGE, COUNTERS, explain] {
+            assert_eq!(managed.get(path).await["note"], note, "{path}");
+        }
+        let usage = managed.get(USAGE).await;
+        assert_eq!(usage["rules"][0]["tier"], Value::Null);
+        assert_eq!(usage["rules"][0]["limits"][0]["max"], 10);
+        let page = managed.page("/console/consumer?id=abc").await;
+        assert!(page.contains("Rule clients (requests without a tier)"), "{page}");
+        assert!(page.contains(note), "{page}");
+
+        let usage = managed.get(&format!("{USAGE}?tier=pro")).await;
+        let by = rule(&usage, "clients");
+        assert_eq!((&by["tier"], &usage["note"]), (&json!("pro"), &Value::Null));
+        let numbers = |limit: &Value| ["name", "used", "max"].map(|field| limit[field].clone());
+        let limits: Vec<_> = by["limits"].as_array().unwrap().iter().map(numbers).collect();
+        assert_eq!(json!(limits), json!([["minute", 12, 100], ["day", 12, 1_000]]));
+        assert_eq!(managed.get(explain).await["allowed"], false);
+        let explained = managed.get(&format!("{explain}?tier=pro&cost=88")).await;
+        assert_eq!((&explained["allowed"], &explained["note"]), (&json!(true), &Value::Null));
+        assert_eq!(names(&explained), ["clients", "fleet"]);
+        assert_eq!(rule(&explained, "fleet")["tier"], Value::Null, "the rule has no tiers");
+
+        let day = format!("{USAGE}/day");
+        assert_eq!(managed.manage(Method::DELETE, &day, None).await.status, 204);
+        let used = async || {
+            let usage = managed.get(&format!("{USAGE}?tier=pro")).await;
+            let limits = &rule(&usage, "clients")["limits"];
+            [limits[0]["used"].clone(), limits[1]["used"].clone()]
+        };
+        assert_eq!(used().await, [json!(12), json!(0)]);
+        call(1).await;
+        assert_eq!(managed.manage(Method::DELETE, USAGE, None).await.status, 204);
+        assert_eq!(used().await, [json!(0), json!(0)]);
+
+        for path in [USAGE, COUNTERS, explain] {
+            let wrong = managed.manage(Method::GET, &format!("{path}?tier=gold"), None).await;
+            assert_eq!((wrong.status, &parse(&wrong)["field"]), (400, &json!("tier")), "{path}");
+            assert!(
+                message(&wrong).contains("tier \"gold\": expected one of pro"),
+                "{}",
+                wrong.body
+            );
+        }
+    }
+}
+
+/// Fault: without a rule with a source, the use of the first rule was read as six fixed windows.
+#[tokio::test]
+async fn call_limits_show_the_use_of_other_algorithms() {
+    let clients =
+        Rule::named("clients").per(Identified).limit("60/hour:gcra:burst=60".parse().unwrap());
+    let managed = Managed::with(Rules::new().rule(clients), None).await;
+    managed.limiter.check_rule("clients", &Subject::consumer("abc"), 5).await;
+    let state = managed.get("/management/consumers/abc/consumer/call-limits").await;
+    assert_eq!(state["rule"], "clients");
+    assert_eq!(state["current_state"]["per_hour"]["calls_made"], 5, "{state}");
+    assert_eq!(state["redis_call_limit"], state["current_state"]);
+    let counters = managed.get(COUNTERS).await;
+    assert_eq!(counters["per_hour"]["calls_made"], 5, "{counters}");
+}
+
+/// Fault: a record or a block that no rule enforces was answered as if it applied, and limits were
+/// said to be enforced although every rule was in shadow.
+#[tokio::test]
+async fn what_no_rule_enforces_is_not_said_to_apply() {
+    let records = Records::connect("sqlite::memory:").await.unwrap();
+    let trial =
+        Rule::named("trial").per(Identified).policies(RecordSource::start(&records)).shadow();
+    let other = Rule::named("other").per(Identified).limit("5/minute".parse().unwrap());
+    let in_shadow = Rules::new().rule(trial).rule(other.clone().shadow());
+    for (rules, is_active) in [(in_shadow, false), (Rules::new().rule(other), true)] {
+        let managed = Managed::with(rules, None).await;
+        let info = managed.get("/management/rate-limiting").await;
+        assert_eq!(info["currently_active"], is_active, "{info}");
+        assert_eq!(info["note"].is_null(), is_active, "{info}");
+        let store = managed.page("/console/store").await;
+        assert_eq!(store.contains("Calls beyond the limits are denied."), is_active, "{store}");
+
+        let note =
+            "No rule enforces the records of this consumer, so they limit and block nothing.";
+        let limits = Some(record([-1, 3, -1, -1, -1, -1]));
+        let path = "/management/consumers/abc/consumer/call-limits";
+        let set = managed.manage(Method::PUT, path, limits).await;
+        assert_eq!((set.status, &parse(&set)["warning"]), (200, &json!(note)));
+        let until = Some(json!({ "until": "2030-01-01T00:00:00Z" }));
+        let blocked = managed.manage(Method::PUT, "/management/consumers/abc/block", until).await;
+        assert_eq!((blocked.status, &parse(&blocked)["warning"]), (200, &json!(note)));
+        let page = managed.page("/console/consumer?id=abc").await;
+        assert!(page.contains(note), "{page}");
+    }
 }

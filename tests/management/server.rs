@@ -19,14 +19,14 @@ use tokio::time::Instant;
 use super::{ALICE, PATIENCE, RATE_LIMITS, message, only_rule, parse, record, until};
 
 /// A running program, which is stopped when it is dropped.
-struct Process {
+pub(super) struct Process {
     child: Child,
     // The log output of the process so far.
     log: Arc<Mutex<String>>,
 }
 
 impl Process {
-    fn start(command: &mut Command) -> Self {
+    pub(super) fn start(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::<Mutex<String>>::default();
         let (lines, all) = (BufReader::new(child.stderr.take().unwrap()), log.clone());
@@ -40,7 +40,7 @@ impl Process {
         Self { child, log }
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
@@ -197,7 +197,9 @@ async fn the_server_finishes_what_it_has_begun_and_keeps_what_was_stored() {
 /// of `RL_ANONYMOUS_PER_HOUR`, and for a key those of its tier.
 #[tokio::test]
 async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
-    let settings = [("RL_ANONYMOUS_PER_HOUR", "7")];
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let settings = [("RL_REDIS_URL", &*url), ("RL_ANONYMOUS_PER_HOUR", "7")];
     let server = Server::start("sqlite::memory:", &settings).await;
     let explained = async |who: &str| {
         let path = format!("/management/subjects/{who}/explain");
@@ -218,7 +220,7 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
     let key = explained(key).await;
     assert_eq!(only_rule(&key)["limits"][0]["max"], 3, "{key}");
 
-    let settings = [("RL_ANONYMOUS_PER_HOUR", "-1")];
+    let settings = [("RL_REDIS_URL", &*url), ("RL_ANONYMOUS_PER_HOUR", "-1")];
     let server = Server::start("sqlite::memory:", &settings).await;
     let path = "/management/subjects/ip/192.0.2.7/explain";
     let free = parse(&server.call("GET", path, None).await);
@@ -227,13 +229,28 @@ async fn the_server_explains_keys_and_addresses_as_the_services_decide() {
         (&json!(true), &json!([])),
         "{free}"
     );
+
+    // Only the program of a service has the limits of other subjects.
+    let user = "/management/subjects/user/alice";
+    let explained = parse(&server.call("GET", &format!("{user}/explain"), None).await);
+    let unknown = (&explained["allowed"], &only_rule(&explained)["policy"]);
+    assert_eq!(unknown, (&Value::Null, &Value::Null), "{explained}");
+    assert_eq!(explained["reason"], "the program of each service sets the limits of this subject");
+    let usage = parse(&server.call("GET", &format!("{user}/usage"), None).await);
+    assert_eq!(only_rule(&usage)["policy"], Value::Null, "{usage}");
+    let reset = server.call("DELETE", &format!("{user}/usage"), None).await;
+    assert_eq!(reset.status, 404, "{}", reset.body);
+    assert!(message(&reset).contains("This server is not the service"), "{}", reset.body);
 }
 
 /// With the same settings, servers and services use the same name for a subject, and write the same
 /// hash of it into their logs.
 #[tokio::test]
 async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_services() {
+    let redis = RedisServer::start();
+    let url = redis.url();
     let settings = [
+        ("RL_REDIS_URL", &*url),
         ("RL_IPV6_PREFIX", "56"),
         ("RL_REALMS", "tenant, partner"),
         ("RL_LOG_SECRET", "sixteen bytes or more"),
@@ -254,7 +271,7 @@ async fn the_server_knows_the_prefix_the_realms_and_the_log_secret_of_the_servic
 
     let mut digits = Vec::new();
     for server in &servers {
-        assert_eq!(server.call("DELETE", &usage("ip/192.0.2.7"), None).await.status, 204);
+        assert_eq!(server.call("DELETE", &usage("ip/192.0.2.7"), None).await.status, 200);
         let subject = || {
             let log = server.process.log();
             let line = log.lines().find(|line| line.contains("counters reset"))?;
@@ -304,7 +321,12 @@ async fn the_server_says_only_what_it_knows_about_the_services() {
         "{denied}"
     );
     let counters = "/management/consumers/abc/call-counters";
-    assert_eq!(server.call("DELETE", counters, None).await.status, 204);
+    let reset = server.call("DELETE", counters, None).await;
+    assert_eq!(reset.status, 200, "other rules of the service may count the consumer");
+    let reset = parse(&reset);
+    assert_eq!((&reset["reset"], &reset["not_reset"]), (&json!(["consumers"]), &json!([])));
+    let note = "It reads and resets only counters under consumers, and no other rules of services.";
+    assert!(reset["note"].as_str().unwrap().ends_with(note), "{reset}");
     // The limiter remembers a denial for at most a second.
     until(async || limiter.check_rule("consumers", &abc, 1).await.is_allowed()).await;
 
@@ -333,6 +355,100 @@ async fn the_server_says_only_what_it_knows_about_the_services() {
             assert!(!page.body.contains(wrong), "{path}: {}", page.body);
         }
     }
+}
+
+/// Fault: without the name of the rule, the server answered a reset with 204 that reset nothing, and
+/// reported that the consumer had used nothing and that limits were enforced.
+#[tokio::test]
+async fn the_server_says_that_services_may_count_under_rules() {
+    let redis = RedisServer::start();
+    let server = Server::start("sqlite::memory:", &[("RL_REDIS_URL", &redis.url())]).await;
+    let get = async |path: &str| {
+        let answer = server.call("GET", &format!("/management/{path}"), None).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        parse(&answer)
+    };
+    let words = "It reads and resets only counters that services keep without rules.";
+    let has_note =
+        |answer: &Value| answer["note"].as_str().is_some_and(|note| note.contains(words));
+    for path in [
+        "consumers/abc/call-counters",
+        "consumers/abc/consumer/call-limits",
+        "consumers/abc/active-rate-limits",
+        "consumers/abc/active-rate-limits/2026-01-01-00",
+        "consumers/abc/explain",
+        "subjects/consumer/abc/usage",
+    ] {
+        let answer = get(path).await;
+        assert!(has_note(&answer), "{path}: {answer}");
+    }
+    let consumer = get("consumers/abc").await;
+    assert!(has_note(&consumer["call_counters"]), "{consumer}");
+    for path in [
+        "consumers/abc/call-counters",
+        "consumers/abc/call-counters/minute",
+        "subjects/consumer/abc/usage",
+        "subjects/consumer/abc/usage/per_hour",
+        "subjects/ip/192.0.2.7/usage",
+    ] {
+        let reset = server.call("DELETE", &format!("/management/{path}"), None).await;
+        assert_eq!(reset.status, 200, "{path}: {}", reset.body);
+        assert!(has_note(&parse(&reset)), "{path}: {}", reset.body);
+    }
+    let info = get("rate-limiting").await;
+    let of_service = (&info["enabled"], &info["currently_active"], &info["is_active"]);
+    assert_eq!(of_service, (&Value::Null, &Value::Null, &Value::Null), "{info}");
+    assert_eq!((&info["technology"], &info["service_available"]), (&json!("REDIS"), &json!(true)));
+}
+
+/// Fault: a server without Redis reported counters of 0, which no service had counted, and answered
+/// resets with 204.
+#[tokio::test]
+async fn a_server_without_redis_has_no_counters() {
+    let server = Server::start("sqlite::memory:", &[]).await;
+    let limited =
+        super::dated([-1, 2, -1, -1, -1, -1], "2020-01-01T00:00:00Z", "2120-01-01T00:00:00Z");
+    assert_eq!(server.call("PUT", super::CALL_LIMITS, Some(limited)).await.status, 200);
+    let get = async |path: &str| parse(&server.call("GET", path, None).await);
+    let counters = get("/management/consumers/abc/call-counters").await;
+    let minute = &counters["per_minute"];
+    assert_eq!(
+        (&minute["calls_made"], &minute["status"]),
+        (&Value::Null, &json!("REDIS_UNAVAILABLE"))
+    );
+    let limits = get(super::CALL_LIMITS).await;
+    assert_eq!(
+        (&limits["per_minute_call_limit"], &limits["current_state"]),
+        (&json!("2"), &Value::Null)
+    );
+    for (method, path) in [
+        ("DELETE", "/management/consumers/abc/call-counters"),
+        ("DELETE", "/management/subjects/consumer/abc/usage/minute"),
+        ("GET", "/management/subjects/consumer/abc/usage"),
+    ] {
+        let answer = server.call(method, path, None).await;
+        assert_eq!(answer.status, 503, "{method} {path}: {}", answer.body);
+        let words =
+            "the counters cannot be reached: this server has no counters without RL_REDIS_URL";
+        assert!(message(&answer).contains(words), "{}", answer.body);
+    }
+    let explained = get("/management/consumers/abc/explain").await;
+    assert_eq!(explained["allowed"], Value::Null, "{explained}");
+    let info = get("/management/rate-limiting").await;
+    assert_eq!((&info["technology"], &info["service_available"]), (&Value::Null, &json!(false)));
+
+    // A block needs no counter.
+    let until = Some(json!({ "until": "2100-01-01T00:00:00Z" }));
+    let blocked = server.call("PUT", "/management/consumers/abc/block", until).await;
+    assert_eq!(blocked.status, 200, "{}", blocked.body);
+    let explained = get("/management/consumers/abc/explain").await;
+    assert_eq!(
+        (&explained["allowed"], &explained["reason"]),
+        (&json!(false), &json!("the consumer is blocked"))
+    );
+    let limit = &only_rule(&explained)["limits"][0];
+    assert_eq!((&limit["max"], &limit["used"]), (&json!(0), &Value::Null), "{limit}");
+    assert!(!server.log().contains("counters failing"), "no outage: {}", server.log());
 }
 
 /// A service in a separate process.
@@ -404,7 +520,7 @@ async fn a_changed_limit_applies_in_every_process_and_while_the_database_is_down
     // The services share counters: each service also counts the requests that the other one has
     // allowed.
     let counters = "/management/consumers/abc/call-counters";
-    assert_eq!(admin.call("DELETE", counters, None).await.status, 204);
+    assert_eq!(admin.call("DELETE", counters, None).await.status, 200);
     assert_eq!(set(5).await, 200);
     for member in &members {
         member.bound_by(5).await;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::http::{header, request::Parts};
 use rl_core::client_ip::ClientIp;
 use rl_core::time::{Clock, Timestamp};
-use rl_core::{RateLimiter, Realm};
+use rl_core::{Decision, Origin, RateLimiter, Realm, Subject};
 use rl_records::Records;
 
 use crate::access::{Actor, AttemptLimiter, Authorize, Authorized};
@@ -12,6 +12,10 @@ use crate::error::ApiError;
 use crate::last_hour::LastHour;
 use crate::outage::OutageLog;
 use crate::refusal_sampler::RefusalSampler;
+
+/// The sentences of a server outside the service about the policies that it knows.
+const OTHER_PROGRAM: &str = "This server is not the service. It knows the records, tiers and \
+    defaults, but not the program of the service, which decides in the same way only with the same settings.";
 
 /// The state that the handlers of the API and of the console share.
 pub(crate) struct Context {
@@ -38,6 +42,35 @@ impl Context {
     pub(crate) fn realm_names(&self) -> Vec<&str> {
         let predefined = ["ip", "key", "consumer", "user", "global", "unknown"];
         predefined.into_iter().chain(self.realms.iter().map(Realm::as_str)).collect()
+    }
+
+    /// Returns the sentences about what a server outside the service does not know. Returns `None`
+    /// within the service.
+    pub(crate) fn note_on_services(&self) -> Option<String> {
+        if !self.is_stand_alone {
+            return None;
+        }
+        let counters = match self.limiter.rule_names() {
+            None => {
+                "It reads and resets only counters that services keep without rules. If they count \
+                 consumers under a rule, it must know its name (RL_RECORDS_RULE)."
+                    .to_owned()
+            }
+            Some(rules) => format!(
+                "It reads and resets only counters under {}, and no other rules of services.",
+                rules.join(", ")
+            ),
+        };
+        Some(format!("{OTHER_PROGRAM} {counters}"))
+    }
+
+    /// Returns whether a decision or a usage says what the service does. A server outside the
+    /// service knows no limits of most realms, and such a subject may have limits.
+    pub(crate) fn knows_limits(&self, subject: &Subject, decision: &Decision) -> bool {
+        let has_limits = decision.origin() != Origin::Unlimited;
+        let is_of_settings =
+            matches!(subject.realm(), Realm::Consumer | Realm::Ip | Realm::Unknown);
+        has_limits || is_of_settings || !self.is_stand_alone
     }
 
     pub(crate) fn now(&self) -> Timestamp {

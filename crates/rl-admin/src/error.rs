@@ -346,9 +346,14 @@ impl From<StoreError> for ApiError {
             }
             _ => "the counters cannot be reached",
         };
+        let message = match (error.kind(), error.detail()) {
+            (FailureKind::Unsupported, Some(detail)) => format!("{message}: {detail}"),
+            _ => message.to_owned(),
+        };
         let mut converted = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
-        // A damaged counter is not an outage, because the store has replied.
-        if error.kind() != FailureKind::Corrupt {
+        // A damaged counter is not an outage, because the store has replied. Neither is a store that
+        // has no counters.
+        if !matches!(error.kind(), FailureKind::Corrupt | FailureKind::Unsupported) {
             converted.failure = Some(Box::new(DependencyFailure {
                 dependency: Dependency::Counters,
                 kind: error.kind().as_str(),

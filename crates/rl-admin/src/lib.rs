@@ -74,6 +74,7 @@ mod context;
 
 mod audit;
 
+mod shadow;
 mod subject_rules;
 
 mod read;

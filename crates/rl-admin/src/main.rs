@@ -1,5 +1,6 @@
 //! The server of the management API. The README of the crate lists its settings.
 
+mod no_counters;
 mod serve;
 mod settings;
 
@@ -10,10 +11,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::Router;
+use no_counters::NoCounters;
 use rl_admin::{Admin, AdminBuilder};
 use rl_core::key::Identified;
 use rl_core::rules::{Rule, Rules};
-use rl_core::source::{ByRealm, Preset};
+use rl_core::source::ByRealm;
 use rl_core::{Limit, Period, Policy, RateLimiter, Realm, RedisStore, Subject};
 use rl_records::{CallLimit, RecordSource, Records, RecordsOptions};
 use settings::{Settings, WebhookSettings};
@@ -103,7 +105,7 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
                 target: "rl_admin",
                 "no counters to show without RL_REDIS_URL: a service in memory has its own"
             );
-            limiter
+            limiter.store(NoCounters)
         }
     };
     let limiter = limiter.build().map_err(|error| match &settings.records_rule {
@@ -126,12 +128,12 @@ async fn admin(settings: &Settings) -> Result<Admin, Box<dyn Error>> {
     Ok(admin.build())
 }
 
-/// Returns the policies for subjects that are not consumers: those of the preset, but `anonymous`
-/// is the limit per hour of an address and of an unknown client.
+/// Returns the policies for subjects that are not consumers: `anonymous` is the limit per hour of an
+/// address and of an unknown client. The limits of other subjects are in the programs of services.
 fn others(anonymous: CallLimit) -> ByRealm {
-    let policies = Preset::OpenBank.policies();
+    let policies = ByRealm::unlimited_by_default();
     match anonymous {
-        CallLimit::Unlimited => policies.unlimited(Realm::Ip).unlimited(Realm::Unknown),
+        CallLimit::Unlimited => policies,
         CallLimit::AtMost(max) => {
             let limit = Limit::new(max, Period::HOUR).expect("call limits are at most MAX_UNITS");
             let policy = Policy::new([limit]).expect("one limit");

@@ -2,7 +2,7 @@
 //!
 //! A limiter without rules is treated like one rule without a name, which counts every subject.
 
-use rl_core::key::CountedAs;
+use rl_core::key::{CountedAs, Tier};
 use rl_core::rules::CountingRule;
 use rl_core::{
     Cost, Decision, FailureKind, Part, Policy, RateLimiter, Realm, ResetError, StoreError, Subject,
@@ -12,18 +12,19 @@ use crate::access::Actor;
 use crate::audit;
 use crate::context::Context;
 use crate::error::ApiError;
-use crate::wire::all_periods;
+use crate::wire::{all_periods, joined};
 
 /// The rules that count a subject.
-#[derive(Debug)]
 pub(crate) struct SubjectRules<'a> {
-    limiter: &'a RateLimiter,
+    context: &'a Context,
     pub(crate) subject: Subject,
     /// The rules, in their order. The rule of a limiter without rules is `None`.
     pub(crate) rules: Vec<Option<CountingRule>>,
     /// The names of the rules that count the subject only together with another one. Their counters
     /// cannot be found.
     pub(crate) pairs: Vec<String>,
+    /// The tier of the requests that a report is about, as an authentication layer inserts it.
+    tier: Option<Tier>,
 }
 
 impl<'a> SubjectRules<'a> {
@@ -33,10 +34,11 @@ impl<'a> SubjectRules<'a> {
     ///
     /// Returns 400 if no rule is called `selected`.
     pub(crate) fn find(
-        limiter: &'a RateLimiter,
+        context: &'a Context,
         subject: Subject,
         selected: Option<&str>,
     ) -> Result<Self, ApiError> {
+        let limiter = &context.limiter;
         check_rule(limiter, selected)?;
         let (mut rules, mut pairs) = (Vec::new(), Vec::new());
         if limiter.rule_names().is_none() {
@@ -51,7 +53,22 @@ impl<'a> SubjectRules<'a> {
                 _ => rules.push(Some(rule)),
             }
         }
-        Ok(Self { limiter, subject, rules, pairs })
+        Ok(Self { context, subject, rules, pairs, tier: None })
+    }
+
+    /// Reports the limits of requests in the tier called `tier`, if there is a name.
+    ///
+    /// # Errors
+    ///
+    /// Returns 400 if none of the rules has such a tier.
+    pub(crate) fn in_tier(self, tier: Option<&str>) -> Result<Self, ApiError> {
+        let tier = find_tier(self.rules.iter().flatten(), tier)?;
+        Ok(Self { tier, ..self })
+    }
+
+    /// Returns the name of the tier whose limits of `rule` are reported.
+    pub(crate) fn tier_of(&self, rule: &CountingRule) -> Option<String> {
+        tier_of(rule, self.tier.as_ref())
     }
 
     /// Returns the rule whose counters are shown first: one whose limits a source finds, such as the
@@ -63,8 +80,17 @@ impl<'a> SubjectRules<'a> {
         self.rules.iter().position(has_source).or(first)
     }
 
-    /// Returns the sentences about the rules that are missing in a response.
+    /// Returns the sentences about the counters and limits that are missing in a response.
     pub(crate) fn note(&self) -> Option<String> {
+        let tiers = match self.tier {
+            None => note_on_tiers(self.rules.iter().flatten()),
+            Some(_) => None,
+        };
+        joined([self.context.note_on_services(), self.note_on_rules(), tiers])
+    }
+
+    /// Returns a sentence about the rules that are missing in a response.
+    fn note_on_rules(&self) -> Option<String> {
         match (&self.rules[..], &self.pairs[..]) {
             ([], []) => Some(self.uncounted()),
             (_, []) => None,
@@ -77,7 +103,7 @@ impl<'a> SubjectRules<'a> {
 
     /// Returns a sentence that says that no rule counts the subject.
     fn uncounted(&self) -> String {
-        let names = self.limiter.rule_names().unwrap_or_default();
+        let names = self.context.limiter.rule_names().unwrap_or_default();
         format!("No rule counts {}. The rules are {}.", name_of(&self.subject), names.join(", "))
     }
 
@@ -87,13 +113,20 @@ impl<'a> SubjectRules<'a> {
     ///
     /// Returns an error if the store or the source of the limits fails.
     pub(crate) async fn usage(&self, rule: Option<&str>) -> Result<Decision, RuleFailure> {
-        let usage = match rule {
-            None => self.limiter.usage(&self.subject).await,
-            Some(rule) => self.limiter.usage_of_rule(rule, &self.subject).await,
-        };
-        match usage {
+        match self.read_usage(rule).await {
             Ok(usage) => Ok(usage),
             Err(error) => Err(self.failure(rule, error).await),
+        }
+    }
+
+    async fn read_usage(&self, rule: Option<&str>) -> Result<Decision, StoreError> {
+        let limiter = &self.context.limiter;
+        match (rule, &self.tier) {
+            (None, _) => limiter.usage(&self.subject).await,
+            (Some(rule), None) => limiter.usage_of_rule(rule, &self.subject).await,
+            (Some(rule), Some(tier)) => {
+                limiter.usage_of_rule_in_tier(rule, tier, &self.subject).await
+            }
         }
     }
 
@@ -103,12 +136,13 @@ impl<'a> SubjectRules<'a> {
         rule: Option<&str>,
         policy: &Policy,
     ) -> Result<Decision, StoreError> {
+        let limiter = &self.context.limiter;
         let Some(rule) = rule else {
-            return self.limiter.usage_with_policy(policy, &self.subject).await;
+            return limiter.usage_with_policy(policy, &self.subject).await;
         };
-        let namespace = self.limiter.namespace().rule(rule).expect("the name of a rule is valid");
+        let namespace = limiter.namespace().rule(rule).expect("the name of a rule is valid");
         let part = Part::new(&self.subject, policy, Cost::ZERO).with_namespace(&namespace);
-        self.limiter.usage_of_part(part).await
+        limiter.usage_of_part(part).await
     }
 
     /// Finds out whether the store has failed, or the source of the limits.
@@ -176,32 +210,34 @@ impl<'a> SubjectRules<'a> {
         // The consumer may have counters in periods in which its records have no limit any more.
         let has_records =
             *self.subject.realm() == Realm::Consumer && rule.is_none_or(|rule| rule.has_source);
-        let rule = rule.map(|rule| &*rule.name);
+        let has_tiers = |rule: &CountingRule| !rule.tiers.is_empty();
+        let name = rule.map(|rule| &*rule.name);
         let Some(LimitNames(names)) = limit else {
-            if !has_records && !self.has_limits(rule).await? {
+            let has_limits = has_records || rule.is_some_and(has_tiers);
+            if !has_limits && !self.has_limits(name).await? {
                 return Ok(None);
             }
-            self.done(rule, self.reset_own(rule, None).await).await?;
+            self.done(name, self.reset_own(name, None).await).await?;
             if has_records {
-                self.done(rule, self.reset_with(rule, None).await).await?;
+                self.done(name, self.reset_with(name, None).await).await?;
             }
             return Ok(Some(None));
         };
-        for name in names {
-            match self.reset_own(rule, Some(name)).await {
+        for limit in names {
+            match self.reset_own(name, Some(limit)).await {
                 Err(ResetError::UnknownLimit(_)) => {}
                 other => {
-                    self.done(rule, other).await?;
-                    return Ok(Some(Some(name.clone())));
+                    self.done(name, other).await?;
+                    return Ok(Some(Some(limit.clone())));
                 }
             }
         }
-        for name in names.iter().filter(|_| has_records) {
-            match self.reset_with(rule, Some(name)).await {
+        for limit in names.iter().filter(|_| has_records) {
+            match self.reset_with(name, Some(limit)).await {
                 Err(ResetError::UnknownLimit(_)) => {}
                 other => {
-                    self.done(rule, other).await?;
-                    return Ok(Some(Some(name.clone())));
+                    self.done(name, other).await?;
+                    return Ok(Some(Some(limit.clone())));
                 }
             }
         }
@@ -210,7 +246,7 @@ impl<'a> SubjectRules<'a> {
 
     /// Resets limits of the subject's own policy under a rule.
     async fn reset_own(&self, rule: Option<&str>, limit: Option<&str>) -> Result<(), ResetError> {
-        let (limiter, subject) = (self.limiter, &self.subject);
+        let (limiter, subject) = (&self.context.limiter, &self.subject);
         match (rule, limit) {
             (None, None) => Ok(limiter.reset(subject).await?),
             (None, Some(limit)) => limiter.reset_limit(subject, limit).await,
@@ -221,12 +257,13 @@ impl<'a> SubjectRules<'a> {
 
     /// Resets counters of the six periods under a rule.
     async fn reset_with(&self, rule: Option<&str>, limit: Option<&str>) -> Result<(), ResetError> {
+        let limiter = &self.context.limiter;
         let Some(rule) = rule else {
-            return self.limiter.reset_with_policy(all_periods(), &self.subject, limit).await;
+            return limiter.reset_with_policy(all_periods(), &self.subject, limit).await;
         };
-        let namespace = self.limiter.namespace().rule(rule).expect("the name of a rule is valid");
+        let namespace = limiter.namespace().rule(rule).expect("the name of a rule is valid");
         let part = Part::new(&self.subject, all_periods(), Cost::ZERO).with_namespace(&namespace);
-        self.limiter.reset_part(part, limit).await
+        limiter.reset_part(part, limit).await
     }
 
     async fn done(
@@ -244,11 +281,7 @@ impl<'a> SubjectRules<'a> {
 
     /// Returns whether the subject has limits under a rule. Damaged counters have limits too.
     async fn has_limits(&self, rule: Option<&str>) -> Result<bool, RuleFailure> {
-        let usage = match rule {
-            None => self.limiter.usage(&self.subject).await,
-            Some(rule) => self.limiter.usage_of_rule(rule, &self.subject).await,
-        };
-        match usage {
+        match self.read_usage(rule).await {
             Ok(usage) => Ok(usage.policy().is_some()),
             Err(error) if error.kind() == FailureKind::Corrupt => Ok(true),
             Err(error) => Err(self.failure(rule, error).await),
@@ -269,7 +302,8 @@ impl<'a> SubjectRules<'a> {
             }
             (None, ..) => format!("No limit applies to {subject}."),
         };
-        ApiError::nothing_reset(&reason)
+        let sentences = joined([Some(reason), self.context.note_on_services()]);
+        ApiError::nothing_reset(&sentences.unwrap_or_default())
     }
 }
 
@@ -324,7 +358,74 @@ pub(crate) fn check_rule(limiter: &RateLimiter, selected: Option<&str>) -> Resul
     }
 }
 
-/// Returns a subject in the form `realm/id`.
+/// Returns the rules that count a subject and get its limits from a source, such as the records.
+/// Returns `None` if the limiter has no rules.
+pub(crate) fn rules_with_source(context: &Context, subject: &Subject) -> Option<Vec<CountingRule>> {
+    context.limiter.rule_names()?;
+    let rules = context.limiter.rules_of(std::slice::from_ref(subject), None);
+    Some(rules.into_iter().filter(|rule| rule.has_source).collect())
+}
+
+/// Returns a sentence if no rule enforces the records of a consumer.
+pub(crate) fn note_on_unenforced_records(context: &Context, consumer: &Subject) -> Option<String> {
+    let rules = rules_with_source(context, consumer)?;
+    let is_enforced = rules.iter().any(|rule| !rule.is_shadow);
+    (!is_enforced).then(|| {
+        "No rule enforces the records of this consumer, so they limit and block nothing.".to_owned()
+    })
+}
+
+/// Returns the tier called `name`, if there is a name.
+///
+/// # Errors
+///
+/// Returns 400 with the names of the tiers if none of the rules has such a tier.
+pub(crate) fn find_tier<'a>(
+    rules: impl Iterator<Item = &'a CountingRule>,
+    name: Option<&str>,
+) -> Result<Option<Tier>, ApiError> {
+    let Some(name) = name else { return Ok(None) };
+    let mut tiers: Vec<&str> = rules.flat_map(|rule| &rule.tiers).map(|tier| &**tier).collect();
+    if tiers.contains(&name) {
+        return Ok(Some(Tier::new(name)));
+    }
+    tiers.sort_unstable();
+    tiers.dedup();
+    let expected = match &tiers[..] {
+        [] => "none: no rule of this subject has tiers".to_owned(),
+        tiers => format!("one of {}", tiers.join(", ")),
+    };
+    Err(ApiError::invalid_value("tier", name, &expected))
+}
+
+/// Returns the name of the tier whose limits a rule applies to requests with `tier` in their
+/// extensions, or to requests without one.
+pub(crate) fn tier_of(rule: &CountingRule, tier: Option<&Tier>) -> Option<String> {
+    match tier {
+        Some(tier) => rule.tiers.iter().find(|name| *name == tier.name()).cloned(),
+        None => rule.tier.clone(),
+    }
+}
+
+/// Returns a sentence about the rules that have other limits for requests in a tier.
+pub(crate) fn note_on_tiers<'a>(rules: impl Iterator<Item = &'a CountingRule>) -> Option<String> {
+    let tiered = rules.filter(|rule| !rule.tiers.is_empty());
+    let named = tiered.map(|rule| format!("{} ({})", rule.name, rule.tiers.join(", ")));
+    let named: Vec<String> = named.collect();
+    (!named.is_empty()).then(|| {
+        format!(
+            "Rules with other limits for requests with a tier in their extensions: {}. Add the tier \
+             to see these limits.",
+            named.join(", ")
+        )
+    })
+}
+
+/// Returns a subject in the form `realm/id` in which paths name it.
 pub(crate) fn name_of(subject: &Subject) -> String {
-    format!("{}/{}", subject.realm().as_str(), subject.id())
+    let id = match subject.realm() {
+        Realm::Global | Realm::Unknown => "-".to_owned(),
+        _ => subject.id().to_string(),
+    };
+    format!("{}/{id}", subject.realm().as_str())
 }

@@ -15,7 +15,7 @@ use super::site::Site;
 use super::visitor::Visitor;
 use super::{active, changes, tiers, timeline, usage};
 use crate::access::Role;
-use crate::wire::OTHER_PROGRAM;
+use crate::subject_rules::note_on_unenforced_records;
 
 /// The number of records on a page.
 const PAGE: u32 = 200;
@@ -64,7 +64,6 @@ pub(super) async fn show(
             @if !context.limiter.is_enabled() {
                 p.problem { "The limiter is switched off: every call is allowed, and none is counted." }
             }
-            @if context.is_stand_alone { p.note { (OTHER_PROGRAM) } }
             (usage::bars(&site, id).await?)
             p.unseen #news role="status" {}
             p.problem #stale role="status" hidden {
@@ -74,6 +73,9 @@ pub(super) async fn show(
             (usage::reset_form(&site, &visitor, id)?)
         }
         (active::section(&site, &visitor, id, time, &limits))
+        @if let Some(note) = note_on_unenforced_records(context, &Subject::consumer(id)) {
+            p.problem { (note) }
+        }
         section aria-labelledby="records" {
             h2 #records { "Records" }
             @if records.records.is_empty() {

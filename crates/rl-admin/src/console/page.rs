@@ -92,6 +92,9 @@ pub(super) fn confirmation(word: &str) -> Markup {
         "updated" => "The change was saved. It applies to the next call.",
         "deleted" => "The record was deleted.",
         "reset" => "The counters were reset.",
+        "reset-partly" => {
+            "The counters were reset, except those of the rules that the note below leaves out."
+        }
         "tier-created" => {
             "The tier was created. It applies to the consumers and keys that are put into it."
         }

@@ -15,6 +15,7 @@ use super::site::Site;
 use super::text;
 use super::visitor::Visitor;
 use crate::backend::Backend;
+use crate::shadow::Shadow;
 
 /// The result of a probe.
 struct Probe {
@@ -63,18 +64,30 @@ pub(super) async fn show(
     let one = RecordQuery { limit: 1, ..RecordQuery::default() };
     let records = Probe::new(began, context.records.list(&one).await);
     let place = match &context.backend {
+        Backend::Memory if context.is_stand_alone => "not known without RL_REDIS_URL".to_owned(),
         Backend::Memory => "in the memory of this process".to_owned(),
         Backend::Redis { host, port } => format!("Redis at {host}, port {port}"),
     };
-    let mode = match (limiter.is_enabled(), limiter.is_shadow()) {
-        (false, _) => ("full", "off", "Every call is allowed, and none is counted."),
-        (true, true) => {
-            ("near", "in shadow", "Calls are counted and reported, and none is denied.")
+    let mode = match (limiter.is_enabled(), Shadow::of(limiter), counters.consequence) {
+        (false, ..) => ("full", "off", "Every call is allowed, and none is counted.".to_owned()),
+        (true, Shadow::All, None) => {
+            ("near", "in shadow", "Calls are counted and reported, and none is denied.".to_owned())
         }
-        (true, false) => match counters.consequence {
-            Some(consequence) => ("full", "on, without counters", consequence),
-            None => ("open", "on", "Calls beyond the limits are denied."),
-        },
+        (true, Shadow::All, Some(consequence)) => {
+            ("full", "in shadow, without counters", consequence.to_owned())
+        }
+        (true, _, Some(consequence)) => ("full", "on, without counters", consequence.to_owned()),
+        (true, Shadow::None, None) => {
+            ("open", "on", "Calls beyond the limits are denied.".to_owned())
+        }
+        (true, Shadow::Rules(rules), None) => {
+            let rules = rules.join(", ");
+            (
+                "open",
+                "on",
+                format!("Calls beyond the limits are denied, except under {rules}, in shadow."),
+            )
+        }
     };
     let main = html! {
         div.head {

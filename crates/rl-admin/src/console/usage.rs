@@ -152,7 +152,7 @@ impl Bar {
 /// Renders the bars of a consumer under each rule that counts it, or the reason why its usage is
 /// unknown.
 pub(super) async fn bars(site: &Site, consumer: &str) -> Result<Markup, ApiError> {
-    let found = SubjectRules::find(&site.context.limiter, Subject::consumer(consumer), None)?;
+    let found = SubjectRules::find(&site.context, Subject::consumer(consumer), None)?;
     let source = site.link("/usage", &[("id", consumer)]);
     let version = version(site, consumer).await;
     let mut problem = None;
@@ -207,6 +207,8 @@ fn table(index: usize, rule: Option<&CountingRule>, usage: &Decision) -> Markup 
                     "Rule " (rule.name)
                     @if rule.is_shadow { " (in shadow, denies nothing)" }
                     @else if rule.has_match { " (only requests that match it)" }
+                    @if let Some(tier) = &rule.tier { " (tier " (tier) ")" }
+                    @else if !rule.tiers.is_empty() { " (requests without a tier)" }
                 },
             }
             thead { tr {
@@ -257,7 +259,7 @@ pub(super) fn reset_form(
     visitor: &Visitor,
     consumer: &str,
 ) -> Result<Markup, Failure> {
-    let found = SubjectRules::find(&site.context.limiter, Subject::consumer(consumer), None)?;
+    let found = SubjectRules::find(&site.context, Subject::consumer(consumer), None)?;
     let rules: Vec<_> = found.rules.iter().flatten().map(|rule| &*rule.name).collect();
     Ok(html! {
         @if visitor.actor.has(Role::CanResetCallCounters) && !found.rules.is_empty() {
@@ -267,8 +269,8 @@ pub(super) fn reset_form(
                     (form_token(visitor))
                     input type="hidden" name="id" value=(consumer);
                     @match &rules[..] {
-                        [] => span { "This resets all six periods, so a consumer that was rejected may call again." },
-                        _ => span { "This resets all limits under a rule, so a consumer that it rejected may call again." },
+                        [] => span { "This sets the calls of all six periods to 0. It lifts no block." },
+                        _ => span { "This sets the use of all limits under a rule to 0. It lifts no block." },
                     }
                     @if rules.len() > 1 {
                         @for rule in &rules {
@@ -293,9 +295,10 @@ pub(super) async fn reset(
     visitor.require(Role::CanResetCallCounters)?;
     let id = check_consumer_id(form.raw("id"))?;
     let (context, rule) = (&site.context, form.non_empty("rule"));
-    let found = SubjectRules::find(&context.limiter, Subject::consumer(id), rule)?;
+    let found = SubjectRules::find(context, Subject::consumer(id), rule)?;
     found.reset(context, &visitor.actor, None).await?;
-    let to = site.link("/consumer", &[("id", id), ("done", "reset")]);
+    let done = if found.pairs.is_empty() { "reset" } else { "reset-partly" };
+    let to = site.link("/consumer", &[("id", id), ("done", done)]);
     Ok(Redirect::to(&to).into_response())
 }
 

@@ -24,6 +24,9 @@ pub(crate) struct ExplainQuery {
     pub(crate) cost: u64,
     /// The name of a rule: the others are left out.
     pub(crate) rule: Option<String>,
+    /// The tier in the extensions of the request: rules that name it have its limits.
+    #[param(example = "pro")]
+    pub(crate) tier: Option<String>,
     /// The method of the request; `GET` if it is left out.
     #[param(pattern = "^[A-Z]{1,20}$", example = "GET")]
     method: Option<String>,

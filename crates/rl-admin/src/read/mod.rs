@@ -25,5 +25,6 @@ pub(crate) use path::{
 };
 pub(crate) use query::{
     FewChanges, FewNames, History, Names, QueryParams, RuleQuery, Search, SearchNames, TopQuery,
+    UsageQuery,
 };
 pub(crate) use subject::SubjectParams;

@@ -202,6 +202,19 @@ pub(crate) struct RuleQuery {
     pub(crate) rule: Option<String>,
 }
 
+/// Selects one of the rules that count a subject, and the tier of its requests.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct UsageQuery {
+    /// The name of a rule: the others are left out.
+    #[param(example = "consumers")]
+    pub(crate) rule: Option<String>,
+    /// The tier in the extensions of requests: rules that name it have its limits.
+    #[param(example = "pro")]
+    pub(crate) tier: Option<String>,
+}
+
 pub(super) const fn one() -> u64 {
     1
 }

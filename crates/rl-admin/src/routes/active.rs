@@ -2,12 +2,15 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use rl_core::time::Timestamp;
+use rl_records::ActiveLimits;
 
 use super::responses;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::error::ErrorResponses;
 use crate::read::{Allowed, CanGetRateLimits, ConsumerId, HourOfDay, PathParam};
+use crate::subject_rules::rules_with_source;
 use crate::wire::{ActiveRateLimits, Name};
 
 /// Reports the active limits of a consumer, as they are enforced now
@@ -21,7 +24,7 @@ pub(super) async fn now(
 ) -> Result<Json<ActiveRateLimits>, ApiError> {
     let now = context.now();
     let active = context.records.active_limits(consumer.as_str(), now).await?;
-    Ok(Json(ActiveRateLimits::of(&active, now, applied_by(&context, &consumer))))
+    Ok(Json(active_rate_limits(&context, &consumer, &active, now)))
 }
 
 /// Reports the sum of all records that are active at some time of an hour
@@ -39,13 +42,17 @@ pub(super) async fn hour(
 ) -> Result<Json<ActiveRateLimits>, ApiError> {
     let (start, end) = (hour.start, hour.end());
     let active = context.records.active_limits_during(consumer.as_str(), start, end).await?;
-    Ok(Json(ActiveRateLimits::of(&active, start, applied_by(&context, &consumer))))
+    Ok(Json(active_rate_limits(&context, &consumer, &active, start)))
 }
 
-/// Returns the names of the rules that look the limits of a consumer up. Returns `None` if the
-/// limiter has no rules.
-pub(super) fn applied_by(context: &Context, consumer: &Name) -> Option<Vec<String>> {
-    context.limiter.rule_names()?;
-    let rules = context.limiter.rules_of(&[responses::consumer(consumer)], None).into_iter();
-    Some(rules.filter(|rule| rule.has_source).map(|rule| rule.name).collect())
+/// Returns the limits of a consumer at a time, and the rules that apply them.
+pub(super) fn active_rate_limits(
+    context: &Context,
+    consumer: &Name,
+    active: &ActiveLimits,
+    at: Timestamp,
+) -> ActiveRateLimits {
+    let rules = rules_with_source(context, &responses::consumer(consumer));
+    let names = rules.map(|rules| rules.into_iter().map(|rule| rule.name).collect());
+    ActiveRateLimits::of(active, at, names, context.note_on_services())
 }

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::responses::{ChangeRequest, record};
+use super::responses::{ChangeRequest, record, written_record};
 use crate::audit;
 use crate::context::Context;
 use crate::error::ApiError;
@@ -57,7 +57,7 @@ pub(super) async fn put(
     let block = block.map_err(|error| change.error(error, || not_blocked(&consumer)))?;
     let id = block.id.to_string();
     audit::record_changed(&actor, "blocked", consumer.as_str(), &id, block.revision);
-    Ok(record(StatusCode::OK, &block))
+    Ok(written_record(&context, StatusCode::OK, &block).await)
 }
 
 /// Unblocks a consumer

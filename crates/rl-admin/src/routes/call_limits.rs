@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::counters::counters;
 use super::responses::{self, ChangeRequest};
 use crate::audit;
 use crate::context::Context;
@@ -16,7 +17,7 @@ use crate::read::{
     Allowed, Body, CanReadCallLimits, CanSetCallLimits, ConsumerId, IfMatch, PathParam,
 };
 use crate::subject_rules::SubjectRules;
-use crate::wire::{CallLimitsAndState, CallState, Limits, RateLimit, RateLimitInput, all_periods};
+use crate::wire::{CallLimitsAndState, CallState, Limits, RateLimit, RateLimitInput};
 
 /// Reports the active limits of a consumer, and its usage
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/consumer/call-limits",
@@ -28,18 +29,18 @@ pub(super) async fn read(
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
 ) -> Result<Json<CallLimitsAndState>, ApiError> {
     let active = context.records.active_limits(consumer.as_str(), context.now()).await?;
-    let found = SubjectRules::find(&context.limiter, responses::consumer(&consumer), None)?;
+    let found = SubjectRules::find(&context, responses::consumer(&consumer), None)?;
     let main = found.main().map(|index| found.rules[index].as_ref().map(|rule| &*rule.name));
-    let usage = match main {
-        Some(rule) => found.usage_with(rule, all_periods()).await.ok(),
+    let state = match main {
+        Some(rule) => CallState::of_each(&counters(&found, rule).await),
         None => None,
     };
-    let state = usage.map(|usage| CallState::of_each(&usage));
     Ok(Json(CallLimitsAndState {
         rule: main.flatten().map(ToOwned::to_owned),
         limits: Limits::of(&active.limits()),
         current_state: state.clone(),
         redis_call_limit: state,
+        note: found.note(),
     }))
 }
 

@@ -8,15 +8,15 @@ use rl_records::CallPeriod;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::active::applied_by;
+use super::active::active_rate_limits;
 use super::responses;
-use super::usage::{PartialReset, respond_to_reset};
+use super::usage::{ResetReport, respond_to_reset};
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::error::ErrorResponses;
 use crate::read::{
     Allowed, CanGetRateLimits, CanResetCallCounters, ConsumerId, PathParam, PeriodName,
-    QueryParams, RuleQuery,
+    QueryParams, RuleQuery, UsageQuery,
 };
 use crate::subject_rules::{LimitNames, SubjectRules};
 use crate::wire::{
@@ -30,22 +30,23 @@ use crate::wire::{
 /// or damaged. If several rules count the consumer, the first is the one with its records, and
 /// `other_rules` has the others.
 #[utoipa::path(get, path = "/management/consumers/{CONSUMER_ID}/call-counters",
-    tag = "counters", params(PathParam<ConsumerId>, RuleQuery),
+    tag = "counters", params(PathParam<ConsumerId>, UsageQuery),
     responses((status = OK, body = ConsumerCounters), ErrorResponses))]
 pub(super) async fn read(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
     PathParam(ConsumerId(consumer)): PathParam<ConsumerId>,
-    QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
+    QueryParams(UsageQuery { rule, tier }): QueryParams<UsageQuery>,
 ) -> Result<Json<ConsumerCounters>, ApiError> {
     let subject = responses::consumer(&consumer);
-    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    let found = SubjectRules::find(&context, subject, rule.as_deref())?;
+    let found = found.in_tier(tier.as_deref())?;
     Ok(Json(counters_by_rule(&found).await))
 }
 
 /// Returns the counters under each rule, those of the main rule first.
 async fn counters_by_rule(found: &SubjectRules<'_>) -> ConsumerCounters {
-    let Some(main) = found.main() else { return ConsumerCounters::not_counted() };
+    let Some(main) = found.main() else { return ConsumerCounters::not_counted(found.note()) };
     let name = |index: usize| found.rules[index].as_ref().map(|rule| &*rule.name);
     let mut other_rules = Vec::new();
     for index in (0..found.rules.len()).filter(|index| *index != main) {
@@ -53,17 +54,16 @@ async fn counters_by_rule(found: &SubjectRules<'_>) -> ConsumerCounters {
         other_rules.push(RuleCounters { rule, counters: counters(found, name(index)).await });
     }
     let counters = counters(found, name(main)).await;
-    ConsumerCounters { counters, rule: name(main).map(ToOwned::to_owned), other_rules }
+    let rule = name(main).map(ToOwned::to_owned);
+    ConsumerCounters { counters, rule, other_rules, note: found.note() }
 }
 
-async fn counters(found: &SubjectRules<'_>, rule: Option<&str>) -> CallCounters {
+/// Reads the counters under one rule. The status of each counter says why it could not be read.
+pub(super) async fn counters(found: &SubjectRules<'_>, rule: Option<&str>) -> CallCounters {
     let kind = match found.usage_with(rule, all_periods()).await {
         Ok(usage) => {
             // The policy may have limits of other kinds than fixed windows.
-            let own = match rule {
-                Some(_) => found.usage(rule).await.ok(),
-                None => None,
-            };
+            let own = found.usage(rule).await.ok();
             return CallCounter::of_each(|period| {
                 let own = own.as_ref().filter(|own| CallCounter::has_limit(own, period));
                 Ok(own.unwrap_or(&usage))
@@ -89,7 +89,7 @@ async fn counters(found: &SubjectRules<'_>, rule: Option<&str>) -> CallCounters 
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/call-counters",
     tag = "counters", params(PathParam<ConsumerId>, RuleQuery),
     responses((status = NO_CONTENT),
-        (status = OK, body = PartialReset, description = "Some rules count the consumer only together with another subject"),
+        (status = OK, body = ResetReport, description = "Other counters were not reset, or may exist"),
         ErrorResponses))]
 pub(super) async fn reset(
     State(context): State<Arc<Context>>,
@@ -98,7 +98,7 @@ pub(super) async fn reset(
     QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
 ) -> Result<Response, ApiError> {
     let subject = responses::consumer(&consumer);
-    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    let found = SubjectRules::find(&context, subject, rule.as_deref())?;
     respond_to_reset(&context, &actor, &found, None).await
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn reset(
 #[utoipa::path(delete, path = "/management/consumers/{CONSUMER_ID}/call-counters/{PERIOD}",
     tag = "counters", params(PathParam<ConsumerId>, PathParam<PeriodName>, RuleQuery),
     responses((status = NO_CONTENT),
-        (status = OK, body = PartialReset, description = "Some rules count the consumer only together with another subject"),
+        (status = OK, body = ResetReport, description = "Other counters were not reset, or may exist"),
         ErrorResponses))]
 pub(super) async fn reset_period(
     State(context): State<Arc<Context>>,
@@ -116,7 +116,7 @@ pub(super) async fn reset_period(
     QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
 ) -> Result<Response, ApiError> {
     let subject = responses::consumer(&consumer);
-    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    let found = SubjectRules::find(&context, subject, rule.as_deref())?;
     let names = LimitNames(vec![period.period().to_string()]);
     respond_to_reset(&context, &actor, &found, Some(&names)).await
 }
@@ -140,10 +140,10 @@ pub(super) async fn overview(
     let now = context.now();
     let active = context.records.active_limits(consumer.as_str(), now).await?;
     let subject = responses::consumer(&consumer);
-    let found = SubjectRules::find(&context.limiter, subject, None)?;
+    let found = SubjectRules::find(&context, subject, None)?;
     Ok(Json(Overview {
         consumer_id: consumer.as_str().to_owned(),
-        active_rate_limits: ActiveRateLimits::of(&active, now, applied_by(&context, &consumer)),
+        active_rate_limits: active_rate_limits(&context, &consumer, &active, now),
         call_counters: counters_by_rule(&found).await,
     }))
 }

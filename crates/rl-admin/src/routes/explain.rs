@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use rl_core::key::{CountedAs, RequestInfo};
+use rl_core::key::{CountedAs, RequestInfo, Tier};
 use rl_core::rules::CountingRule;
 use rl_core::{Decision, FailureKind, Origin, Realm, RetryAfter, Subject};
 use rl_records::ActiveLimits;
@@ -16,10 +16,10 @@ use crate::read::{
     Allowed, CanGetRateLimits, ConsumerId, ExplainQuery, ExplainedRequest, PathParam, QueryParams,
     SubjectParams,
 };
-use crate::subject_rules::{check_rule, name_of};
+use crate::subject_rules::{check_rule, find_tier, name_of, note_on_tiers, tier_of};
 use crate::wire::{
-    Considered, LimitUsage, OTHER_PROGRAM, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined,
-    policy_text, seconds_of,
+    Considered, LimitUsage, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined, policy_text,
+    seconds_of,
 };
 
 /// The explanation of a decision.
@@ -29,7 +29,8 @@ pub(super) struct Explanation {
     /// network.
     #[schema(example = "consumer/abc123")]
     subject: String,
-    /// Whether the request would be allowed now, as far as `rules` decide; `null` if that is unknown.
+    /// Whether the request would be allowed now, as far as `rules` decide; `null` if that is unknown,
+    /// as it is if only rules of `pairs` may deny it.
     allowed: Option<bool>,
     /// The reason as a text.
     reason: String,
@@ -48,11 +49,14 @@ pub(super) struct Explanation {
     note: Option<String>,
     /// The decision of each rule that counts the request. A limiter without rules has one entry.
     rules: Vec<RuleExplanation>,
-    /// The rules that are not included: they do not match the request, or count other subjects than
-    /// this one, the address of the query, and all requests together.
+    /// The rules that count the subject only together with another one, such as each consumer on each
+    /// route. What they decide is unknown.
+    pairs: Vec<String>,
+    /// The other rules that are not included: they do not match the request, or count other subjects
+    /// than this one, the address of the query, and all requests together.
     other_rules: Vec<String>,
     /// The seconds after which the request would be allowed, rounded up. 0 if it is allowed now,
-    /// and `null` if waiting does not help.
+    /// and `null` if waiting does not help, or if it is unknown whether the request is allowed.
     retry_in_seconds: Option<u64>,
 }
 
@@ -78,13 +82,17 @@ struct RuleExplanation {
     decided_by: &'static str,
     /// Whether the rule is in shadow.
     is_shadow: bool,
+    /// The tier of the rule whose limits these are; `null` for the limits of requests without a
+    /// tier.
+    #[schema(required = true, example = "pro")]
+    tier: Option<String>,
     /// The policy that the limiter enforces, as text, or `unlimited`; `null` if it is unknown.
     #[schema(example = "second=10/second, minute=100/minute")]
     policy: Option<String>,
     /// The usage of each limit, and whether the limit denies the request.
     limits: Vec<LimitUsage>,
     /// The seconds after which the rule would allow the request, rounded up. 0 if it allows it now,
-    /// and `null` if waiting does not help.
+    /// and `null` if waiting does not help, or if it is unknown whether the request is allowed.
     retry_in_seconds: Option<u64>,
 }
 
@@ -138,9 +146,12 @@ async fn explain(
     query: ExplainQuery,
 ) -> Result<Explanation, ApiError> {
     check_rule(&context.limiter, query.rule.as_deref())?;
-    let selected = query.rule.clone();
+    let (selected, tier) = (query.rule.clone(), query.tier.clone());
     let cost = query.cost;
     let request = ExplainedRequest::read(context, subject.clone(), query)?;
+    let found = FoundRules::find(context, &request, selected.as_deref());
+    let tier = find_tier(found.rules.iter().flatten(), tier.as_deref())?;
+    let asked = Asked { subject: &subject, tier: tier.as_ref(), cost };
     let active = match (subject.realm(), subject.id().as_text()) {
         (Realm::Consumer, Some(id)) => {
             Some(context.records.active_limits(id, context.now()).await?)
@@ -154,153 +165,188 @@ async fn explain(
         Some(active) if active.is_blocked() => Source::Block,
         Some(_) => Source::Records,
     };
-    let found = counting_rules(context, &request, selected.as_deref());
-    let is_alone = context.is_stand_alone;
     let mut rules = Vec::with_capacity(found.rules.len());
-    let mut notes = vec![is_alone.then(|| OTHER_PROGRAM.to_owned())];
+    let mut notes = vec![context.note_on_services()];
     for rule in &found.rules {
-        let (explained, note) = explain_rule(context, &subject, rule.as_ref(), cost, source).await;
+        let (explained, note) = explain_rule(context, &asked, rule.as_ref(), source).await;
         notes.push(note);
         rules.push(explained);
     }
-    notes.push(found.note(request.has_path()));
+    notes.push(found.note(request.has_path(), tier.as_ref()));
+    let allowed = found.allowed(&rules);
     let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
     Ok(Explanation {
         subject: name_of(&subject),
-        allowed: allowed(&rules),
-        reason: reason_of_all(&rules),
+        allowed,
+        reason: found.reason(&rules),
         cost,
         source,
         tier: active.as_ref().and_then(|active| active.tier().map(ToOwned::to_owned)),
         considered: records.iter().map(Considered::of).collect(),
-        policies_of: if is_alone { PoliciesOf::ThisServer } else { PoliciesOf::Service },
+        policies_of: PoliciesOf::of(context.is_stand_alone),
         note: joined(notes),
-        retry_in_seconds: longest_wait(&rules),
+        retry_in_seconds: allowed.and_then(|_| longest_wait(&rules)),
+        pairs: found.pairs.into_iter().map(|rule| rule.name).collect(),
         other_rules: found.others,
         rules,
     })
+}
+
+/// The request that an explanation is about.
+struct Asked<'a> {
+    subject: &'a Subject,
+    /// The tier in its extensions.
+    tier: Option<&'a Tier>,
+    /// Its cost under rules that set none.
+    cost: u64,
 }
 
 /// The rules that decide a request.
 struct FoundRules {
     /// The rule of a limiter without rules is `None`.
     rules: Vec<Option<CountingRule>>,
+    /// The rules that count the subject only together with another one.
+    pairs: Vec<CountingRule>,
     others: Vec<String>,
+    /// The name of the only rule that the query asks for.
+    selected: Option<String>,
 }
 
 impl FoundRules {
+    /// Finds the rules that may count the request; only the rule called `selected`, if there is a
+    /// name.
+    fn find(context: &Context, request: &ExplainedRequest, selected: Option<&str>) -> Self {
+        let limiter = &context.limiter;
+        let selected = selected.map(ToOwned::to_owned);
+        let Some(names) = limiter.rule_names() else {
+            return Self { rules: vec![None], pairs: Vec::new(), others: Vec::new(), selected };
+        };
+        let view = request.has_path().then_some(request as &dyn RequestInfo);
+        let found = limiter.rules_of(&request.subjects(), view).into_iter();
+        let found = found.filter(|rule| selected.as_ref().is_none_or(|name| *name == rule.name));
+        let (pairs, rules): (Vec<_>, Vec<_>) =
+            found.partition(|rule| rule.counted_as == CountedAs::Pair);
+        let is_other = |name: &String| rules.iter().chain(&pairs).all(|rule| rule.name != *name);
+        let others = names.into_iter().filter(is_other).collect();
+        Self { rules: rules.into_iter().map(Some).collect(), pairs, others, selected }
+    }
+
+    /// Returns whether all rules allow the request. `None` if that is unknown.
+    fn allowed(&self, rules: &[RuleExplanation]) -> Option<bool> {
+        if rules.iter().any(|rule| rule.allowed == Some(false)) {
+            return Some(false);
+        }
+        let is_undecided = rules.is_empty() && self.selected.is_some();
+        let may_deny = |rule: &CountingRule| !rule.is_shadow;
+        let is_known = !is_undecided && !self.pairs.iter().any(may_deny);
+        (is_known && rules.iter().all(|rule| rule.allowed == Some(true))).then_some(true)
+    }
+
+    /// Returns the reasons of the rules that deny, each after the name of its rule.
+    fn reason(&self, rules: &[RuleExplanation]) -> String {
+        let named = |rule: &RuleExplanation| match &rule.rule {
+            Some(name) => format!("{name}: {}", rule.reason),
+            None => rule.reason.clone(),
+        };
+        let not_allowing = rules.iter().filter(|rule| rule.allowed != Some(true));
+        let not_allowing: Vec<_> = not_allowing.map(named).collect();
+        let pairs = self.pairs.iter().filter(|rule| !rule.is_shadow);
+        let pairs: Vec<_> = pairs.map(|rule| &*rule.name).collect();
+        match (rules, &not_allowing[..], &pairs[..]) {
+            (_, [], [_, ..]) => format!(
+                "what the rules {} decide is unknown: they count the subject only together with another one",
+                pairs.join(", ")
+            ),
+            ([], ..) => match &self.selected {
+                Some(selected) => {
+                    format!("rule {selected} does not match the request, or counts another subject")
+                }
+                None => "no rule counts the request".to_owned(),
+            },
+            ([one], ..) => named(one),
+            (_, [], []) => "each of these rules allows the request".to_owned(),
+            (_, not_allowing, _) => not_allowing.join("; "),
+        }
+    }
+
     /// Returns the sentences about what the request may change.
-    fn note(&self, has_path: bool) -> Option<String> {
+    fn note(&self, has_path: bool, tier: Option<&Tier>) -> Option<String> {
         let named = |is_named: fn(&CountingRule) -> bool| {
             let named = self.rules.iter().flatten().filter(|rule| is_named(rule));
             named.map(|rule| &*rule.name).collect::<Vec<_>>().join(", ")
         };
         let matching = if has_path { String::new() } else { named(|rule| rule.has_match) };
-        let tiers = named(|rule| !rule.tiers.is_empty());
         let matching = (!matching.is_empty()).then(|| {
             format!(
                 "Rules that count only requests that match them: {matching}. Add path and method."
             )
         });
-        let tiers = (!tiers.is_empty()).then(|| {
-            format!(
-                "Rules with other limits for requests with a tier in their extensions: {tiers}."
-            )
-        });
+        let tiers = match tier {
+            None => note_on_tiers(self.rules.iter().flatten()),
+            Some(_) => None,
+        };
         joined([matching, tiers])
     }
-}
-
-fn counting_rules(
-    context: &Context,
-    request: &ExplainedRequest,
-    selected: Option<&str>,
-) -> FoundRules {
-    let limiter = &context.limiter;
-    let Some(names) = limiter.rule_names() else {
-        return FoundRules { rules: vec![None], others: Vec::new() };
-    };
-    let view = request.has_path().then_some(request as &dyn RequestInfo);
-    let found = limiter.rules_of(&request.subjects(), view).into_iter();
-    let is_selected = |rule: &CountingRule| selected.is_none_or(|selected| selected == rule.name);
-    let rules: Vec<_> = found
-        .filter(|rule| rule.counted_as != CountedAs::Pair && is_selected(rule))
-        .map(Some)
-        .collect();
-    let is_other = |name: &String| rules.iter().flatten().all(|rule| rule.name != *name);
-    let others = names.into_iter().filter(is_other).collect();
-    FoundRules { rules, others }
 }
 
 /// Explains the decision of one rule. Also returns a note if the usage is not fully known.
 async fn explain_rule(
     context: &Context,
-    subject: &Subject,
+    asked: &Asked<'_>,
     rule: Option<&CountingRule>,
-    cost: u64,
     source: Source,
 ) -> (RuleExplanation, Option<String>) {
-    let subject = rule.map_or(subject, |rule| &rule.subject);
-    let cost = rule.and_then(|rule| rule.cost).map_or(cost, |cost| cost.units());
+    let subject = rule.map_or(asked.subject, |rule| &rule.subject);
+    let cost = rule.and_then(|rule| rule.cost).map_or(asked.cost, |cost| cost.units());
     let is_shadow = rule.is_some_and(|rule| rule.is_shadow);
     let source = match rule {
         Some(rule) if !rule.has_source => Source::Service,
         _ => source,
     };
-    let decision = match rule {
-        None => context.limiter.peek(subject, cost).await,
-        Some(rule) => context.limiter.peek_rule(&rule.name, subject, cost).await,
+    let limiter = &context.limiter;
+    let decision = match (rule, asked.tier) {
+        (None, _) => limiter.peek(subject, cost).await,
+        (Some(rule), None) => limiter.peek_rule(&rule.name, subject, cost).await,
+        (Some(rule), Some(tier)) => {
+            limiter.peek_rule_in_tier(&rule.name, tier, subject, cost).await
+        }
     };
-    let (limits, note) = usages(context, subject, rule, &decision).await;
+    let (limits, note) = usages(context, subject, rule, asked.tier, &decision).await;
     // The standalone server does not know how the services decide in an outage.
-    let is_known = !(context.is_stand_alone && decision.origin().is_failure());
-    let reason = match is_known {
-        true => reason(&decision, source, &limits, is_shadow),
-        false => UNKNOWN_FAILURE_POLICY.to_owned(),
+    let is_outage = context.is_stand_alone && decision.origin().is_failure();
+    let knows_limits = context.knows_limits(subject, &decision);
+    let is_known = !is_outage && knows_limits;
+    let reason = match (is_outage, knows_limits) {
+        (true, _) => UNKNOWN_FAILURE_POLICY.to_owned(),
+        (_, false) => "the program of each service sets the limits of this subject".to_owned(),
+        _ => reason(&decision, source, &limits, is_shadow),
+    };
+    let allowed = is_known.then(|| decision.is_forwarded());
+    let retry_in_seconds = match allowed {
+        Some(true) => Some(0),
+        Some(false) => seconds_of(decision.retry_after()),
+        None => None,
     };
     let explained = RuleExplanation {
         rule: rule.map(|rule| rule.name.clone()),
         subject: name_of(subject),
-        allowed: is_known.then(|| decision.is_forwarded()),
+        allowed,
         reason,
         cost,
         decided_by: decision.origin().as_str(),
         is_shadow,
-        policy: policy_text(&decision),
+        tier: rule.and_then(|rule| tier_of(rule, asked.tier)),
+        policy: policy_text(&decision).filter(|_| knows_limits),
         limits,
-        retry_in_seconds: seconds_of(decision.retry_after()),
+        retry_in_seconds,
     };
     (explained, note)
-}
-
-/// Returns whether all rules allow the request. `None` if that is unknown.
-fn allowed(rules: &[RuleExplanation]) -> Option<bool> {
-    if rules.iter().any(|rule| rule.allowed == Some(false)) {
-        return Some(false);
-    }
-    rules.iter().all(|rule| rule.allowed == Some(true)).then_some(true)
 }
 
 /// Returns the longest wait of the rules that deny.
 fn longest_wait(rules: &[RuleExplanation]) -> Option<u64> {
     let denying = rules.iter().filter(|rule| rule.allowed != Some(true));
     denying.map(|rule| rule.retry_in_seconds).try_fold(0, |longest, wait| Some(longest.max(wait?)))
-}
-
-/// Returns the reasons of the rules that deny, each after the name of its rule.
-fn reason_of_all(rules: &[RuleExplanation]) -> String {
-    let named = |rule: &RuleExplanation| match &rule.rule {
-        Some(name) => format!("{name}: {}", rule.reason),
-        None => rule.reason.clone(),
-    };
-    let denying: Vec<_> =
-        rules.iter().filter(|rule| rule.allowed != Some(true)).map(named).collect();
-    match (rules, &denying[..]) {
-        ([], _) => "no rule counts the request".to_owned(),
-        ([one], _) => named(one),
-        (_, []) => "every rule allows the request".to_owned(),
-        (_, denying) => denying.join("; "),
-    }
 }
 
 /// Returns the usage of each limit, and a note if the usage is not fully known.
@@ -310,6 +356,7 @@ async fn usages(
     context: &Context,
     subject: &Subject,
     rule: Option<&CountingRule>,
+    tier: Option<&Tier>,
     decision: &Decision,
 ) -> (Vec<LimitUsage>, Option<String>) {
     let is_shadow = rule.is_some_and(|rule| rule.is_shadow);
@@ -320,9 +367,11 @@ async fn usages(
     if decision.origin() != Origin::Policy {
         return (of_decision(), None);
     }
-    let usage = match rule {
-        None => context.limiter.usage(subject).await,
-        Some(rule) => context.limiter.usage_of_rule(&rule.name, subject).await,
+    let limiter = &context.limiter;
+    let usage = match (rule, tier) {
+        (None, _) => limiter.usage(subject).await,
+        (Some(rule), None) => limiter.usage_of_rule(&rule.name, subject).await,
+        (Some(rule), Some(tier)) => limiter.usage_of_rule_in_tier(&rule.name, tier, subject).await,
     };
     match usage {
         Ok(usage) => (LimitUsage::of_denial(&usage, decision, is_shadow), None),
@@ -331,10 +380,7 @@ async fn usages(
 }
 
 fn unread_counters(kind: FailureKind) -> String {
-    format!(
-        "The counters cannot be read ({}): the usage is unknown and reported as 0.",
-        kind.as_str()
-    )
+    format!("The counters cannot be read ({}), so the usage is unknown.", kind.as_str())
 }
 
 fn reason(decision: &Decision, source: Source, limits: &[LimitUsage], is_shadow: bool) -> String {

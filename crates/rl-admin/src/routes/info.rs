@@ -10,24 +10,31 @@ use utoipa::ToSchema;
 use crate::backend::Backend;
 use crate::context::Context;
 use crate::error::ErrorResponses;
+use crate::shadow::Shadow;
 use crate::wire::all_periods;
 
 /// The state of the limiter.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Info {
-    /// Whether the limiter is switched on.
-    enabled: bool,
-    /// Where the counters are stored: `REDIS` or `MEMORY`.
-    technology: &'static str,
+    /// Whether the limiter is switched on; `null` if this server is not the service.
+    #[schema(required = true)]
+    enabled: Option<bool>,
+    /// Where the counters are stored: `REDIS` or `MEMORY`; `null` if this server is not the service
+    /// and has no Redis.
+    #[schema(required = true)]
+    technology: Option<&'static str>,
     /// Whether the counters can be reached now.
     service_available: bool,
-    /// Whether limits are enforced now: the limiter is enabled and the counters can be reached.
-    currently_active: bool,
+    /// Whether limits are enforced now: the limiter is enabled, not every limit is in shadow, and the
+    /// counters can be reached. `null` if this server is not the service.
+    #[schema(required = true)]
+    currently_active: Option<bool>,
     /// The same value as `currently_active`, under its older name.
-    is_active: bool,
+    #[schema(required = true)]
+    is_active: Option<bool>,
     /// A restriction that applies to this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'static str>,
+    note: Option<String>,
 }
 
 /// The note of a server that is not the service.
@@ -39,15 +46,31 @@ const NO_SERVICE: &str =
     responses((status = OK, body = Info), ErrorResponses))]
 pub(super) async fn info(State(context): State<Arc<Context>>) -> Json<Info> {
     let technology = match &context.backend {
-        Backend::Memory => "MEMORY",
-        Backend::Redis { .. } => "REDIS",
+        Backend::Memory if context.is_stand_alone => None,
+        Backend::Memory => Some("MEMORY"),
+        Backend::Redis { .. } => Some("REDIS"),
     };
-    let enabled = context.limiter.is_enabled();
     let service_available = is_available(&context).await;
-    let is_active = enabled && service_available;
-    let note = context.is_stand_alone.then_some(NO_SERVICE);
-    let currently_active = is_active;
-    Json(Info { enabled, technology, service_available, currently_active, is_active, note })
+    let shadow = Shadow::of(&context.limiter);
+    let of_service = |value: bool| (!context.is_stand_alone).then_some(value);
+    let is_enabled = context.limiter.is_enabled();
+    let currently_active = of_service(is_enabled && service_available && shadow != Shadow::All);
+    let note = match (context.is_stand_alone, shadow) {
+        (true, _) => Some(NO_SERVICE.to_owned()),
+        (false, Shadow::None) => None,
+        (false, Shadow::Rules(rules)) => {
+            Some(format!("Rules in shadow, which deny nothing: {}.", rules.join(", ")))
+        }
+        (false, Shadow::All) => Some("Every limit is in shadow, and denies nothing.".to_owned()),
+    };
+    Json(Info {
+        enabled: of_service(is_enabled),
+        technology,
+        service_available,
+        currently_active,
+        is_active: currently_active,
+        note,
+    })
 }
 
 /// The state of Redis.

@@ -14,6 +14,7 @@ use crate::audit::{self, RequestSummary};
 use crate::context::Context;
 use crate::error::{ApiError, etag};
 use crate::read::IfMatch;
+use crate::subject_rules::note_on_unenforced_records;
 use crate::wire::{Name, RateLimit, Resource};
 
 /// Responds with a record and its `ETag`.
@@ -21,8 +22,8 @@ pub(super) fn record(status: StatusCode, record: &Record) -> Response {
     tagged(status, record.revision, RateLimit::of(record))
 }
 
-/// Responds with a stored record and its `ETag`. Adds a warning if the record lifts the limits of
-/// the consumer's tier or the defaults.
+/// Responds with a stored record and its `ETag`. Adds a warning if no rule enforces the record, or if
+/// it lifts the limits of the consumer's tier or the defaults.
 pub(super) async fn written_record(
     context: &Context,
     status: StatusCode,
@@ -36,8 +37,13 @@ fn tagged(status: StatusCode, revision: i64, record: RateLimit) -> Response {
     (status, [(header::ETAG, etag(revision))], Json(record)).into_response()
 }
 
-/// Returns a warning if a record has no limit and so lifts those of a tier or the defaults.
+/// Returns a warning if no rule enforces a record, or if it has no limit and so lifts those of a tier
+/// or the defaults.
 pub(super) async fn warning(context: &Context, record: &Record) -> Option<String> {
+    let consumer = Subject::consumer(&record.content.consumer_id);
+    if let Some(note) = note_on_unenforced_records(context, &consumer) {
+        return Some(note);
+    }
     let warning = lifted_limits(context, record).await;
     warning.unwrap_or_else(|error| {
         // The record has already been stored, so only the warning is lost.

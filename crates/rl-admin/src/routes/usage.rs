@@ -13,10 +13,10 @@ use crate::error::ApiError;
 use crate::error::ErrorResponses;
 use crate::read::{
     Allowed, CanGetRateLimits, CanResetCallCounters, LimitName, PathParam, QueryParams, RuleQuery,
-    SubjectParams, period_of,
+    SubjectParams, UsageQuery, period_of,
 };
 use crate::subject_rules::{LimitNames, RuleFailure, SubjectRules, name_of};
-use crate::wire::{LimitUsage, OTHER_PROGRAM, PoliciesOf, joined, policy_text};
+use crate::wire::{LimitUsage, PoliciesOf, policy_text};
 
 /// The usage of a subject.
 #[derive(Debug, Serialize, ToSchema)]
@@ -45,7 +45,11 @@ struct RuleUsage {
     rule: Option<String>,
     /// Whether the rule is in shadow, so that it denies nothing.
     is_shadow: bool,
-    /// The policy as text, or `unlimited`.
+    /// The tier of the rule whose limits these are; `null` for the limits of requests without a
+    /// tier.
+    #[schema(required = true, example = "pro")]
+    tier: Option<String>,
+    /// The policy as text, or `unlimited`; `null` if it is unknown.
     #[schema(example = "second=10/second, minute=100/minute")]
     policy: Option<String>,
     /// The usage of each limit.
@@ -56,14 +60,15 @@ struct RuleUsage {
 ///
 /// Charges nothing.
 #[utoipa::path(get, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",
-    params(SubjectParams, RuleQuery), responses((status = OK, body = Usage), ErrorResponses))]
+    params(SubjectParams, UsageQuery), responses((status = OK, body = Usage), ErrorResponses))]
 pub(super) async fn read(
     State(context): State<Arc<Context>>,
     _: Allowed<CanGetRateLimits>,
     SubjectParams(subject): SubjectParams,
-    QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
+    QueryParams(UsageQuery { rule, tier }): QueryParams<UsageQuery>,
 ) -> Result<Json<Usage>, ApiError> {
-    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    let found = SubjectRules::find(&context, subject, rule.as_deref())?;
+    let found = found.in_tier(tier.as_deref())?;
     let mut rules = Vec::with_capacity(found.rules.len());
     for rule in &found.rules {
         let name = rule.as_ref().map(|rule| &*rule.name);
@@ -72,29 +77,31 @@ pub(super) async fn read(
         rules.push(RuleUsage {
             rule: name.map(ToOwned::to_owned),
             is_shadow,
-            policy: policy_text(&usage),
+            tier: rule.as_ref().and_then(|rule| found.tier_of(rule)),
+            policy: policy_text(&usage).filter(|_| context.knows_limits(&found.subject, &usage)),
             limits: usage.limits().map(|limit| LimitUsage::of(limit, is_shadow)).collect(),
         });
     }
-    let is_alone = context.is_stand_alone;
-    let other = is_alone.then(|| OTHER_PROGRAM.to_owned());
     Ok(Json(Usage {
         subject: name_of(&found.subject),
-        policies_of: if is_alone { PoliciesOf::ThisServer } else { PoliciesOf::Service },
-        note: joined([other, found.note()]),
+        policies_of: PoliciesOf::of(context.is_stand_alone),
+        note: found.note(),
         rules,
         pairs: found.pairs,
     }))
 }
 
-/// A reset that left out some rules.
+/// A reset after which other counters of the subject remain, or may remain.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct PartialReset {
+pub(super) struct ResetReport {
     /// The rules under which limits were reset.
     reset: Vec<String>,
     /// The rules that count the subject only together with another one, such as each consumer on each
     /// route. Their counters cannot be found by the subject alone.
     not_reset: Vec<String>,
+    /// What this server does not know about the counters of the services.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 /// Resets all counters of a subject, under each rule that counts it
@@ -104,7 +111,7 @@ pub(super) struct PartialReset {
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage", tag = "subjects",
     params(SubjectParams, RuleQuery),
     responses((status = NO_CONTENT),
-        (status = OK, body = PartialReset, description = "Some rules count the subject only together with another one"),
+        (status = OK, body = ResetReport, description = "Other counters were not reset, or may exist"),
         ErrorResponses))]
 pub(super) async fn reset(
     State(context): State<Arc<Context>>,
@@ -112,7 +119,7 @@ pub(super) async fn reset(
     SubjectParams(subject): SubjectParams,
     QueryParams(RuleQuery { rule }): QueryParams<RuleQuery>,
 ) -> Result<Response, ApiError> {
-    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    let found = SubjectRules::find(&context, subject, rule.as_deref())?;
     respond_to_reset(&context, &actor, &found, None).await
 }
 
@@ -122,7 +129,7 @@ pub(super) async fn reset(
 #[utoipa::path(delete, path = "/management/subjects/{REALM}/{SUBJECT_ID}/usage/{LIMIT}",
     tag = "subjects", params(SubjectParams, PathParam<LimitName>, RuleQuery),
     responses((status = NO_CONTENT),
-        (status = OK, body = PartialReset, description = "Some rules count the subject only together with another one"),
+        (status = OK, body = ResetReport, description = "Other counters were not reset, or may exist"),
         ErrorResponses))]
 pub(super) async fn reset_limit(
     State(context): State<Arc<Context>>,
@@ -136,11 +143,11 @@ pub(super) async fn reset_limit(
     let short = period_of(limit.as_str()).map(|period| period.period().to_string());
     let short = short.filter(|short| short != limit.as_str());
     let names = std::iter::once(limit.as_str().to_owned()).chain(short).collect();
-    let found = SubjectRules::find(&context.limiter, subject, rule.as_deref())?;
+    let found = SubjectRules::find(&context, subject, rule.as_deref())?;
     respond_to_reset(&context, &actor, &found, Some(&LimitNames(names))).await
 }
 
-/// Resets limits, and responds with 204, or with the rules that were left out.
+/// Resets limits, and responds with 204, or with what was left out or is unknown.
 pub(super) async fn respond_to_reset(
     context: &Context,
     actor: &Actor,
@@ -148,9 +155,10 @@ pub(super) async fn respond_to_reset(
     limit: Option<&LimitNames>,
 ) -> Result<Response, ApiError> {
     let reset = found.reset(context, actor, limit).await?;
-    if found.pairs.is_empty() {
+    let note = context.note_on_services();
+    if found.pairs.is_empty() && note.is_none() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let reset = reset.into_iter().map(ToOwned::to_owned).collect();
-    Ok(Json(PartialReset { reset, not_reset: found.pairs.clone() }).into_response())
+    Ok(Json(ResetReport { reset, not_reset: found.pairs.clone(), note }).into_response())
 }

@@ -29,6 +29,9 @@ pub(crate) struct ActiveRateLimits {
     /// the limiter has no rules.
     #[schema(required = true)]
     applied_by: Option<Vec<String>>,
+    /// A restriction that applies to this answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 impl ActiveRateLimits {
@@ -36,6 +39,7 @@ impl ActiveRateLimits {
         active: &ActiveLimits,
         at: Timestamp,
         applied_by: Option<Vec<String>>,
+        note: Option<String>,
     ) -> Self {
         let number = |period| active.limits().get(period).as_number();
         Self {
@@ -48,6 +52,7 @@ impl ActiveRateLimits {
             active_per_week_rate_limit: number(CallPeriod::Week),
             active_per_month_rate_limit: number(CallPeriod::Month),
             applied_by,
+            note,
         }
     }
 }

@@ -24,12 +24,14 @@ pub(crate) struct LimitUsage {
     limit: String,
     /// The capacity of the limit; `null` if calls are only counted.
     max: Option<u64>,
-    /// The number of used units.
-    used: u64,
-    /// The number of remaining units; `null` if calls are only counted.
+    /// The number of used units; `null` if the counter was not read.
+    used: Option<u64>,
+    /// The number of remaining units; `null` if calls are only counted, or if the counter was not
+    /// read.
     remaining: Option<u64>,
-    /// The seconds until the whole capacity is available, rounded up.
-    reset_in_seconds: u64,
+    /// The seconds until the whole capacity is available, rounded up; `null` if the counter was not
+    /// read.
+    reset_in_seconds: Option<u64>,
     /// Whether this limit denies the request. A report of usage is about no request, so it is false
     /// there.
     denies: bool,
@@ -45,15 +47,16 @@ impl LimitUsage {
     pub(crate) fn of(limit: LimitStatus<'_>, is_shadow: bool) -> Self {
         let is_shadow = is_shadow || limit.limit().is_shadow();
         let is_unlimited = CallLimits::only_counts(limit.limit());
+        let is_known = limit.is_known();
         Self {
             name: limit.name().to_owned(),
             limit: if is_unlimited { UNLIMITED.to_owned() } else { limit.limit().to_string() },
             max: (!is_unlimited).then(|| limit.max()),
-            used: limit.used(),
-            remaining: (!is_unlimited).then(|| limit.remaining()),
-            reset_in_seconds: whole_seconds(limit.reset_after()),
+            used: is_known.then(|| limit.used()),
+            remaining: (is_known && !is_unlimited).then(|| limit.remaining()),
+            reset_in_seconds: is_known.then(|| whole_seconds(limit.reset_after())),
             denies: limit.is_over() && !is_shadow,
-            retry_in_seconds: seconds_of(limit.retry_after()),
+            retry_in_seconds: if is_shadow { Some(0) } else { seconds_of(limit.retry_after()) },
             is_shadow: is_shadow && !is_unlimited,
         }
     }
@@ -79,10 +82,14 @@ impl LimitUsage {
         let Self { name, used, denies: true, max: Some(max), retry_in_seconds, .. } = self else {
             return None;
         };
+        let used = match used {
+            Some(used) => format!("{used} of {max} used"),
+            None => format!("at most {max}"),
+        };
         Some(match retry_in_seconds {
             _ if *max == 0 => format!("{name}: the limit is 0, so every request is rejected"),
-            None => format!("{name}: {used} of {max} used, and the cost exceeds the capacity"),
-            Some(seconds) => format!("{name}: {used} of {max} used, allowed again in {seconds} s"),
+            None => format!("{name}: {used}, and the cost exceeds the capacity"),
+            Some(seconds) => format!("{name}: {used}, allowed again in {seconds} s"),
         })
     }
 }
@@ -122,10 +129,11 @@ pub(crate) enum PoliciesOf {
     ThisServer,
 }
 
-/// The note in the responses of a separate program.
-pub(crate) const OTHER_PROGRAM: &str = "This server is not the service. It knows the records, tiers and \
-    defaults, but not the program of the service, which decides in the same way only with the same settings. \
-    If the service counts consumers under a rule, this server must know its name (RL_RECORDS_RULE).";
+impl PoliciesOf {
+    pub(crate) const fn of(is_stand_alone: bool) -> Self {
+        if is_stand_alone { Self::ThisServer } else { Self::Service }
+    }
+}
 
 /// The sentence of a separate program about what services do while the counters are unavailable.
 pub(crate) const UNKNOWN_FAILURE_POLICY: &str =

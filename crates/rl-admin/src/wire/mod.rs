@@ -16,8 +16,8 @@ pub(crate) use active::ActiveRateLimits;
 pub(crate) use date::{Date, Hour, civil, instant};
 pub(crate) use history::{Changes, HistoryEntry, ResourceChange};
 pub(crate) use limit_usage::{
-    Considered, LimitUsage, OTHER_PROGRAM, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined,
-    policy_text, seconds_of,
+    Considered, LimitUsage, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined, policy_text,
+    seconds_of,
 };
 pub(crate) use limits::Limits;
 pub(crate) use name::Name;

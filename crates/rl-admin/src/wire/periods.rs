@@ -30,6 +30,17 @@ impl<T> Periods<T> {
             per_month: value(CallPeriod::Month),
         }
     }
+
+    const fn get(&self, period: CallPeriod) -> &T {
+        match period {
+            CallPeriod::Second => &self.per_second,
+            CallPeriod::Minute => &self.per_minute,
+            CallPeriod::Hour => &self.per_hour,
+            CallPeriod::Day => &self.per_day,
+            CallPeriod::Week => &self.per_week,
+            CallPeriod::Month => &self.per_month,
+        }
+    }
 }
 
 /// Returns a policy with all six periods. A usage under this policy has the counters of all
@@ -68,12 +79,18 @@ pub(crate) struct CallState {
 }
 
 impl CallState {
-    /// Reads the usage under [`all_periods`].
-    pub(crate) fn of_each(usage: &Decision) -> Periods<Option<Self>> {
-        Periods::of(|period| {
-            let (calls_made, left) = window(usage, period)?;
-            Some(Self { calls_made, reset_in_seconds: whole_seconds(left) })
-        })
+    /// Returns the open windows of these counters. Returns `None` if no counter can be reached.
+    pub(crate) fn of_each(counters: &CallCounters) -> Option<Periods<Option<Self>>> {
+        let is_unavailable = |period| counters.get(period).status == Status::RedisUnavailable;
+        if CallPeriod::ALL.into_iter().all(is_unavailable) {
+            return None;
+        }
+        Some(Periods::of(|period| {
+            let CallCounter { calls_made, reset_in_seconds, status } = *counters.get(period);
+            let is_open = status == Status::Active;
+            let (calls_made, reset_in_seconds) = calls_made.zip(reset_in_seconds)?;
+            is_open.then_some(Self { calls_made, reset_in_seconds })
+        }))
     }
 }
 
@@ -88,7 +105,7 @@ pub(crate) struct CallCounter {
 }
 
 /// The status of a counter.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 enum Status {
     /// A window is open.
@@ -117,6 +134,9 @@ pub(crate) struct ConsumerCounters {
     pub(crate) rule: Option<String>,
     /// The counters of the other rules that count the consumer.
     pub(crate) other_rules: Vec<RuleCounters>,
+    /// A restriction that applies to this answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
 }
 
 /// The counters of a consumer under one rule.
@@ -129,11 +149,11 @@ pub(crate) struct RuleCounters {
 
 impl ConsumerCounters {
     /// Creates the counters of a consumer that no rule counts.
-    pub(crate) fn not_counted() -> Self {
+    pub(crate) fn not_counted(note: Option<String>) -> Self {
         let counter =
             CallCounter { calls_made: None, reset_in_seconds: None, status: Status::NotCounted };
         let counters = Periods::of(|_| counter.clone());
-        Self { counters, rule: None, other_rules: Vec::new() }
+        Self { counters, rule: None, other_rules: Vec::new(), note }
     }
 }
 

@@ -183,4 +183,7 @@ pub(crate) struct CallLimitsAndState {
     pub(crate) current_state: Option<Periods<Option<CallState>>>,
     /// The same value as `current_state`, under its older name.
     pub(crate) redis_call_limit: Option<Periods<Option<CallState>>>,
+    /// A restriction that applies to this answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
 }
