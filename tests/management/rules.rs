@@ -582,7 +582,7 @@ async fn limits_of_a_tier_in_the_extensions_of_requests_are_shown_and_reset() {
         };
         call(12).await;
         let note = "Rules with other limits for requests with a tier in their extensions: clients (pro). \
-                    Add the tier to see these limits.";
+                    The API reports these limits with ?tier=.";
         let explain = "/management/consumers/abc/explain";
         for path in [USAGE, COUNTERS, explain] {
             assert_eq!(managed.get(path).await["note"], note, "{path}");
@@ -648,7 +648,7 @@ async fn call_limits_show_the_use_of_other_algorithms() {
 /// Fault: a record or a block that no rule enforces was answered as if it applied, and limits were
 /// said to be enforced although every rule was in shadow.
 #[tokio::test]
-async fn what_no_rule_enforces_is_not_said_to_apply() {
+async fn records_and_blocks_that_no_rule_enforces_have_a_warning() {
     let records = Records::connect("sqlite::memory:").await.unwrap();
     let trial =
         Rule::named("trial").per(Identified).policies(RecordSource::start(&records)).shadow();

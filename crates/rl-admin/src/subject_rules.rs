@@ -2,7 +2,7 @@
 //!
 //! A limiter without rules is treated like one rule without a name, which counts every subject.
 
-use rl_core::key::{CountedAs, Tier};
+use rl_core::key::CountedAs;
 use rl_core::rules::CountingRule;
 use rl_core::{
     Cost, Decision, FailureKind, Part, Policy, RateLimiter, Realm, ResetError, StoreError, Subject,
@@ -24,7 +24,7 @@ pub(crate) struct SubjectRules<'a> {
     /// cannot be found.
     pub(crate) pairs: Vec<String>,
     /// The tier of the requests that a report is about, as an authentication layer inserts it.
-    tier: Option<Tier>,
+    tier: Option<String>,
 }
 
 impl<'a> SubjectRules<'a> {
@@ -62,13 +62,13 @@ impl<'a> SubjectRules<'a> {
     ///
     /// Returns 400 if none of the rules has such a tier.
     pub(crate) fn in_tier(self, tier: Option<&str>) -> Result<Self, ApiError> {
-        let tier = find_tier(self.rules.iter().flatten(), tier)?;
-        Ok(Self { tier, ..self })
+        check_tier(self.rules.iter().flatten(), tier)?;
+        Ok(Self { tier: tier.map(ToOwned::to_owned), ..self })
     }
 
     /// Returns the name of the tier whose limits of `rule` are reported.
     pub(crate) fn tier_of(&self, rule: &CountingRule) -> Option<String> {
-        tier_of(rule, self.tier.as_ref())
+        tier_of(rule, self.tier.as_deref())
     }
 
     /// Returns the rule whose counters are shown first: one whose limits a source finds, such as the
@@ -375,19 +375,19 @@ pub(crate) fn note_on_unenforced_records(context: &Context, consumer: &Subject) 
     })
 }
 
-/// Returns the tier called `name`, if there is a name.
+/// Checks that one of the rules has a tier called `name`.
 ///
 /// # Errors
 ///
-/// Returns 400 with the names of the tiers if none of the rules has such a tier.
-pub(crate) fn find_tier<'a>(
+/// Returns 400 with the names of the tiers.
+pub(crate) fn check_tier<'a>(
     rules: impl Iterator<Item = &'a CountingRule>,
     name: Option<&str>,
-) -> Result<Option<Tier>, ApiError> {
-    let Some(name) = name else { return Ok(None) };
+) -> Result<(), ApiError> {
+    let Some(name) = name else { return Ok(()) };
     let mut tiers: Vec<&str> = rules.flat_map(|rule| &rule.tiers).map(|tier| &**tier).collect();
     if tiers.contains(&name) {
-        return Ok(Some(Tier::new(name)));
+        return Ok(());
     }
     tiers.sort_unstable();
     tiers.dedup();
@@ -400,9 +400,9 @@ pub(crate) fn find_tier<'a>(
 
 /// Returns the name of the tier whose limits a rule applies to requests with `tier` in their
 /// extensions, or to requests without one.
-pub(crate) fn tier_of(rule: &CountingRule, tier: Option<&Tier>) -> Option<String> {
+pub(crate) fn tier_of(rule: &CountingRule, tier: Option<&str>) -> Option<String> {
     match tier {
-        Some(tier) => rule.tiers.iter().find(|name| *name == tier.name()).cloned(),
+        Some(tier) => rule.tiers.iter().find(|name| *name == tier).cloned(),
         None => rule.tier.clone(),
     }
 }
@@ -414,8 +414,8 @@ pub(crate) fn note_on_tiers<'a>(rules: impl Iterator<Item = &'a CountingRule>) -
     let named: Vec<String> = named.collect();
     (!named.is_empty()).then(|| {
         format!(
-            "Rules with other limits for requests with a tier in their extensions: {}. Add the tier \
-             to see these limits.",
+            "Rules with other limits for requests with a tier in their extensions: {}. The API reports \
+             these limits with ?tier=.",
             named.join(", ")
         )
     })

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use rl_core::key::{CountedAs, RequestInfo, Tier};
+use rl_core::key::{CountedAs, RequestInfo};
 use rl_core::rules::CountingRule;
 use rl_core::{Decision, FailureKind, Origin, Realm, RetryAfter, Subject};
 use rl_records::ActiveLimits;
@@ -16,7 +16,7 @@ use crate::read::{
     Allowed, CanGetRateLimits, ConsumerId, ExplainQuery, ExplainedRequest, PathParam, QueryParams,
     SubjectParams,
 };
-use crate::subject_rules::{check_rule, find_tier, name_of, note_on_tiers, tier_of};
+use crate::subject_rules::{check_rule, check_tier, name_of, note_on_tiers, tier_of};
 use crate::wire::{
     Considered, LimitUsage, PoliciesOf, UNKNOWN_FAILURE_POLICY, is_limited, joined, policy_text,
     seconds_of,
@@ -50,7 +50,7 @@ pub(super) struct Explanation {
     /// The decision of each rule that counts the request. A limiter without rules has one entry.
     rules: Vec<RuleExplanation>,
     /// The rules that count the subject only together with another one, such as each consumer on each
-    /// route. What they decide is unknown.
+    /// route. Their decisions are unknown.
     pairs: Vec<String>,
     /// The other rules that are not included: they do not match the request, or count other subjects
     /// than this one, the address of the query, and all requests together.
@@ -150,8 +150,8 @@ async fn explain(
     let cost = query.cost;
     let request = ExplainedRequest::read(context, subject.clone(), query)?;
     let found = FoundRules::find(context, &request, selected.as_deref());
-    let tier = find_tier(found.rules.iter().flatten(), tier.as_deref())?;
-    let asked = Asked { subject: &subject, tier: tier.as_ref(), cost };
+    check_tier(found.rules.iter().flatten(), tier.as_deref())?;
+    let peeked = PeekedRequest { subject: &subject, tier: tier.as_deref(), cost };
     let active = match (subject.realm(), subject.id().as_text()) {
         (Realm::Consumer, Some(id)) => {
             Some(context.records.active_limits(id, context.now()).await?)
@@ -168,11 +168,11 @@ async fn explain(
     let mut rules = Vec::with_capacity(found.rules.len());
     let mut notes = vec![context.note_on_services()];
     for rule in &found.rules {
-        let (explained, note) = explain_rule(context, &asked, rule.as_ref(), source).await;
+        let (explained, note) = explain_rule(context, &peeked, rule.as_ref(), source).await;
         notes.push(note);
         rules.push(explained);
     }
-    notes.push(found.note(request.has_path(), tier.as_ref()));
+    notes.push(found.note(request.has_path(), tier.as_deref()));
     let allowed = found.allowed(&rules);
     let records = active.as_ref().map_or(&[][..], ActiveLimits::contributions);
     Ok(Explanation {
@@ -192,11 +192,11 @@ async fn explain(
     })
 }
 
-/// The request that an explanation is about.
-struct Asked<'a> {
+/// The request whose decisions are explained.
+struct PeekedRequest<'a> {
     subject: &'a Subject,
     /// The tier in its extensions.
-    tier: Option<&'a Tier>,
+    tier: Option<&'a str>,
     /// Its cost under rules that set none.
     cost: u64,
 }
@@ -270,7 +270,7 @@ impl FoundRules {
     }
 
     /// Returns the sentences about what the request may change.
-    fn note(&self, has_path: bool, tier: Option<&Tier>) -> Option<String> {
+    fn note(&self, has_path: bool, tier: Option<&str>) -> Option<String> {
         let named = |is_named: fn(&CountingRule) -> bool| {
             let named = self.rules.iter().flatten().filter(|rule| is_named(rule));
             named.map(|rule| &*rule.name).collect::<Vec<_>>().join(", ")
@@ -292,26 +292,26 @@ impl FoundRules {
 /// Explains the decision of one rule. Also returns a note if the usage is not fully known.
 async fn explain_rule(
     context: &Context,
-    asked: &Asked<'_>,
+    peeked: &PeekedRequest<'_>,
     rule: Option<&CountingRule>,
     source: Source,
 ) -> (RuleExplanation, Option<String>) {
-    let subject = rule.map_or(asked.subject, |rule| &rule.subject);
-    let cost = rule.and_then(|rule| rule.cost).map_or(asked.cost, |cost| cost.units());
+    let subject = rule.map_or(peeked.subject, |rule| &rule.subject);
+    let cost = rule.and_then(|rule| rule.cost).map_or(peeked.cost, |cost| cost.units());
     let is_shadow = rule.is_some_and(|rule| rule.is_shadow);
     let source = match rule {
         Some(rule) if !rule.has_source => Source::Service,
         _ => source,
     };
     let limiter = &context.limiter;
-    let decision = match (rule, asked.tier) {
+    let decision = match (rule, peeked.tier) {
         (None, _) => limiter.peek(subject, cost).await,
         (Some(rule), None) => limiter.peek_rule(&rule.name, subject, cost).await,
         (Some(rule), Some(tier)) => {
             limiter.peek_rule_in_tier(&rule.name, tier, subject, cost).await
         }
     };
-    let (limits, note) = usages(context, subject, rule, asked.tier, &decision).await;
+    let (limits, note) = usages(context, subject, rule, peeked.tier, &decision).await;
     // The standalone server does not know how the services decide in an outage.
     let is_outage = context.is_stand_alone && decision.origin().is_failure();
     let knows_limits = context.knows_limits(subject, &decision);
@@ -335,7 +335,7 @@ async fn explain_rule(
         cost,
         decided_by: decision.origin().as_str(),
         is_shadow,
-        tier: rule.and_then(|rule| tier_of(rule, asked.tier)),
+        tier: rule.and_then(|rule| tier_of(rule, peeked.tier)),
         policy: policy_text(&decision).filter(|_| knows_limits),
         limits,
         retry_in_seconds,
@@ -356,7 +356,7 @@ async fn usages(
     context: &Context,
     subject: &Subject,
     rule: Option<&CountingRule>,
-    tier: Option<&Tier>,
+    tier: Option<&str>,
     decision: &Decision,
 ) -> (Vec<LimitUsage>, Option<String>) {
     let is_shadow = rule.is_some_and(|rule| rule.is_shadow);

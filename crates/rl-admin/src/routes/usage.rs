@@ -99,7 +99,7 @@ pub(super) struct ResetReport {
     /// The rules that count the subject only together with another one, such as each consumer on each
     /// route. Their counters cannot be found by the subject alone.
     not_reset: Vec<String>,
-    /// What this server does not know about the counters of the services.
+    /// A restriction that applies to this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }

@@ -9,7 +9,7 @@ use super::rule_policies::RequiredLookups;
 use super::waiting::WaitingRequest;
 use super::{Permit, RateLimiter};
 use crate::decision::{Decision, Origin};
-use crate::key::{RequestInfo, Tier};
+use crate::key::RequestInfo;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
 use crate::rules::{CountingRule, OverLimit, RequestParts, RuleSet};
@@ -206,11 +206,12 @@ impl RateLimiter {
         self.decide_under_rule(rule, None, subject, cost.into(), Mode::Peek)
     }
 
-    /// Decides like [`peek_rule`](Self::peek_rule), for a request with `tier` in its extensions.
+    /// Decides like [`peek_rule`](Self::peek_rule), for a request with a tier of this name in its
+    /// extensions.
     pub fn peek_rule_in_tier(
         &self,
         rule: &str,
-        tier: &Tier,
+        tier: &str,
         subject: &Subject,
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
@@ -220,7 +221,7 @@ impl RateLimiter {
     fn decide_under_rule(
         &self,
         rule: &str,
-        tier: Option<&Tier>,
+        tier: Option<&str>,
         subject: &Subject,
         cost: Cost,
         mode: Mode,
@@ -264,8 +265,8 @@ impl RateLimiter {
         self.usage_under_rule(rule, None, subject)
     }
 
-    /// Returns the status of each limit of `subject` under one rule, for requests with `tier` in
-    /// their extensions. Charges nothing.
+    /// Returns the status of each limit of `subject` under one rule, for requests with a tier
+    /// of this name in their extensions. Charges nothing.
     ///
     /// The limits of a rule and of its tiers share counters if they have the same algorithm and
     /// period. So the same use may be above the limits of the rule and below those of the tier.
@@ -277,7 +278,7 @@ impl RateLimiter {
     /// # Examples
     ///
     /// ```
-    /// use rl_core::key::{Identified, Tier};
+    /// use rl_core::key::Identified;
     /// use rl_core::rules::{Rule, Rules};
     /// use rl_core::{Limit, RateLimiter, Subject};
     ///
@@ -288,14 +289,14 @@ impl RateLimiter {
     ///
     /// let alice = Subject::user("alice");
     /// limiter.check_rule("clients", &alice, 2).await;
-    /// let usage = limiter.usage_of_rule_in_tier("clients", &Tier::new("pro"), &alice).await?;
+    /// let usage = limiter.usage_of_rule_in_tier("clients", "pro", &alice).await?;
     /// assert_eq!(usage.limits().map(|limit| (limit.used(), limit.max())).next(), Some((2, 50)));
     /// # Ok(()) }
     /// ```
     pub fn usage_of_rule_in_tier(
         &self,
         rule: &str,
-        tier: &Tier,
+        tier: &str,
         subject: &Subject,
     ) -> StoreFuture<Decision> {
         self.usage_under_rule(rule, Some(tier), subject)
@@ -304,7 +305,7 @@ impl RateLimiter {
     fn usage_under_rule(
         &self,
         rule: &str,
-        tier: Option<&Tier>,
+        tier: Option<&str>,
         subject: &Subject,
     ) -> StoreFuture<Decision> {
         let rules = self.rules();

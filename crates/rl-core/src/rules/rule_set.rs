@@ -16,7 +16,7 @@ use super::rule_list::{Rules, TierBy};
 use super::valid_rule::{Defaults, Uncounted, ValidLimits, ValidRule, compile};
 use crate::decision::{LabelledParts, RuleLabel};
 use crate::headers::ResponseInfo;
-use crate::key::{ClientAddress, RequestInfo, Tier};
+use crate::key::{ClientAddress, RequestInfo};
 use crate::model::{Cost, Subject};
 use crate::policy::Policy;
 use crate::source::PolicySource;
@@ -163,17 +163,18 @@ impl RuleSet {
     /// Returns the parts of a request that has only one: the part with which the rule called `name`
     /// counts `subject`. Returns `None` if there is no such rule.
     ///
-    /// `tier` is the tier of the request. If it is `None`, the tier is that of `tier_by`.
+    /// `tier` is the name of the request's tier. If it is `None`, the tier is that of `tier_by`.
     pub(crate) fn parts_of_rule(
         self: &Arc<Self>,
         name: &str,
-        tier: Option<&Tier>,
+        tier: Option<&str>,
         subject: &Subject,
         cost: Cost,
     ) -> Option<RequestParts> {
         let place = self.rules.iter().position(|rule| &*rule.name == name)?;
         let rule = &self.rules[place];
-        let tier = tier.map_or_else(|| self.tier_of(rule, subject), |tier| rule.position(tier));
+        let named = |tier: &str| rule.tiers.iter().position(|(known, _)| known.name() == tier);
+        let tier = tier.map_or_else(|| self.tier_of(rule, subject), named);
         let part = RulePart { place, tier, subject: subject.clone(), cost };
         Some(RequestParts::new(self, ArrayVec::from_iter([part])))
     }

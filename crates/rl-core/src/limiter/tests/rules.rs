@@ -194,14 +194,12 @@ fn limits(usage: &Decision) -> Vec<(&str, u64, u64)> {
 #[tokio::test]
 async fn usage_and_peeks_use_the_limits_of_the_given_tier() {
     let limiter = RateLimiter::builder().rules(tiered()).build().unwrap();
-    let pro = Tier::new("pro");
     limiter.check_rule("clients", &alice(), 8).await;
-    let usage = limiter.usage_of_rule_in_tier("clients", &pro, &alice()).await.unwrap();
+    let usage = limiter.usage_of_rule_in_tier("clients", "pro", &alice()).await.unwrap();
     assert_eq!(limits(&usage), [("minute", 8, 50), ("day", 0, 1_000)]);
     assert!(!limiter.peek_rule("clients", &alice(), 8).await.is_allowed());
-    assert!(limiter.peek_rule_in_tier("clients", &pro, &alice(), 8).await.is_allowed());
-    let other = Tier::new("other");
-    let usage = limiter.usage_of_rule_in_tier("clients", &other, &alice()).await.unwrap();
+    assert!(limiter.peek_rule_in_tier("clients", "pro", &alice(), 8).await.is_allowed());
+    let usage = limiter.usage_of_rule_in_tier("clients", "other", &alice()).await.unwrap();
     assert_eq!(limits(&usage), [("minute", 8, 10)]);
     let found = limiter.rules_of(&[alice()], None);
     assert_eq!((&found[0].tier, &*found[0].tiers), (&None, &["pro".to_owned()][..]));
@@ -215,14 +213,13 @@ async fn usage_and_peeks_use_the_limits_of_the_given_tier() {
 async fn limits_of_a_tier_are_reset_with_those_of_the_rule() {
     let limiter = RateLimiter::builder().rules(tiered()).build().unwrap();
     let request = FakeRequest::get("/").identified(alice()).tier("pro");
-    let pro = Tier::new("pro");
     assert!(decide_request(&limiter, &request).await.is_allowed());
     limiter.reset_limit_of_rule("clients", &alice(), "day").await.unwrap();
-    let usage = limiter.usage_of_rule_in_tier("clients", &pro, &alice()).await.unwrap();
+    let usage = limiter.usage_of_rule_in_tier("clients", "pro", &alice()).await.unwrap();
     assert_eq!(limits(&usage), [("minute", 1, 50), ("day", 0, 1_000)]);
     assert!(decide_request(&limiter, &request).await.is_allowed());
     limiter.reset_rule("clients", &alice()).await.unwrap();
-    let usage = limiter.usage_of_rule_in_tier("clients", &pro, &alice()).await.unwrap();
+    let usage = limiter.usage_of_rule_in_tier("clients", "pro", &alice()).await.unwrap();
     assert_eq!(limits(&usage), [("minute", 0, 50), ("day", 0, 1_000)]);
     let week = limiter.reset_limit_of_rule("clients", &alice(), "week").await;
     assert!(matches!(week, Err(ResetError::UnknownLimit(name)) if name == "week"));
