@@ -55,7 +55,7 @@ fn decisions_and_responses_take_few_instructions() {
     let paths = [
         ("allowed",        516, "six fixed windows of a known subject"),
         ("observed",       516, "the same with an observer that receives no decisions"),
-        ("observing",    2_549, "the same with an observer that receives each decision"),
+        ("observing",    2_812, "the same with an observer that receives each decision"),
         ("logged",      25_972, "the same with a log line for each decision"),
         ("denied",         513, "the same, used up"),
         ("too-much",       889, "more than any of six allows"),
@@ -69,8 +69,8 @@ fn decisions_and_responses_take_few_instructions() {
         ("three-parts-denied", 5_177, "the same, denied by the first part"),
         ("three-parts-gcra", 7_486, "three parts of another algorithm"),
         ("http-allowed", 5_382, "a request through the layer, its response made and dropped"),
-        ("http-denied",  9_106, "a request that the layer rejects"),
-        ("axum-denied", 17_761, "the same with six windows on axum, and all that axum does"),
+        ("http-denied", 10_399, "a request that the layer rejects"),
+        ("axum-denied", 20_080, "the same with six windows on axum, and all that axum does"),
     ];
     let mut beyond = Vec::new();
     for (what, measured, described) in paths {
