@@ -22,9 +22,8 @@ use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::StoreError;
 use crate::observe::{self, Transition};
-use crate::store::redis::encoding::parts::OwnedGroup;
-use crate::store::redis::layer::OwnedRefund;
-use crate::store::{RefundOf, StoreFuture};
+use crate::store::redis::layer::{Amendment, RequestPart};
+use crate::store::{Refund, RefundOf, StoreFuture};
 
 /// The longest time for which a refund is repeated. A fail-over to a replica takes less time.
 const RETRY_FOR: Duration = Duration::from_secs(10);
@@ -38,17 +37,19 @@ const MAX_RETRIES: usize = 4_096;
 /// If every charge can be given back for this time, the problem counts as solved.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 
-/// Returns the refund of the units that a group was charged beyond `kept`; `None` if there are none.
-pub(super) fn owed(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<OwnedRefund> {
+/// Returns the refund of the units that a part was charged beyond `kept`; `None` if there are none.
+pub(super) fn owed(part: &RequestPart, decision: &Decision, kept: u64) -> Option<Amendment> {
     let units = decision.charged().saturating_sub(kept);
-    (units > 0).then(|| OwnedRefund {
-        subject: group.subject.clone(),
-        policy: group.policy.clone(),
+    let refund = Refund {
+        namespace: &part.subject.namespace,
+        subject: &part.subject.subject,
+        policy: &part.policy,
         charged: decision.at(),
         units,
         of: RefundOf::All,
         uncharged: decision.non_refundable(units),
-    })
+    };
+    (units > 0).then(|| Amendment::refund(part.subject.clone(), &refund))
 }
 
 /// Refunds charges. Clones share the counts.
@@ -86,7 +87,7 @@ impl<C: SlotCalls> GiveBack<C> {
     /// refund each charge. The task continues even if the future is dropped.
     pub(super) fn start(
         &self,
-        owed: Vec<OwnedRefund>,
+        owed: Vec<Amendment>,
     ) -> impl Future<Output = ()> + Send + 'static + use<C> {
         let (tried, all_tried) = oneshot::channel::<()>();
         if !owed.is_empty() {
@@ -106,16 +107,16 @@ impl<C: SlotCalls> GiveBack<C> {
         }
     }
 
-    fn refund(&self, owed: &OwnedRefund) -> StoreFuture<()> {
-        if owed.as_ref().is_empty() {
+    fn refund(&self, owed: &Amendment) -> StoreFuture<()> {
+        if owed.is_empty() {
             return MaybeReady::ready(Ok(()));
         }
-        self.calls.amend(owed.amendment()).map(|reply| reply.map(drop))
+        self.calls.amend(owed.clone()).map(|reply| reply.map(drop))
     }
 
     /// Records the result of the first attempt. Starts a task that repeats the refund if nothing
     /// was executed.
-    fn conclude(&self, owed: OwnedRefund, result: Result<(), StoreError>) {
+    fn conclude(&self, owed: Amendment, result: Result<(), StoreError>) {
         let Err(error) = result else { return self.succeeded() };
         if !error.has_executed_nothing() || self.shared.retries.available_permits() == 0 {
             return self.failed(&error);
@@ -132,7 +133,7 @@ impl<C: SlotCalls> GiveBack<C> {
     }
 
     /// Repeats a refund while nothing was executed, for [`RETRY_FOR`] at most.
-    async fn repeat(&self, owed: &OwnedRefund, mut error: StoreError) -> Result<(), StoreError> {
+    async fn repeat(&self, owed: &Amendment, mut error: StoreError) -> Result<(), StoreError> {
         let begun = Instant::now();
         while error.has_executed_nothing() && begun.elapsed() < RETRY_FOR {
             pause().await;

@@ -1,13 +1,14 @@
-//! The calls that settle the charges of subjects, or reset subjects.
+//! The calls that change the counts of subjects outside a decision.
 
-use super::arguments;
 use super::layout::Layout;
 use super::policy::PolicyEncoding;
 use super::request::{RequestEncoder, packed_arguments};
+use super::{arguments, keys};
 use crate::model::{Period, StoreError};
+use crate::store::Reset;
 use crate::store::redis::connection::Command;
+use crate::store::redis::layer::{AmendOperation, Amendment, HeldReservation};
 use crate::store::redis::scripts::{self, Script};
-use crate::store::{Reset, Settlement};
 
 /// The number of subjects in one call. A call blocks the server while it runs.
 const MAX_SUBJECTS: usize = 128;
@@ -19,22 +20,60 @@ struct EncodedSubject {
 }
 
 impl RequestEncoder {
-    /// Creates the command that settles these charges. Creates several commands for many charges,
-    /// and on a cluster one for each slot.
-    pub(crate) fn settle(
-        &self,
-        settlements: &[Settlement<'_>],
-    ) -> Result<Vec<Command>, StoreError> {
-        let encoded = settlements.iter().map(|settlement| self.encode_settlement(settlement));
+    /// Creates the command that makes these changes, each of another subject. Creates several
+    /// commands for many subjects, and on a cluster one for each slot.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the layout does not support a limit.
+    pub(crate) fn amend(&self, amendments: &[Amendment]) -> Result<Vec<Command>, StoreError> {
+        if let [amendment] = amendments {
+            if let AmendOperation::ChangeReservation(held) = &amendment.operation {
+                return Ok(vec![self.change_reservation(amendment, held)?]);
+            }
+            if let Some(command) = self.fast_refund(amendment) {
+                return Ok(vec![command]);
+            }
+        }
+        let encoded = amendments.iter().map(|amendment| self.encode_amendment(amendment));
         let slots = self.by_slot(encoded.collect::<Result<_, _>>()?);
         let settle = scripts::settle(self.layout);
         Ok(slots.into_iter().map(|subjects| call(settle, subjects)).collect())
     }
 
+    /// Creates the command of a refund with a fast path; `None` if the amendment has none.
+    fn fast_refund(&self, amendment: &Amendment) -> Option<Command> {
+        if self.layout == Layout::Readable || !amendment.is_refund() {
+            return None;
+        }
+        let encoding = PolicyEncoding::new(&amendment.policy);
+        let script = self.refund_scripts.get(&[encoding.script_shape()])?;
+        let EncodedSubject { keys, arguments } = self.encode_amendment(amendment).ok()?;
+        Some(Command::Script { script, keys, arguments })
+    }
+
+    /// Creates the command that renews or ends a reservation.
+    ///
+    /// The layout needs no check here, because no request of the readable layout makes reservations.
+    fn change_reservation(
+        &self,
+        amendment: &Amendment,
+        held: &HeldReservation,
+    ) -> Result<Command, StoreError> {
+        let encoding = PolicyEncoding::new(&amendment.policy);
+        let EncodedSubject { mut keys, mut arguments } = self.encode_amendment(amendment)?;
+        arguments.push(arguments::reservation(amendment.charged, held, &encoding));
+        arguments.push(arguments::lifetime(held.renewed_for));
+        arguments.push(arguments::expires(held));
+        keys.push(keys::reservations(&keys[0]));
+        let script = scripts::change_reservation();
+        Ok(Command::Script { script, keys, arguments })
+    }
+
     /// Creates the commands that make these resets. Subjects of one slot share a command, except
     /// that a reset of one limit has a command of its own in the packed layout.
     pub(crate) fn reset(&self, resets: &[Reset<'_>]) -> Result<Vec<Command>, StoreError> {
-        let (mut commands, mut whole) = (Vec::new(), Vec::with_capacity(resets.len()));
+        let (mut of_limits, mut whole) = (Vec::new(), Vec::with_capacity(resets.len()));
         for Reset { namespace, subject, policy, limit } in resets.iter().copied() {
             let encoding = PolicyEncoding::new(policy);
             let keys = self.keys(namespace, subject, policy, &encoding);
@@ -45,9 +84,8 @@ impl RequestEncoder {
                 }
                 (Layout::Packed, Some(limit)) => {
                     let plan = arguments::forget_plan(policy, &encoding, limit);
-                    let (script, keys) = (scripts::amend(self.layout), keys?);
-                    let arguments = packed_arguments(&encoding, plan);
-                    commands.push(Command::Script { script, keys, arguments });
+                    let (keys, arguments) = (keys?, packed_arguments(&encoding, plan));
+                    of_limits.push(EncodedSubject { keys, arguments });
                 }
                 (Layout::Readable, None) => {
                     let key = self.readable_key(namespace, subject);
@@ -62,6 +100,10 @@ impl RequestEncoder {
                 }
             }
         }
+        // One call cannot make several resets of one subject, because it reads all states first.
+        let settle = scripts::settle(self.layout);
+        let of_limits = of_limits.into_iter().map(|subject| call(settle, vec![subject]));
+        let mut commands: Vec<_> = of_limits.collect();
         commands.extend(self.by_slot(whole).into_iter().map(|subjects| match self.layout {
             Layout::Packed => call(scripts::reset(), subjects),
             Layout::Readable => {
@@ -89,17 +131,17 @@ impl RequestEncoder {
         slots.into_iter().map(|(_, subjects)| subjects).collect()
     }
 
-    fn encode_settlement(&self, settlement: &Settlement<'_>) -> Result<EncodedSubject, StoreError> {
-        let Settlement { namespace, subject, policy, .. } = *settlement;
+    fn encode_amendment(&self, amendment: &Amendment) -> Result<EncodedSubject, StoreError> {
+        let Amendment { subject, policy, .. } = amendment;
         let encoding = PolicyEncoding::new(policy);
-        let keys = self.keys(namespace, subject, policy, &encoding)?;
+        let keys = self.keys(&subject.namespace, &subject.subject, policy, &encoding)?;
         let arguments = match self.layout {
             Layout::Packed => {
-                packed_arguments(&encoding, arguments::settle_plan(settlement, &encoding))
+                packed_arguments(&encoding, arguments::change_plan(amendment, &encoding))
             }
             Layout::Readable => {
                 let periods = arguments::readable_periods(policy, &encoding);
-                vec![periods, arguments::readable_settle_plan(settlement, &encoding)]
+                vec![periods, arguments::readable_change_plan(amendment, &encoding)]
             }
         };
         Ok(EncodedSubject { keys, arguments })

@@ -4,8 +4,8 @@ mod denial_cache;
 mod leases;
 mod monotonic;
 
-pub(crate) use denial_cache::{DenialCache, Lookup, RequestStamp};
+pub(crate) use denial_cache::DenialCache;
 #[cfg(feature = "redis-cluster")]
 pub(crate) use leases::CLOSE_TIMEOUT;
-pub(crate) use leases::{LeaseSettings, Leases, TakenUnits};
+pub(crate) use leases::{LeaseSettings, Leases};
 pub(crate) use monotonic::MonotonicClock;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -13,7 +14,7 @@ use super::slot::{ActiveLease, ReturnedUnits};
 use super::table::{FreedSlot, LeaseTable, RefillGuard};
 use crate::model::{FailureKind, StoreError};
 use crate::policy::LimitSet;
-use crate::store::redis::layer::{AmendOperation, Amendment, Layer, runtime_has_ended};
+use crate::store::redis::layer::{Amendment, Layer, runtime_has_ended};
 use crate::store::redis::shortcuts::monotonic::MonotonicClock;
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Refund, RefundOf};
@@ -188,8 +189,8 @@ impl<S: Layer> UnitReturner<S> {
             of: RefundOf::All,
             uncharged: LimitSet::EMPTY,
         };
-        let operation = AmendOperation::Refund(refund);
-        let amended = self.shared.inner.amend(Amendment { subject: subject.as_ref(), operation });
+        let refund = Amendment::refund(subject.clone(), &refund);
+        let amended = self.shared.inner.amend(smallvec![refund]);
         let amended = timeout(self.shared.response_timeout, amended).await;
         amended.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut))).map(drop)
     }
