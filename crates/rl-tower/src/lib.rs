@@ -126,7 +126,7 @@
 //!        ┌──────▼───────┐
 //!        │    inner     │
 //!        └──────┬───────┘
-//!               │ headers are added; the Decision is in the response's extensions
+//!               │ headers are added
 //!               ▼
 //!            response
 //! ```
@@ -174,7 +174,7 @@ pub use denied::Denied;
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use request::{RequestExt, from_extension};
-pub use response::ResponseBody;
+pub use response::{LimitedBody, ResponseBody};
 #[doc(inline)]
 pub use rl_core::*;
 pub use service::RateLimit;

@@ -8,16 +8,88 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
+use http_body_util::{Empty, Full, StreamBody};
 use pin_project_lite::pin_project;
 use rl_core::adapter::{Extensions, ResponseHead};
 use rl_core::denial::Denial;
-use rl_core::headers::{FieldName, FieldValue, HeaderLine};
+use rl_core::headers::{FieldName, HeaderLines};
 use rl_core::{Permit, ResponseInfo};
 
 use crate::request::HttpExtensions;
 
+/// A body of responses that may be behind a limiter.
+///
+/// axum, tonic and `http-body-util` have such bodies. For another type, implement the trait with
+/// `Limited = ResponseBody<Self>`, or box the body inside the limiter.
+#[diagnostic::on_unimplemented(
+    message = "a limiter does not know the body `{Self}`",
+    note = "implement `rl_tower::LimitedBody` for it, or put tower-http's \
+            `MapResponseBodyLayer::new(axum::body::Body::new)` inside the limiter"
+)]
+pub trait LimitedBody: Sized {
+    /// The body of a response of the limiter: one of the inner service, which may hold the permit
+    /// of its request, or that of a denial.
+    ///
+    /// A body that can box another one is its own `Limited`, so that most responses keep their
+    /// bodies as they are.
+    type Limited: From<Self> + From<ResponseBody<Self>>;
+}
+
+#[cfg(feature = "axum")]
+impl LimitedBody for axum::body::Body {
+    type Limited = Self;
+}
+
+#[cfg(feature = "axum")]
+impl From<ResponseBody<Self>> for axum::body::Body {
+    fn from(body: ResponseBody<Self>) -> Self {
+        Self::new(body)
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl LimitedBody for tonic::body::Body {
+    type Limited = Self;
+}
+
+#[cfg(feature = "tonic")]
+impl From<ResponseBody<Self>> for tonic::body::Body {
+    fn from(body: ResponseBody<Self>) -> Self {
+        Self::new(body)
+    }
+}
+
+impl<D, E> LimitedBody for BoxBody<D, E> {
+    type Limited = ResponseBody<Self>;
+}
+
+impl<D, E> LimitedBody for UnsyncBoxBody<D, E> {
+    type Limited = ResponseBody<Self>;
+}
+
+impl<D> LimitedBody for Full<D> {
+    type Limited = ResponseBody<Self>;
+}
+
+impl<D> LimitedBody for Empty<D> {
+    type Limited = ResponseBody<Self>;
+}
+
+impl<S> LimitedBody for StreamBody<S> {
+    type Limited = ResponseBody<Self>;
+}
+
+impl LimitedBody for String {
+    type Limited = ResponseBody<Self>;
+}
+
+impl<B> LimitedBody for ResponseBody<B> {
+    type Limited = ResponseBody<Self>;
+}
+
 pin_project! {
-    /// The body of the inner service's response, or of a denial.
+    /// A body of the inner service, which may hold the permit of its request, or that of a denial.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -28,14 +100,24 @@ pin_project! {
     }
 }
 
-impl<B> ResponseBody<B> {
-    pub(crate) const fn inner(body: B, permit: Option<Permit>) -> Self {
-        Self { inner: Some(body), denial: None, permit }
+/// Converts a body of the inner service into one that holds `permit` until it ends.
+pub(crate) fn limited_body<B: LimitedBody>(body: B, permit: Option<Permit>) -> B::Limited {
+    match permit {
+        None => body.into(),
+        permit => ResponseBody { inner: Some(body), denial: None, permit }.into(),
     }
+}
 
+impl<B> ResponseBody<B> {
     fn denial(body: Cow<'static, str>) -> Self {
         let denial = if body.is_empty() { None } else { Some(body.into_owned().into_bytes()) };
         Self { inner: None, denial, permit: None }
+    }
+}
+
+impl<B> From<B> for ResponseBody<B> {
+    fn from(body: B) -> Self {
+        Self { inner: Some(body), denial: None, permit: None }
     }
 }
 
@@ -79,8 +161,8 @@ where
 const DENIAL_HEADERS: usize = 8;
 
 /// Creates the response to a rejected request.
-pub(crate) fn from_denial<B>(denial: Denial) -> Response<ResponseBody<B>> {
-    with_body(denial, ResponseBody::denial)
+pub(crate) fn from_denial<B: LimitedBody>(denial: Denial) -> Response<B::Limited> {
+    with_body(denial, |text| ResponseBody::<B>::denial(text).into())
 }
 
 /// Creates the response to a rejected request, with the body that `body` creates from the text.
@@ -130,18 +212,17 @@ impl<B> ResponseInfo for HttpResponse<'_, B> {
 }
 
 impl<B> ResponseHead for HttpResponse<'_, B> {
-    fn add_header(&mut self, line: HeaderLine<'_>) {
-        let name = NAMES[line.name.index()].clone();
-        let value = match line.value {
-            FieldValue::Static(value) => HeaderValue::from_static(value),
-            FieldValue::Written(value) => {
-                HeaderValue::from_str(value).expect("values are visible ASCII and spaces")
+    fn add_headers(&mut self, lines: &HeaderLines) {
+        let headers = self.0.headers_mut();
+        for line in lines.iter() {
+            let name = NAMES[line.name.index()].clone();
+            let value = HeaderValue::from_maybe_shared(line.value)
+                .expect("values are visible ASCII and spaces");
+            if line.is_list {
+                headers.append(name, value);
+            } else {
+                headers.insert(name, value);
             }
-        };
-        if line.is_list {
-            self.0.headers_mut().append(name, value);
-        } else {
-            self.0.headers_mut().insert(name, value);
         }
     }
 
