@@ -9,7 +9,7 @@
 //! | the limiter cannot decide, and [rejects on failure](crate::Origin::FailedClosed) | 503 | 14, `UNAVAILABLE` |
 //! | the request has no key, and such requests are rejected | 403 | 7, `PERMISSION_DENIED` |
 //! | the key is the client's address, which the server does not report | 500 | 13, `INTERNAL` |
-//! | the key is [ambiguous](crate::key::AmbiguousKey) | 400 | 3, `INVALID_ARGUMENT` |
+//! | the key is [ambiguous](crate::key::AmbiguousKey), or more than eight rules match the request | 400 | 3, `INVALID_ARGUMENT` |
 //!
 //! A gRPC client treats HTTP 429 as an outage, and retries immediately. It therefore gets HTTP 200
 //! without a body, with the gRPC status and `grpc-retry-pushback-ms` in headers. The header

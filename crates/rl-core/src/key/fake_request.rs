@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::{RequestInfo, Tier};
 use crate::model::Subject;
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct FakeRequest {
     method: String,
     sent_method: Option<String>,

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::invalid_rules::InvalidMatch;
-use super::requirements::{Requirements, Sequence};
 use crate::key::RequestInfo;
 
 /// A host, or all hosts below a domain, in lower case.
@@ -39,22 +38,10 @@ impl Host {
         }
     }
 
-    pub(super) fn add_requirements(to: Requirements, host: &Self) -> Requirements {
-        let (name, is_whole) = match host {
-            Self::One(name) => (&**name, true),
-            Self::Below(domain) => (domain.trim_start_matches('.'), false),
-        };
-        to.with_sequence(Sequence::Host, name.rsplit('.').map(Some), is_whole)
-    }
-
-    pub(super) fn may_overlap(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::One(one), Self::One(other)) => one == other,
-            (Self::One(name), below @ Self::Below(_))
-            | (below @ Self::Below(_), Self::One(name)) => below.matches(name),
-            (Self::Below(one), Self::Below(other)) => {
-                one.ends_with(&**other) || other.ends_with(&**one)
-            }
+    /// Returns the name of the host, or a dot and the domain of all hosts below it.
+    pub(super) fn key(&self) -> &str {
+        match self {
+            Self::One(text) | Self::Below(text) => text,
         }
     }
 }

@@ -6,7 +6,6 @@ use matchit::{InsertError, Router};
 
 use super::invalid_rules::InvalidMatch;
 use super::path_forms::PathForms;
-use super::requirements::{Requirements, Sequence};
 
 const EXPECTED: &str = "a path that begins with `/`, in which `{name}` is a segment and a final \
                         `{*name}` all further segments";
@@ -20,7 +19,7 @@ pub(super) struct PathTemplates {
     routers: Vec<Router<()>>,
     /// The other forms of the templates, and the paths before their tails.
     others: Vec<Router<()>>,
-    /// The templates and their other forms.
+    /// The templates and their other forms, without the paths before their tails.
     templates: Vec<String>,
 }
 
@@ -72,25 +71,10 @@ impl PathTemplates {
             && path.iter().all(|form| self.routers.iter().any(|router| is_full(form, router)))
     }
 
-    /// Returns the requirements for the path of each template, each together with `others`.
-    pub(super) fn requirements(&self, others: &Requirements) -> Vec<Requirements> {
-        let of_template = |template: &String| {
-            let is_tail = |segment: &&str| segment.contains("{*");
-            let segments = template.split('/').take_while(|segment| !is_tail(segment));
-            let literals = segments.map(|segment| (!segment.contains('{')).then_some(segment));
-            let is_whole = !template.split('/').any(|segment| is_tail(&segment));
-            others.clone().with_sequence(Sequence::Path, literals, is_whole)
-        };
-        self.templates.iter().map(of_template).collect()
-    }
-
-    /// Returns whether one path may match both lists.
-    pub(super) fn may_overlap(&self, other: &Self) -> bool {
-        let pairs = self
-            .templates
-            .iter()
-            .flat_map(|one| other.templates.iter().map(move |other| (one, other)));
-        pairs.into_iter().any(|(one, other)| may_overlap(one, other))
+    /// Returns the templates, with the other forms of each. A path that matches the list matches one
+    /// of them, or is the path before a tail.
+    pub(super) fn templates(&self) -> &[String] {
+        &self.templates
     }
 }
 
@@ -126,25 +110,6 @@ fn braces(template: &str) -> impl Iterator<Item = &str> {
         '%' => template.get(at..at + 3).filter(|text| escapes(text)),
         _ => None,
     })
-}
-
-/// Returns false only if no path matches both templates. The check is coarse, so it may return true
-/// for templates without a common path.
-fn may_overlap(one: &str, other: &str) -> bool {
-    let (mut one, mut other) = (one.split('/'), other.split('/'));
-    loop {
-        match (one.next(), other.next()) {
-            (None, None) => return true,
-            (Some(segment), _) | (_, Some(segment)) if segment.contains("{*") => return true,
-            (Some(one), Some(other)) => {
-                let is_literal = !one.contains('{') && !other.contains('{');
-                if is_literal && one != other {
-                    return false;
-                }
-            }
-            (Some(_), None) | (None, Some(_)) => return false,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -257,7 +222,7 @@ mod tests {
             assert!(!matches(&encoded, "/a/c"), "an encoded brace is no parameter");
         }
         let [with, without] = [["/login/"], ["/login"]].map(|list| templates(&list).unwrap());
-        assert!(with.may_overlap(&without));
+        assert!(matches(&with, "/login") && matches(&without, "/login/"));
     }
 
     /// Fault: a request with an empty tail avoided the rule of its handler.
@@ -306,25 +271,6 @@ mod tests {
                 let expected = list.iter().any(alone);
                 assert_eq!(matches(&all, path), expected, "{list:?} {path:?}");
             }
-        }
-    }
-
-    #[test]
-    fn overlaps_are_found() {
-        for (one, other, expected) in [
-            ("/a", "/a", true),
-            ("/a", "/b", false),
-            ("/a/{x}", "/a/b", true),
-            ("/a/{x}", "/b/{x}", false),
-            ("/a/{x}", "/a", false),
-            ("/{*x}", "/a/b/c", true),
-            ("/a/{*x}", "/a/b/c", true),
-            ("/a/{*x}", "/b/c", false),
-            ("/{x}/b", "/a/{y}", true),
-            ("/v{x}", "/v1", true),
-        ] {
-            assert_eq!(may_overlap(one, other), expected, "{one} {other}");
-            assert_eq!(may_overlap(other, one), expected, "{other} {one}");
         }
     }
 }

@@ -10,7 +10,6 @@ use super::host::{Host, for_each_host};
 use super::invalid_rules::InvalidMatch;
 use super::path_forms::PathForms;
 use super::path_templates::PathTemplates;
-use super::requirements::{Requirements, Sequence};
 use crate::client_ip::{header_name, is_token_byte};
 use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
 
@@ -231,38 +230,23 @@ impl CompiledMatch {
         Some(self.addresses.iter().any(|range| range.contains(&address)))
     }
 
-    /// Returns requirements of which each request that matches satisfies one.
-    pub(super) fn requirements(&self) -> Vec<Requirements> {
-        let all = Requirements::none();
-        let all = all.with_any(&self.methods, |all, method| {
-            // `GET` includes `HEAD`.
-            all.with_method(if &**method == "HEAD" { "GET" } else { method })
-        });
-        let all = all.with_any(&self.hosts, Host::add_requirements);
-        let all = all.with_any(&self.addresses, add_network);
-        self.paths.as_ref().map_or_else(|| vec![all.clone()], |paths| paths.requirements(&all))
+    /// Returns the path templates and their other forms. Returns `None` if the match has no path.
+    pub(super) fn templates(&self) -> Option<&[String]> {
+        self.paths.as_ref().map(PathTemplates::templates)
     }
 
-    /// Returns false only if no request matches both. The check is coarse, so it may return true
-    /// for matches without a common request.
-    pub(super) fn may_overlap(&self, other: &Self) -> bool {
-        let methods = self.methods.is_empty()
-            || other.methods.is_empty()
-            || self.methods.iter().any(|method| other.matches_method(method))
-            || other.methods.iter().any(|method| self.matches_method(method));
-        let paths = match (&self.paths, &other.paths) {
-            (Some(one), Some(other)) => one.may_overlap(other),
-            _ => true,
-        };
-        let addresses = self.addresses.is_empty()
-            || other.addresses.is_empty()
-            || self.addresses.iter().any(|one| {
-                other.addresses.iter().any(|other| one.contains(other) || other.contains(one))
-            });
-        let hosts = self.hosts.is_empty()
-            || other.hosts.is_empty()
-            || self.hosts.iter().any(|one| other.hosts.iter().any(|other| one.may_overlap(other)));
-        methods && paths && addresses && hosts
+    /// Returns the hosts. The list is empty if the match has none.
+    pub(super) fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// Returns whether the match has no conditions.
+    pub(super) fn is_unconditional(&self) -> bool {
+        self.methods.is_empty()
+            && self.paths.is_none()
+            && self.hosts.is_empty()
+            && self.headers.is_empty()
+            && self.addresses.is_empty()
     }
 }
 
@@ -283,17 +267,6 @@ fn network(text: &str) -> Result<IpNet, InvalidMatch> {
     let network = single.or_else(|| text.parse().ok().filter(fits));
     let expected = "an address or a network without host bits, such as 192.0.2.7 or 10.0.0.0/8";
     network.ok_or_else(|| InvalidMatch::new("address", text, expected))
-}
-
-/// Requires the hexadecimal digits that the addresses of a network have in common.
-fn add_network(to: Requirements, network: &IpNet) -> Requirements {
-    let (is_v4, octets) = match network.addr() {
-        IpAddr::V4(address) => (true, address.octets().to_vec()),
-        IpAddr::V6(address) => (false, address.octets().to_vec()),
-    };
-    let digits = octets.into_iter().flat_map(|octet| [octet >> 4, octet & 15]);
-    let common = digits.take(usize::from(network.prefix_len() / 4));
-    to.with_sequence(Sequence::Address, common.map(|digit| Some((is_v4, digit))), false)
 }
 
 /// Whether a rule applies to a request.
@@ -332,6 +305,12 @@ impl<'a> RequestPaths<'a> {
             paths.whole.push(PathForms::new(format!("{pattern}{routed}")));
         }
         paths
+    }
+
+    /// Returns the forms of all paths. Returns `None` if a path may have any form.
+    fn forms(&self) -> Option<impl Iterator<Item = &str>> {
+        let all = || self.whole.iter().chain(&self.nested);
+        all().all(PathForms::is_complete).then(|| all().flat_map(PathForms::iter))
     }
 
     /// Returns whether a template matches a form of a path.
@@ -382,6 +361,11 @@ impl<'a> RequestView<'a> {
 
     fn paths(&self) -> &RequestPaths<'a> {
         self.paths.get_or_init(|| RequestPaths::new(self.info))
+    }
+
+    /// Returns the forms of the paths. Returns `None` if a path may have any form.
+    pub(super) fn path_forms(&self) -> Option<impl Iterator<Item = &str>> {
+        self.paths().forms()
     }
 
     /// Returns the methods with which the client overrides that of the request, in upper case.
@@ -584,26 +568,5 @@ mod tests {
             let error = CompiledMatch::new(&text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
-    }
-
-    #[test]
-    fn overlaps_are_found_by_each_kind_of_condition() {
-        let may = |one: &Match, other: &Match| {
-            let [one, other] = [one, other].map(|text| CompiledMatch::new(text).unwrap());
-            assert_eq!(one.may_overlap(&other), other.may_overlap(&one));
-            one.may_overlap(&other)
-        };
-        let all = Match::new();
-        let (get, head, post) =
-            (all.clone().method("GET"), all.clone().method("HEAD"), all.clone().method("POST"));
-        assert!(may(&all, &get) && may(&get, &head) && !may(&get, &post));
-        assert!(!may(&all.clone().path("/a"), &all.clone().path("/b")));
-        assert!(!may(&all.clone().host("a.org"), &all.clone().host("b.org")));
-        assert!(may(&all.clone().host("a.b.org"), &all.clone().host("*.b.org")));
-        assert!(may(&all.clone().host("*.a.b.org"), &all.clone().host("*.b.org")));
-        assert!(!may(&all.clone().address("10.0.0.0/8"), &all.clone().address("192.0.2.1")));
-        assert!(may(&all.clone().address("10.0.0.0/8"), &all.clone().address("10.1.0.0/16")));
-        // A request may have two header lines of the same name.
-        assert!(may(&all.clone().header_value("x", "a"), &all.header_value("x", "b")));
     }
 }
