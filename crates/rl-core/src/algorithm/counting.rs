@@ -13,13 +13,6 @@ pub(super) trait Counting {
     /// afterwards.
     fn charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Outcome;
 
-    /// Charges `units` at `now` if they can be granted, and returns the limit's status afterwards.
-    /// Otherwise returns `None` and changes nothing.
-    #[inline]
-    fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
-        (units <= self.available(cells, now)).then(|| self.charge(cells, now, units))
-    }
-
     /// Refunds the `units` that were charged at `charged_at`, as far as they still count at `now`.
     ///
     /// `charged_at` is not after `now`. If the state was reset or lost after the charge, nothing is

@@ -148,23 +148,6 @@ impl Counting for Gcra {
         Outcome::granted(self.used(tat, now), tat.ceil() - now.as_micros())
     }
 
-    /// Computes the charge before it compares the used units with the burst, so that the TAT is
-    /// computed only once. The result is exact, because a charge raises the used units by exactly
-    /// `units`.
-    #[inline]
-    fn try_charge(&self, cells: &mut [u64], now: Timestamp, units: u64) -> Option<Outcome> {
-        if units > self.burst {
-            return None;
-        }
-        let (tat, since) = self.charged(cells, now, units);
-        let used = self.used(tat, now);
-        if used > self.burst {
-            return None;
-        }
-        set_cells(cells, [tat.micros, tat.fraction, since]);
-        Some(Outcome::granted(used, tat.ceil() - now.as_micros()))
-    }
-
     fn refund(&self, cells: &mut [u64], now: Timestamp, charged: Timestamp, units: u64) {
         let (Some(tat), Some([_, _, since])) = (self.ahead(cells, now), used_cells(cells)) else {
             return;

@@ -26,7 +26,7 @@ mod step;
 mod token_bucket;
 
 pub(crate) use log::Log;
-pub(crate) use plan::{Judgement, Plan};
+pub(crate) use plan::{Available, Plan};
 #[cfg(feature = "redis")]
-pub(crate) use replied::{State, replied_cells, replied_outcome, stored_cells};
+pub(crate) use replied::{State, replied_cells, stored_cells};
 pub(crate) use step::{PlanStep, SubjectStates, SubjectStatesMut};

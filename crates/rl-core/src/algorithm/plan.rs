@@ -7,48 +7,56 @@
 //! logs                                                [ log ]
 //! ```
 //!
-//! A record is an array of integers, the *cells*, and an array of logs. Each step has at least two
-//! cells of its own, or its own log. The first four cells of a step are two pairs. In each pair,
-//! the first cell is a time and the second a number, so that a store can pack a pair into ten
-//! bytes.
+//! A record is an array of integers, the *cells*, and an array of logs. Each step has cells of its
+//! own, or its own log.
 //!
-//! A decision takes two passes. [`Plan::judge`] reads the record, and computes what can be charged.
-//! [`Plan::commit`] charges it to all steps. Between the passes, a caller may judge other records,
-//! and commit all or none of them.
+//! A decision takes two passes. [`Plan::available`] reads the record, and [`Plan::charge`] charges
+//! all steps. Between the passes, a store judges the other parts of the request.
 
-use super::fixed_window::{CompiledWindows, LANES};
+use super::fixed_window::WindowArrays;
 use super::step::{LimitCounter, PlanStep, SubjectStates, SubjectStatesMut};
-use crate::model::{Cost, Limit, Mode, Outcome};
+use crate::model::{Limit, Outcome};
 use crate::time::Timestamp;
 
-/// The result of [`Plan::judge`]: the charge that [`Plan::commit`] will make.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Judgement {
-    /// The time of the decision.
-    pub(crate) at: Timestamp,
-    /// The units to charge; 0 if the request is denied or only peeks.
-    pub(crate) charged: u64,
-    /// Whether an enforced limit has no unit or request left after the charge.
-    pub(crate) is_full: bool,
-    /// The limits in shadow that cannot grant the units, one bit for each. They are not charged.
-    pub(crate) uncharged: u16,
+/// The units that the enforced limits of a policy can grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Available {
+    /// The units that the limits can grant that count units.
+    units: u64,
+    /// The requests that the limits can grant that count requests.
+    requests: u64,
+}
+
+impl Available {
+    /// The limits can grant at least this number of units.
+    pub(crate) const fn at_least(units: u64) -> Self {
+        Self { units, requests: u64::MAX }
+    }
+
+    /// Returns the units that one request can be granted.
+    #[inline]
+    pub(crate) const fn units(self) -> u64 {
+        // Limits that count requests grant a request as a whole, or not at all.
+        if self.requests == 0 { 0 } else { self.units }
+    }
+
+    /// Returns whether a limit has no unit or request left after a charge of `units`, which is not
+    /// 0.
+    #[inline]
+    pub(crate) const fn is_used_up_by(self, units: u64) -> bool {
+        units >= self.units() || self.requests == 1
+    }
 }
 
 /// The limits of a policy, compiled.
 #[derive(Debug)]
 pub(crate) struct Plan {
     steps: Box<[PlanStep]>,
-    /// The limits in packed form, if they are at most six, and all of them are fixed windows that
-    /// count units and are enforced.
-    windows: Option<CompiledWindows>,
+    /// The limits as arrays, if they are at most six, and all of them are fixed windows that count
+    /// units and are enforced.
+    windows: Option<WindowArrays>,
     cells: usize,
     logs: usize,
-    fits_lanes: bool,
-    /// Whether all limits count units and are enforced.
-    is_plain: bool,
-    /// Whether there are more limits than lanes, and all of them are fixed windows that count units
-    /// and are enforced.
-    has_many_windows: bool,
 }
 
 impl Plan {
@@ -56,40 +64,19 @@ impl Plan {
     pub(crate) fn new(limits: impl ExactSizeIterator<Item = Limit> + Clone) -> Self {
         let (mut cells, mut logs) = (0, 0);
         let step = |limit| PlanStep::new(limit, &mut cells, &mut logs);
-        let steps: Box<[PlanStep]> = limits.clone().map(step).collect();
-        let has_buckets = steps.iter().any(|step| matches!(step.counter, LimitCounter::Buckets(_)));
-        let is_plain = !limits.clone().any(|limit| limit.is_shadow() || limit.counts_requests());
-        let is_window = |step: &PlanStep| matches!(step.counter, LimitCounter::Window(_));
-        Self {
-            has_many_windows: is_plain && steps.len() > LANES && steps.iter().all(is_window),
-            is_plain,
-            fits_lanes: logs == 0 && cells <= 2 * LANES && !has_buckets,
-            windows: CompiledWindows::new(limits),
-            steps,
-            cells,
-            logs,
-        }
+        let steps = limits.clone().map(step).collect();
+        Self { steps, windows: WindowArrays::new(limits), cells, logs }
     }
 
     /// Returns the step of each limit, in the order of the policy.
-    #[inline]
     pub(crate) fn steps(&self) -> &[PlanStep] {
         &self.steps
     }
 
-    /// Returns the only step, if the policy has a single limit that counts units and is enforced.
+    /// Returns the limits as arrays, if they are at most six, and all of them are fixed windows that
+    /// count units and are enforced.
     #[inline]
-    pub(crate) fn sole_step(&self) -> Option<&PlanStep> {
-        match &*self.steps {
-            [step] if self.is_plain => Some(step),
-            _ => None,
-        }
-    }
-
-    /// Returns the limits in packed form, if they are at most six, and all of them are fixed
-    /// windows that count units and are enforced.
-    #[inline]
-    pub(crate) const fn windows(&self) -> Option<&CompiledWindows> {
+    pub(crate) const fn windows(&self) -> Option<&WindowArrays> {
         self.windows.as_ref()
     }
 
@@ -104,97 +91,59 @@ impl Plan {
         self.logs
     }
 
-    /// Returns whether a record fits into six lanes, with a pair of cells in each.
-    pub(crate) const fn fits_lanes(&self) -> bool {
-        self.fits_lanes
-    }
-
-    /// Computes the charge of a request at the time `at`. Changes nothing.
-    #[inline(always)]
-    pub(crate) fn judge(
-        &self,
-        states: SubjectStates<'_>,
-        at: Timestamp,
-        mode: Mode,
-        cost: Cost,
-    ) -> Judgement {
-        if !self.is_plain {
-            return self.judge_apart(states, at, mode, cost);
-        }
-        let mut granted = u64::MAX;
-        for step in &self.steps {
-            granted = step.available(states, at).min(granted);
-        }
-        let charged = mode.charged(cost, granted);
-        Judgement { at, charged, is_full: charged >= granted, uncharged: 0 }
-    }
-
-    /// Computes the charge of a request for a policy in which some limits are in shadow or count
-    /// requests.
-    #[inline(never)]
-    fn judge_apart(
-        &self,
-        states: SubjectStates<'_>,
-        at: Timestamp,
-        mode: Mode,
-        cost: Cost,
-    ) -> Judgement {
-        let (mut units, mut requests) = (u64::MAX, u64::MAX);
+    /// Returns the units that the enforced limits can grant at the time `at`.
+    #[inline]
+    pub(crate) fn available(&self, states: SubjectStates<'_>, at: Timestamp) -> Available {
+        let mut available = Available { units: u64::MAX, requests: u64::MAX };
         for step in self.steps.iter().filter(|step| !step.limit().is_shadow()) {
-            let least = if step.limit().counts_requests() { &mut requests } else { &mut units };
+            let least = match step.limit().counts_requests() {
+                true => &mut available.requests,
+                false => &mut available.units,
+            };
             *least = step.available(states, at).min(*least);
         }
-        // Limits that count requests grant a request as a whole, or not at all.
-        let granted = if requests == 0 { 0 } else { units };
-        let charged = mode.charged(cost, granted);
-        let is_last_request = requests == u64::from(charged > 0);
-        let mut judgement =
-            Judgement { at, charged, is_full: charged >= granted || is_last_request, uncharged: 0 };
-        if charged > 0 && mode != Mode::Charge {
-            judgement.uncharged = self.denying_in_shadow(states, at, charged);
-        }
-        judgement
+        available
     }
 
-    /// Returns the limits in shadow that cannot grant `units`.
-    fn denying_in_shadow(&self, states: SubjectStates<'_>, now: Timestamp, units: u64) -> u16 {
-        let denies = |step: &PlanStep| {
-            step.limit().is_shadow() && step.available(states, now) < step.limit().units(units)
-        };
-        let steps = self.steps.iter().enumerate();
-        steps.filter(|(_, step)| denies(step)).fold(0, |set, (index, _)| set | 1 << index)
-    }
-
-    /// Makes the charge that [`judge`](Self::judge) has computed. Calls `outcome` with the index
-    /// and the status of each limit.
-    #[inline(always)]
-    pub(crate) fn commit(
+    /// Charges `units` at the time `at`, even if fewer are available. Calls `status` with the status
+    /// of each limit afterwards.
+    ///
+    /// A limit in shadow that cannot grant the units is not charged, and its status is a denial.
+    /// If `is_done`, it is charged, because the units are those of work that was done.
+    #[inline]
+    pub(crate) fn charge(
         &self,
         states: &mut SubjectStatesMut<'_>,
-        judgement: &Judgement,
-        mut outcome: impl FnMut(usize, Outcome),
+        at: Timestamp,
+        units: u64,
+        is_done: bool,
+        mut status: impl FnMut(Outcome),
     ) {
-        let Judgement { at, charged, uncharged, .. } = *judgement;
-        for (index, step) in self.steps.iter().enumerate() {
-            let after = if uncharged >> index & 1 == 0 {
-                step.charge(states, at, charged)
-            } else {
-                step.outcome(states.read(), at, charged)
-            };
-            outcome(index, after);
+        for step in &self.steps {
+            let limit = step.limit();
+            let is_denying = limit.is_shadow()
+                && !is_done
+                && step.available(states.read(), at) < limit.units(units);
+            status(match is_denying {
+                true => step.outcome(states.read(), at, units),
+                false => step.charge(states, at, units),
+            });
         }
     }
 
-    /// Returns whether there are more than six limits, and all of them are fixed windows that count
-    /// units and are enforced.
-    #[inline]
-    pub(crate) const fn has_many_windows(&self) -> bool {
-        self.has_many_windows
+    /// Returns the status of each limit at the time `at`, for a request that requires `required`
+    /// units.
+    pub(crate) fn outcomes<'a>(
+        &'a self,
+        states: SubjectStates<'a>,
+        at: Timestamp,
+        required: u64,
+    ) -> impl Iterator<Item = Outcome> + 'a {
+        self.steps.iter().map(move |step| step.outcome(states, at, required))
     }
 
     /// Returns the time until which the enforced limits deny a request of `units`. Returns the
     /// epoch if they grant it now, or never will.
-    #[inline(never)]
     pub(crate) fn denied_until(
         &self,
         states: SubjectStates<'_>,

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::counting::Counting;
-use super::step::LimitCounter;
+use super::step::{LimitCounter, PlanStep};
 use crate::model::{Limit, Outcome};
 use crate::time::Timestamp;
 
@@ -17,15 +17,15 @@ impl State {
         Self(cells.collect())
     }
 
-    /// Returns the state as it was before the last `calls` calls. Each of them charged `cost` units
-    /// at `now`.
-    pub(crate) fn without(&self, limit: Limit, now: Timestamp, calls: u64, cost: u64) -> Self {
-        let (mut state, units) = (self.clone(), calls.saturating_mul(limit.units(cost)));
+    /// Returns the state of the limit of `step` as it was before the last `calls` calls. Each of them
+    /// charged `cost` units at `now`.
+    pub(crate) fn without(&self, step: &PlanStep, now: Timestamp, calls: u64, cost: u64) -> Self {
+        let (mut state, units) = (self.clone(), calls.saturating_mul(step.limit().units(cost)));
         if units == 0 {
             return state;
         }
         let cells = &mut state.0;
-        let place = match LimitCounter::new(limit) {
+        let place = match &step.counter {
             LimitCounter::Gcra(gcra) => {
                 gcra.refund(cells, now, now, units);
                 return state;
@@ -43,6 +43,25 @@ impl State {
             *used = used.saturating_sub(units);
         }
         state
+    }
+
+    /// Returns the status of the limit of `step` for a request that requires `required` units. A
+    /// script has returned this state after its decision.
+    pub(crate) fn outcome(&self, step: &PlanStep, now: Timestamp, required: u64) -> Outcome {
+        let (cells, required) = (&self.0[..], step.limit().units(required));
+        match &step.counter {
+            LimitCounter::Window(window) => window.outcome(cells, now, required),
+            LimitCounter::Gcra(gcra) => gcra.outcome(cells, now, required),
+            LimitCounter::IntervalBucket(bucket) => bucket.outcome(cells, now, required),
+            LimitCounter::TwoWindows(windows) => match *cells {
+                [since, current, previous, first] => {
+                    windows.outcome(&[since, current, first, previous], now, required)
+                }
+                _ => windows.outcome(&[0; 4], now, required),
+            },
+            LimitCounter::Buckets(window) => window.replied(cells, now, required),
+            LimitCounter::Log(log) => log.replied(cells, now, required),
+        }
     }
 }
 
@@ -62,24 +81,5 @@ pub(crate) fn stored_cells(limit: Limit) -> usize {
     match LimitCounter::new(limit) {
         LimitCounter::Log(_) => 8,
         _ => replied_cells(limit),
-    }
-}
-
-/// Computes the outcome of `limit` for a request that needs `needed` units. `cells` is the state
-/// that a script returned after its decision.
-pub(crate) fn replied_outcome(limit: Limit, cells: &State, now: Timestamp, needed: u64) -> Outcome {
-    let (cells, needed) = (&cells.0[..], limit.units(needed));
-    match LimitCounter::new(limit) {
-        LimitCounter::Window(window) => window.outcome(cells, now, needed),
-        LimitCounter::Gcra(gcra) => gcra.outcome(cells, now, needed),
-        LimitCounter::IntervalBucket(bucket) => bucket.outcome(cells, now, needed),
-        LimitCounter::TwoWindows(windows) => match *cells {
-            [since, current, previous, first] => {
-                windows.outcome(&[since, current, first, previous], now, needed)
-            }
-            _ => windows.outcome(&[0; 4], now, needed),
-        },
-        LimitCounter::Buckets(window) => window.replied(cells, now, needed),
-        LimitCounter::Log(log) => log.replied(cells, now, needed),
     }
 }

@@ -40,12 +40,13 @@ impl LimitCounter {
         }
     }
 
-    /// Returns the number of cells, which is even.
-    pub(super) fn cells(self) -> usize {
+    /// Returns the number of cells.
+    fn cells(self) -> usize {
         match self {
             Self::Window(_) => 2,
-            Self::Buckets(window) => window.cells().next_multiple_of(2),
-            Self::TwoWindows(_) | Self::Gcra(_) | Self::IntervalBucket(_) => 4,
+            Self::Gcra(_) => 3,
+            Self::TwoWindows(_) | Self::IntervalBucket(_) => 4,
+            Self::Buckets(window) => window.cells(),
             Self::Log(_) => 0,
         }
     }
@@ -138,14 +139,14 @@ impl PlanStep {
     }
 
     /// Returns the units that the limit can grant at `now`, or the requests if it counts requests.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn available(&self, states: SubjectStates<'_>, now: Timestamp) -> u64 {
         counting!(self, states, available(now))
     }
 
     /// Charges `units` at `now`, even if fewer are available. Returns the limit's status
     /// afterwards.
-    #[inline(always)]
+    #[inline]
     pub(super) fn charge(
         &self,
         states: &mut SubjectStatesMut<'_>,
@@ -154,18 +155,6 @@ impl PlanStep {
     ) -> Outcome {
         let units = self.limit.units(units);
         counting!(self, mut states, charge(now, units))
-    }
-
-    /// Charges `units` at `now` if they can be granted, and returns the limit's status afterwards.
-    /// Otherwise returns `None` and changes nothing.
-    #[inline(always)]
-    pub(crate) fn try_charge(
-        &self,
-        states: &mut SubjectStatesMut<'_>,
-        now: Timestamp,
-        units: u64,
-    ) -> Option<Outcome> {
-        counting!(self, mut states, try_charge(now, units))
     }
 
     /// Returns the status of the limit for a request that requires `required` units.
@@ -228,18 +217,6 @@ impl PlanStep {
                 places.held(log, now, charged, self.limit.units(units))
             }
             _ => 0,
-        }
-    }
-
-    /// Releases the `units` that a concurrency limit granted at `charged`, if it has a free unit
-    /// afterwards. Otherwise returns `false` and changes nothing.
-    #[inline]
-    pub(crate) fn try_release(&self, log: &mut Log, charged: Timestamp, units: u64) -> bool {
-        match &self.counter {
-            LimitCounter::Log(places) if self.limit.holds_permits() => {
-                places.try_release(log, charged, units)
-            }
-            _ => false,
         }
     }
 

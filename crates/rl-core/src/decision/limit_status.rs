@@ -215,11 +215,10 @@ pub(super) struct LimitStatuses {
 impl LimitStatuses {
     /// The statuses of a decision without a policy.
     pub(super) const NONE: Self =
-        Self { policy: PolicyHandle::NONE, outcomes: Outcomes::None, decided_at: Timestamp::EPOCH };
+        Self { policy: PolicyHandle::NONE, outcomes: Outcomes::NONE, decided_at: Timestamp::EPOCH };
 
-    /// Creates the statuses of the limits of `policy`. `outcomes` contains one outcome for each
-    /// limit, or is still empty.
-    #[inline(always)]
+    /// Creates the statuses of the limits of `policy`.
+    #[inline]
     pub(super) fn new(policy: &Policy, outcomes: Outcomes, decided_at: Timestamp) -> Self {
         Self { policy: PolicyHandle::new(policy), outcomes, decided_at }
     }
@@ -231,11 +230,10 @@ impl LimitStatuses {
     /// Returns the status of each limit, in the order of the policy.
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
         let limits = self.policy().map_or(&[][..], Policy::limits);
-        let windows = self.policy().and_then(Policy::compiled_windows);
         let limits = limits[..self.outcomes.count(limits.len())].iter().enumerate();
-        limits.map(move |(index, limit)| LimitStatus {
+        limits.map(|(index, limit)| LimitStatus {
             limit,
-            outcome: self.outcomes.outcome(index, limit.limit(), windows, self.decided_at),
+            outcome: self.outcomes.outcome(index, limit.limit()),
             part: PartLabels::NONE,
             lag: ClockLag::NONE,
         })
@@ -243,17 +241,7 @@ impl LimitStatuses {
 
     /// Returns the status of the limit at `index`; `None` if there is no such limit, or no outcome.
     pub(super) fn get(&self, index: usize) -> Option<LimitStatus<'_>> {
-        let policy = self.policy()?;
-        let limit = policy.limits()[..self.outcomes.count(policy.limits().len())].get(index)?;
-        let windows = policy.compiled_windows();
-        let outcome = self.outcomes.outcome(index, limit.limit(), windows, self.decided_at);
-        Some(LimitStatus { limit, outcome, part: PartLabels::NONE, lag: ClockLag::NONE })
-    }
-
-    /// Returns the positions of the limits that deny the request.
-    pub(super) fn over(&self) -> LimitSet {
-        let limits = self.policy().map_or(&[][..], Policy::limits);
-        self.outcomes.over(limits).unwrap_or_else(|| self.positions(|limit| limit.is_over()))
+        self.iter().nth(index)
     }
 
     /// Returns the positions of the limits that satisfy `condition`.
@@ -265,13 +253,11 @@ impl LimitStatuses {
     /// Returns the statuses as they will be in `micros` microseconds, if nothing is charged until
     /// then.
     #[cfg(feature = "redis")]
-    #[inline(always)]
+    #[inline]
     pub(super) fn at_later(&self, micros: u64) -> Self {
-        let later = |limit: LimitStatus<'_>| limit.outcome.at_later(micros);
-        let outcomes = self.outcomes.at_later(micros);
         Self {
             policy: self.policy.clone(),
-            outcomes: outcomes.unwrap_or_else(|| self.iter().map(later).collect()),
+            outcomes: self.outcomes.at_later(micros),
             decided_at: self.decided_at.plus_micros(micros),
         }
     }

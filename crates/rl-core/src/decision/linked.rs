@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
-use super::labels::{Labels, MAX_PARTS};
+use super::labels::Labels;
 
 /// Further decisions that belong to a decision. Most decisions have none.
 #[derive(Clone, Debug)]
@@ -63,12 +63,10 @@ impl PartFlags {
 }
 
 /// The decisions on the parts of a request.
+#[derive(Clone, Debug)]
 pub(super) struct DecidedParts<D> {
-    /// The decisions in the order of the parts. Those from `len` on belong to an earlier request,
-    /// and are overwritten in place when parts are added.
-    slots: ArrayVec<D, MAX_PARTS>,
-    /// The number of parts; 0 for a request of one subject.
-    len: usize,
+    /// The decisions in the order of the parts; empty for a request of one subject.
+    pub(super) all: SmallVec<[D; 4]>,
     pub(super) flags: PartFlags,
     pub(super) governing: GoverningPart,
     /// Whether an enforced part denied the request.
@@ -80,75 +78,17 @@ pub(super) struct DecidedParts<D> {
 impl<D> DecidedParts<D> {
     fn empty() -> Self {
         Self {
-            slots: ArrayVec::new(),
-            len: 0,
+            all: SmallVec::new(),
             flags: PartFlags::default(),
             governing: GoverningPart::unknown(),
             is_denied: false,
             has_shadow: false,
         }
     }
-
-    /// Returns the decisions in the order of the parts.
-    #[inline]
-    pub(super) fn all(&self) -> &[D] {
-        &self.slots[..self.len]
-    }
-
-    #[inline]
-    pub(super) fn all_mut(&mut self) -> &mut [D] {
-        &mut self.slots[..self.len]
-    }
-
-    /// Adds a part. Returns its decision, which the caller has to overwrite: it still contains the
-    /// values of an earlier request, or of `unset`.
-    #[inline(always)]
-    pub(super) fn add(&mut self, unset: impl FnOnce() -> D) -> &mut D {
-        if self.len >= self.slots.len() {
-            self.slots.push(unset());
-        }
-        self.len += 1;
-        &mut self.slots[self.len - 1]
-    }
-
-    /// Removes the part that was added last.
-    pub(super) fn pop(&mut self) {
-        self.len = self.len.saturating_sub(1);
-    }
-
-    /// Removes all parts.
-    pub(super) fn clear(&mut self) {
-        self.len = 0;
-        self.governing = GoverningPart::unknown();
-        self.has_shadow = false;
-    }
-}
-
-// Not derived, because equal decisions must look equal. The output omits the decisions of earlier
-// requests, and whether the governing part has been found.
-impl<D: fmt::Debug> fmt::Debug for DecidedParts<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { flags, is_denied, has_shadow, .. } = self;
-        f.debug_struct("DecidedParts")
-            .field("all", &self.all())
-            .field("flags", flags)
-            .field("is_denied", is_denied)
-            .field("has_shadow", has_shadow)
-            .finish()
-    }
-}
-
-impl<D: Clone> Clone for DecidedParts<D> {
-    fn clone(&self) -> Self {
-        let Self { len, flags, is_denied, has_shadow, .. } = *self;
-        let slots = self.all().iter().cloned().collect();
-        Self { slots, len, flags, governing: self.governing.clone(), is_denied, has_shadow }
-    }
 }
 
 /// The position of the governing part, if there is one. It is computed when it is first read,
 /// because the computation takes the status of every limit, and most callers read only the verdict.
-#[derive(Debug)]
 pub(super) struct GoverningPart(AtomicU8);
 
 impl GoverningPart {
@@ -183,5 +123,12 @@ impl GoverningPart {
 impl Clone for GoverningPart {
     fn clone(&self) -> Self {
         Self(AtomicU8::new(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// Shows no position, because equal decisions must look equal, whether or not it has been read.
+impl fmt::Debug for GoverningPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GoverningPart")
     }
 }

@@ -13,23 +13,18 @@
 //! # Ok(()) }
 //! ```
 
-mod by_rule;
 mod clock_lag;
 mod governing;
 mod labels;
 mod limit_status;
 mod linked;
-mod made_in_place;
-mod nesting;
 mod origin;
 mod outcomes;
 mod parts;
 mod policy_handle;
-mod recycled;
-mod shadow;
-mod waits;
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 pub(crate) use clock_lag::ClockLag;
 pub use governing::GoverningLimit;
@@ -42,11 +37,10 @@ use linked::Linked;
 pub(crate) use linked::PartFlags;
 pub use origin::Origin;
 use origin::Verdict;
-pub(crate) use outcomes::{OpenWindows, Outcomes, Usages};
+pub(crate) use outcomes::{Outcomes, Usages};
 pub(crate) use parts::DecisionList;
 pub use parts::PartStatus;
-pub(crate) use policy_handle::PolicyHandle;
-use recycled::Recycled;
+use policy_handle::PolicyHandle;
 
 use crate::model::{Cost, FailureKind, Limit, Outcome};
 use crate::policy::{Block, LimitSet, Policy};
@@ -89,7 +83,7 @@ pub struct Decision {
     // The decision of an outer limiter, and the decisions on the parts if there are several. With
     // parts, most methods describe the governing part. Then `statuses` above contains only the
     // time, and `cost` and `charged` have no meaning.
-    linked: Recycled<Linked<Decision>>,
+    linked: Option<Box<Linked<Decision>>>,
 }
 
 // Up to this size, the compiler moves a decision without a call of `memcpy`.
@@ -109,7 +103,9 @@ impl Decision {
         at: Timestamp,
         outcomes: impl IntoIterator<Item = Outcome>,
     ) -> Self {
-        Self::from_outcomes(&policy, cost, granted, at, outcomes.into_iter().collect())
+        let required = if granted > 0 { 0 } else { cost.units() };
+        let outcomes = Outcomes::new(policy.limits(), required, outcomes);
+        Self::from_outcomes(&policy, cost, granted, at, outcomes)
     }
 
     /// Creates a decision that was made without a store. It denies the request if `origin` is
@@ -129,10 +125,30 @@ impl Decision {
         at: Timestamp,
         outcomes: Outcomes,
     ) -> Self {
-        let mut decision = Self::empty(LimitStatuses::new(policy, outcomes, at), cost);
+        let decision = Self::new(policy, cost, charged, at, true, outcomes);
         let is_denied = decision.enforced().any(|limit| limit.is_over());
-        decision.finish(charged, at, !is_denied);
-        decision
+        Self { verdict: Verdict::new(!is_denied), ..decision }
+    }
+
+    /// Creates the decision of a store that charged `charged` units at the time `at`.
+    #[inline]
+    pub(crate) fn new(
+        policy: &Policy,
+        cost: Cost,
+        charged: u64,
+        at: Timestamp,
+        is_allowed: bool,
+        outcomes: Outcomes,
+    ) -> Self {
+        let verdict = Verdict::new(is_allowed);
+        Self { charged, verdict, ..Self::empty(LimitStatuses::new(policy, outcomes, at), cost) }
+    }
+
+    /// Creates the decision of a store on limits whose status is unknown. It has no outcomes, and
+    /// denies nothing.
+    #[cfg(feature = "redis")]
+    pub(crate) fn without_status(policy: &Policy, cost: Cost, at: Timestamp) -> Self {
+        Self::new(policy, cost, 0, at, true, Outcomes::NONE)
     }
 
     /// Creates the denial at `now` of a request that needs `required` units, which are never
@@ -144,32 +160,28 @@ impl Decision {
         now: Timestamp,
     ) -> Self {
         let outcome = |limit: Limit| Outcome::before_use(limit, required);
-        Self::denied_by_policy(policy, cost, now, outcome)
+        Self::denied_by_policy(policy, cost, required, now, outcome)
     }
 
     /// Creates the denial of a request that is blocked at `now`.
     pub(crate) fn blocked(block: &Block, cost: Cost, now: Timestamp) -> Self {
-        Self::denied_by_policy(block.limits(), cost, now, |_| block.outcome(now))
+        Self::denied_by_policy(block.limits(), cost, cost.units(), now, |_| block.outcome(now))
     }
 
     fn denied_by_policy(
         policy: &Policy,
         cost: Cost,
+        required: u64,
         at: Timestamp,
         outcome: impl Fn(Limit) -> Outcome,
     ) -> Self {
-        let mut decision = Self::pending(policy, cost);
-        decision.origin = Origin::Policy;
-        let (limits, mut is_denied) = (policy.limits(), false);
-        for (named, place) in limits.iter().zip(decision.outcomes_mut().renew(limits.len())) {
-            *place = outcome(named.limit());
-            is_denied |= place.is_over() && !named.limit().is_shadow();
-        }
-        decision.finish(0, at, !is_denied);
-        decision
+        let outcomes = policy.limits().iter().map(|named| outcome(named.limit()));
+        let outcomes = Outcomes::new(policy.limits(), required, outcomes);
+        let decision = Self::from_outcomes(policy, cost, 0, at, outcomes);
+        Self { origin: Origin::Policy, ..decision }
     }
 
-    #[inline(always)]
+    #[inline]
     fn empty(statuses: LimitStatuses, cost: Cost) -> Self {
         Self {
             statuses,
@@ -180,7 +192,7 @@ impl Decision {
             is_reserved: false,
             clock_lag: ClockLag::NONE,
             counted: 0,
-            linked: Recycled::NONE,
+            linked: None,
         }
     }
 
@@ -191,18 +203,6 @@ impl Decision {
         self.decided_parts().map_or(self, |parts| self.governing_decision(parts))
     }
 
-    /// Returns the outcomes, to be filled in the order of the policy's limits.
-    pub(crate) fn outcomes_mut(&mut self) -> &mut Outcomes {
-        &mut self.statuses.outcomes
-    }
-
-    /// Completes a pending decision: `charged` units were charged at the time `at`.
-    pub(crate) fn finish(&mut self, charged: u64, at: Timestamp, is_allowed: bool) {
-        self.charged = charged;
-        self.statuses.decided_at = at;
-        self.verdict = Verdict::new(is_allowed);
-    }
-
     /// Returns the same decision with another origin.
     #[cfg(feature = "redis")]
     pub(crate) fn with_origin(self, origin: Origin) -> Self {
@@ -211,7 +211,7 @@ impl Decision {
 
     /// Returns this denial as it will be after `micros` microseconds. It must still hold then.
     #[cfg(feature = "redis")]
-    #[inline(always)]
+    #[inline]
     pub(crate) fn at_later(&self, micros: u64) -> Self {
         let (clock_lag, micros) = self.clock_lag.after(micros);
         Self {
@@ -323,6 +323,71 @@ impl Decision {
         self.statuses.decided_at
     }
 
+    /// Returns the longest wait of the limits that deny. The wait is exact if no other request uses
+    /// these limits. Under a concurrency limit it is a bound: the time until enough leases have
+    /// ended.
+    ///
+    /// If no store could decide ([`Origin::FailedClosed`]), the wait is one second.
+    #[must_use]
+    pub fn retry_after(&self) -> RetryAfter {
+        if let Origin::FailedClosed(_) = self.origin {
+            return RetryAfter::In(Duration::from_secs(1));
+        }
+        if self.decided_parts().is_some() {
+            return self.longest_wait();
+        }
+        self.enforced().map(|limit| limit.retry_after()).max().unwrap_or(RetryAfter::Now)
+    }
+
+    /// Returns the time after which a client should retry. `Retry-After`, messages and gRPC clients
+    /// get this time.
+    ///
+    /// It is [`retry_after`](Self::retry_after), but a concurrency limit contributes at most its
+    /// [hint](crate::Limit::with_retry_hint), by default a second. Its places are freed when requests
+    /// end, long before the leases do.
+    #[must_use]
+    pub fn retry_hint(&self) -> RetryAfter {
+        if let Origin::FailedClosed(_) = self.origin {
+            return self.retry_after();
+        }
+        self.enforced_of_all_parts()
+            .map(|limit| limit.retry_hint())
+            .max()
+            .unwrap_or(RetryAfter::Now)
+    }
+
+    /// Returns the longest wait of the enforced parts.
+    fn longest_wait(&self) -> RetryAfter {
+        let enforced = self.parts().filter(PartStatus::is_enforced);
+        enforced.map(|part| part.retry_after()).max().unwrap_or(RetryAfter::Now)
+    }
+
+    /// Records that the store's clock showed `clock` when the decision was made. For stores.
+    #[inline]
+    pub(crate) const fn note_clock(&mut self, clock: Timestamp) {
+        self.clock_lag = ClockLag::new(self.statuses.decided_at, clock);
+    }
+
+    /// Returns the same decision, made when a server's clock showed `clock`; `None` if the server
+    /// has not stated it, because its clock has no lag.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn at_server_time(mut self, clock: Option<Timestamp>) -> Self {
+        if let Some(clock) = clock {
+            self.note_clock(clock);
+        }
+        self
+    }
+
+    /// Returns how far the store's clock was behind the [time of the decision](Self::at).
+    ///
+    /// It is zero unless the clock has stepped back, by more than a millisecond, to a time before
+    /// the last change of the subject. Then no time passes for the subject until the clock reaches
+    /// that change again. All waits and resets of the decision include this time.
+    #[must_use]
+    pub fn clock_lag(&self) -> Duration {
+        self.described().clock_lag.duration()
+    }
+
     /// Returns the policy under which the request was decided; `None` if neither a store nor the
     /// policy itself decided.
     #[must_use]
@@ -396,7 +461,6 @@ impl Decision {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
     use crate::model::Limit;

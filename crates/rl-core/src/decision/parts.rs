@@ -1,16 +1,17 @@
-//! The parts of a decision about several subjects.
+//! The parts of a decision about several subjects, its labels, and the decision of an outer limiter.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::sync::Arc;
 
-use super::labels::PartLabels;
+use smallvec::SmallVec;
+
+use super::labels::{LabelledParts, Labels, PartLabels};
 use super::limit_status::LimitStatuses;
 use super::linked::{DecidedParts, GoverningPart, Linked, PartFlags};
-use super::recycled::Recycled;
 use super::{Decision, LimitStatus, Origin, RetryAfter, Verdict};
-use crate::algorithm::fixed_window::{Lanes, PackedStates, PackedTime};
 use crate::model::Cost;
-use crate::policy::{LimitSet, Policy};
+use crate::policy::Policy;
 use crate::time::Timestamp;
 
 /// The status of one part of a request: a subject, its policy and its cost.
@@ -112,74 +113,33 @@ impl<'a> PartStatus<'a> {
     }
 }
 
-/// The decisions on the parts of a request, in their order.
-///
-/// They are created in the box that the decision on the request takes over, so that they are never
-/// moved.
+/// The decisions on the parts of a request, in their order. They are collected in the box that the
+/// decision on the request takes over.
 #[derive(Debug)]
-pub(crate) struct DecisionList(Recycled<Linked<Decision>>);
+pub(crate) struct DecisionList(Box<Linked<Decision>>);
 
 impl DecisionList {
     /// Creates an empty list.
-    #[inline]
     pub(crate) fn new() -> Self {
-        Self(Recycled::new())
+        Self(Box::new(Linked::empty()))
     }
 
     /// Adds the decision on the next part.
-    #[inline(always)]
     pub(crate) fn push(&mut self, decision: Decision) {
-        let parts = &mut self.0.get_or_new().parts;
+        let parts = &mut self.0.parts;
         parts.has_shadow |= decision.statuses.policy().is_some_and(Policy::has_shadow);
-        *parts.add(Decision::unset) = decision;
-    }
-
-    /// Adds the decision that charged `cost` to the fixed windows of `policy`. `numbers` are those of
-    /// `states`. They must fit as for [`Decision::from_windows`].
-    #[inline(always)]
-    pub(crate) fn push_windows(
-        &mut self,
-        policy: &Policy,
-        cost: Cost,
-        at: PackedTime,
-        states: &PackedStates,
-        numbers: Lanes,
-    ) {
-        let decision = self.0.get_or_new().parts.add(Decision::unset);
-        decision.set_windows(policy, cost, at, states, numbers);
-    }
-
-    /// Adds a pending decision, which the store completes with [`Decision::finish`].
-    #[inline]
-    pub(crate) fn push_pending(&mut self, policy: &Policy, cost: Cost) -> &mut Decision {
-        let parts = &mut self.0.get_or_new().parts;
-        parts.has_shadow |= policy.has_shadow();
-        let decision = parts.add(Decision::unset);
-        decision.statuses.policy.set(policy);
-        decision.reset(cost);
-        decision
-    }
-
-    /// Removes the decision that was added last.
-    pub(crate) fn pop(&mut self) {
-        self.0.get_or_new().parts.pop();
-    }
-
-    /// Returns whether a limit of a part is in shadow.
-    #[inline]
-    pub(crate) fn has_shadow(&self) -> bool {
-        self.0.get().is_some_and(|linked| linked.parts.has_shadow)
+        parts.all.push(decision);
     }
 
     /// Returns the decisions.
-    #[inline]
     pub(crate) fn all(&self) -> &[Decision] {
-        self.0.get().map_or(&[], |linked| linked.parts.all())
+        &self.0.parts.all
     }
+}
 
-    /// Returns the decisions, to change them.
-    pub(crate) fn all_mut(&mut self) -> &mut [Decision] {
-        self.0.get_mut().map_or(&mut [], |linked| linked.parts.all_mut())
+impl From<SmallVec<[Decision; 4]>> for DecisionList {
+    fn from(decisions: SmallVec<[Decision; 4]>) -> Self {
+        decisions.into_iter().collect()
     }
 }
 
@@ -197,13 +157,13 @@ impl Decision {
     /// The request is denied if a part that is not in shadow denies it. In that case no part may
     /// have charged anything.
     pub(crate) fn of_parts(flags: PartFlags, mut list: DecisionList) -> Self {
-        let parts = &mut list.0.get_or_new().parts;
-        let Some(first) = parts.all().first() else {
+        let parts = &mut list.0.parts;
+        let Some(first) = parts.all.first() else {
             return Self::undecided(Cost::ZERO, Origin::Unlimited);
         };
-        let mut origin = first.origin;
+        let (cost, charged, mut origin) = (first.cost, first.charged, first.origin);
         let (mut at, mut is_denied, mut is_of_one_origin) = (first.at(), false, true);
-        for (index, part) in parts.all().iter().enumerate() {
+        for (index, part) in parts.all.iter().enumerate() {
             at = at.max(part.at());
             is_denied |=
                 !part.is_allowed() && !flags.is_shadow(index) && part.origin != Origin::Shadow;
@@ -213,31 +173,17 @@ impl Decision {
         parts.has_shadow |= flags.has_shadow();
         if !is_of_one_origin {
             let governing = parts.governing.get_or_find(|| find_governing(parts));
-            origin = governing.map_or(origin, |index| parts.all()[index].origin);
+            origin = governing.map_or(origin, |index| parts.all[index].origin);
         }
-        Self { verdict: Verdict::new(!is_denied), origin, ..Self::linked_to(list, at) }
-    }
-
-    /// Combines the decisions of a store on the parts of a request, in the order of the parts. Each
-    /// part was charged its cost at the time `at`, and neither a part nor a limit is in shadow.
-    #[inline(always)]
-    pub(crate) fn of_charged_parts(
-        flags: PartFlags,
-        mut list: DecisionList,
-        at: Timestamp,
-    ) -> Self {
-        let parts = &mut list.0.get_or_new().parts;
-        (parts.flags, parts.is_denied) = (flags, false);
-        Self { verdict: Verdict::Allowed, ..Self::linked_to(list, at) }
-    }
-
-    /// Creates a denial by the store at the time `at` that contains `list`.
-    #[inline(always)]
-    fn linked_to(list: DecisionList, at: Timestamp) -> Self {
-        let first = list.all().first();
-        let (cost, charged) = first.map_or((Cost::ZERO, 0), |first| (first.cost, first.charged));
         let statuses = LimitStatuses { decided_at: at, ..LimitStatuses::NONE };
-        Self { charged, linked: list.0, ..Self::empty(statuses, cost) }
+        let linked = Some(list.0);
+        Self {
+            charged,
+            verdict: Verdict::new(!is_denied),
+            origin,
+            linked,
+            ..Self::empty(statuses, cost)
+        }
     }
 
     /// Returns the decision on the governing part. If no part is both disclosed and enforced, none
@@ -245,7 +191,7 @@ impl Decision {
     /// part.
     pub(super) fn governing_decision<'a>(&'a self, parts: &'a DecidedParts<Self>) -> &'a Self {
         let governing = parts.governing.get_or_find(|| find_governing(parts));
-        governing.map_or(self, |index| &parts.all()[index])
+        governing.map_or(self, |index| &parts.all[index])
     }
 
     /// Returns the status of each part of the request, in the order of the parts.
@@ -255,13 +201,13 @@ impl Decision {
     #[must_use]
     pub fn parts(&self) -> impl ExactSizeIterator<Item = PartStatus<'_>> {
         let parts = self.decided_parts();
-        (0..parts.map_or(1, |parts| parts.all().len())).map(move |index| match parts {
+        (0..parts.map_or(1, |parts| parts.all.len())).map(move |index| match parts {
             Some(parts) => PartStatus {
-                decision: &parts.all()[index],
+                decision: &parts.all[index],
                 origin: self.origin,
                 is_shadow: parts.flags.is_shadow(index),
                 is_disclosed: parts.flags.is_disclosed(index),
-                labels: self.labels_of(index, &parts.all()[index]),
+                labels: self.labels_of(index, &parts.all[index]),
             },
             None => PartStatus {
                 decision: self,
@@ -320,9 +266,9 @@ impl Decision {
     pub(crate) fn reported(&self) -> Cow<'_, Self> {
         let index = self.reported_part();
         match self.decided_parts() {
-            Some(parts) if self.governing_part() != Some(index) && index < parts.all().len() => {
+            Some(parts) if self.governing_part() != Some(index) && index < parts.all.len() => {
                 let mut decision = self.clone();
-                decision.linked.get_or_new().parts.governing = GoverningPart::at(index);
+                decision.linked_mut().parts.governing = GoverningPart::at(index);
                 Cow::Owned(decision)
             }
             _ => Cow::Borrowed(self),
@@ -343,14 +289,8 @@ impl Decision {
     pub(crate) fn charged_in_all(&self) -> u64 {
         match self.decided_parts() {
             None => self.charged,
-            Some(parts) => parts.all().iter().map(|part| part.charged).fold(0, u64::saturating_add),
+            Some(parts) => parts.all.iter().map(|part| part.charged).fold(0, u64::saturating_add),
         }
-    }
-
-    /// Returns the limits that deny a request of one part, or would deny it if they were not in
-    /// shadow.
-    pub(crate) fn over(&self) -> LimitSet {
-        self.statuses.over()
     }
 
     /// Returns the limits of all parts that can deny the request.
@@ -365,13 +305,155 @@ impl Decision {
         let Some(parts) = self.decided_parts() else {
             return (index == 0).then(|| self.clone());
         };
-        let part = parts.all().get(index)?;
+        let part = parts.all.get(index)?;
         let verdict = match part.verdict {
             Verdict::Allowed if parts.is_denied => Verdict::Denied,
             verdict => verdict,
         };
         Some(Self { verdict, origin: self.origin, ..part.clone() })
     }
+
+    /// Returns the further decisions and the labels, to change them.
+    fn linked_mut(&mut self) -> &mut Linked<Self> {
+        self.linked.get_or_insert_with(|| Box::new(Linked::empty()))
+    }
+
+    /// Sets the limiter, the hash of the counted subject, and the decision of the outer limiter.
+    pub(crate) fn set_nesting(
+        &mut self,
+        limiter_id: usize,
+        subject_hash: u64,
+        outer: Option<Self>,
+    ) {
+        self.counted = counted(limiter_id, subject_hash);
+        if let Some(outer) = outer {
+            self.linked_mut().outer = Some(outer);
+        } else {
+            self.remove_outer();
+        }
+    }
+
+    /// Removes the decision of the outer limiter.
+    pub(crate) fn remove_outer(&mut self) {
+        if let Some(linked) = &mut self.linked {
+            linked.outer = None;
+        }
+    }
+
+    /// Returns the decisions on the parts of the request; `None` if it was not decided as a list of
+    /// parts.
+    #[inline]
+    pub(super) fn decided_parts(&self) -> Option<&DecidedParts<Self>> {
+        self.linked.as_ref().map(|linked| &linked.parts).filter(|parts| !parts.all.is_empty())
+    }
+
+    /// Returns the decision of the outer limiter, if the request has passed through one.
+    #[must_use]
+    pub fn outer(&self) -> Option<&Self> {
+        self.linked.as_ref()?.outer.as_ref()
+    }
+
+    /// Returns whether the limiter with this id decided about the subject with this hash. The
+    /// decisions of outer limiters are searched too.
+    pub(crate) fn was_made_by(&self, limiter_id: usize, subject_hash: u64) -> bool {
+        self.counted == counted(limiter_id, subject_hash)
+            || self.outer().is_some_and(|outer| outer.was_made_by(limiter_id, subject_hash))
+    }
+
+    /// Returns the labels of the part that the public methods describe.
+    #[inline]
+    pub(super) fn labels_of_described(&self) -> PartLabels<'_> {
+        match &self.linked {
+            None => PartLabels::new(None, 0, self.origin != Origin::Policy),
+            Some(_) => self.labels_of(self.governing_part().unwrap_or(0), self.described()),
+        }
+    }
+
+    /// Returns the labels of the part at `index`, on which `part` was decided.
+    pub(super) fn labels_of(&self, index: usize, part: &Self) -> PartLabels<'_> {
+        let labels = self.linked.as_ref().map(|linked| &linked.labels);
+        PartLabels::new(labels, index, part.origin != Origin::Policy)
+    }
+
+    /// Returns the labels of the parts, to change them.
+    pub(crate) fn labels_mut(&mut self) -> &mut Labels {
+        &mut self.linked_mut().labels
+    }
+
+    /// Returns the status of the part that the [rule](crate::rules) called `name` counts. Returns
+    /// `None` if this rule does not count the request, or if neither a store nor the policy itself
+    /// decided.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rl_core::key::Identified;
+    /// use rl_core::rules::{Rule, Rules};
+    /// use rl_core::{Limit, RateLimiter, Subject};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = Rule::named("tokens").per(Identified).limit(Limit::per_minute(10_000));
+    /// let limiter = RateLimiter::builder().rules(Rules::new().rule(tokens)).build()?;
+    /// let decision = limiter.check_rule("tokens", &Subject::user("alice"), 1_200).await;
+    /// let tokens = decision.rule("tokens").and_then(|part| part.limits().next());
+    /// assert_eq!(tokens.map(|limit| limit.remaining()), Some(8_800));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<PartStatus<'_>> {
+        self.parts().find(|part| part.rule() == Some(name))
+    }
+
+    /// Sets the rules that count the parts.
+    pub(crate) fn labelled(mut self, rules: Arc<dyn LabelledParts>) -> Self {
+        self.labels_mut().rules = Some(rules);
+        self
+    }
+
+    /// Returns the limits that responses list: the enforced limits of all parts that are enforced
+    /// and disclosed.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        let listed = self.parts().filter(|part| part.is_enforced() && part.is_disclosed());
+        listed.flat_map(|part| part.limits().filter(|limit| !limit.limit().is_shadow()))
+    }
+
+    /// Allows the request if the store decided. Used for a limiter in shadow.
+    pub(crate) fn apply_shadow(&mut self) {
+        if self.origin.is_of_store() {
+            self.origin = Origin::Shadow;
+            self.verdict = Verdict::Allowed;
+        }
+    }
+
+    /// Returns whether the limiter or one of the limits is in shadow.
+    pub(crate) fn has_shadow(&self) -> bool {
+        self.origin == Origin::Shadow
+            || self.statuses.policy().is_some_and(Policy::has_shadow)
+            || self.decided_parts().is_some_and(|parts| parts.has_shadow)
+    }
+
+    /// Returns the limits that would have denied the request if they were not in shadow.
+    pub fn over_in_shadow(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        self.parts().flat_map(|part| part.over_in_shadow())
+    }
+
+    /// Returns whether the request would have been denied if the limiter were not in shadow.
+    pub(crate) fn is_denied_in_shadow(&self) -> bool {
+        self.origin == Origin::Shadow
+            && self
+                .parts()
+                .filter(|part| !part.is_shadow())
+                .flat_map(|part| part.limits())
+                .any(|limit| limit.is_over() && !limit.limit().is_shadow())
+    }
+}
+
+/// Combines a limiter and the keyed hash of a subject into one number, which keeps decisions small.
+///
+/// The factor is odd, so two limiters have different numbers for one subject. Under one limiter,
+/// two subjects have the same number only if their hashes are the same.
+const fn counted(limiter_id: usize, subject_hash: u64) -> u64 {
+    (limiter_id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ subject_hash
 }
 
 /// Returns the position of the disclosed and enforced part that denies for the longest time, or
@@ -379,7 +461,7 @@ impl Decision {
 #[inline(never)]
 fn find_governing(parts: &DecidedParts<Decision>) -> Option<usize> {
     let mut governing = None;
-    for (index, decision) in parts.all().iter().enumerate() {
+    for (index, decision) in parts.all.iter().enumerate() {
         let (is_shadow, is_disclosed) =
             (parts.flags.is_shadow(index), parts.flags.is_disclosed(index));
         let (origin, labels) = (decision.origin, PartLabels::NONE);

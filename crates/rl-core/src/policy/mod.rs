@@ -26,7 +26,6 @@ pub use limit_set::LimitSet;
 pub(crate) use weight::weight;
 
 use crate::algorithm::Plan;
-use crate::algorithm::fixed_window::CompiledWindows;
 use crate::model::{Limit, Outcome, StateId};
 use crate::time::Timestamp;
 
@@ -63,9 +62,6 @@ struct PolicyInner {
     // The smallest cost that is denied whatever the counters hold: one more than the enforced
     // limits grant at once, and 0 under a block.
     denied_from: u64,
-    // The smallest cost that the store must not decide alone: `denied_from`, or 0 if a limit is in
-    // shadow.
-    more_than_store_from: u64,
     block: Option<Block>,
 }
 
@@ -150,16 +146,8 @@ impl Policy {
         let shortest =
             enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
         let denied_from = if block.is_some() { 0 } else { smallest_denied(&limits) };
-        let inner = PolicyInner {
-            limits,
-            plan,
-            shortest_lease,
-            has_shadow,
-            shortest,
-            denied_from,
-            more_than_store_from: if has_shadow { 0 } else { denied_from },
-            block,
-        };
+        let inner =
+            PolicyInner { limits, plan, shortest_lease, has_shadow, shortest, denied_from, block };
         Self { inner: Arc::new(inner) }
     }
 
@@ -217,13 +205,6 @@ impl Policy {
         needed >= self.inner.denied_from
     }
 
-    /// Returns whether the store alone decides a request that needs `needed` units: the policy
-    /// alone denies nothing, and no limit is in shadow.
-    #[inline]
-    pub(crate) fn needs_only_store(&self, needed: u64) -> bool {
-        needed < self.inner.more_than_store_from
-    }
-
     /// Returns whether the enforced limits never grant `needed` units.
     pub(crate) fn never_grants(&self, needed: u64) -> bool {
         match self.block() {
@@ -243,11 +224,10 @@ impl Policy {
         &self.inner.limits
     }
 
-    /// Returns the limits in packed form, if they are at most six, and all of them are fixed
-    /// windows that count units and are enforced.
-    #[inline]
-    pub(crate) fn compiled_windows(&self) -> Option<&CompiledWindows> {
-        self.inner.plan.windows()
+    /// Returns the fraction of the smallest enforced limit that `units` use, scaled to 0–255.
+    pub(crate) fn used_fraction_of(&self, units: u64) -> u8 {
+        let smallest = self.inner.denied_from.saturating_sub(1).max(1);
+        u8::try_from(units.saturating_mul(256) / smallest).unwrap_or(u8::MAX)
     }
 
     /// Returns the limits in compiled form.

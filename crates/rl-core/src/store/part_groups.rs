@@ -57,7 +57,7 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         key: impl Fn(&'a Namespace, &'a Subject) -> K,
     ) -> Result<Self, StoreError> {
         let mut grouped = Self::empty();
-        grouped.add(request, |_, part| key(request.namespace_of(part), part.subject))?;
+        grouped.add(request, |part| key(request.namespace_of(part), part.subject))?;
         Ok(grouped)
     }
 
@@ -68,8 +68,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
         Self { groups: ArrayVec::new(), join }
     }
 
-    /// Adds the parts of `request` to an empty value, and groups them by their keys. `key` returns
-    /// the key of the part at a position. A value that is filled in place need not be moved.
+    /// Adds the parts of `request` to an empty value, and groups them by `key`. A value that is
+    /// filled in place need not be moved.
     ///
     /// # Errors
     ///
@@ -78,13 +78,13 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
     pub(crate) fn add(
         &mut self,
         request: &DecideRequest<'a>,
-        key: impl Fn(usize, &Part<'a>) -> K,
+        key: impl Fn(&Part<'a>) -> K,
     ) -> Result<(), StoreError> {
         check_count(request.parts)?;
         self.join.flags = Part::flags(request.parts);
         for (index, part) in request.parts.iter().enumerate() {
             let (Part { subject, policy, cost, .. }, is_shadow) = (*part, part.is_shadow());
-            let (namespace, key) = (request.namespace_of(part), key(index, part));
+            let (namespace, key) = (request.namespace_of(part), key(part));
             let known = self.groups.iter().position(|group| group.key == key);
             self.join.parts.push((cost, known.unwrap_or(self.groups.len()) as u8));
             match known {
@@ -105,14 +105,8 @@ impl<'a, K: Copy + Eq> PartGroups<'a, K> {
 
     /// Returns the decision on the request. `decisions` contains one decision for each group, in
     /// the order of the groups.
-    #[cfg(feature = "redis")]
-    pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
+    pub(crate) fn decision(&self, decisions: impl Into<DecisionList>) -> Decision {
         self.join.decision(decisions)
-    }
-
-    /// Returns the decisions on the parts. `decisions` contains those on the groups.
-    pub(crate) fn decisions_on_parts(&self, decisions: DecisionList) -> DecisionList {
-        self.join.decisions_on_parts(decisions)
     }
 
     /// Returns the data with which the decisions of the groups are combined.
@@ -127,9 +121,7 @@ impl<K> PartGroup<'_, K> {
     /// nothing.
     #[cfg(feature = "redis")]
     pub(crate) fn unknown_status(&self, at: Timestamp) -> Decision {
-        let mut unknown = Decision::pending(self.policy, self.cost);
-        unknown.finish(0, at, true);
-        unknown
+        Decision::without_status(self.policy, self.cost, at)
     }
 
     /// Adds the part at `index` of a request, which has the subject and the namespace of the group.
@@ -153,18 +145,13 @@ impl PartJoin {
     ///
     /// Parts of one group have the same status. The charge of the group is divided among them in
     /// their order, each up to its cost.
-    #[cfg(feature = "redis")]
-    pub(crate) fn decision(&self, decisions: GroupDecisions) -> Decision {
-        let decisions = decisions.into_iter().collect();
-        Decision::of_parts(self.flags, self.decisions_on_parts(decisions))
-    }
-
-    fn decisions_on_parts(&self, decisions: DecisionList) -> DecisionList {
-        if decisions.all().len() == self.parts.len() {
-            decisions
-        } else {
-            self.divide(decisions.all())
-        }
+    pub(crate) fn decision(&self, decisions: impl Into<DecisionList>) -> Decision {
+        let decisions: DecisionList = decisions.into();
+        let decisions = match decisions.all().len() == self.parts.len() {
+            true => decisions,
+            false => self.divide(decisions.all()),
+        };
+        Decision::of_parts(self.flags, decisions)
     }
 
     /// Returns one decision for each part. If several parts share a group, divides its charge among

@@ -15,42 +15,12 @@
 //! * **State**: two integers.
 //!
 //! `store/redis/scripts/algorithms/fixed_window.lua` is the same function in Lua; change both.
-//!
-//! # Packed form
-//!
-//! This file decides one window. Most policies consist of fixed windows only, so the other files of
-//! this folder decide up to six of them together: the limits are compiled once into arrays
-//! ([`CompiledWindows`]), and the counts stand side by side in three machine words
-//! ([`PackedStates`]). One comparison of times and one of counts then decides a request under six
-//! limits, in about 35 ns, and the states of a subject take 60 bytes. A property test in
-//! `decide.rs` checks that the packed form decides as this file does.
-//!
-//! ```text
-//! PackedStates          lane 0     lane 1     lane 2     lane 3     lane 4     lane 5
-//!   numbers    6 × u32  [ used   ][ used   ][ used   ][ used   ][ used   ][ used   ]
-//!   times_low  6 × u32  [ since: lower 32 of 48 bits, in µs after the base of the store ]
-//!   times_high 6 × u16  [ since: upper 16 of 48 bits ]
-//!
-//! Lanes: the numbers as three u64, lane 0 in the lower half
-//!              63 ........ 32   31 ......... 0
-//!   word 0     [ 0 | lane 1 ]   [ 0 | lane 0 ]     Numbers stay below 2^31, so the top bit of each
-//!   word 1     [ 0 | lane 3 ]   [ 0 | lane 2 ]     lane is free: after adding `units + bias`, it is
-//!   word 2     [ 0 | lane 5 ]   [ 0 | lane 4 ]     set exactly in the lanes that exceed their max.
-//! ```
 
 mod alignment;
-mod compiled;
-mod decide;
-mod lanes;
-
-pub(crate) use compiled::CompiledWindows;
-pub(crate) use decide::{
-    DecidedWindows, FastWindowsDecision, NO_LANE, are_all_closed, deny_full, first_to_end,
-    try_charge_open, try_decide_fast, try_judge, try_open_fast, undo_charge,
-};
-pub(crate) use lanes::{LANES, Lanes, PackedStates, PackedTime};
+mod arrays;
 
 use alignment::Alignment;
+pub(crate) use arrays::WindowArrays;
 
 use super::counting::{Counting, set_cells, used_cells};
 use super::divisor::Divisor;

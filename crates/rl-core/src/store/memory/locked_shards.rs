@@ -5,55 +5,39 @@
 
 use std::sync::MutexGuard;
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use super::shard::Shard;
 use super::{MemoryStore, SHARDS, lock};
 use crate::store::fingerprint::Fingerprint;
 
 /// The locked shards of the subjects of a request, in ascending order.
-pub(super) struct LockedShards<'a>(ArrayVec<(usize, MutexGuard<'a, Shard>), SHARDS>);
+pub(super) struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
 
 impl<'a> LockedShards<'a> {
-    /// Creates a value without shards.
-    #[inline(always)]
-    pub(super) fn none() -> Self {
-        Self(ArrayVec::new())
+    /// Locks these shards.
+    #[inline]
+    pub(super) fn new<C>(store: &'a MemoryStore<C>, order: LockOrder) -> Self {
+        Self(order.map(|place| (place, lock(&store.shards[place]))).collect())
     }
 
-    /// Locks these shards. It may be called only once, because a second call would not continue the
-    /// order.
-    ///
-    /// A value that is filled in place is not moved.
-    #[inline(always)]
-    pub(super) fn lock<C>(&mut self, store: &'a MemoryStore<C>, order: LockOrder) {
-        debug_assert!(self.0.is_empty(), "the shards of a request are locked together");
-        for place in order {
-            self.0.push((place, lock(&store.shards[place])));
-        }
+    /// Returns the index of a shard among the locked ones. `place` is its place in the store.
+    #[inline]
+    pub(super) fn index(&self, place: usize) -> usize {
+        let index = self.0.iter().position(|(locked, _)| *locked == place);
+        index.expect("the shards of all subjects are locked")
+    }
+
+    /// Returns the locked shard at `index`.
+    #[inline]
+    pub(super) fn at(&mut self, index: usize) -> &mut Shard {
+        &mut self.0[index].1
     }
 
     /// Returns the shard of a subject.
-    #[inline(always)]
     pub(super) fn of(&mut self, subject: Fingerprint) -> &mut Shard {
-        let place = subject.spread(SHARDS);
-        let shard = self.0.iter_mut().find(|(locked, _)| *locked == place);
-        let (_, shard) = shard.expect("the shards of all subjects are locked");
-        shard
-    }
-
-    /// Returns the number of locked shards.
-    #[inline]
-    pub(super) const fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(usize, MutexGuard<'a, Shard>)> {
-        self.0.iter()
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut (usize, MutexGuard<'a, Shard>)> {
-        self.0.iter_mut()
+        let index = self.index(subject.spread(SHARDS));
+        self.at(index)
     }
 }
 
@@ -67,12 +51,12 @@ const _: () = assert!(SHARDS <= u64::BITS as usize);
 
 impl LockOrder {
     /// Adds the shard of a subject.
-    #[inline(always)]
+    #[inline]
     pub(super) const fn add(&mut self, subject: Fingerprint) {
         self.add_place(subject.spread(SHARDS));
     }
 
-    #[inline(always)]
+    #[inline]
     const fn add_place(&mut self, place: usize) {
         self.0 |= 1 << place;
     }

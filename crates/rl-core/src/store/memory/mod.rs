@@ -2,52 +2,45 @@
 //!
 //! ```text
 //! MemoryStore
-//!   Fingerprinter    subject -> Fingerprint, 16 bytes                          (store/fingerprint.rs)
-//!   64 × Shard       under one lock each; eviction                             (shard.rs)
-//!     Table          Fingerprint -> Entry, 88 bytes for a record, and an index (table.rs)
-//!       Entry        PackedEntry, or UnpackedEntry if that does not fit        (entry.rs)
-//!     LayoutRegistry the states that the lanes of a packed entry hold           (layout.rs)
+//!   Fingerprinter   subject -> Fingerprint, 16 bytes                           (store/fingerprint.rs)
+//!   64 × Shard      under one lock each; eviction                              (shard.rs)
+//!     Table         Fingerprint -> Entry, 96 bytes for a record, and an index  (table.rs)
+//!       Entry       PackedEntry for up to six fixed windows, else PlainEntry   (entry.rs)
 //! ```
 //!
-//! One decision hashes the subject, locks the shard, reads the clock, finds the entry, and runs the
-//! plan of the policy over its states (`run.rs`, `algorithm/plan.rs`). The plan judges all limits,
-//! then charges all of them or none. A request of several parts locks the shards of all its
-//! subjects (`parts.rs`). Two shortcuts decide nearly all requests under fixed windows: one
-//! comparison of the lanes of a packed entry, or one comparison of numbers for the windows of an
-//! unpacked entry.
+//! One decision hashes the subjects of all parts, locks their shards in ascending order, and reads
+//! the clock. A [`Step`] then judges all parts on one state, and charges all of them or none
+//! (`step.rs`).
 
-mod counting;
-mod debug;
 mod entry;
-mod layout;
 mod locked_shards;
 mod packed_entry;
-mod parts;
-mod run;
+mod plain_entry;
 mod settlement;
 mod shard;
-mod steady_windows;
+mod step;
 mod table;
 #[cfg(test)]
 mod tests;
-mod unpacked_entry;
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use counting::{NotCounting, count_decision, count_fast, count_whole};
+use packed_entry::FastDecision;
+use locked_shards::{LockOrder, LockedShards};
 use packed_entry::TimeBase;
-use run::{DecideArgs, TooManyStates};
 use shard::{MAX_SUBJECTS, Shard};
-use steady_windows::SteadyDecision;
+use step::Step;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
+use super::part_groups::PartGroups;
 use super::{
-    DecideRequest, FastPath, LimiterRegistry, Part, Refund, RefundOf, Renewal, Reset, Settlement,
-    Store, StoreFuture,
+    DecideRequest, LimiterRegistry, Refund, RefundOf, Renewal, Reset, Settlement, Store,
+    StoreFuture,
 };
-use crate::decision::{Decision, OpenWindows, PolicyHandle};
+use crate::decision::{Decision, DecisionList};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, StoreError, TOO_MANY_STATES};
+use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 use crate::observe;
 use crate::stats::{MemoryStats, StoreStats, next_store_id};
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -66,12 +59,11 @@ const SHARDS: usize = 64;
 ///   the one that has used the smallest fraction of its limits is evicted. A denied subject is
 ///   never evicted. If all inspected subjects are denied, new subjects share one counter until
 ///   there is room again.
-/// * **Small**: a subject takes about 95 bytes, however long its id is. That covers up to six fixed
-///   windows, or up to three window counters, GCRA limits or token buckets (each counts as two).
-///   Other policies take some 200 bytes more, and more than six fixed windows some 400. A sliding
-///   log and a concurrency limit add 16 to 32 bytes for each entry. If there are many entries, and
-///   none has more than 255 units, they add 10 to 19 bytes. A sliding window adds 8 for each
-///   bucket.
+/// * **Small**: a subject takes about 105 bytes, however long its id is. That covers up to six fixed
+///   windows, or one limit of another algorithm without a list of entries or buckets. Each further
+///   limit adds 16 to 32 bytes. A sliding log and a concurrency limit add some 100 bytes, and 16 to
+///   32 bytes for each entry. If there are many entries, and none has more than 255 units, they add
+///   10 to 19 bytes. A sliding window adds 8 for each bucket.
 /// * Counters are local to the process, and are lost when it ends. `RedisStore` (feature `redis`)
 ///   has shared counters.
 ///
@@ -150,24 +142,34 @@ impl<C: Clock> MemoryStore<C> {
         self.len() == 0
     }
 
-    /// Decides a request of one part. If the store cannot decide it, changes nothing, and returns
-    /// `limiter.decide_by_steps(request)`.
-    #[inline(never)]
-    fn try_decide_part(
-        &self,
-        part: &Part<'_>,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
-        let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
-        let mut shard = self.shard(subject);
-        // The clock is read under the lock, so that decisions are made in the order of their times.
-        let now = self.clock.now();
-        let args = DecideArgs::new(part, request.mode, now);
-        match shard.try_decide_fast(subject, args) {
-            Some(decided) => count_fast(request, args, decided, limiter),
-            None => decide_otherwise(shard, subject, request, now, limiter),
+    /// Decides a request, and charges all of its parts or none.
+    ///
+    /// # Errors
+    ///
+    /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::add`]), or if a
+    /// charge would exceed the number of states that one subject may have.
+    fn decide_at_once(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
+        let mut parts = PartGroups::empty();
+        parts.add(request, |part| {
+            self.fingerprinter.fingerprint(request.namespace_of(part), part.subject)
+        })?;
+        let mut order = LockOrder::default();
+        parts.groups().iter().for_each(|group| order.add(group.key));
+        let mut shards = LockedShards::new(self, order);
+        // The clock is read under the locks, so that decisions are made in the order of their times.
+        let mut step = Step::new(&mut shards, request.mode, self.clock.now());
+        step.judge(parts.groups()).map_err(|_| too_many_states())?;
+        if let [part] = request.parts
+            && part.is_plain()
+        {
+            let decision = step.conclude(0);
+            step.finish();
+            return Ok(decision);
         }
+        let groups = 0..parts.groups().len();
+        let decisions: DecisionList = groups.map(|index| step.conclude(index)).collect();
+        step.finish();
+        Ok(parts.decision(decisions))
     }
 
     fn shard(&self, subject: Fingerprint) -> MutexGuard<'_, Shard> {
@@ -182,93 +184,6 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Decides a request of one part that the comparison of lanes does not decide.
-#[inline(never)]
-fn decide_otherwise(
-    shard: MutexGuard<'_, Shard>,
-    subject: Fingerprint,
-    request: &DecideRequest<'_>,
-    now: Timestamp,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
-    // Build the arguments again. If the caller passed a reference to its arguments, the compiler
-    // could not keep them in registers.
-    let args = DecideArgs::new(&request.parts[0], request.mode, now);
-    if args.policy.plan().has_many_windows() {
-        decide_many_windows(shard, subject, request, args, limiter)
-    } else {
-        decide_fully(shard, subject, request, args, limiter)
-    }
-}
-
-/// Decides a request under more than six fixed windows.
-#[inline(always)]
-fn decide_many_windows(
-    mut shard: MutexGuard<'_, Shard>,
-    subject: Fingerprint,
-    request: &DecideRequest<'_>,
-    args: DecideArgs<'_>,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
-    match shard.try_decide_steady(subject, args) {
-        Some(SteadyDecision { before, at, is_allowed, over, charged, later }) => {
-            let DecideArgs { policy, cost, .. } = args;
-            let is_counted = if is_allowed {
-                limiter.try_count_allowed(cost.units(), at)
-            } else {
-                limiter.try_count_denied(|| over, at)
-            };
-            // Create the box and the handle first, so that the decision is built directly in the
-            // returned value.
-            let required = if is_allowed { Cost::ZERO } else { cost };
-            let open = OpenWindows::boxed(before, charged, required, later);
-            let policy = PolicyHandle::from(policy);
-            if is_counted {
-                let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
-                return MaybeReady::ready(decision);
-            }
-            let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
-            count_whole(request, decision, limiter)
-        }
-        None => decide_fully(shard, subject, request, args, limiter),
-    }
-}
-
-/// Decides a request that the fast paths do not cover.
-///
-/// If a charge would exceed the number of states that one subject may have, changes nothing, and
-/// returns `limiter.decide_by_steps(request)`.
-#[inline(always)]
-fn decide_fully(
-    mut shard: MutexGuard<'_, Shard>,
-    subject: Fingerprint,
-    request: &DecideRequest<'_>,
-    args: DecideArgs<'_>,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
-    // The decision is completed inside the answer, so that it is not copied.
-    let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
-    if let MaybeReady::Ready(Some(decision)) = &mut answer {
-        match shard.decide(subject, args, decision) {
-            // Counted under the lock, so that the processor need not wait for its release first.
-            Ok(()) => {
-                decision.note_clock(args.now);
-                count_decision(request, decision, limiter);
-            }
-            Err(TooManyStates) => {
-                drop(shard);
-                answer = limiter.decide_by_steps(request);
-            }
-        }
-    }
-    answer
-}
-
-/// Returns whether a request has one part, which is enforced and disclosed.
-fn is_of_one_part(request: &DecideRequest<'_>) -> bool {
-    matches!(request.parts, [part] if part.is_plain())
-}
-
 /// Returns the error of a charge that would exceed the number of states that one subject may have.
 #[cold]
 fn too_many_states() -> StoreError {
@@ -280,26 +195,7 @@ fn too_many_states() -> StoreError {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        if !is_of_one_part(&request) {
-            return MaybeReady::ready(self.decide_parts(&request));
-        }
-        let result = match self.try_decide(&request, &FastPath::new(&NotCounting, None)) {
-            MaybeReady::Ready(Some(decision)) => Ok(decision),
-            _ => Err(too_many_states()),
-        };
-        MaybeReady::ready(result)
-    }
-
-    fn try_decide(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
-        // A function of its own for each case, so that neither saves registers for the other.
-        match request.parts {
-            [part] if part.is_plain() => self.try_decide_part(part, request, limiter),
-            _ => self.try_decide_parts(request, limiter),
-        }
+        MaybeReady::ready(self.decide_at_once(&request))
     }
 
     fn registry(&self) -> Option<&LimiterRegistry> {
@@ -318,7 +214,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         let subject = self.fingerprinter.fingerprint(refund.namespace, refund.subject);
         let mut shard = self.shard(subject);
         let now = self.clock.now();
-        if shard.try_release(subject, &refund, now) || refund.is_empty() {
+        if refund.is_empty() {
             return MaybeReady::ready(Ok(()));
         }
         // Find the entry with the permit by the time of the charge. It may be the entry that new
@@ -355,10 +251,18 @@ impl<C: Clock> Store for MemoryStore<C> {
         let now = self.clock.now();
         match reset.limit {
             None => shard.reset_all(subject, now),
-            Some(index) => shard.reset_limit(subject, reset.policy, now, index),
+            Some(index) => shard.reset_limit(subject, reset.policy, index, now),
         }
         drop(shard);
         MaybeReady::ready(Ok(()))
+    }
+}
+
+impl<C: fmt::Debug> fmt::Debug for MemoryStore<C> {
+    /// Shows no entries. There may be millions of them, and their shards would be locked while they
+    /// are formatted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 
@@ -389,8 +293,8 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     #[must_use]
     pub fn build(self) -> MemoryStore<C> {
         let per_shard = self.capacity.div_ceil(SHARDS).clamp(1, MAX_SUBJECTS);
-        let time_base = TimeBase::new(self.clock.now());
-        let shard = |_| Mutex::new(Shard::new(per_shard, time_base));
+        let base = TimeBase::new(self.clock.now());
+        let shard = |_| Mutex::new(Shard::new(per_shard, base));
         MemoryStore {
             shards: Box::new(std::array::from_fn(shard)),
             fingerprinter: Fingerprinter::random(),

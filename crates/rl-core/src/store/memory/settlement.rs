@@ -2,14 +2,15 @@
 
 use smallvec::SmallVec;
 
+use super::entry::TooManyStates;
 use super::locked_shards::{LockOrder, LockedShards};
-use super::run::{DecideArgs, TooManyStates};
+use super::step::Step;
 use super::{MemoryStore, too_many_states};
-use crate::decision::Decision;
 use crate::model::{Cost, Mode, StoreError};
 use crate::policy::Policy;
 use crate::store::Settlement;
 use crate::store::fingerprint::Fingerprint;
+use crate::store::part_groups::PartGroup;
 use crate::time::{Clock, Timestamp};
 
 /// The settlement of one subject, and the limits to which it charges further units.
@@ -30,16 +31,14 @@ impl<C: Clock> MemoryStore<C> {
         let open = settlements.iter().filter(|settlement| !settlement.is_empty());
         let settlements: SmallVec<[KeyedSettlement<'_>; 2]> =
             open.map(|settlement| self.keyed(*settlement)).collect();
-        let mut shards = LockedShards::none();
         let mut order = LockOrder::default();
         settlements.iter().for_each(|settlement| order.add(settlement.key));
-        shards.lock(self, order);
+        let mut shards = LockedShards::new(self, order);
         let now = self.clock.now();
-        for KeyedSettlement { key, charged, .. } in &settlements {
-            if let Some(policy) = charged {
-                let checked = shards.of(*key).check_states(*key, policy, now);
-                checked.map_err(|_| too_many_states())?;
-            }
+        // A settlement fails before it changes anything.
+        for settlement in &settlements {
+            let tried = settlement.charge(&mut shards, now, |step| step.cancel());
+            tried.map_err(|_| too_many_states())?;
         }
         for settlement in &settlements {
             settlement.carry_out(&mut shards, now).map_err(|_| too_many_states())?;
@@ -60,7 +59,7 @@ impl KeyedSettlement<'_> {
         shards: &mut LockedShards<'_>,
         now: Timestamp,
     ) -> Result<(), TooManyStates> {
-        let Self { key, settlement, charged } = self;
+        let Self { key, settlement, .. } = self;
         let shard = shards.of(*key);
         let (release, refund) = (settlement.release(), settlement.refund());
         if !release.is_empty() {
@@ -71,9 +70,31 @@ impl KeyedSettlement<'_> {
         if !refund.is_empty() {
             shard.refund(*key, &refund, now);
         }
+        self.charge(shards, now, |step| {
+            step.conclude(0);
+            step.finish();
+        })
+    }
+
+    /// Judges the charge of further units, if there are any, and ends it by `end`.
+    fn charge(
+        &self,
+        shards: &mut LockedShards<'_>,
+        now: Timestamp,
+        end: impl FnOnce(&mut Step<'_, '_, '_>),
+    ) -> Result<(), TooManyStates> {
+        let Self { key, settlement, charged } = self;
         let Some(policy) = charged else { return Ok(()) };
-        let cost = Cost::new(settlement.added);
-        let args = DecideArgs { policy, mode: Mode::Charge, cost, now };
-        shard.decide(*key, args, &mut Decision::pending(policy, cost))
+        let mut step = Step::new(shards, Mode::Charge, now);
+        step.judge(&[PartGroup {
+            key: *key,
+            namespace: settlement.namespace,
+            subject: settlement.subject,
+            policy,
+            cost: Cost::new(settlement.added),
+            is_shadow: false,
+        }])?;
+        end(&mut step);
+        Ok(())
     }
 }

@@ -6,19 +6,9 @@
 //! inventing subjects. If all inspected subjects are denied, new subjects share one entry until
 //! there is room again.
 
-pub(super) mod group;
-mod release;
-mod room;
-
-use super::entry::{Entry, ShardContext};
-use super::layout::LayoutRegistry;
-use super::packed_entry::{FastDecision, PackedEntry, TimeBase};
-use super::run::{DecideArgs, TooManyStates, earliest_after_reset, is_same_moment};
-use super::steady_windows::SteadyDecision;
+use super::entry::Entry;
+use super::packed_entry::TimeBase;
 use super::table::{MAX_RECORDS, Table};
-use crate::algorithm::fixed_window::CompiledWindows;
-use crate::algorithm::{PlanStep, SubjectStatesMut};
-use crate::decision::Decision;
 use crate::policy::Policy;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::{Refund, Renewal};
@@ -36,16 +26,18 @@ const ROUNDS: usize = 8;
 const SMALL_FRACTION: u8 = 127;
 
 /// The largest number of subjects of a shard, without the shared entry.
-pub(super) const MAX_SUBJECTS: usize = MAX_RECORDS - 1;
+pub(super) const MAX_SUBJECTS: usize = MAX_RECORDS - 16;
 
 /// Subjects and their entries.
 #[derive(Debug)]
 pub(super) struct Shard {
     entries: Table<Entry>,
-    context: ShardContext,
+    base: TimeBase,
     capacity: usize,
     /// The position of the next entry to inspect.
     cursor: usize,
+    /// The subject to evict, if the request that needs its room is granted.
+    victim: Option<Fingerprint>,
     last_eviction: Eviction,
     /// Whether new subjects have ever been counted in the shared entry.
     has_shared: bool,
@@ -66,40 +58,21 @@ struct Eviction {
 
 /// The room that was found for a new subject.
 #[derive(Clone, Copy, Debug)]
-enum Vacancy {
+enum Room {
     Free,
-    /// The entry at this position must be replaced.
-    Evict(usize),
-}
-
-/// The room of a shard that a request of several parts needs for itself.
-#[derive(Clone, Copy, Debug)]
-struct Claims<'a> {
-    /// The subjects whose entries are neither dropped nor evicted.
-    subjects: &'a [Fingerprint],
-    /// The number of free entries that the request has already claimed for its new subjects.
-    free: usize,
-}
-
-impl Claims<'_> {
-    const NONE: Self = Self { subjects: &[], free: 0 };
-}
-
-/// The entry that an inspection would evict.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    position: usize,
-    used_fraction: u8,
+    /// The room of the entry at this position, which has to be evicted.
+    Of(usize),
 }
 
 impl Shard {
     /// Creates an empty shard for `capacity` subjects.
-    pub(super) fn new(capacity: usize, time_base: TimeBase) -> Self {
+    pub(super) fn new(capacity: usize, base: TimeBase) -> Self {
         Self {
             entries: Table::new(),
-            context: ShardContext { layouts: LayoutRegistry::default(), time_base },
+            base,
             capacity,
             cursor: 0,
+            victim: None,
             last_eviction: Eviction { at: Timestamp::EPOCH, earliest_decision: Timestamp::EPOCH },
             has_shared: false,
             evicted: 0,
@@ -116,147 +89,150 @@ impl Shard {
         self.evicted
     }
 
-    /// Returns whether the subject has an entry.
-    pub(super) fn contains(&self, subject: Fingerprint) -> bool {
-        self.entries.get(subject).is_some()
-    }
-
-    /// Returns the number of new subjects that can get an entry without an eviction.
-    pub(super) fn vacancies(&self) -> usize {
-        self.capacity.saturating_sub(self.entries.len())
-    }
-
-    /// Checks that a charge under `policy` at `at` would not exceed the number of states that one
-    /// subject may have.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error that [`decide`](Self::decide) would return.
-    pub(super) fn check_states(
-        &self,
-        subject: Fingerprint,
-        policy: &Policy,
-        at: Timestamp,
-    ) -> Result<(), TooManyStates> {
-        self.entries.get(subject).map_or(Ok(()), |entry| entry.check_states(policy, at))
-    }
-
-    /// Refunds units to the states in the entry with the fingerprint `holder`: that of the subject,
-    /// or that of the shared entry.
-    #[inline]
-    pub(super) fn refund(&mut self, holder: Fingerprint, refund: &Refund<'_>, now: Timestamp) {
-        self.amend(holder, refund.policy, now, |index, step, states, now| {
-            step.refund(states, now, refund.charged, refund.units_of(index));
-        });
-    }
-
     /// Returns the number of entries, expired ones included.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Decides for a known subject under fixed windows if one comparison of lanes suffices. Nearly
-    /// all such requests are decided here.
-    ///
-    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
-    #[inline(always)]
-    pub(super) fn try_decide_fast<'a>(
-        &'a mut self,
-        subject: Fingerprint,
-        args: DecideArgs<'a>,
-    ) -> Option<FastDecision<'a>> {
-        let find = |entries: &'a mut Table<Entry>| entries.get_mut(subject);
-        let (packed, windows, time_base) = self.packed_windows(args.policy, find)?;
-        packed.try_decide_fast(windows, time_base, args)
+    /// Returns the time from which the entries count their times.
+    #[inline]
+    pub(super) const fn base(&self) -> TimeBase {
+        self.base
     }
 
-    /// Returns the packed entry of a known subject, if its states are the fixed windows of
-    /// `policy`. `find` looks up the entry.
-    #[inline(always)]
-    fn packed_windows<'a>(
-        &'a mut self,
-        policy: &'a Policy,
-        find: impl FnOnce(&'a mut Table<Entry>) -> Option<&'a mut Entry>,
-    ) -> Option<(&'a mut PackedEntry, &'a CompiledWindows, TimeBase)> {
-        let windows = policy.compiled_windows()?;
-        let Entry::Packed(packed) = find(&mut self.entries)? else { return None };
-        let layouts = &self.context.layouts;
-        let layout = layouts.get(packed.layout());
-        // Eviction judges an entry by the limits of its layout. So a charge under other limits must
-        // first give the entry another layout.
-        let is_its_layout = layout.is_same_handle(policy)
-            || layout.has_states_of_windows(windows)
-                && (layout.has_maxima_of(windows) || layouts.is_crowded());
-        is_its_layout.then_some((packed, windows, self.context.time_base))
+    /// Returns the position of the subject's entry. It is valid until an entry is removed.
+    #[inline]
+    pub(super) fn position(&self, subject: Fingerprint) -> Option<usize> {
+        self.entries.position(subject)
     }
 
-    /// Decides for a known subject under more than six fixed windows if one comparison suffices.
-    /// This is nearly always the case.
-    ///
-    /// Returns `None` and changes nothing if [`decide`](Self::decide) has to decide.
-    #[inline(always)]
-    pub(super) fn try_decide_steady(
-        &mut self,
-        subject: Fingerprint,
-        args: DecideArgs<'_>,
-    ) -> Option<SteadyDecision<'_>> {
-        self.entries.get_mut(subject)?.try_decide_steady(args)
+    /// Returns the entry at `position`.
+    #[inline]
+    pub(super) fn entry(&mut self, position: usize) -> &mut Entry {
+        self.entries.value_mut(position)
     }
 
-    /// Decides for all limits of the policy, and charges all of them or none.
+    /// Adds an entry without used units for a subject that has none. Returns its position. The shard
+    /// may then have more entries than its capacity, until [`make_room`](Self::make_room) is called.
+    pub(super) fn add(&mut self, subject: Fingerprint, policy: &Policy) -> usize {
+        self.has_shared |= subject == Fingerprint::OVERFLOW;
+        self.entries.add(subject, Entry::new(policy));
+        self.entries.len() - 1
+    }
+
+    /// Removes the entry of a subject.
+    pub(super) fn remove(&mut self, subject: Fingerprint) {
+        self.entries.remove(subject);
+    }
+
+    /// Returns whether there is room for a new subject, whose request uses this fraction of its
+    /// limits. If another subject has to be evicted for it, chooses that subject.
     ///
-    /// # Errors
-    ///
-    /// Fails and changes nothing if a charge would exceed the number of states that one subject may
-    /// have.
-    #[inline(always)]
-    pub(super) fn decide(
-        &mut self,
-        subject: Fingerprint,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> Result<(), TooManyStates> {
-        match self.entries.get_mut(subject) {
-            Some(entry) => entry.decide(&mut self.context, args, decision),
-            None => self.decide_newcomer(subject, args, decision),
+    /// Drops expired entries. The entries of the subjects in `kept` stay.
+    pub(super) fn has_room(&mut self, now: Timestamp, fraction: u8, kept: &[Fingerprint]) -> bool {
+        let room = self.find_room(now, fraction, kept);
+        self.victim = match room {
+            Some(Room::Of(position)) => self.entries.at(position).map(|(subject, _)| subject),
+            Some(Room::Free) | None => None,
+        };
+        room.is_some()
+    }
+
+    /// Evicts subjects until the shard has no more of them than its capacity, or until all others
+    /// are denied. The entries of the subjects in `kept` stay.
+    pub(super) fn make_room(&mut self, now: Timestamp, kept: &[Fingerprint]) {
+        while self.subjects() > self.capacity {
+            let victim = self.victim.take().and_then(|subject| self.entries.position(subject));
+            let position = match victim {
+                Some(position) => position,
+                None => match self.find_room(now, 0, kept) {
+                    Some(Room::Of(position)) => position,
+                    Some(Room::Free) => continue,
+                    None => return,
+                },
+            };
+            self.note_eviction(position, now);
+            self.entries.remove_at(position);
         }
     }
 
-    /// Resets one limit of a subject. `index` is its index in the policy.
-    pub(super) fn reset_limit(
-        &mut self,
-        subject: Fingerprint,
-        policy: &Policy,
-        now: Timestamp,
-        index: usize,
-    ) {
-        if let Some(entry) = self.entries.get_mut(subject) {
-            entry.reset_limit(&self.context, policy, now, index);
-        }
+    /// Returns the number of subjects that have entries of their own.
+    fn subjects(&self) -> usize {
+        let has_shared = self.has_shared && self.entries.get(Fingerprint::OVERFLOW).is_some();
+        self.entries.len() - usize::from(has_shared)
     }
 
-    /// Resets all limits of a subject.
-    pub(super) fn reset_all(&mut self, subject: Fingerprint, now: Timestamp) {
-        let Some(entry) = self.entries.get_mut(subject) else { return };
-        let last_change = entry.last_change(&self.context);
+    /// Finds room for a new subject at `now`. Inspects the next few entries, and drops expired ones.
+    /// In a full shard, chooses the inspected entry with the smallest used fraction. Stops early at
+    /// an entry whose fraction is small and no larger than that of the new subject. Returns `None` if
+    /// no inspected entry may be evicted.
+    fn find_room(&mut self, now: Timestamp, newcomer: u8, kept: &[Fingerprint]) -> Option<Room> {
+        let small = newcomer.min(SMALL_FRACTION);
+        for _ in 0..ROUNDS {
+            let mut best: Option<(u8, usize)> = None;
+            let is_full = self.subjects() >= self.capacity;
+            for _ in 0..INSPECTED.min(self.entries.len()) {
+                if self.cursor >= self.entries.len() {
+                    self.cursor = 0;
+                }
+                let position = self.cursor;
+                let Some((subject, entry)) = self.entries.at(position) else { break };
+                if kept.contains(&subject) {
+                    self.cursor += 1;
+                    continue;
+                }
+                if entry.is_expired(now, self.base) {
+                    // The last entry moves to this position, and is inspected next. The best
+                    // candidate so far may be that entry, so the candidate is dropped.
+                    self.entries.remove_at(position);
+                    best = None;
+                    continue;
+                }
+                self.cursor += 1;
+                if is_full && subject != Fingerprint::OVERFLOW && !entry.is_denied(now, self.base) {
+                    let fraction = entry.used_fraction();
+                    if best.is_none_or(|(least, _)| fraction < least) {
+                        best = Some((fraction, position));
+                    }
+                    if fraction <= small {
+                        break;
+                    }
+                }
+            }
+            if self.subjects() < self.capacity {
+                return Some(Room::Free);
+            }
+            if let Some((_, position)) = best {
+                return Some(Room::Of(position));
+            }
+        }
+        None
+    }
+
+    /// Counts the eviction of the entry at `position`. Remembers it as the last one if the subject
+    /// was last changed at `now`, or less than a millisecond later because the clock stepped back.
+    fn note_eviction(&mut self, position: usize, now: Timestamp) {
+        self.evicted += 1;
+        let last_change = self.entries.value_mut(position).last_change(self.base);
         if is_same_moment(last_change, now) {
-            entry.reset_all(&self.context, earliest_after_reset(last_change, now));
-        } else {
-            self.entries.remove(subject);
+            let earliest_decision = earliest_after_reset(last_change, now);
+            self.last_eviction = Eviction { at: now, earliest_decision };
         }
     }
 
-    /// Changes the states of a subject's limits. Calls `change` with the index of each limit that
-    /// is in use.
-    pub(super) fn amend(
-        &mut self,
-        subject: Fingerprint,
-        policy: &Policy,
-        now: Timestamp,
-        change: impl FnMut(usize, &PlanStep, &mut SubjectStatesMut<'_>, Timestamp),
-    ) {
-        if let Some(entry) = self.entries.get_mut(subject) {
-            entry.amend(&self.context, policy, now, change);
+    /// Returns the time of a decision on a new subject at `now`. It is later if the subject may have
+    /// been evicted in the same microsecond.
+    pub(super) fn after_eviction(&self, now: Timestamp) -> Timestamp {
+        let Eviction { at, earliest_decision } = self.last_eviction;
+        if now == at { now.max(earliest_decision) } else { now }
+    }
+
+    /// Refunds units to the states in the entry of `holder`: the subject, or the shared entry.
+    pub(super) fn refund(&mut self, holder: Fingerprint, refund: &Refund<'_>, now: Timestamp) {
+        if let Some(entry) = self.entries.get_mut(holder) {
+            entry.amend(refund.policy, now, self.base, |index, step, states, now| {
+                step.refund(states, now, refund.charged, refund.units_of(index));
+            });
         }
     }
 
@@ -265,11 +241,11 @@ impl Shard {
     /// Returns the time at which the renewed lease begins, or `None` if nothing was renewed.
     pub(super) fn renew(
         &mut self,
-        subject: Fingerprint,
+        holder: Fingerprint,
         renewal: &Renewal<'_>,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        self.entries.get_mut(subject)?.renew(renewal, now)
+        self.entries.get_mut(holder)?.renew(renewal, now, self.base)
     }
 
     /// Returns the fingerprint of the entry with the permits that `refund` would release: that of
@@ -291,116 +267,49 @@ impl Shard {
         if is_shared { Fingerprint::OVERFLOW } else { subject }
     }
 
-    /// Decides for a subject without an entry. Creates an entry if something is charged to it.
-    #[cold]
-    #[inline(never)]
-    fn decide_newcomer(
+    /// Resets one limit of a subject. `index` is its index in the policy.
+    pub(super) fn reset_limit(
         &mut self,
         subject: Fingerprint,
-        args: DecideArgs<'_>,
-        decision: &mut Decision,
-    ) -> Result<(), TooManyStates> {
-        let args = self.after_eviction(args);
-        let Some(entry) = Entry::decide_newcomer(&mut self.context, args, decision)? else {
-            return Ok(());
-        };
-        match self.find_room(args.now, entry.used_fraction(&self.context), Claims::NONE) {
-            Some(Vacancy::Free) => self.entries.add(subject, entry),
-            Some(Vacancy::Evict(position)) => {
-                self.note_eviction(position, args.now);
-                self.entries.replace_at(position, subject, entry);
-            }
-            None => return self.decide_shared(args, entry, decision),
+        policy: &Policy,
+        index: usize,
+        now: Timestamp,
+    ) {
+        if let Some(entry) = self.entries.get_mut(subject) {
+            let earliest = earliest_after_reset(entry.last_change(self.base), now);
+            entry.reset_limit(policy, index, (now, earliest), self.base);
         }
-        Ok(())
     }
 
-    /// Returns `args` for a decision on a new subject, with a later time if the subject may have
-    /// been evicted in the same microsecond.
-    fn after_eviction<'a>(&self, mut args: DecideArgs<'a>) -> DecideArgs<'a> {
-        if args.now == self.last_eviction.at {
-            args.now = args.now.max(self.last_eviction.earliest_decision);
-        }
-        args
-    }
-
-    /// Decides again in the shared entry, because the shard has no room for `entry`, in which a new
-    /// subject was just charged. If there is no shared entry yet, `entry` becomes it.
-    fn decide_shared(
-        &mut self,
-        args: DecideArgs<'_>,
-        entry: Entry,
-        decision: &mut Decision,
-    ) -> Result<(), TooManyStates> {
-        let Some(shared) = self.entries.get_mut(Fingerprint::OVERFLOW) else {
-            self.entries.add(Fingerprint::OVERFLOW, entry);
-            self.has_shared = true;
-            return Ok(());
-        };
-        shared.decide(&mut self.context, args, decision)
-    }
-
-    /// Finds room for a new subject with the used fraction `newcomer`.
-    ///
-    /// Inspects the next few entries, and drops expired ones. In a full shard, chooses the
-    /// inspected entry with the smallest used fraction. Stops early at an entry whose fraction is
-    /// small and no larger than that of the new subject. Does not use the room in `claims`. Returns
-    /// `None` if no inspected entry may be evicted.
-    #[inline(always)]
-    fn find_room(&mut self, now: Timestamp, newcomer: u8, claims: Claims<'_>) -> Option<Vacancy> {
-        let capacity = self.capacity.saturating_sub(claims.free);
-        let now = self.context.time_base.moment(now);
-        let small = newcomer.min(SMALL_FRACTION);
-        for _ in 0..ROUNDS {
-            let mut best: Option<Candidate> = None;
-            let is_full = self.entries.len() >= capacity;
-            for _ in 0..INSPECTED.min(self.entries.len()) {
-                if self.cursor >= self.entries.len() {
-                    self.cursor = 0;
-                }
-                let position = self.cursor;
-                let Some((subject, entry)) = self.entries.at(position) else { break };
-                if claims.subjects.contains(&subject) {
-                    self.cursor += 1;
-                    continue;
-                }
-                if entry.is_expired(&self.context, now) {
-                    // The last entry moves to this position, and is inspected next. The best
-                    // candidate so far may be that entry, so the candidate is dropped.
-                    self.entries.remove_at(position);
-                    best = None;
-                    continue;
-                }
-                self.cursor += 1;
-                if is_full && subject != Fingerprint::OVERFLOW && !entry.is_denied(now) {
-                    let used_fraction = entry.used_fraction(&self.context);
-                    if best.is_none_or(|best| used_fraction < best.used_fraction) {
-                        best = Some(Candidate { position, used_fraction });
-                    }
-                    if used_fraction <= small {
-                        break;
-                    }
-                }
-            }
-            if self.entries.len() < capacity {
-                return Some(Vacancy::Free);
-            }
-            if let Some(best) = best {
-                return Some(Vacancy::Evict(best.position));
-            }
-        }
-        None
-    }
-
-    /// Counts the eviction of the entry at `position`. Remembers it as the last one if the subject
-    /// was last changed at `now`, or less than a millisecond later because the clock stepped back.
-    fn note_eviction(&mut self, position: usize, now: Timestamp) {
-        self.evicted += 1;
-        let Some((_, evicted)) = self.entries.at(position) else { return };
-        let last_change = evicted.last_change(&self.context);
+    /// Resets all limits of a subject.
+    pub(super) fn reset_all(&mut self, subject: Fingerprint, now: Timestamp) {
+        let Some(entry) = self.entries.get_mut(subject) else { return };
+        let last_change = entry.last_change(self.base);
         if is_same_moment(last_change, now) {
-            let earliest_decision = earliest_after_reset(last_change, now);
-            self.last_eviction = Eviction { at: now, earliest_decision };
+            entry.reset_all(earliest_after_reset(last_change, now), self.base);
+        } else {
+            self.entries.remove(subject);
         }
     }
+}
+
+/// Returns the earliest time of a decision after a reset at `now`. The entry was last changed at
+/// `last_change`.
+///
+/// A refund names a charge by its time. If a reset comes in the same microsecond as a charge, the
+/// next charge gets a time one microsecond later. A refund of the first charge then does not find
+/// it.
+fn earliest_after_reset(last_change: Timestamp, now: Timestamp) -> Timestamp {
+    if last_change < now { now } else { last_change.plus_micros(1) }
+}
+
+/// Returns whether the result of [`earliest_after_reset`] must be stored when the whole entry is
+/// removed. This is the case if the last change was at `now`, or less than a millisecond later
+/// because the clock has stepped back.
+///
+/// After a larger step back, the next decision may use the time of the clock.
+fn is_same_moment(last_change: Timestamp, now: Timestamp) -> bool {
+    const STEP_BACK_MICROS: u64 = 1_000;
+
+    last_change >= now && last_change.micros_since(now) < STEP_BACK_MICROS
 }

@@ -2,17 +2,13 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::fixed_window::{DecidedWindows, PackedStates, PackedTime};
-use crate::algorithm::{self, State};
-use crate::decision::{Decision, Origin, Outcomes};
+use crate::algorithm::fixed_window::WindowArrays;
+use crate::algorithm::State;
+use crate::decision::{Decision, Origin, Outcomes, Usages};
 use crate::model::Cost;
 use crate::policy::{LimitSet, Policy};
 use crate::store::Mode;
 use crate::time::Timestamp;
-
-/// The relative time that represents *now* in [`FinalState::Windows`]: the middle of the 48-bit
-/// range, so that both earlier and later times fit.
-const RELATIVE_NOW: u64 = 1 << 47;
 
 /// The arguments of the call that a reply belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -90,9 +86,8 @@ impl PartResult {
 /// The states of all limits after the last call.
 #[derive(Clone, Debug)]
 pub(crate) enum FinalState {
-    /// Up to six fixed windows, in the form in which decisions store them. Their times are relative
-    /// to the reply, whose time is [`RELATIVE_NOW`].
-    Windows { now: Timestamp, states: PackedStates },
+    /// The usages of up to six fixed windows.
+    Windows { now: Timestamp, usages: Usages },
     /// Boxed, so that `Windows` is cheap to move.
     States(Box<States>),
 }
@@ -209,10 +204,10 @@ impl FinalState {
     /// Creates the states of fixed windows. Each window consists of the time of its first request
     /// and its used units. The time is 0 if the window is not open.
     pub(crate) fn of_windows(policy: &Policy, now: u64, windows: &[[u64; 2]]) -> Self {
-        let states = policy.compiled_windows().and_then(|_| packed(now, windows));
+        let usages = policy.plan().windows().and_then(|arrays| usages(arrays, now, windows));
         let now = Timestamp::from_micros(now);
-        match states {
-            Some(states) => Self::Windows { now, states },
+        match usages {
+            Some(usages) => Self::Windows { now, usages },
             None => {
                 let state = |cells: &[u64; 2]| State::from_cells(cells.iter().copied());
                 Self::States(Box::new(States { now, states: windows.iter().map(state).collect() }))
@@ -239,18 +234,11 @@ impl FinalState {
         required: u64,
     ) -> Decision {
         match self {
-            Self::Windows { now, states } => {
-                let states = states.less(adjustment.later_calls * adjustment.cost);
-                let decided_at = RELATIVE_NOW + adjustment.later_by;
-                if granted > 0 {
-                    // No limit denies a granted call, so the outcomes are not computed here.
-                    let at = PackedTime { absolute: now.as_micros(), relative: decided_at };
-                    Decision::from_windows(policy, cost, at, true, &states)
-                } else {
-                    let windows = DecidedWindows { states: &states, decided_at, required };
-                    let outcomes = Outcomes::of_windows(policy, windows, *now);
-                    Decision::from_outcomes(policy, cost, 0, *now, outcomes)
-                }
+            Self::Windows { now, usages } => {
+                let Adjustment { later_calls, cost: of_call, later_by } = adjustment;
+                let usages = usages.less(later_calls * of_call).at_later(later_by);
+                let outcomes = Outcomes::of_usages(policy.limits(), usages, required);
+                Decision::from_outcomes(policy, cost, granted, *now, outcomes)
             }
             Self::States(states) => {
                 states.decision(policy, cost, granted, adjustment, |_| required)
@@ -272,26 +260,26 @@ impl States {
         required: impl Fn(usize) -> u64,
     ) -> Decision {
         let now = self.now.plus_micros(adjustment.later_by);
-        let limits = policy.limits().iter().zip(&self.states).enumerate();
-        let outcomes = limits.map(|(place, (limit, state))| {
-            let (limit, Adjustment { later_calls, cost, .. }) = (limit.limit(), adjustment);
-            let state = state.without(limit, self.now, later_calls, cost);
-            algorithm::replied_outcome(limit, &state, now, required(place))
+        let steps = policy.plan().steps().iter().zip(&self.states).enumerate();
+        let outcomes = steps.map(|(place, (step, state))| {
+            let Adjustment { later_calls, cost, .. } = adjustment;
+            let state = state.without(step, self.now, later_calls, cost);
+            state.outcome(step, now, required(place))
         });
-        Decision::from_outcomes(policy, cost, granted, self.now, outcomes.collect())
+        let needed = if granted > 0 { 0 } else { required(0) };
+        let outcomes = Outcomes::new(policy.limits(), needed, outcomes);
+        Decision::from_outcomes(policy, cost, granted, self.now, outcomes)
     }
 }
 
-/// Packs windows into the form in which decisions store them. Returns `None` if they do not fit.
-fn packed(now: u64, windows: &[[u64; 2]]) -> Option<PackedStates> {
-    let mut states = PackedStates::EMPTY;
+/// Returns the usages of these windows at `now`. Returns `None` if a number does not fit.
+fn usages(arrays: &WindowArrays, now: u64, windows: &[[u64; 2]]) -> Option<Usages> {
+    let mut usages = Usages::UNUSED;
     for (place, [since, used]) in windows.iter().enumerate() {
-        if *since > 0 {
-            let begun = RELATIVE_NOW.checked_sub(now - since).filter(|begun| *begun > 0)?;
-            if states.set(place, begun, *used) != 0 {
-                return None;
-            }
+        let end = if *since > 0 { arrays.end(place, *since) } else { 0 };
+        if now < end && !usages.set(place, *used, end - now) {
+            return None;
         }
     }
-    Some(states)
+    Some(usages)
 }
