@@ -97,7 +97,7 @@ impl Policies {
             }
             Err(error) if error.kind() == FailureKind::TimedOut => {
                 let now = Instant::now();
-                let is_outage = replies.shows_outage(now - sent, now);
+                let is_outage = replies.shows_outage(now - sent, deadline, now);
                 Err(if is_outage { error } else { StoreError::new(FailureKind::Overloaded) })
             }
             Err(error) => Err(error),

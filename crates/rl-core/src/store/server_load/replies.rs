@@ -99,12 +99,16 @@ impl Replies {
         self.lock().owes_since.is_some()
     }
 
-    /// Returns whether a call that has waited for `waited` shows an outage: the server owed a reply
-    /// during the whole second half of the wait, and sent none. A server that was behind within
-    /// [`DRAINING`] may still be busy.
-    pub(crate) fn shows_outage(&self, waited: Duration, now: Instant) -> bool {
+    /// Returns whether a call that has waited for `waited`, and was to wait for `patience`, shows an
+    /// outage: the server owed a reply during the whole second half of the wait, and sent none. A
+    /// server that was behind within [`DRAINING`] may still be busy.
+    ///
+    /// The time by which the timer fired late does not count as silence: this process did not run, and
+    /// the server may not have run either.
+    pub(crate) fn shows_outage(&self, waited: Duration, patience: Duration, now: Instant) -> bool {
         let state = self.lock();
-        state.is_silent_for(waited / 2, now) && !state.was_behind(now)
+        let first_half = patience.min(waited) / 2;
+        state.is_silent_for(waited - first_half, now) && !state.was_behind(now)
     }
 
     /// Records that far more calls were sent than the server answers in time. Marks it as behind until

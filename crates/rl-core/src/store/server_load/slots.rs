@@ -120,7 +120,7 @@ impl ServerSlots {
         let waited = now - sent;
         for ServerSlot { load, sent, .. } in &self.slots {
             load.detect_flood(*sent, waited, now);
-            if load.replies.shows_outage(waited, now) {
+            if load.replies.shows_outage(waited, patience, now) {
                 return FailureKind::TimedOut;
             }
         }
