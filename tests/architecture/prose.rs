@@ -59,6 +59,7 @@ pub(super) fn ruled_out(file: &str) -> Vec<String> {
     let passages = if is_code { comments_and_messages(&text) } else { paragraphs(&text) };
     let mut found = Vec::new();
     for passage in passages {
+        let prose = Prose::of(&passage);
         // A passage that is only the word below is the name of a user of the operating system, and
         // is allowed.
         if passage.trim() == concat!("no", "body") {
@@ -66,7 +67,7 @@ pub(super) fn ruled_out(file: &str) -> Vec<String> {
         }
         for Wording { words, instead } in WORDINGS {
             for word in words {
-                if let Some(around) = find(&passage, word) {
+                if let Some(around) = prose.find(word) {
                     found.push(format!("{file}: \"{around}\": write {instead}"));
                 }
             }
@@ -103,45 +104,60 @@ fn paragraphs(text: &str) -> Vec<String> {
     prose.flat_map(|text| text.split("\n\n")).map(|text| text.replace('\n', " ")).collect()
 }
 
-/// Returns the passage around `word`, if `word` occurs in it outside code.
-fn find(passage: &str, word: &str) -> Option<String> {
-    let passage: String = passage.split('`').step_by(2).collect::<Vec<_>>().join("`…`");
-    // A name in braces, as in a format string, counts as code.
-    let passage: String = passage
-        .split('{')
-        .map(|part| part.split_once('}').map_or(part, |(_, rest)| rest))
-        .collect();
-    let (begins_sentence, word) = match word.strip_prefix('^') {
-        Some(word) => (true, word),
-        None => (false, word),
-    };
-    let lower = passage.to_lowercase();
-    let (searched, word) =
-        if begins_sentence { (&passage, word.to_owned()) } else { (&lower, word.to_lowercase()) };
-    let is_letter = |c: char| c.is_alphanumeric() || c == '_';
-    for (at, _) in searched.match_indices(&word) {
-        let (before, after) = (&searched[..at], &searched[at + word.len()..]);
-        if before.ends_with(is_letter) || after.starts_with(is_letter) {
-            continue;
-        }
-        if begins_sentence {
-            let before = before.trim_end();
-            let begins = before.is_empty() || before.ends_with(['.', ':', ';', '!', '*', '|']);
-            let sentence = after.split(['.', '!', '|']).next().unwrap_or_default();
-            // A question or the heading of a table may begin with the word.
-            if !begins || sentence.contains('?') || sentence.trim().is_empty() {
+/// A passage without its code.
+struct Prose {
+    text: String,
+    lower: String,
+}
+
+impl Prose {
+    fn of(passage: &str) -> Self {
+        let text = passage.split('`').step_by(2).collect::<Vec<_>>().join("`…`");
+        // A name in braces, as in a format string, counts as code.
+        let text: String = text
+            .split('{')
+            .map(|part| part.split_once('}').map_or(part, |(_, rest)| rest))
+            .collect();
+        Self { lower: text.to_lowercase(), text }
+    }
+
+    /// Returns the text around `word`, if it occurs in the passage.
+    fn find(&self, word: &str) -> Option<String> {
+        let (begins_sentence, word) = match word.strip_prefix('^') {
+            Some(word) => (true, word),
+            None => (false, word),
+        };
+        let (searched, word) = if begins_sentence {
+            (&self.text, word.to_owned())
+        } else {
+            (&self.lower, word.to_lowercase())
+        };
+        let is_letter = |c: char| c.is_alphanumeric() || c == '_';
+        for (at, _) in searched.match_indices(&word) {
+            let (before, after) = (&searched[..at], &searched[at + word.len()..]);
+            if before.ends_with(is_letter) || after.starts_with(is_letter) {
                 continue;
             }
+            if begins_sentence {
+                let before = before.trim_end();
+                let begins = before.is_empty() || before.ends_with(['.', ':', ';', '!', '*', '|']);
+                let sentence = after.split(['.', '!', '|']).next().unwrap_or_default();
+                // A question or the heading of a table may begin with the word.
+                if !begins || sentence.contains('?') || sentence.trim().is_empty() {
+                    continue;
+                }
+            }
+            let from = before.char_indices().rev().nth(30).map_or(0, |(at, _)| at);
+            let to = after.char_indices().nth(40).map_or(after.len(), |(at, _)| at);
+            return Some(format!("{}{word}{}", &searched[from..at], &after[..to]));
         }
-        let from = before.char_indices().rev().nth(30).map_or(0, |(at, _)| at);
-        let to = after.char_indices().nth(40).map_or(after.len(), |(at, _)| at);
-        return Some(format!("{}{word}{}", &searched[from..at], &after[..to]));
+        None
     }
-    None
 }
 
 #[test]
 fn wordings_are_found_where_they_stand_and_not_within_words_or_code() {
+    let find = |text: &str, word| Prose::of(text).find(word);
     assert!(find(concat!("It refills. W", "ho has none waits."), "^Who").is_some());
     assert!(find("Who is counted?", "^Who").is_none());
     assert!(find("The client who has none waits.", "^Who").is_none());

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 const PROCESSES: u64 = 8;
-const CALLS: u64 = 25_000;
+const CALLS: u64 = 5_000;
 
 type Counts = BTreeMap<String, u64>;
 
