@@ -1,5 +1,6 @@
 //! Checks rules about the structure of the repository by reading its files.
 
+mod disorder;
 mod imports;
 mod names;
 mod prose;
