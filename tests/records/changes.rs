@@ -140,8 +140,11 @@ async fn limits_are_looked_up_again_after_the_database_went_back() {
         one.update(record.id, per_hour("abc", 6), 1, "alice").await.unwrap();
         until_policy(&source, "abc", "hour=6/hour").await;
 
-        let lost = "DELETE FROM rl_history WHERE change = 2; UPDATE rl_changes SET change = 1; \
-                    UPDATE rl_records SET revision = 1, per_hour_call_limit = 5";
+        let lost = "BEGIN; \
+                    DELETE FROM rl_history WHERE change = 2; \
+                    UPDATE rl_changes SET change = 1; \
+                    UPDATE rl_records SET revision = 1, per_hour_call_limit = 5; \
+                    COMMIT";
         let mut other_program = database.connect_directly().await;
         other_program.execute(lost).await.unwrap();
         until_policy(&source, "abc", "hour=5/hour").await;

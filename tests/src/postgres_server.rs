@@ -46,8 +46,8 @@ impl PostgresServer {
         // Text is sorted by the rules of a language instead of by bytes, as in many databases.
         let made = server
             .program("initdb")
-            .args(["--auth=trust", "--username=rl", "--no-sync", "--encoding=UTF8"])
-            .args(["--locale=C", "--locale-provider=icu", "--icu-locale=en-US"])
+            .args(["--auth=trust", "--username=rl", "--no-sync", "--wal-segsize=1"])
+            .args(["--encoding=UTF8", "--locale=C", "--locale-provider=icu", "--icu-locale=en-US"])
             .arg("--pgdata")
             .arg(server.data())
             .output()
