@@ -49,8 +49,8 @@ enum Place {
     Inside,
     /// The limiter is inside of a middleware that normalizes, behind an outer router.
     BehindRouter,
-    /// The limiter is inside of a nested router or scope with the prefix `/api`, which is inside of
-    /// a middleware that normalizes.
+    /// The limiter is inside of a nested router or scope, which is inside of a middleware that
+    /// normalizes. Its prefix is `/api` or a parameter with this value.
     Nested,
     /// As `Nested`, behind an outer router.
     NestedBehindRouter,
@@ -78,6 +78,8 @@ enum Normalizer {
     Steps(Steps, Steps),
     /// A middleware of the service that removes `/v1` from the beginning of the path.
     Version,
+    /// A middleware of the service that writes this prefix in place of `/old`.
+    Moved(&'static str),
 }
 
 /// Independent steps of a normalization.
@@ -153,6 +155,7 @@ impl Normalizer {
             Self::Trim | Self::Append | Self::Merge => return None,
             Self::Steps(first, second) => second.normalize(&first.normalize(target.path())),
             Self::Version => target.path().strip_prefix("/v1")?.to_owned(),
+            Self::Moved(to) => format!("{to}{}", target.path().strip_prefix("/old")?),
         };
         let query = target.query().map_or(String::new(), |query| format!("?{query}"));
         let is_path = path.starts_with('/') && !path.contains(['?', '#']);
@@ -174,6 +177,7 @@ fn normalizer(place: Place) -> impl Strategy<Value = Normalizer> {
         3 => (steps.clone(), steps).prop_map(|(one, other)| Normalizer::Steps(one, other)),
         // A limiter outside of this middleware needs rules for the paths before it.
         if let Place::Outside = place { 0 } else { 3 } => Just(Normalizer::Version),
+        if let Place::Outside = place { 0 } else { 3 } => Just(Normalizer::Moved(prefix_at(place))),
     ]
 }
 
@@ -337,6 +341,8 @@ enum Encoding {
 struct Case {
     template: Template,
     place: Place,
+    /// The pattern of the prefix of the nested router.
+    nest: &'static str,
     normalizer: Normalizer,
     paths: Vec<String>,
 }
@@ -396,11 +402,17 @@ fn build(rules: Rules) -> RateLimiter {
 }
 
 fn case(place: Place) -> impl Strategy<Value = Case> {
-    (template(), normalizer(place)).prop_flat_map(move |(template, normalizer)| {
-        let version = if matches!(normalizer, Normalizer::Version) { "/v1" } else { "" };
-        let path = path_of(&template, format!("{version}{}", prefix_at(place)));
-        let paths = prop::collection::vec(path, 16);
-        paths.prop_map(move |paths| Case { template: template.clone(), place, normalizer, paths })
+    let nest = prop_oneof![Just("/api"), Just("/{space}")];
+    (template(), normalizer(place), nest).prop_flat_map(move |(template, normalizer, nest)| {
+        let prefix = prefix_at(place);
+        let prefix = match normalizer {
+            Normalizer::Version => format!("/v1{prefix}"),
+            Normalizer::Moved(_) => "/old".to_owned(),
+            _ => prefix.to_owned(),
+        };
+        let paths = prop::collection::vec(path_of(&template, prefix), 16);
+        let case = move |paths| Case { template: template.clone(), place, nest, normalizer, paths };
+        paths.prop_map(case)
     })
 }
 

@@ -17,7 +17,8 @@ fn served(request: &HttpRequest, by_route: bool) -> &'static str {
 }
 
 async fn route(request: HttpRequest) -> &'static str {
-    served(&request, true)
+    // The rule is for one value of the parameter of the scope.
+    served(&request, request.match_info().get("space").is_none_or(|value| value == "api"))
 }
 
 async fn other(request: HttpRequest) -> &'static str {
@@ -63,28 +64,33 @@ async fn serve(case: &Case, rest: &str, limiter: RateLimiter) -> Vec<Option<Serv
     let merge = match case.normalizer {
         Normalizer::Trim => TrailingSlash::Trim,
         Normalizer::Append => TrailingSlash::Always,
-        Normalizer::Merge | Normalizer::Steps(..) | Normalizer::Version => TrailingSlash::MergeOnly,
+        _ => TrailingSlash::MergeOnly,
     };
     let normalize = || NormalizePath::new(merge);
-    let scope = || web::scope("/api").wrap(limit()).configure(services);
+    let scope = || web::scope(case.nest).wrap(limit()).configure(services);
     let normalizer = case.normalizer;
     // The last middleware that is added is the outermost.
     match (case.place, case.normalizer) {
         (Place::Alone, _) => answers!(case, App::new().configure(services).wrap(limit())),
-        (Place::Outside, Normalizer::Steps(..) | Normalizer::Version) => answers!(
-            case,
-            App::new()
-                .configure(services)
-                .wrap_fn(move |mut request, inner| {
-                    rewrite(normalizer, &mut request);
-                    inner.call(request)
-                })
-                .wrap(limit())
-        ),
+        (Place::Outside, Normalizer::Steps(..) | Normalizer::Version | Normalizer::Moved(_)) => {
+            answers!(
+                case,
+                App::new()
+                    .configure(services)
+                    .wrap_fn(move |mut request, inner| {
+                        rewrite(normalizer, &mut request);
+                        inner.call(request)
+                    })
+                    .wrap(limit())
+            )
+        }
         (Place::Outside, _) => {
             answers!(case, App::new().configure(services).wrap(normalize()).wrap(limit()))
         }
-        (Place::Inside | Place::BehindRouter, Normalizer::Steps(..) | Normalizer::Version) => {
+        (
+            Place::Inside | Place::BehindRouter,
+            Normalizer::Steps(..) | Normalizer::Version | Normalizer::Moved(_),
+        ) => {
             answers!(
                 case,
                 App::new().configure(services).wrap(limit()).wrap_fn(move |mut request, inner| {
@@ -98,7 +104,7 @@ async fn serve(case: &Case, rest: &str, limiter: RateLimiter) -> Vec<Option<Serv
         }
         (
             Place::Nested | Place::NestedBehindRouter,
-            Normalizer::Steps(..) | Normalizer::Version,
+            Normalizer::Steps(..) | Normalizer::Version | Normalizer::Moved(_),
         ) => answers!(
             case,
             App::new().service(scope()).wrap_fn(move |mut request, inner| {

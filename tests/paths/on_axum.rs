@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{RawPathParams, Request};
 use axum::response::Response;
 use axum::routing::{any, get};
 use axum::{Extension, Router};
@@ -18,8 +18,10 @@ use super::{Case, Normalizer, Place, Served, for_each_case};
 
 type App = BoxCloneSyncService<Request, Response, Infallible>;
 
-async fn route(decision: Option<Extension<Decision>>) -> &'static str {
-    Served { by_route: true, is_counted: decision.is_some() }.body()
+async fn route(values: RawPathParams, decision: Option<Extension<Decision>>) -> &'static str {
+    // The rule is for one value of the parameter of the nested router.
+    let by_route = values.iter().all(|(name, value)| name != "space" || value == "api");
+    Served { by_route, is_counted: decision.is_some() }.body()
 }
 
 async fn other(decision: Option<Extension<Decision>>) -> &'static str {
@@ -33,7 +35,7 @@ fn normalized(normalizer: Normalizer, inner: App) -> App {
             App::new(NormalizePathLayer::trim_trailing_slash().layer(inner))
         }
         Normalizer::Append => App::new(NormalizePathLayer::append_trailing_slash().layer(inner)),
-        Normalizer::Steps(..) | Normalizer::Version => {
+        Normalizer::Steps(..) | Normalizer::Version | Normalizer::Moved(_) => {
             App::new(inner.map_request(move |mut request: Request| {
                 if let Some(uri) = normalizer.rewrite(request.uri()) {
                     *request.uri_mut() = uri;
@@ -45,10 +47,14 @@ fn normalized(normalizer: Normalizer, inner: App) -> App {
 }
 
 fn app(case: &Case, limiter: RateLimiter) -> App {
-    let router = Router::new().route(&case.template.for_rule(), get(route)).fallback(any(other));
+    let routes = Router::new().route(&case.template.for_rule(), get(route));
+    let router = routes.clone().fallback(any(other));
     let limit = RateLimitLayer::new(limiter);
     let limited = || router.clone().layer(limit.clone());
-    let nested = || Router::new().nest("/api", limited()).fallback(any(other));
+    // axum refuses to nest a router with a fallback below a parameter.
+    let inner = if case.nest.contains('{') { routes } else { router.clone() };
+    let inner = inner.layer(limit.clone());
+    let nested = || Router::new().nest(case.nest, inner.clone()).fallback(any(other));
     // `Router` has a body of its own, and the layers of tower keep that of their service.
     let outside = || {
         let inner = normalized(case.normalizer, App::new(router.clone()));

@@ -165,6 +165,8 @@ mod denied;
 mod future;
 mod grpc;
 mod layer;
+#[cfg(feature = "axum")]
+mod nested_prefix;
 mod request;
 mod response;
 mod service;

@@ -1,6 +1,7 @@
 //! The view of an `http` request that the limiter reads.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 #[cfg(feature = "axum")]
@@ -12,6 +13,8 @@ use rl_core::adapter::Extensions;
 use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 
 use crate::grpc::may_reach_grpc;
+#[cfg(feature = "axum")]
+use crate::nested_prefix;
 
 /// Lets a closure that takes a `&dyn RequestInfo` read the extensions of the request. Some settings
 /// of [`RateLimitLayer`](crate::RateLimitLayer) are such closures.
@@ -100,10 +103,10 @@ impl<B: Body + 'static> RequestInfo for HttpRequest<'_, B> {
         self.0.uri().path()
     }
 
-    fn nested_prefix(&self) -> Option<&str> {
+    fn nested_prefix(&self) -> Option<Cow<'_, str>> {
         #[cfg(feature = "axum")]
         if let Some(prefix) = self.0.extensions().get::<axum::extract::NestedPath>() {
-            return Some(prefix.as_str());
+            return Some(nested_prefix::with_values(prefix.as_str(), self.0.extensions()));
         }
         None
     }
@@ -222,6 +225,43 @@ mod tests {
         assert_eq!(HttpRequest(&request).peer(), Some(mock.ip()));
         request.extensions_mut().insert(real);
         assert_eq!(HttpRequest(&request).peer(), Some(real.ip()));
+    }
+
+    /// Fault: a rule for `/acme/login` counted nothing if a middleware had put this path in place of
+    /// another one before a nested router with a parameter.
+    #[cfg(feature = "axum")]
+    #[tokio::test]
+    async fn a_rewritten_path_avoids_no_rule_in_a_nested_router_with_a_parameter() {
+        use axum::Router;
+        use axum::body::Body;
+        use axum::routing::get;
+        use rl_core::rules::{Rule, Rules};
+        use rl_core::{Limit, RateLimiter};
+        use tower_service::Service;
+
+        for (pattern, rewritten, limited) in [
+            ("/{tenant}", "/acme/login", true),
+            ("/{tenant}", "/other/login", false),
+            ("/{tenant}", "/%61cme/login", true),
+            ("/{tenant}", "/{{tenant}}/login", false),
+            ("/a{rest}", "/acme/login", true),
+            ("/{tenant}/{tenant2}", "/acme/login/login", false),
+        ] {
+            let login = Rule::named("login").on("GET", "/acme/login").limit(Limit::per_hour(1));
+            let limiter = RateLimiter::builder().rules(Rules::new().rule(login)).build().unwrap();
+            let layer = crate::RateLimitLayer::new(limiter);
+            let inner = Router::new().route("/login", get(async || "in")).layer(layer);
+            let mut nested = Router::new().nest(pattern, inner);
+            let mut app = Router::new().fallback(async move |mut request: Request<Body>| {
+                *request.uri_mut() = rewritten.parse().unwrap();
+                nested.call(request).await
+            });
+            for expected in [200, if limited { 429 } else { 200 }] {
+                let request = Request::builder().uri("/x").body(Body::empty()).unwrap();
+                let status = app.call(request).await.unwrap().status();
+                assert_eq!(status, expected, "{pattern} {rewritten}");
+            }
+        }
     }
 
     /// Fault: under a nested router, rules and exemptions saw the path without its prefix, so a rule

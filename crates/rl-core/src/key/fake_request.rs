@@ -1,6 +1,7 @@
 //! A request made by hand, for tests.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::{RequestInfo, Tier};
@@ -103,8 +104,8 @@ impl RequestInfo for FakeRequest {
         self.routed_path.as_deref().unwrap_or(&self.path)
     }
 
-    fn nested_prefix(&self) -> Option<&str> {
-        self.nested_prefix.as_deref()
+    fn nested_prefix(&self) -> Option<Cow<'_, str>> {
+        self.nested_prefix.as_deref().map(Cow::Borrowed)
     }
 
     fn query(&self) -> Option<&str> {

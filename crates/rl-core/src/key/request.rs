@@ -1,4 +1,5 @@
 use std::any::Any;
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::{AmbiguousKey, Tier};
@@ -39,9 +40,9 @@ pub trait RequestInfo {
         self.path()
     }
 
-    /// Returns the pattern of the prefix that nested routers have removed from
-    /// [`routed_path`](Self::routed_path), such as `/api` or `/{tenant}`. The default returns `None`.
-    fn nested_prefix(&self) -> Option<&str> {
+    /// Returns the prefix that nested routers have removed from [`routed_path`](Self::routed_path),
+    /// such as `/api`, or `/acme` if their pattern is `/{tenant}`. The default returns `None`.
+    fn nested_prefix(&self) -> Option<Cow<'_, str>> {
         None
     }
 

@@ -321,15 +321,14 @@ impl<'a> RequestPaths<'a> {
         if routed == sent {
             return paths;
         }
-        let Some(pattern) = request.nested_prefix() else {
+        let Some(prefix) = request.nested_prefix() else {
             paths.whole.push(PathForms::new(routed));
             return paths;
         };
         paths.nested = Some(PathForms::new(routed));
-        let is_sent = sent.strip_suffix(routed).is_some_and(|prefix| is_prefix(pattern, prefix));
-        if !is_sent {
-            let pattern = pattern.trim_end_matches('/');
-            paths.whole.push(PathForms::new(format!("{pattern}{routed}")));
+        let prefix = prefix.trim_end_matches('/');
+        if sent.strip_suffix(routed) != Some(prefix) {
+            paths.whole.push(PathForms::new(format!("{prefix}{routed}")));
         }
         paths
     }
@@ -343,13 +342,6 @@ impl<'a> RequestPaths<'a> {
     fn match_all(&self, templates: &PathTemplates) -> bool {
         self.whole.iter().all(|path| templates.match_all(path))
     }
-}
-
-/// Returns whether the pattern of a nested router, such as `/{tenant}/api`, matches a prefix.
-fn is_prefix(pattern: &str, prefix: &str) -> bool {
-    let (pattern, prefix) = (pattern.split('/'), prefix.split('/'));
-    let is_segment = |(pattern, segment): (&str, &str)| pattern.contains('{') || pattern == segment;
-    pattern.clone().count() == prefix.clone().count() && pattern.zip(prefix).all(is_segment)
 }
 
 /// A view of a request that reads each property at most once for all rules.
@@ -385,12 +377,17 @@ impl<'a> RequestView<'a> {
     }
 
     /// Returns the methods with which the client overrides that of the request, in upper case.
+    ///
+    /// A proxy may have joined lines by commas. A service takes the first of them or the last.
     fn overrides(&self) -> &[String] {
         self.overrides.get_or_init(|| {
             let mut methods = Vec::new();
             for name in METHOD_OVERRIDES {
                 self.info.header_lines(name, &mut |line| {
-                    methods.push(String::from_utf8_lossy(line).trim().to_ascii_uppercase());
+                    let line = String::from_utf8_lossy(line);
+                    let mut joined = line.split(',').map(str::trim).filter(|it| !it.is_empty());
+                    let ends = [joined.next(), joined.next_back()];
+                    methods.extend(ends.into_iter().flatten().map(str::to_ascii_uppercase));
                 });
             }
             methods
@@ -443,6 +440,10 @@ mod tests {
             ("GET", None, false, false),
             ("GET", Some("post"), true, false),
             ("GET", Some("PUT"), false, false),
+            ("GET", Some("POST, GET"), true, false),
+            ("GET", Some("GET,post,"), true, false),
+            ("GET", Some(","), false, false),
+            ("GET", Some("PUT,POST"), true, false),
             ("POST", None, true, true),
             ("POST", Some("PUT"), true, false),
         ] {
@@ -524,7 +525,10 @@ mod tests {
             // Fault: a rewritten path was taken for the path within a nested router.
             ("/api/health", "/health", None, true, false),
             ("/api/health", "/health", Some("/api"), true, true),
-            ("/api/health", "/health", Some("/{tenant}"), true, true),
+            // Fault: a path that was rewritten to another value of a parameter of the prefix avoided
+            // the rule.
+            ("/API/health", "/health", Some("/api"), true, false),
+            ("/api/health", "/health", Some("/API"), true, false),
             ("/api/export/a", "/export/a", Some("/api"), true, false),
             ("/api//health", "/health", Some("/api"), true, false),
             ("/xport/a", "/a", Some("/xport"), false, false),
