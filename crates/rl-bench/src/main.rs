@@ -9,6 +9,7 @@
 //! cargo run --release -p rl-bench -- outage
 //! cargo run --release -p rl-bench -- overload
 //! cargo run --release -p rl-bench -- records
+//! cargo run --release -p rl-bench -- rules
 //! cargo run --release -p rl-bench -- scripts
 //! cargo run -p rl-bench -- pictures
 //! ```
@@ -44,6 +45,7 @@ mod progress;
 mod records;
 mod redis;
 mod report;
+mod rules;
 mod table;
 mod workload;
 
@@ -59,7 +61,7 @@ static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const USAGE: &str = "\
 usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--only GOALS] [--json FILE] [--charts]
-       cargo run --release -p rl-bench -- outage|overload|records|metrics|scripts|pictures
+       cargo run --release -p rl-bench -- outage|overload|records|rules|metrics|scripts|pictures
        cargo run -p rl-bench -- charts FILE
 
   memory    measures decisions in this process, beside other limiters, and the cost of each algorithm
@@ -70,6 +72,7 @@ usage: cargo run --release -p rl-bench -- memory|http|redis|all [--goals] [--onl
   outage    measures the latency of requests while Redis is down
   overload  measures a flood of invented subjects beyond capacity, while one address is denied
   records   measures look-ups and pages of 300 000 records of 100 000 consumers on SQLite
+  rules     measures requests through axum under 10, 1 000 and 10 000 rules, and the creation of these rules
   metrics   measures a page of /metrics with 500 limits
   scripts   measures the longest time that one script blocks a Redis server, under the heaviest policies
   pictures  draws the decisions of each algorithm into crates/rl-core/docs/pictures, and prints how many
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         ["outage"] => outage::run(),
         ["overload"] => overload::run(),
         ["records"] => records::run(),
+        ["rules"] => rules::run(),
         ["metrics"] => metrics::run(),
         ["scripts"] => redis::scripts(),
         ["pictures"] => pictures::run(),
@@ -109,7 +113,11 @@ fn main() -> ExitCode {
             Ok(options) => measure(name, &options),
             Err(why) => return refuse(&why),
         },
-        ["outage" | "overload" | "records" | "metrics" | "scripts" | "pictures", extra, ..]
+        [
+            "outage" | "overload" | "records" | "rules" | "metrics" | "scripts" | "pictures",
+            extra,
+            ..,
+        ]
         | ["charts", _, extra, ..] => {
             return refuse(&format!("unexpected argument {extra:?}"));
         }

@@ -118,7 +118,7 @@ catalogue! {
     STORE_UP = "rl_store_up" Gauge ["limiter", "store"]
         "1 while the circuit breaker is closed, so that the store is called.";
     UNCOUNTED = "rl_uncounted_requests_total" Counter ["limiter", "reason"]
-        "Requests that an adapter did not count: exempt, missing_key, ambiguous_key or unknown_address.";
+        "Requests that an adapter did not count: exempt, missing_key, ambiguous_key, too_many_rules or unknown_address.";
     UNITS = "rl_units_total" Counter ["kind", "limiter"]
         "Units by kind: granted, charged_after or refunded.";
     WAIT_SECONDS = "rl_wait_seconds" Histogram ["limiter"]

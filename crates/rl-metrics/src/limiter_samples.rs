@@ -37,6 +37,7 @@ impl LimiterSamples {
             Sample::new(series::UNCOUNTED, [name, "exempt"], uncounted.exempt),
             Sample::new(series::UNCOUNTED, [name, "missing_key"], uncounted.missing_key),
             Sample::new(series::UNCOUNTED, [name, "ambiguous_key"], uncounted.ambiguous_key),
+            Sample::new(series::UNCOUNTED, [name, "too_many_rules"], uncounted.too_many_rules),
             Sample::new(series::UNCOUNTED, [name, "unknown_address"], uncounted.unknown_address),
             Sample::new(series::DECISION_SECONDS, [name], stats.decision_seconds.clone()),
             Sample::new(series::STORE_SECONDS, [name, store], stats.store_seconds.clone()),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use rl_core::rules::{Rule, Rules};
 use rl_core::store::Layout;
 use rl_core::{Cost, Limit, Origin, Part, PartStatus, Policy, RedisStore, Subject};
 use rl_tests::{Bystander, RedisServer};
@@ -259,10 +258,9 @@ async fn the_server_compiles_the_scripts_of_all_lists_of_parts() {
 #[tokio::test]
 async fn preloaded_scripts_decide_requests_under_rules_without_loading_others() {
     let server = RedisServer::start();
-    let login = Rule::named("login").on("POST", "/login").limit(Limit::per_minute(5));
-    let fleet = Rule::named("fleet").limits([Limit::per_second(50), Limit::per_day(5_000)]);
-    let lists = Rules::new().rule(login).rule(fleet).policies_of_requests().unwrap();
-    assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    let login = Policy::new([Limit::per_minute(5)]).unwrap();
+    let fleet = Policy::new([Limit::per_second(50), Limit::per_day(5_000)]).unwrap();
+    let lists = [vec![login, fleet.clone()], vec![fleet]];
     let scripts = RedisStore::scripts_of_parts(&lists);
     let store = server.patient_store().connections(1).preload(scripts.clone());
     let store = store.connect().await.unwrap();

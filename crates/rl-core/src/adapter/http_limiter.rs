@@ -235,6 +235,7 @@ impl HttpLimiter {
             Ok(None) => return Some(self.exempted()),
             Err(Uncounted::MissingKey) => return Some(self.reject_missing_key(request)),
             Err(Uncounted::AmbiguousKey) => return Some(self.reject_ambiguous_key(request)),
+            Err(Uncounted::TooManyRules) => return Some(self.reject_too_many_rules(request)),
             Err(Uncounted::UnknownAddress) => return Some(self.reject_unknown_address(request)),
         };
         let context = RequestContext::of_parts(parts, request, outer.is_some());

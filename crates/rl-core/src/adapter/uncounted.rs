@@ -38,6 +38,13 @@ impl HttpLimiter {
         self.reject(DenialReason::AmbiguousKey, request)
     }
 
+    /// Rejects a request that matches too many rules.
+    #[cold]
+    pub(super) fn reject_too_many_rules(&self, request: &dyn RequestInfo) -> Admission {
+        self.settings.limiter.count_uncounted(UncountedKind::TooManyRules);
+        self.reject(DenialReason::TooManyRules, request)
+    }
+
     /// Rejects a request whose client is unknown, because the server does not report the peer of the
     /// connection.
     #[cold]

@@ -229,8 +229,9 @@ impl DenialBody {
     /// Returns the type of a problem, and the title of this type.
     fn problem_type(&self, reason: Reason<'_>) -> (Cow<'_, str>, &'static str) {
         const ABOUT_BLANK: &str = "about:blank";
-        use DenialKind::{AmbiguousKey, MissingKey, UnknownAddress};
-        let is_ours = matches!(reason.kind, MissingKey | AmbiguousKey | UnknownAddress);
+        use DenialKind::{AmbiguousKey, MissingKey, TooManyRules, UnknownAddress};
+        let is_ours =
+            matches!(reason.kind, MissingKey | AmbiguousKey | TooManyRules | UnknownAddress);
         let base = match self.problem_types == Self::PROVISIONAL_TYPES {
             true if is_ours => ABOUT_BLANK,
             _ => &self.problem_types,
@@ -250,6 +251,9 @@ impl DenialBody {
             DenialKind::MissingKey => ("missing-key", "No rate limit key was found in the request"),
             DenialKind::AmbiguousKey => {
                 ("ambiguous-key", "The rate limit key can be read in two ways")
+            }
+            DenialKind::TooManyRules => {
+                ("too-many-rules", "More rate limits match the request than can be applied")
             }
             DenialKind::UnknownAddress => {
                 ("unknown-address", "The service does not know the address of its client")

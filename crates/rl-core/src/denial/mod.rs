@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | over a limit, blocked, or a cost that limits never grant | 429 | 8, `RESOURCE_EXHAUSTED` |
 //! | the limiter cannot decide, and [rejects on failure](crate::Origin::FailedClosed) | 503 | 14, `UNAVAILABLE` |
+//! | more than eight rules match the request | 503 | 14, `UNAVAILABLE` |
 //! | the request has no key, and such requests are rejected | 403 | 7, `PERMISSION_DENIED` |
 //! | the key is the client's address, which the server does not report | 500 | 13, `INTERNAL` |
 //! | the key is [ambiguous](crate::key::AmbiguousKey) | 400 | 3, `INVALID_ARGUMENT` |

@@ -26,6 +26,7 @@ pub(super) fn push_message(reason: Reason<'_>, text: &mut String, id: Option<Pus
         DenialKind::AmbiguousKey => {
             ". The credential is given more than once, or cannot be read in one way only"
         }
+        DenialKind::TooManyRules => ". More rate limits match the request than can be applied",
         DenialKind::UnknownAddress => ". The service does not know the address of its client",
     });
     if let Some(over) = reason.over {

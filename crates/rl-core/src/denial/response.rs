@@ -41,8 +41,8 @@ impl Denial {
     /// use rl_core::{Limit, RateLimiter};
     ///
     /// # let limiter = RateLimiter::builder().limit(Limit::per_second(10)).build()?;
-    /// // The default status is 429; 503 if the limiter cannot decide; 403 without a key; 400 with
-    /// // an ambiguous one; 500 if the server does not report the address of the client.
+    /// // The default status is 429; 503 if the limiter cannot decide, or under nine rules; 403 without
+    /// // a key; 400 with an ambiguous one; 500 if the server does not report the client's address.
     /// let limiter = HttpLimiter::new(limiter).deny_with(|_reason, default| {
     ///     Denial::json(default.status, r#"{"error":"slow_down"}"#).header("x-docs", "/limits")
     /// });
@@ -98,6 +98,8 @@ pub enum DenialReason<'a> {
     MissingKey,
     /// The key of the request is [ambiguous](crate::key::AmbiguousKey).
     AmbiguousKey,
+    /// The request matches more [rules](crate::rules) than one decision can apply.
+    TooManyRules,
     /// The address of the client is unknown, because the server does not report the peer of the
     /// connection. Like [`MissingKey`](Self::MissingKey), but the server is at fault.
     UnknownAddress,
@@ -109,7 +111,9 @@ impl<'a> DenialReason<'a> {
     pub const fn decision(self) -> Option<&'a Decision> {
         match self {
             Self::Decision { decision, .. } => Some(decision),
-            Self::MissingKey | Self::AmbiguousKey | Self::UnknownAddress => None,
+            Self::MissingKey | Self::AmbiguousKey | Self::TooManyRules | Self::UnknownAddress => {
+                None
+            }
         }
     }
 
@@ -118,7 +122,9 @@ impl<'a> DenialReason<'a> {
     pub const fn rule(self) -> Option<&'a str> {
         match self {
             Self::Decision { rule, .. } => rule,
-            Self::MissingKey | Self::AmbiguousKey | Self::UnknownAddress => None,
+            Self::MissingKey | Self::AmbiguousKey | Self::TooManyRules | Self::UnknownAddress => {
+                None
+            }
         }
     }
 
@@ -127,7 +133,9 @@ impl<'a> DenialReason<'a> {
     pub const fn subject(self) -> Option<&'a Subject> {
         match self {
             Self::Decision { subject, .. } => Some(subject),
-            Self::MissingKey | Self::AmbiguousKey | Self::UnknownAddress => None,
+            Self::MissingKey | Self::AmbiguousKey | Self::TooManyRules | Self::UnknownAddress => {
+                None
+            }
         }
     }
 }

@@ -366,6 +366,22 @@ fn an_ambiguous_key_is_a_bad_request_in_every_form() {
 }
 
 #[test]
+fn too_many_rules_are_an_error_of_the_service_that_names_none_of_them() {
+    let body = |form: DenialBody| {
+        let denial = without_decision(&form, DenialReason::TooManyRules);
+        assert_eq!(denial.status, 503);
+        denial.body.into_owned()
+    };
+    let words = "More rate limits match the request than can be applied.";
+    assert_eq!(body(DenialBody::text()), words);
+    let json = serde_json::from_str::<Value>(&body(DenialBody::open_bank())).unwrap();
+    assert_eq!(json, json!({"code": 503, "message": format!("Service Unavailable. {words}")}));
+    let ours = DenialBody::problem().problem_types("https://example.org/");
+    let json = serde_json::from_str::<Value>(&body(ours)).unwrap();
+    assert_eq!(json["type"], "https://example.org/too-many-rules");
+}
+
+#[test]
 fn an_unknown_address_is_an_error_of_the_server_in_every_form() {
     let body = |form: DenialBody| {
         let denial = without_decision(&form, DenialReason::UnknownAddress);

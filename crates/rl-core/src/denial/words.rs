@@ -28,6 +28,8 @@ pub(super) enum DenialKind {
     MissingKey,
     /// The key is ambiguous: two parsers could find different keys.
     AmbiguousKey,
+    /// The request matches more rules than a decision can apply.
+    TooManyRules,
     /// The address of the client is unknown.
     UnknownAddress,
 }
@@ -56,6 +58,7 @@ impl<'a> Reason<'a> {
         let (kind, over) = match reason {
             DenialReason::MissingKey => (DenialKind::MissingKey, None),
             DenialReason::AmbiguousKey => (DenialKind::AmbiguousKey, None),
+            DenialReason::TooManyRules => (DenialKind::TooManyRules, None),
             DenialReason::UnknownAddress => (DenialKind::UnknownAddress, None),
             DenialReason::Decision { decision, subject, rule } => {
                 let has_rule = rule.is_some();
@@ -77,7 +80,7 @@ impl<'a> Reason<'a> {
     pub(super) const fn status(self) -> u16 {
         match self.kind {
             DenialKind::OverLimit | DenialKind::OverUndisclosedLimit => 429,
-            DenialKind::Undecided => 503,
+            DenialKind::Undecided | DenialKind::TooManyRules => 503,
             DenialKind::MissingKey => 403,
             DenialKind::AmbiguousKey => 400,
             DenialKind::UnknownAddress => 500,
@@ -133,6 +136,9 @@ impl<'a> Reason<'a> {
                 "Bad Request. The credential is given more than once, or cannot be read in one way \
                  only",
             ),
+            DenialKind::TooManyRules => {
+                text.push_str("More rate limits match the request than can be applied");
+            }
             DenialKind::UnknownAddress => {
                 text.push_str("The service does not know the address of its client");
             }

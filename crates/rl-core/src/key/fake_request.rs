@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{RequestInfo, Tier};
 use crate::model::Subject;
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct FakeRequest {
     method: String,
     sent_method: Option<String>,
@@ -21,6 +22,7 @@ pub(crate) struct FakeRequest {
     peer: Option<IpAddr>,
     identified: Option<Subject>,
     tier: Option<Tier>,
+    lines_read: AtomicUsize,
 }
 
 impl FakeRequest {
@@ -81,6 +83,11 @@ impl FakeRequest {
         self.tier = Some(Tier::new(name));
         self
     }
+
+    /// Returns the number of header lines that were read.
+    pub(crate) fn lines_read(&self) -> usize {
+        self.lines_read.load(Ordering::Relaxed)
+    }
 }
 
 impl RequestInfo for FakeRequest {
@@ -118,7 +125,10 @@ impl RequestInfo for FakeRequest {
 
     fn header_lines<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
         let lines = self.headers.iter().filter(|(known, _)| *known == name);
-        lines.for_each(|(_, value)| each(value));
+        lines.for_each(|(_, value)| {
+            self.lines_read.fetch_add(1, Ordering::Relaxed);
+            each(value);
+        });
     }
 
     fn peer(&self) -> Option<IpAddr> {

@@ -103,4 +103,6 @@ pub(crate) const fn missing_key(_: &str, _: &RequestIds) {}
 
 pub(crate) const fn ambiguous_key(_: &str, _: &RequestIds) {}
 
+pub(crate) const fn too_many_rules(_: &str, _: &str, _: &str, _: &RequestIds) {}
+
 pub(crate) const fn unknown_address(_: &str, _: &RequestIds) {}

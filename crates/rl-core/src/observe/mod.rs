@@ -40,6 +40,7 @@
 //! | `rules refused` | error | `path`, `error`, `consequence` |
 //! | `rules warning` | warn, once for each warning | `path`, `warning` |
 //! | `client address unknown` | error, once for each limiter of an adapter | `request_id`, `trace_id` |
+//! | `more than eight rules match a request` | error, then not before a minute without such a request | `rules`, `consequence`, `request_id`, `trace_id` |
 //! | `request without a key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!
@@ -119,7 +120,7 @@ use std::sync::Arc;
 
 pub use event::{DecisionEvent, Event, EventKind, EventLocation};
 #[cfg(not(feature = "tracing"))]
-pub(crate) use log::{ambiguous_key, missing_key, unknown_address};
+pub(crate) use log::{ambiguous_key, missing_key, too_many_rules, unknown_address};
 #[cfg(feature = "redis")]
 pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
 pub(crate) use log::{
@@ -135,7 +136,7 @@ pub(crate) use log::{give_back_failed, give_back_recovered};
 #[cfg(feature = "rules-file")]
 pub(crate) use log::{rules_applied, rules_refused, rules_warned};
 #[cfg(feature = "tracing")]
-pub(crate) use rejected_requests::{ambiguous_key, missing_key, unknown_address};
+pub(crate) use rejected_requests::{ambiguous_key, missing_key, too_many_rules, unknown_address};
 pub(crate) use request_ids::RequestIds;
 pub(crate) use spans::{RequestSpan, StoreSpan};
 pub use transition::{Ended, Transition};

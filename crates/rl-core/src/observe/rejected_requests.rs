@@ -32,3 +32,17 @@ pub(crate) fn ambiguous_key(limiter: &str, RequestIds { request, trace, .. }: &R
          ways; further ones are not logged",
     );
 }
+
+/// Logs the names of rules that match one request, although a decision cannot apply all of them.
+pub(crate) fn too_many_rules(
+    limiter: &str,
+    rules: &str,
+    consequence: &str,
+    RequestIds { request, trace, .. }: &RequestIds,
+) {
+    let (request_id, trace_id) = (request.as_ref().map(display), trace.as_ref().map(display));
+    tracing::error!(
+        target: "rl_core", limiter, rules, consequence, request_id, trace_id,
+        "more than eight rules match a request; further requests are logged after a minute without one",
+    );
+}

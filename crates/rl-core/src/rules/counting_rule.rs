@@ -1,7 +1,7 @@
 //! The rules that count a subject, for reports about the subject.
 
 use super::over_limit::MissingKey;
-use super::request_match::{Applies, RequestView};
+use super::request_match::Applies;
 use super::rule::RuleCost;
 use super::rule_set::RuleSet;
 use super::valid_rule::ValidRule;
@@ -53,7 +53,7 @@ impl RuleSet {
         subjects: &[Subject],
         request: Option<&dyn RequestInfo>,
     ) -> Vec<CountingRule> {
-        let view = request.map(|request| RequestView::new(request, self.client()));
+        let view = request.map(|request| self.view(request));
         if view.as_ref().is_some_and(|view| self.is_exempt(view)) {
             return Vec::new();
         }

@@ -1,94 +1,149 @@
 //! The hosts that a rule matches.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use smallvec::SmallVec;
+
 use super::invalid_rules::InvalidMatch;
-use super::requirements::{Requirements, Sequence};
 use crate::key::RequestInfo;
 
-/// A host, or all hosts below a domain, in lower case.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Host {
-    One(Box<str>),
-    // A dot and the domain. The name of every host below the domain ends with this text.
-    Below(Box<str>),
+/// The maximum number of hosts that a request may name. A target, a `Host` line and the hosts that
+/// several proxies add are fewer.
+const MAX_HOSTS: usize = 12;
+
+/// The maximum length of the text that names hosts, in bytes. It bounds the work for a request, as a
+/// client may send megabytes of `X-Forwarded-Host` over HTTP/2.
+const MAX_LEN: usize = 4 * 1_024;
+
+/// The hosts of a match, by their keys. The key of a host is its name in lower case. The key of all
+/// hosts below a domain is a dot and the domain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostSet {
+    keys: HashSet<Box<str>>,
+    longest: usize,
 }
 
-impl Host {
-    pub(super) fn parse(text: &str) -> Result<Self, InvalidMatch> {
-        let (is_below, host) = text.strip_prefix("*.").map_or((false, text), |host| (true, host));
-        let is_v6 = host.starts_with('[') && host.ends_with(']');
-        let name = read(host).filter(|_| if is_v6 { !is_below } else { !host.contains(':') });
-        let Some(name) = name else {
-            let expected = "a host without its port, such as api.example.org or *.example.org";
-            return Err(InvalidMatch::new("host", text, expected));
-        };
-        let lower = name.to_ascii_lowercase();
-        Ok(if is_below { Self::Below(format!(".{lower}").into()) } else { Self::One(lower.into()) })
+impl HostSet {
+    /// Parses the hosts of a match.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first host that is not valid.
+    pub(super) fn new(hosts: &[Box<str>]) -> Result<Self, InvalidMatch> {
+        let keys = hosts.iter().map(|host| parse(host)).collect::<Result<HashSet<_>, _>>()?;
+        let longest = keys.iter().map(|key| key.len()).max().unwrap_or_default();
+        Ok(Self { keys, longest })
     }
 
-    /// Returns whether `name`, which [`for_each_host`] has read, is this host.
-    pub(super) fn matches(&self, name: &str) -> bool {
-        match self {
-            Self::One(host) => name.eq_ignore_ascii_case(host),
-            Self::Below(domain) => {
-                let end = name.len().checked_sub(domain.len()).and_then(|at| name.get(at..));
-                name.len() > domain.len() && end.is_some_and(|end| end.eq_ignore_ascii_case(domain))
-            }
-        }
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
     }
 
-    pub(super) fn add_requirements(to: Requirements, host: &Self) -> Requirements {
-        let (name, is_whole) = match host {
-            Self::One(name) => (&**name, true),
-            Self::Below(domain) => (domain.trim_start_matches('.'), false),
-        };
-        to.with_sequence(Sequence::Host, name.rsplit('.').map(Some), is_whole)
+    /// Returns the keys, in no order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.keys.iter().map(|key| &**key)
     }
 
-    pub(super) fn may_overlap(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::One(one), Self::One(other)) => one == other,
-            (Self::One(name), below @ Self::Below(_))
-            | (below @ Self::Below(_), Self::One(name)) => below.matches(name),
-            (Self::Below(one), Self::Below(other)) => {
-                one.ends_with(&**other) || other.ends_with(&**one)
-            }
-        }
+    /// Returns whether a host of the request matches. If the hosts cannot be read, one may match.
+    pub(super) fn match_some(&self, hosts: &RequestHosts) -> bool {
+        hosts.names().is_none_or(|mut names| names.any(|name| self.contains(name)))
+    }
+
+    /// Returns whether each host of the request matches.
+    pub(super) fn match_all(&self, hosts: &RequestHosts) -> bool {
+        hosts.names().is_some_and(|mut names| names.all(|name| self.contains(name)))
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        keys_of(name, self.longest).any(|key| self.keys.contains(key))
     }
 }
 
-/// Calls `each` with the name of every host in the request, without its port and a dot at the end.
-/// Calls it with `None` for a host that services may read in different ways, and for a request that
-/// names no host.
-pub(super) fn for_each_host(request: &dyn RequestInfo, each: &mut dyn FnMut(Option<&str>)) {
-    let mut has_host = false;
-    let mut each_of = |host: Option<&str>| each(host.and_then(read).as_deref());
-    if let Some(host) = request.target_host() {
-        has_host = true;
-        each_of(Some(host));
-    }
-    request.header_lines("host", &mut |line| {
-        has_host = true;
-        each_of(std::str::from_utf8(line).ok());
-    });
-    if !has_host {
-        each_of(None);
-    }
-    // Some services read the host that a proxy has forwarded. A client may write it too.
-    request.header_lines("x-forwarded-host", &mut |line| match std::str::from_utf8(line) {
-        Ok(line) => line.split(',').for_each(|host| each_of(Some(host.trim()))),
-        Err(_) => each_of(None),
-    });
-    request.header_lines("forwarded", &mut |line| match std::str::from_utf8(line) {
-        Ok(line) => {
-            let pairs = line.split([',', ';']).filter_map(|pair| pair.split_once('='));
-            let hosts = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case("host"));
-            hosts.for_each(|(_, host)| each_of(Some(host.trim().trim_matches('"'))));
+/// Returns the keys of the hosts to which a name belongs, without those above `longest` bytes.
+pub(super) fn keys_of(name: &str, longest: usize) -> impl Iterator<Item = &str> {
+    let domains = name.rmatch_indices('.').map(|(at, _)| &name[at..]);
+    // Without the bound, the work for a long name would grow with the square of its length.
+    let domains = domains.take_while(move |domain| domain.len() <= longest);
+    domains.chain((name.len() <= longest).then_some(name))
+}
+
+/// Returns the key of a host in a match.
+fn parse(text: &str) -> Result<Box<str>, InvalidMatch> {
+    let (is_below, host) = text.strip_prefix("*.").map_or((false, text), |host| (true, host));
+    let is_v6 = host.starts_with('[') && host.ends_with(']');
+    let name = read(host).filter(|_| if is_v6 { !is_below } else { !host.contains(':') });
+    let Some(name) = name else {
+        let expected = "a host without its port, such as api.example.org or *.example.org";
+        return Err(InvalidMatch::new("host", text, expected));
+    };
+    let lower = name.to_ascii_lowercase();
+    Ok(if is_below { format!(".{lower}").into() } else { lower.into() })
+}
+
+/// Calls its second argument with each host in a line, until it returns false.
+type EachHost = fn(&str, &mut dyn FnMut(&str) -> bool) -> bool;
+
+/// The hosts that a request names, in lower case, without their ports and a dot at the end.
+#[derive(Debug, Default)]
+pub(super) struct RequestHosts {
+    /// The names, each once.
+    names: SmallVec<[Box<str>; 2]>,
+    /// Whether the request may be for any host: it names none, too many, or one that services may
+    /// read in different ways.
+    may_be_any: bool,
+    /// The number of hosts that were read, and the length of their lines.
+    count: usize,
+    len: usize,
+}
+
+impl RequestHosts {
+    /// Reads the hosts of a request.
+    pub(super) fn new(request: &dyn RequestInfo) -> Self {
+        let mut hosts = Self::default();
+        if let Some(host) = request.target_host() {
+            hosts.read_line(host.as_bytes(), |line, each| each(line));
         }
-        Err(_) => each_of(None),
-    });
+        request.header_lines("host", &mut |line| hosts.read_line(line, |line, each| each(line)));
+        hosts.may_be_any |= hosts.count == 0;
+        // Some services read the host that a proxy has forwarded. A client may write it too.
+        request.header_lines("x-forwarded-host", &mut |line| {
+            hosts.read_line(line, |line, each| line.split(',').all(|host| each(host.trim())));
+        });
+        request.header_lines("forwarded", &mut |line| {
+            hosts.read_line(line, |line, each| {
+                let pairs = line.split([',', ';']).filter_map(|pair| pair.split_once('='));
+                let mut hosts = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case("host"));
+                hosts.all(|(_, host)| each(host.trim().trim_matches('"')))
+            });
+        });
+        hosts
+    }
+
+    /// Returns the names. Returns `None` if the request may be for any host.
+    pub(super) fn names(&self) -> Option<impl Iterator<Item = &str>> {
+        (!self.may_be_any).then(|| self.names.iter().map(|name| &**name))
+    }
+
+    /// Reads a line that names hosts.
+    fn read_line(&mut self, line: &[u8], hosts: EachHost) {
+        self.len += line.len();
+        self.may_be_any = self.may_be_any
+            || self.len > MAX_LEN
+            || !std::str::from_utf8(line).is_ok_and(|line| hosts(line, &mut |host| self.add(host)));
+    }
+
+    /// Adds a host. Returns false if the request may be for any host.
+    fn add(&mut self, host: &str) -> bool {
+        self.count += 1;
+        let name = read(host).filter(|_| self.count <= MAX_HOSTS);
+        let Some(name) = name.map(|name| name.to_ascii_lowercase()) else { return false };
+        if !self.names.iter().any(|known| **known == *name) {
+            self.names.push(name.into());
+        }
+        true
+    }
 }
 
 /// Returns the name or address in `host`, without its port and a dot at the end. Returns `None` if
@@ -125,22 +180,17 @@ mod tests {
     use super::*;
     use crate::key::fake_request::FakeRequest;
 
-    fn host(text: &str) -> Host {
-        Host::parse(text).unwrap()
+    fn hosts(lines: &[(&'static str, &str)]) -> RequestHosts {
+        let add = |request: FakeRequest, (name, value): &(&'static str, &str)| {
+            request.header(name, value.as_bytes())
+        };
+        RequestHosts::new(&lines.iter().fold(FakeRequest::get("/"), add))
     }
 
     /// Returns whether a rule and an exemption with the host `known` match a request with `lines`.
     fn matches(known: &str, lines: &[(&'static str, &str)]) -> (bool, bool) {
-        let known = host(known);
-        let add = |request: FakeRequest, (name, value): &(&'static str, &str)| {
-            request.header(name, value.as_bytes())
-        };
-        let (mut some, mut all) = (false, true);
-        for_each_host(&lines.iter().fold(FakeRequest::get("/"), add), &mut |name| {
-            some |= name.is_none_or(|name| known.matches(name));
-            all &= name.is_some_and(|name| known.matches(name));
-        });
-        (some, all)
+        let (known, hosts) = (HostSet::new(&[known.into()]).unwrap(), hosts(lines));
+        (known.match_some(&hosts), known.match_all(&hosts))
     }
 
     #[test]
@@ -220,5 +270,32 @@ mod tests {
         let line = ("x-forwarded-host", "api.example.org:443");
         let api = ("host", "api.example.org");
         assert_eq!(matches("api.example.org", &[api, line]), (true, true));
+    }
+
+    /// Fault: each rule read a megabyte of hosts again, so that one request took seconds.
+    #[test]
+    fn the_number_and_the_length_of_hosts_are_bounded() {
+        const HOST: (&str, &str) = ("host", "a.org");
+        for count in [1, MAX_HOSTS - 1, MAX_HOSTS, 1_000, 100_000] {
+            let distinct: Vec<String> = (0..count).map(|place| format!("h{place}.org")).collect();
+            for (name, text) in [
+                ("x-forwarded-host", distinct.join(",")),
+                ("x-forwarded-host", vec!["a.org"; count].join(",")),
+                ("forwarded", format!("host={}", distinct.join(";host="))),
+                ("forwarded", vec!["for=x"; count * 128].join(",")),
+                ("x-forwarded-host", "a".repeat(count * 500)),
+            ] {
+                let hosts = hosts(&[HOST, (name, &text)]);
+                assert!(hosts.names.len() <= MAX_HOSTS, "{count} in {name}");
+                assert!(hosts.names.iter().map(|name| name.len()).sum::<usize>() <= MAX_LEN);
+                let is_bounded = count < MAX_HOSTS && text.len() + HOST.1.len() <= MAX_LEN;
+                assert_eq!(hosts.may_be_any, !is_bounded, "{count} in {name}");
+                let found = matches("b.org", &[HOST, (name, &text)]);
+                assert_eq!(found, (!is_bounded, false), "{count} in {name}");
+            }
+        }
+        let many = vec![HOST; MAX_HOSTS + 1];
+        assert!(!hosts(&many[1..]).may_be_any && hosts(&many).may_be_any);
+        assert_eq!(hosts(&many[1..]).names.len(), 1, "duplicates are compared once");
     }
 }

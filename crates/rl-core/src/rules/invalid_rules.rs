@@ -54,9 +54,9 @@ pub enum InvalidRules {
         /// The reason.
         error: InvalidMatch,
     },
-    /// One request may match more rules than a decision can have parts.
+    /// More rules count every request than a decision can have parts.
     TooMany {
-        /// The names of rules that one request may match.
+        /// The names of these rules.
         rules: Vec<String>,
     },
 }
@@ -109,7 +109,7 @@ impl fmt::Display for InvalidRules {
             Self::Match { rule: None, error } => write!(f, "exempt: {error}"),
             Self::TooMany { rules } => write!(
                 f,
-                "one request may match {} rules ({}): expected at most {}; narrow their matches",
+                "{} rules match every request ({}): expected at most {}; narrow their matches",
                 rules.len(),
                 rules.join(", "),
                 Part::MAX

@@ -55,6 +55,18 @@
 //! Counters belong to the name of the rule and the subject. A rule that gets another name begins
 //! with new counters.
 //!
+//! # How many rules
+//!
+//! The time of a request does not grow with the number of rules, as long as they have paths or
+//! hosts of their own: an index finds the rules that match. Rules that differ only by their method,
+//! headers or addresses are compared with each request that reaches their path and host.
+//!
+//! **At most eight enforced rules may match one request.** If a ninth matches, the request is
+//! rejected with 503 ([`DenialReason::TooManyRules`](crate::denial::DenialReason::TooManyRules)),
+//! and a line in the log names the rules. More such requests within a minute are not logged. A rule
+//! in shadow gives way to an enforced one, which is logged too. Limiters and files refuse more
+//! than eight rules that count every request.
+//!
 //! # Files
 //!
 //! With the feature `rules-file`, rules can be in a file: `RulesFile` follows its changes, and
@@ -94,14 +106,12 @@ mod counting_rule;
 mod file;
 mod host;
 mod invalid_rules;
+mod match_index;
 mod over_limit;
-mod overlap;
 mod path_forms;
 mod path_templates;
 mod pseudonyms;
 mod request_match;
-mod request_policies;
-mod requirements;
 mod rule;
 mod rule_list;
 mod rule_set;

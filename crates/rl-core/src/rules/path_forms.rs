@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use percent_encoding::percent_decode_str;
 
 /// The maximum number of forms of a path. Paths that people and programs write have at most ten.
-const MAX_FORMS: usize = 64;
+const MAX_FORMS: usize = 12;
 
-/// The maximum length of all forms together, in bytes. It bounds the work for a path, which may be
-/// 64 KiB long.
-const MAX_LEN: usize = 256 * 1_024;
+/// The maximum length of all forms together, in bytes, unless the path has only one. It bounds the
+/// work for a path, which may be 64 KiB long: a client chooses how many forms it has.
+const MAX_LEN: usize = 32 * 1_024;
 
 /// A path, and all other forms in which a service may read it.
 ///
@@ -52,6 +52,9 @@ impl<'a> PathForms<'a> {
     #[cold]
     fn find_others(&mut self) -> bool {
         let mut len = self.sent.len();
+        if len > MAX_LEN {
+            return false;
+        }
         let mut done = 0;
         while done <= self.others.len() {
             let form = if done == 0 { &self.sent } else { &*self.others[done - 1] };
@@ -219,12 +222,18 @@ mod tests {
 
         for pattern in ["/%2e%2e/", "%2F", "/../a/", "//", "/.", "%252F", "/a%2F../", "%25"] {
             let path = format!("/{}", pattern.repeat(LONGEST / pattern.len() - 1));
-            let forms = PathForms::new(&path);
-            assert!(forms.iter().count() <= MAX_FORMS, "{pattern}");
-            assert!(forms.iter().map(str::len).sum::<usize>() <= MAX_LEN, "{pattern}");
+            for path in [&*path, &path[..4_000]] {
+                let forms = PathForms::new(path);
+                assert!(forms.iter().count() <= MAX_FORMS, "{pattern}");
+                let len = forms.iter().map(str::len).sum::<usize>();
+                assert!(len <= MAX_LEN || forms.others().next().is_none(), "{pattern}");
+            }
         }
-        let long = format!("/{}", "%C3%A9".repeat(10_000));
+        // Servers usually accept paths of up to 8 KiB.
+        let long = format!("/{}", "%C3%A9".repeat(8 * 1_024 / 6));
         assert!(PathForms::new(&long).is_complete());
+        assert!(PathForms::new("a".repeat(LONGEST)).is_complete());
+        assert!(!PathForms::new(format!("{}/", "a".repeat(LONGEST))).is_complete());
         let deep = format!("/%{}41", "25".repeat(MAX_FORMS));
         assert!(!PathForms::new(&deep).is_complete());
     }

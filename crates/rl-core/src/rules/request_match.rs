@@ -6,11 +6,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use smallvec::{SmallVec, smallvec};
 
-use super::host::{Host, for_each_host};
+use super::host::{HostSet, RequestHosts};
 use super::invalid_rules::InvalidMatch;
 use super::path_forms::PathForms;
 use super::path_templates::PathTemplates;
-use super::requirements::{Requirements, Sequence};
 use crate::client_ip::{header_name, is_token_byte};
 use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
 
@@ -29,7 +28,8 @@ use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
 ///   segments and a slash at the end are removed, or not; dot segments are resolved, or not. A path
 ///   matches a rule if it matches after any of these steps, in any order, as the client has sent it
 ///   or as the framework compares it with its routes. It matches an exemption only if it matches
-///   before and after each step. A path with more than 64 forms matches every rule, and no exemption.
+///   before and after each step. A path with more than 12 forms, or with more than 32 KiB of
+///   them, matches every rule, and no exemption.
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
 ///   The path with the prefix matches an exemption. If a middleware has rewritten the path before,
 ///   the path that was sent and the rewritten one match a rule, and both have to match an exemption.
@@ -39,7 +39,8 @@ use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
 ///   `X-Forwarded-Host` and `Forwarded`. One of these hosts has to match a rule, and all of them an
 ///   exemption. A port and a dot at the end are ignored. A request without a host, or with one that
 ///   is not a name or address with a valid port (`user@api.example.org`, `%61pi.example.org`,
-///   `a.org, b.org`), matches every host of a rule, and none of an exemption.
+///   `a.org, b.org`), matches every host of a rule, and none of an exemption. So does a request that
+///   names more than 12 hosts, or in more than 4 KiB of text.
 /// * `GET` includes `HEAD`, which frameworks pass to the handlers of `GET`.
 /// * gRPC services of tonic ignore the method. So each of their requests matches a rule as `POST`,
 ///   and as what the client sent; an exemption has to match both. The feature `tonic` of `rl-tower`
@@ -124,7 +125,7 @@ type HeaderCondition = (Box<str>, Option<Box<str>>);
 pub(super) struct CompiledMatch {
     methods: Box<[Box<str>]>,
     paths: Option<PathTemplates>,
-    hosts: Box<[Host]>,
+    hosts: HostSet,
     headers: Box<[HeaderCondition]>,
     addresses: Box<[IpNet]>,
 }
@@ -156,7 +157,7 @@ impl CompiledMatch {
         Ok(Self {
             methods: text.methods.as_slice().into(),
             paths: (!text.paths.is_empty()).then(|| PathTemplates::new(&text.paths)).transpose()?,
-            hosts: text.hosts.iter().map(|host| Host::parse(host)).collect::<Result<_, _>>()?,
+            hosts: HostSet::new(&text.hosts)?,
             headers: headers.collect::<Result<_, _>>()?,
             addresses: text
                 .addresses
@@ -169,7 +170,8 @@ impl CompiledMatch {
     /// Returns whether a rule with this match applies to a request.
     pub(super) fn applies(&self, request: &RequestView<'_>) -> Applies {
         let matches = self.may_match_method(request)
-            && self.matches_host_and_headers(request.info, false)
+            && (self.hosts.is_empty() || self.hosts.match_some(request.hosts()))
+            && self.matches_headers(request.info)
             && self.paths.as_ref().is_none_or(|paths| request.paths().match_some(paths));
         match matches.then(|| self.matches_address(request)) {
             Some(Some(true)) => Applies::Yes,
@@ -182,16 +184,14 @@ impl CompiledMatch {
     pub(super) fn exempts(&self, request: &RequestView<'_>) -> bool {
         request.methods().iter().all(|method| self.matches_method(method))
             && (self.methods.is_empty() || request.overrides().is_empty())
-            && self.matches_host_and_headers(request.info, true)
+            && (self.hosts.is_empty() || self.hosts.match_all(request.hosts()))
+            && self.matches_headers(request.info)
             && self.paths.as_ref().is_none_or(|paths| request.paths().match_all(paths))
             && self.matches_address(request) == Some(true)
     }
 
-    fn matches_host_and_headers(&self, request: &dyn RequestInfo, exempts: bool) -> bool {
-        let has_header =
-            |(name, value): &HeaderCondition| has_line(request, name, value.as_deref());
-        (self.hosts.is_empty() || self.matches_host(request, exempts))
-            && self.headers.iter().all(has_header)
+    fn matches_headers(&self, request: &dyn RequestInfo) -> bool {
+        self.headers.iter().all(|(name, value)| has_line(request, name, value.as_deref()))
     }
 
     /// Returns whether a method of the request matches, or one with which the client overrides it.
@@ -205,23 +205,6 @@ impl CompiledMatch {
         self.methods.is_empty() || self.methods.iter().any(|known| is(known))
     }
 
-    /// Returns whether a host of the request matches. If this match exempts, all of them have to.
-    fn matches_host(&self, request: &dyn RequestInfo, exempts: bool) -> bool {
-        let (mut some, mut all) = (false, true);
-        for_each_host(request, &mut |host| match host {
-            Some(host) => {
-                let matches = self.hosts.iter().any(|known| known.matches(host));
-                some |= matches;
-                all &= matches;
-            }
-            None => {
-                some = true;
-                all = false;
-            }
-        });
-        some && (all || !exempts)
-    }
-
     /// Returns whether the client's address matches; `None` if the address is unknown.
     fn matches_address(&self, request: &RequestView<'_>) -> Option<bool> {
         if self.addresses.is_empty() {
@@ -231,38 +214,23 @@ impl CompiledMatch {
         Some(self.addresses.iter().any(|range| range.contains(&address)))
     }
 
-    /// Returns requirements of which each request that matches satisfies one.
-    pub(super) fn requirements(&self) -> Vec<Requirements> {
-        let all = Requirements::none();
-        let all = all.with_any(&self.methods, |all, method| {
-            // `GET` includes `HEAD`.
-            all.with_method(if &**method == "HEAD" { "GET" } else { method })
-        });
-        let all = all.with_any(&self.hosts, Host::add_requirements);
-        let all = all.with_any(&self.addresses, add_network);
-        self.paths.as_ref().map_or_else(|| vec![all.clone()], |paths| paths.requirements(&all))
+    /// Returns the path templates and their other forms. Returns `None` if the match has no path.
+    pub(super) fn templates(&self) -> Option<&[String]> {
+        self.paths.as_ref().map(PathTemplates::templates)
     }
 
-    /// Returns false only if no request matches both. The check is coarse, so it may return true
-    /// for matches without a common request.
-    pub(super) fn may_overlap(&self, other: &Self) -> bool {
-        let methods = self.methods.is_empty()
-            || other.methods.is_empty()
-            || self.methods.iter().any(|method| other.matches_method(method))
-            || other.methods.iter().any(|method| self.matches_method(method));
-        let paths = match (&self.paths, &other.paths) {
-            (Some(one), Some(other)) => one.may_overlap(other),
-            _ => true,
-        };
-        let addresses = self.addresses.is_empty()
-            || other.addresses.is_empty()
-            || self.addresses.iter().any(|one| {
-                other.addresses.iter().any(|other| one.contains(other) || other.contains(one))
-            });
-        let hosts = self.hosts.is_empty()
-            || other.hosts.is_empty()
-            || self.hosts.iter().any(|one| other.hosts.iter().any(|other| one.may_overlap(other)));
-        methods && paths && addresses && hosts
+    /// Returns the hosts. The set is empty if the match has none.
+    pub(super) const fn hosts(&self) -> &HostSet {
+        &self.hosts
+    }
+
+    /// Returns whether the match has no conditions.
+    pub(super) fn is_unconditional(&self) -> bool {
+        self.methods.is_empty()
+            && self.paths.is_none()
+            && self.hosts.is_empty()
+            && self.headers.is_empty()
+            && self.addresses.is_empty()
     }
 }
 
@@ -283,17 +251,6 @@ fn network(text: &str) -> Result<IpNet, InvalidMatch> {
     let network = single.or_else(|| text.parse().ok().filter(fits));
     let expected = "an address or a network without host bits, such as 192.0.2.7 or 10.0.0.0/8";
     network.ok_or_else(|| InvalidMatch::new("address", text, expected))
-}
-
-/// Requires the hexadecimal digits that the addresses of a network have in common.
-fn add_network(to: Requirements, network: &IpNet) -> Requirements {
-    let (is_v4, octets) = match network.addr() {
-        IpAddr::V4(address) => (true, address.octets().to_vec()),
-        IpAddr::V6(address) => (false, address.octets().to_vec()),
-    };
-    let digits = octets.into_iter().flat_map(|octet| [octet >> 4, octet & 15]);
-    let common = digits.take(usize::from(network.prefix_len() / 4));
-    to.with_sequence(Sequence::Address, common.map(|digit| Some((is_v4, digit))), false)
 }
 
 /// Whether a rule applies to a request.
@@ -333,6 +290,12 @@ impl<'a> RequestPaths<'a> {
         paths
     }
 
+    /// Returns the forms of all paths. Returns `None` if a path may have any form.
+    fn forms(&self) -> Option<impl Iterator<Item = &str>> {
+        let all = || self.whole.iter().chain(&self.nested);
+        all().all(PathForms::is_complete).then(|| all().flat_map(PathForms::iter))
+    }
+
     /// Returns whether a template matches a form of a path.
     fn match_some(&self, templates: &PathTemplates) -> bool {
         self.whole.iter().chain(&self.nested).any(|path| templates.match_some(path))
@@ -350,6 +313,7 @@ pub(super) struct RequestView<'a> {
     client: &'a ClientAddress,
     methods: OnceCell<[&'a str; 2]>,
     paths: OnceCell<RequestPaths<'a>>,
+    hosts: OnceCell<RequestHosts>,
     overrides: OnceCell<Vec<String>>,
     address: OnceCell<Option<IpAddr>>,
 }
@@ -362,6 +326,7 @@ impl<'a> RequestView<'a> {
             client,
             methods: OnceCell::new(),
             paths: OnceCell::new(),
+            hosts: OnceCell::new(),
             overrides: OnceCell::new(),
             address: OnceCell::new(),
         }
@@ -374,6 +339,16 @@ impl<'a> RequestView<'a> {
 
     fn paths(&self) -> &RequestPaths<'a> {
         self.paths.get_or_init(|| RequestPaths::new(self.info))
+    }
+
+    /// Returns the forms of the paths. Returns `None` if a path may have any form.
+    pub(super) fn path_forms(&self) -> Option<impl Iterator<Item = &str>> {
+        self.paths().forms()
+    }
+
+    /// Returns the hosts that the request names.
+    pub(super) fn hosts(&self) -> &RequestHosts {
+        self.hosts.get_or_init(|| RequestHosts::new(self.info))
     }
 
     /// Returns the methods with which the client overrides that of the request, in upper case.
@@ -588,26 +563,5 @@ mod tests {
             let error = CompiledMatch::new(&text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
-    }
-
-    #[test]
-    fn overlaps_are_found_by_each_kind_of_condition() {
-        let may = |one: &Match, other: &Match| {
-            let [one, other] = [one, other].map(|text| CompiledMatch::new(text).unwrap());
-            assert_eq!(one.may_overlap(&other), other.may_overlap(&one));
-            one.may_overlap(&other)
-        };
-        let all = Match::new();
-        let (get, head, post) =
-            (all.clone().method("GET"), all.clone().method("HEAD"), all.clone().method("POST"));
-        assert!(may(&all, &get) && may(&get, &head) && !may(&get, &post));
-        assert!(!may(&all.clone().path("/a"), &all.clone().path("/b")));
-        assert!(!may(&all.clone().host("a.org"), &all.clone().host("b.org")));
-        assert!(may(&all.clone().host("a.b.org"), &all.clone().host("*.b.org")));
-        assert!(may(&all.clone().host("*.a.b.org"), &all.clone().host("*.b.org")));
-        assert!(!may(&all.clone().address("10.0.0.0/8"), &all.clone().address("192.0.2.1")));
-        assert!(may(&all.clone().address("10.0.0.0/8"), &all.clone().address("10.1.0.0/16")));
-        // A request may have two header lines of the same name.
-        assert!(may(&all.clone().header_value("x", "a"), &all.header_value("x", "b")));
     }
 }

@@ -10,7 +10,8 @@ use crate::model::Subject;
 /// The rules of a limiter: each request is decided under all that match, in one step.
 ///
 /// The request is charged under all rules that match it, or under none. A request that no rule
-/// matches is not counted. At most 8 rules may match one request.
+/// matches is not counted. A request that matches more than eight enforced rules is rejected: see
+/// the [module](super).
 ///
 /// [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules) checks the rules. The
 /// [module](super) has an example.

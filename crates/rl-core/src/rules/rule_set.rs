@@ -3,31 +3,42 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
 use super::invalid_rules::InvalidRules;
+use super::match_index::MatchIndex;
 use super::over_limit::OverLimit;
-use super::overlap::overlapping;
 use super::pseudonyms::pseudonyms;
 use super::request_match::{CompiledMatch, RequestView};
-use super::requirements::most_matches;
 use super::rule_list::{Rules, TierBy};
 use super::valid_rule::{Defaults, Uncounted, ValidLimits, ValidRule, compile};
 use crate::decision::{LabelledParts, RuleLabel};
 use crate::headers::ResponseInfo;
 use crate::key::{ClientAddress, RequestInfo};
 use crate::model::{Cost, Subject};
+use crate::observe::{self, RequestIds, Transition};
 use crate::policy::Policy;
 use crate::source::PolicySource;
 use crate::store::{Namespace, Part};
 
+/// The time without requests that too many rules match, after which the next one is logged.
+const TOO_MANY_PERIOD: Duration = Duration::from_secs(60);
+
 /// The valid rules of one limiter.
 pub(crate) struct RuleSet {
     rules: Box<[ValidRule]>,
+    index: MatchIndex,
     exempt: Box<[CompiledMatch]>,
+    exempt_index: MatchIndex,
     client: ClientAddress,
     tier_by: Option<TierBy>,
+    namespace: Namespace,
+    /// The condition that requests are rejected because too many rules match them.
+    rejections: Transition,
+    /// The condition that rules in shadow do not count requests, because too many rules match them.
+    uncounted_in_shadow: Transition,
 }
 
 impl RuleSet {
@@ -50,21 +61,24 @@ impl RuleSet {
         for (rule, pseudonym) in rules.rules.iter().zip(pseudonyms(&rules.rules, namespace)) {
             valid.push(ValidRule::new(rule, namespace, pseudonym)?);
         }
-        let overlap = |one: usize, other: usize| valid[one].may_overlap(&valid[other]);
-        let rules_of = |(place, rule): (usize, &ValidRule)| {
-            rule.requirements().into_iter().map(move |requirements| (place, requirements))
-        };
-        // The bound takes near-linear time. Only if it does not suffice, rules are compared in pairs.
-        if most_matches(valid.iter().enumerate().flat_map(rules_of)) > Part::MAX
-            && let Some(places) = overlapping(valid.len(), Part::MAX + 1, &overlap)
-        {
-            let rules = places.into_iter().map(|place| valid[place].name.to_string());
-            return Err(InvalidRules::TooMany { rules: rules.collect() });
+        let of_all = valid.iter().filter(|rule| rule.counts_all());
+        let of_all: Vec<String> = of_all.map(|rule| rule.name.to_string()).collect();
+        if of_all.len() > Part::MAX {
+            return Err(InvalidRules::TooMany { rules: of_all });
         }
         let exempt =
             compile(&rules.exempt).map_err(|error| InvalidRules::Match { rule: None, error })?;
-        let (client, tier_by) = (rules.client.clone(), rules.tier_by.clone());
-        Ok(Self { rules: valid.into(), exempt, client, tier_by })
+        Ok(Self {
+            index: MatchIndex::new(valid.iter().map(|rule| rule.matches.as_ref())),
+            rules: valid.into(),
+            exempt_index: MatchIndex::new(exempt.iter().map(Some)),
+            exempt,
+            client: rules.client.clone(),
+            tier_by: rules.tier_by.clone(),
+            namespace: namespace.clone(),
+            rejections: Transition::new(TOO_MANY_PERIOD),
+            uncounted_in_shadow: Transition::new(TOO_MANY_PERIOD),
+        })
     }
 
     /// Returns the parts that the rules make of a request; `None` if the request is exempt, or no
@@ -75,18 +89,19 @@ impl RuleSet {
     /// Returns an error if the request has to be rejected:
     ///
     /// * It has no key, an ambiguous key, or a client whose address is unknown.
-    /// * Its path or host can be read in several ways, and matches too many rules.
+    /// * More than eight rules match it that are not in shadow.
     pub(crate) fn parts_of(
         self: &Arc<Self>,
         request: &dyn RequestInfo,
         defaults: &Defaults<'_>,
     ) -> Result<Option<RequestParts>, Uncounted> {
-        let view = RequestView::new(request, &self.client);
+        let view = self.view(request);
         if self.is_exempt(&view) {
             return Ok(None);
         }
         let mut parts = ArrayVec::new();
-        for (place, rule) in self.rules.iter().enumerate() {
+        for place in self.index.find(&view) {
+            let rule = &self.rules[place];
             let missing = rule.on_missing_key.unwrap_or(defaults.on_missing_key);
             let subject = match rule.subject(&view, missing) {
                 Ok(Some(subject)) => subject,
@@ -97,14 +112,56 @@ impl RuleSet {
             };
             let tier = self.tier(rule, request, &subject);
             let cost = rule.cost(request, defaults);
-            // `RuleSet::new` bounds the number of rules that match one form of a path and one host.
-            // If several forms or hosts together match more, the request is ambiguous.
-            let pushed = parts.try_push(RulePart { place, tier, subject, cost });
-            if pushed.is_err() && !rule.is_shadow {
-                return Err(Uncounted::AmbiguousKey);
+            let part = RulePart { place, tier, subject, cost };
+            if let Err(error) = parts.try_push(part) {
+                self.push_to_full(&mut parts, error.element(), request)?;
             }
         }
         Ok((!parts.is_empty()).then(|| RequestParts::new(self, parts)))
+    }
+
+    /// Adds a part to those of a request that has as many as a decision can have: a rule that is not
+    /// in shadow replaces the last one in shadow. Logs a line that names the rules.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if none of the rules is in shadow.
+    #[cold]
+    fn push_to_full(
+        &self,
+        parts: &mut ArrayVec<RulePart, { Part::MAX }>,
+        part: RulePart,
+        request: &dyn RequestInfo,
+    ) -> Result<(), Uncounted> {
+        let is_shadow = |part: &RulePart| self.rules[part.place].is_shadow;
+        let in_shadow = parts.iter().rposition(is_shadow);
+        let (condition, consequence) = if is_shadow(&part) || in_shadow.is_some() {
+            (&self.uncounted_in_shadow, "a rule in shadow does not count the request")
+        } else {
+            (&self.rejections, "the request is rejected with 503")
+        };
+        // The condition ends if it has not occurred for a while. The next occurrence begins it.
+        condition.ended();
+        if condition.occurred() {
+            let names = parts.iter().chain([&part]).map(|part| &*self.rules[part.place].name);
+            let rules = names.collect::<Vec<_>>().join(", ");
+            let ids = RequestIds::read(|name| request.header(name));
+            observe::too_many_rules(self.namespace.as_str(), &rules, consequence, &ids);
+        }
+        match in_shadow {
+            _ if is_shadow(&part) => {}
+            None => return Err(Uncounted::TooManyRules),
+            Some(index) => {
+                parts.remove(index);
+                parts.push(part);
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the view of a request.
+    pub(super) fn view<'a>(&'a self, request: &'a dyn RequestInfo) -> RequestView<'a> {
+        RequestView::new(request, &self.client)
     }
 
     /// Returns the rules, in their order.
@@ -112,14 +169,9 @@ impl RuleSet {
         &self.rules
     }
 
-    /// Returns the extractor with which matches find the client.
-    pub(super) fn client(&self) -> &ClientAddress {
-        &self.client
-    }
-
     /// Returns whether a request is exempt from all rules.
     pub(super) fn is_exempt(&self, view: &RequestView<'_>) -> bool {
-        self.exempt.iter().any(|exempt| exempt.exempts(view))
+        self.exempt_index.find(view).into_iter().any(|place| self.exempt[place].exempts(view))
     }
 
     /// Returns the namespace of each rule, with the policies that the rule itself sets.

@@ -1,9 +1,5 @@
 use std::sync::Arc;
 
-use proptest::prelude::*;
-
-use super::request_match::CompiledMatch;
-use super::requirements::most_matches;
 use super::*;
 use crate::client_ip::ClientIp;
 use crate::key::fake_request::FakeRequest;
@@ -305,119 +301,53 @@ fn a_cost_that_the_limits_of_a_rule_never_grant_is_refused() {
 
 /// A decision has at most eight parts, so a ninth rule that matches could not be enforced.
 #[test]
-fn more_rules_than_parts_that_may_match_one_request_are_refused() {
-    let names: Vec<String> = (0..9).map(|place| format!("r{place}")).collect();
-    let all = |count: usize| names[..count].iter().map(|name| rule(name)).collect::<Vec<_>>();
+fn more_rules_than_parts_that_count_every_request_are_refused() {
+    let all = |count: usize| (0..count).map(|place| rule(&format!("r{place}"))).collect::<Vec<_>>();
     assert!(set(all(8)).is_ok());
-    let error = set(all(9)).unwrap_err().to_string();
+    let mut nine = all(8);
+    nine.push(rule("r8").matching(Match::new()).shadow());
     assert_eq!(
-        error,
-        "one request may match 9 rules (r0, r1, r2, r3, r4, r5, r6, r7, r8): expected at most 8; \
+        set(nine).unwrap_err().to_string(),
+        "9 rules match every request (r0, r1, r2, r3, r4, r5, r6, r7, r8): expected at most 8; \
          narrow their matches"
     );
-    // Rules for different paths never match one request.
-    let by_path = |name: &String| rule(name).on("GET", format!("/{name}"));
-    let apart: Vec<Rule> = names
-        .iter()
-        .map(by_path)
-        .chain(all(7).into_iter().map(|rule| {
-            let name = format!("all-{}", rule.name());
-            super::tests::rule(&name)
-        }))
-        .collect();
-    assert!(set(apart).is_ok());
+    // These rules do not count every request.
+    for ninth in [
+        rule("r8").on("GET", "/a"),
+        rule("r8").matching(Match::new().host("a.org")),
+        rule("r8").matching(Match::new().address("10.0.0.0/8")),
+        rule("r8").matching(Match::new().header("x-plan")),
+        rule("r8").exempt(Match::new().path("/a")),
+        rule("r8").per(Identified).on_missing_key(MissingKey::Allow),
+    ] {
+        let rules: Vec<Rule> = all(8).into_iter().chain([ninth]).collect();
+        assert!(set(rules).is_ok());
+    }
 }
 
-/// Returns the bound of the number of rules with these matches that one request may match.
-fn bound(matches: impl IntoIterator<Item = Match>) -> usize {
-    let compiled = matches.into_iter().map(|one| CompiledMatch::new(&one).unwrap());
-    let numbered = compiled.enumerate();
-    most_matches(numbered.flat_map(|(place, one)| {
-        one.requirements().into_iter().map(move |requirements| (place, requirements))
-    }))
-}
-
-/// Fault: each two rules were compared, so a file of 10 000 rules took many seconds to read.
 #[test]
-fn many_rules_are_distinguished_without_comparing_pairs() {
-    let path = |path: String| Match::new().path(path);
-    let host = |host: String| Match::new().host(host);
-    let of_kind = |number: usize| -> Vec<Match> {
-        vec![
-            path(format!("/tenants/{number}")),
-            path(format!("/{{tenant}}/{number}/{{*rest}}")),
-            path(format!("/lists/{number}")).path(format!("/all/{{name}}/{number}")),
-            path("/methods".to_owned()).method(format!("M{number}")),
-            host(format!("t{number}.example.org")),
-            host(format!("*.t{number}.example.org")).method("GET").method("PUT"),
-            Match::new().address(format!("10.{}.{}.0/24", number / 256, number % 256)),
-            Match::new().address(format!("2001:db8:0:{number:x}::/64")),
-        ]
+fn a_request_that_matches_nine_enforced_rules_is_rejected() {
+    let get = |name: &str| rule(name).on("GET", "/{name}");
+    let nine = |others: [Rule; 2]| {
+        let seven = (0..7).map(|place| get(&format!("r{place}")));
+        set(seven.chain(others).collect()).unwrap()
     };
-    for kind in 0..of_kind(0).len() {
-        let matches =
-            |count: usize| (0..count).map(move |number| of_kind(number).swap_remove(kind));
-        assert_eq!(bound(matches(2_000)), 1, "{:?}", of_kind(0)[kind]);
-        assert_eq!(bound(matches(9).chain(matches(9))), 2, "{:?}", of_kind(0)[kind]);
+    let request = FakeRequest::get("/a");
+    assert_eq!(parts(&nine([get("r7"), get("r8")]), &request), ["TooManyRules"]);
+    assert_eq!(parts(&nine([get("r7"), rule("r8").on("GET", "/b")]), &request).len(), 8);
+    // A rule in shadow gives way to one that is enforced.
+    for others in [[get("shadow").shadow(), get("r7")], [get("r7"), get("shadow").shadow()]] {
+        let counted = parts(&nine(others), &request);
+        let expected: Vec<String> =
+            (0..8).map(|place| format!("r{place} global: 1 5/minute undisclosed")).collect();
+        assert_eq!(counted, expected);
     }
-    let api = (0..2_000).flat_map(|number| {
-        let tail = format!("/v1/t{number}/{{*rest}}");
-        let paths =
-            ["", "/users", "/users/{id}", "/users/me"].map(|end| format!("/v1/t{number}{end}"));
-        paths.into_iter().chain([tail]).map(path)
-    });
-    let all = [Match::new(), Match::new().header("x-plan"), Match::new().method("POST")];
-    assert_eq!(bound(api.chain(all)), 6, "`/users/me` is also `/users/{{id}}` and the tail");
-}
-
-proptest! {
-    /// Two matches that the bound distinguishes do not overlap.
-    #[test]
-    fn the_bound_distinguishes_only_rules_without_a_common_request(
-        one in any_match(),
-        other in any_match(),
-    ) {
-        let [first, second] = [&one, &other].map(|one| CompiledMatch::new(one).unwrap());
-        if bound([one, other]) < 2 {
-            prop_assert!(!first.may_overlap(&second));
-        }
-    }
-}
-
-/// Returns matches with up to two values of each kind.
-fn any_match() -> impl Strategy<Value = Match> {
-    fn of(values: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static str>> {
-        prop::collection::vec(prop::sample::select(values), 0..3)
-    }
-    let path = prop::collection::vec(prop::sample::select(&["a", "b", "{x}", "b{y}"][..]), 0..4);
-    let path = (path, any::<bool>(), any::<bool>()).prop_map(|(segments, is_open, has_slash)| {
-        let end = if is_open {
-            "/{*rest}"
-        } else if has_slash {
-            "/"
-        } else {
-            ""
-        };
-        let names = segments.iter().enumerate();
-        let segments = names.map(|(place, one)| one.replace('}', &format!("{place}}}")));
-        format!("/{}{end}", segments.collect::<Vec<_>>().join("/")).replace("//", "/")
-    });
-    let methods = of(&["GET", "HEAD", "POST"]);
-    let hosts = of(&["a.org", "b.a.org", "*.a.org", "*.org", "org.", "[::1]"]);
-    let addresses = of(&["10.0.0.0/8", "10.0.0.0/10", "10.1.2.3", "11.0.0.0/8", "::/0", "a00::/8"]);
-    let paths = prop::collection::vec(path, 0..3);
-    (methods, paths, hosts, addresses).prop_map(|(methods, paths, hosts, addresses)| {
-        let all = methods.into_iter().fold(Match::new(), Match::method);
-        let all = paths.into_iter().fold(all, Match::path);
-        let all = hosts.into_iter().fold(all, Match::host);
-        addresses.into_iter().fold(all, Match::address)
-    })
 }
 
 /// Fault: the rule for `/b` was skipped for `/a/../b`, so a client could avoid the rule by writing
 /// the path in this form.
 #[test]
-fn a_path_that_matches_too_many_rules_in_its_two_forms_is_rejected() {
+fn a_path_that_matches_nine_rules_in_its_forms_together_is_rejected() {
     let mut rules: Vec<Rule> = (0..7).map(|place| rule(&format!("all-{place}"))).collect();
     rules.push(rule("nested").on("GET", "/a/{name}/b"));
     rules.push(rule("b").on("GET", "/b"));
@@ -425,5 +355,37 @@ fn a_path_that_matches_too_many_rules_in_its_two_forms_is_rejected() {
     for (path, count) in [("/b", 8), ("/a/c/b", 8), ("/c/../b", 8)] {
         assert_eq!(parts(&set, &FakeRequest::get(path)).len(), count, "{path}");
     }
-    assert_eq!(parts(&set, &FakeRequest::get("/a/../b")), ["AmbiguousKey"]);
+    assert_eq!(parts(&set, &FakeRequest::get("/a/../b")), ["TooManyRules"]);
+}
+
+#[cfg(feature = "tracing")]
+#[tokio::test(start_paused = true)]
+async fn the_rules_of_a_request_that_matches_too_many_are_logged_once_in_a_while() {
+    use crate::observe::capture::Capture;
+
+    let get = |place: usize| rule(&format!("r{place}")).on("GET", "/{name}");
+    let nine = set((0..9).map(get).collect()).unwrap();
+    let mut others: Vec<Rule> = (0..8).map(get).collect();
+    others.push(get(8).shadow());
+    let with_shadow = set(others).unwrap();
+    let request = FakeRequest::get("/a").header("x-request-id", b"id-1");
+    let log = Capture::start();
+    for _ in 0..3 {
+        assert_eq!(parts(&nine, &request), ["TooManyRules"]);
+    }
+    assert_eq!(parts(&with_shadow, &request).len(), 8);
+    let names = "r0, r1, r2, r3, r4, r5, r6, r7, r8";
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (line, consequence) in lines
+        .iter()
+        .zip(["the request is rejected with 503", "a rule in shadow does not count the request"])
+    {
+        assert!(line.starts_with("ERROR more than eight rules match a request"), "{line}");
+        assert!(line.contains(names) && line.contains(consequence), "{line}");
+        assert!(line.contains("id-1"), "{line}");
+    }
+    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    assert_eq!(parts(&nine, &request), ["TooManyRules"]);
+    assert_eq!(log.lines().len(), 3);
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::invalid_rules::InvalidRules;
 use super::over_limit::{MissingKey, OverLimit};
 use super::request_match::{Applies, CompiledMatch, Match, RequestView};
-use super::requirements::Requirements;
 use super::rule::{RequestCost, ResponseCost, Rule, RuleCost, RuleLimits};
 use crate::decision::RuleLabel;
 use crate::key::{AmbiguousKey, KeyExtractor, RequestInfo, Tier};
@@ -52,6 +51,8 @@ pub(crate) struct Defaults<'a> {
 pub(crate) enum Uncounted {
     MissingKey,
     AmbiguousKey,
+    /// More rules match the request than a decision can have parts.
+    TooManyRules,
     /// The address of the client is unknown, because the server does not know the peer of the
     /// connection.
     UnknownAddress,
@@ -145,17 +146,12 @@ impl ValidRule {
         Some((*cost, limit))
     }
 
-    /// Returns requirements of which each request that matches satisfies one.
-    pub(super) fn requirements(&self) -> Vec<Requirements> {
-        let of_match = self.matches.as_ref().map(CompiledMatch::requirements);
-        of_match.unwrap_or_else(|| vec![Requirements::none()])
-    }
-
-    pub(super) fn may_overlap(&self, other: &Self) -> bool {
-        match (&self.matches, &other.matches) {
-            (Some(one), Some(other)) => one.may_overlap(other),
-            _ => true,
-        }
+    /// Returns whether each request has a part under the rule, except for requests without a key
+    /// that a layer allows.
+    pub(super) fn counts_all(&self) -> bool {
+        self.matches.as_ref().is_none_or(CompiledMatch::is_unconditional)
+            && self.exempt.is_empty()
+            && self.on_missing_key != Some(MissingKey::Allow)
     }
 
     /// Returns the subject of a request. Returns `None` if the rule does not apply to the request,

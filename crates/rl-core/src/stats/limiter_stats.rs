@@ -115,6 +115,8 @@ pub struct UncountedRequests {
     pub missing_key: u64,
     /// Requests that were rejected because their key is ambiguous.
     pub ambiguous_key: u64,
+    /// Requests that were rejected because more rules match them than a decision can apply.
+    pub too_many_rules: u64,
     /// Requests that were rejected because the server does not know the address of its client.
     pub unknown_address: u64,
 }

@@ -61,6 +61,7 @@ pub(crate) enum UncountedKind {
     Exempt,
     MissingKey,
     AmbiguousKey,
+    TooManyRules,
     UnknownAddress,
     /// A denied request that is forwarded to get a reduced response. Its decision is
     /// counted as well, as denied.

@@ -76,6 +76,7 @@ impl Tally {
                 exempt: uncounted(UncountedKind::Exempt),
                 missing_key: uncounted(UncountedKind::MissingKey),
                 ambiguous_key: uncounted(UncountedKind::AmbiguousKey),
+                too_many_rules: uncounted(UncountedKind::TooManyRules),
                 unknown_address: uncounted(UncountedKind::UnknownAddress),
             },
             units: UnitCounts {

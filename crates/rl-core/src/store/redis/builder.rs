@@ -163,14 +163,17 @@ impl RedisStoreBuilder {
     ///
     /// ```no_run
     /// use rl_core::rules::{Rule, Rules};
-    /// use rl_core::{Limit, RateLimiter, RedisStore};
+    /// use rl_core::{Limit, Policy, RateLimiter, RedisStore};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let login = Rule::named("login").on("POST", "/login").limit(Limit::per_minute(5));
-    /// let fleet = Rule::named("fleet").limit(Limit::per_second(5_000));
+    /// let of_login = Policy::new([Limit::per_minute(5)])?;
+    /// let of_fleet = Policy::new([Limit::per_second(5_000)])?;
+    /// let login = Rule::named("login").on("POST", "/login").policy(of_login.clone());
+    /// let fleet = Rule::named("fleet").policy(of_fleet.clone());
     /// let rules = Rules::new().rule(login).rule(fleet);
     ///
-    /// let scripts = RedisStore::scripts_of_parts(&rules.policies_of_requests()?);
+    /// // A login matches both rules, and any other request only the second.
+    /// let scripts = RedisStore::scripts_of_parts([vec![&of_login, &of_fleet], vec![&of_fleet]]);
     /// let store = RedisStore::builder("redis://127.0.0.1/").preload(scripts).connect().await?;
     /// let limiter = RateLimiter::builder().rules(rules).store(store).build()?;
     /// # Ok(()) }

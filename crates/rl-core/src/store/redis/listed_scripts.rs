@@ -26,9 +26,7 @@ impl RedisStore {
 
     /// Returns the scripts of the packed layout that decide requests of several parts. Each request
     /// is the list of the policies of its parts, in their order: one policy for each
-    /// [rule](crate::rules) that may match.
-    /// [`Rules::policies_of_requests`](crate::rules::Rules::policies_of_requests) returns these
-    /// lists.
+    /// [rule](crate::rules) that matches, in the order of the rules.
     ///
     /// Requests whose policies are of the same kinds share scripts. A store runs these scripts for
     /// the first 64 lists of kinds that it decides. Other requests need only the scripts that
