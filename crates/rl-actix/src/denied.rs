@@ -68,11 +68,7 @@ impl Responder for Denied {
     }
 }
 
-impl fmt::Debug for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+rl_core::debug_as_display!(Denied);
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,7 +15,7 @@ use crate::failure::{Dependency, DependencyFailure};
 use crate::field_hints::{example, nearest};
 
 /// An error response: a status, a message, and the invalid field if there is one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
     // Boxed to keep results small: most functions can return this error, but few requests fail.
@@ -243,6 +243,8 @@ impl ApiError {
         self.body.field.as_deref()
     }
 }
+
+rl_core::debug_as_display!(ApiError);
 
 impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -40,6 +40,7 @@
 mod maybe_ready;
 pub mod time;
 
+#[macro_use]
 mod model;
 
 mod algorithm;

@@ -6,7 +6,7 @@ use rl_core::{FailureKind, StoreError};
 use crate::record_id::RecordId;
 
 /// The error for a field whose value cannot be stored. It says what was expected instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidField {
     field: &'static str,
     value: String,
@@ -44,6 +44,8 @@ impl InvalidField {
     }
 }
 
+rl_core::debug_as_display!(InvalidField);
+
 impl fmt::Display for InvalidField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}: expected {}", self.field, self.value, self.expected)
@@ -57,7 +59,6 @@ impl Error for InvalidField {}
 /// The text contains the failure, its cause, and the server if it could not be reached. It contains
 /// no user name and no password. [`Error::source`] is the failure of the driver. Its type is not
 /// part of the API, and its text may contain the user name.
-#[derive(Debug)]
 pub struct DatabaseError {
     kind: FailureKind,
     detail: Option<String>,
@@ -112,6 +113,8 @@ impl DatabaseError {
     }
 }
 
+rl_core::debug_as_display!(DatabaseError);
+
 impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.summary())?;
@@ -137,7 +140,6 @@ impl From<DatabaseError> for StoreError {
 /// The reason why a change was not made. Unless the database failed, nothing was stored.
 ///
 /// `T` is the type of the object to change, such as [`Record`](crate::Record).
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ChangeError<T> {
     /// A field has a value that cannot be stored.
@@ -175,6 +177,8 @@ impl<T> From<DatabaseError> for ChangeError<T> {
     }
 }
 
+rl_core::debug_as_display!(ChangeError<T>, T);
+
 impl<T> fmt::Display for ChangeError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -196,7 +200,7 @@ impl<T> fmt::Display for ChangeError<T> {
     }
 }
 
-impl<T: fmt::Debug> Error for ChangeError<T> {
+impl<T> Error for ChangeError<T> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Database(error) => error.source(),

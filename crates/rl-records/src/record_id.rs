@@ -34,8 +34,10 @@ impl FromStr for RecordId {
 }
 
 /// The error for a text that is not a [`RecordId`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct InvalidRecordId;
+
+rl_core::debug_as_display!(InvalidRecordId);
 
 impl fmt::Display for InvalidRecordId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

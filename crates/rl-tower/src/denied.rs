@@ -63,11 +63,7 @@ impl axum::response::IntoResponse for Denied {
     }
 }
 
-impl fmt::Debug for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+rl_core::debug_as_display!(Denied);
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

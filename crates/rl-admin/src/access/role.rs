@@ -70,10 +70,12 @@ impl FromStr for Role {
 }
 
 /// The error for a name that is not a [`Role`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct UnknownRole {
     name: String,
 }
+
+rl_core::debug_as_display!(UnknownRole);
 
 impl fmt::Display for UnknownRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -199,8 +199,10 @@ impl fmt::Debug for BearerTokens {
 }
 
 /// The error for an invalid list of tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidTokens(String);
+
+rl_core::debug_as_display!(InvalidTokens);
 
 impl fmt::Display for InvalidTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -136,8 +136,10 @@ impl fmt::Debug for WebhooksBuilder {
 }
 
 /// The error for invalid settings of webhooks. It quotes neither the secret nor a URL.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidWebhook(String);
+
+rl_core::debug_as_display!(InvalidWebhook);
 
 impl fmt::Display for InvalidWebhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

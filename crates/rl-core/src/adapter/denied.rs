@@ -61,14 +61,7 @@ impl Denied {
     }
 }
 
-impl fmt::Debug for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Denied")
-            .field("decision", &self.0.decision)
-            .field("status", &self.0.denial.status)
-            .finish_non_exhaustive()
-    }
-}
+debug_as_display!(Denied);
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

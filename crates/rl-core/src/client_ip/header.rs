@@ -41,10 +41,12 @@ pub(crate) fn header_name(name: &str) -> Result<Box<str>, InvalidHeaderName> {
 }
 
 /// The error for an invalid header name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidHeaderName {
     name: String,
 }
+
+debug_as_display!(InvalidHeaderName);
 
 impl fmt::Display for InvalidHeaderName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

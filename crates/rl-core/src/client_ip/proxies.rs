@@ -105,7 +105,7 @@ fn parse(entry: &str) -> Result<IpNet, Why> {
 }
 
 /// The error for an entry that is not a valid proxy or network.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidProxies {
     entry: String,
     why: Why,
@@ -121,6 +121,8 @@ enum Why {
     /// All addresses.
     Everything,
 }
+
+debug_as_display!(InvalidProxies);
 
 impl fmt::Display for InvalidProxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -301,10 +301,12 @@ impl fmt::Debug for ResolvedIp {
 }
 
 /// The error for an IPv6 prefix length outside of 32 to 128.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct InvalidPrefix {
     bits: u8,
 }
+
+debug_as_display!(InvalidPrefix);
 
 impl fmt::Display for InvalidPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

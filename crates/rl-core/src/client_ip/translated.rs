@@ -82,10 +82,12 @@ impl Nat64 {
 }
 
 /// The error for an invalid NAT64 prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidNat64Prefix {
     text: String,
 }
+
+debug_as_display!(InvalidNat64Prefix);
 
 impl fmt::Display for InvalidNat64Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -26,8 +26,10 @@ use crate::model::Subject;
 /// }
 /// # let _ = by_tenant(Realm::User);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AmbiguousKey;
+
+debug_as_display!(AmbiguousKey);
 
 impl fmt::Display for AmbiguousKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -90,10 +90,12 @@ impl fmt::Debug for KeySecret {
 }
 
 /// A secret that is too short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct InvalidSecret {
     len: usize,
 }
+
+debug_as_display!(InvalidSecret);
 
 impl fmt::Display for InvalidSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

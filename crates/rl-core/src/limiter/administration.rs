@@ -59,7 +59,6 @@ pub(super) fn reset_named<'a>(
 }
 
 /// The error of a reset.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ResetError {
     /// The policy has no limit of this name.
@@ -73,6 +72,8 @@ impl From<StoreError> for ResetError {
         Self::Store(error)
     }
 }
+
+debug_as_display!(ResetError);
 
 impl fmt::Display for ResetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

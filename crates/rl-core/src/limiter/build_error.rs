@@ -5,7 +5,7 @@ use crate::rules::InvalidRules;
 use crate::store::InvalidNamespace;
 
 /// An error in the settings of a limiter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
     /// The limits do not form a valid policy.
@@ -34,6 +34,8 @@ pub enum BuildError {
     /// itself.
     FallbackOfFallback,
 }
+
+debug_as_display!(BuildError);
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -103,7 +103,6 @@ impl fmt::Display for FailureKind {
 ///
 /// [`Error::source`] returns the underlying failure, if there is one. Its type is not part of the
 /// API.
-#[derive(Debug)]
 pub struct StoreError {
     kind: FailureKind,
     detail: Option<Cow<'static, str>>,
@@ -184,6 +183,8 @@ impl StoreError {
         self.kind
     }
 }
+
+debug_as_display!(StoreError);
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,7 +4,7 @@ use super::algorithm::{MAX_BUCKETS, MAX_LOGGED, MAX_PERMITS};
 use super::{MAX_UNITS, Period};
 
 /// An error in the numbers or options of a [`Limit`](super::Limit).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidLimit {
     /// The limit allows more units than can be counted exactly.
@@ -53,6 +53,8 @@ pub enum InvalidLimit {
         precision: Period,
     },
 }
+
+debug_as_display!(InvalidLimit);
 
 impl fmt::Display for InvalidLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -295,7 +295,7 @@ impl<'a> LimitTextParts<'a> {
 /// assert_eq!(error.column(), 4);
 /// assert!(error.to_string().starts_with(r#"limit "10/fortnight", column 4: expected "#));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ParseLimitError {
     text: String,
     column: usize,
@@ -327,6 +327,8 @@ impl ParseLimitError {
         self.expected
     }
 }
+
+debug_as_display!(ParseLimitError);
 
 impl fmt::Display for ParseLimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,6 +21,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// Implements `Debug` of an error as its `Display`.
+///
+/// A program whose `main` returns an error prints its `Debug`, as `unwrap` does.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_as_display {
+    ($error:ty $(, $parameter:ident)?) => {
+        impl<$($parameter)?> std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
 mod algorithm;
 mod cost;
 mod error;

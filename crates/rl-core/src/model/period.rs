@@ -164,7 +164,7 @@ impl From<Period> for Duration {
 }
 
 /// The error for an invalid [`Period`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPeriod {
     /// The period is zero.
@@ -176,6 +176,8 @@ pub enum InvalidPeriod {
     /// The text does not end in a known unit.
     UnknownUnit,
 }
+
+debug_as_display!(InvalidPeriod);
 
 impl fmt::Display for InvalidPeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -72,10 +72,12 @@ impl Realm {
 pub struct CustomRealm(Arc<str>);
 
 /// The error for an invalid name of a realm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidRealm {
     name: String,
 }
+
+debug_as_display!(InvalidRealm);
 
 impl fmt::Display for InvalidRealm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -287,7 +289,7 @@ fn log_secret() -> &'static [u8; 32] {
 }
 
 /// The error for a secret of the log that cannot be set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidLogSecret {
     /// The secret is shorter than 16 bytes.
@@ -295,6 +297,8 @@ pub enum InvalidLogSecret {
     /// Another secret is already in use, either a random one or one that was set before.
     InUse,
 }
+
+debug_as_display!(InvalidLogSecret);
 
 impl fmt::Display for InvalidLogSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

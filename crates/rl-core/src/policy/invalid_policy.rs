@@ -5,7 +5,7 @@ use super::weight::{MOST_WEIGHT, UNITS_OF_WEIGHT, WEIGHT_OF_BUCKET, WEIGHT_OF_LO
 use crate::model::Limit;
 
 /// The error for limits that do not form a valid [`Policy`](crate::Policy).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPolicy {
     /// The policy has no limit.
@@ -37,6 +37,8 @@ pub enum InvalidPolicy {
     /// together.
     TooDetailed,
 }
+
+debug_as_display!(InvalidPolicy);
 
 impl fmt::Display for InvalidPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

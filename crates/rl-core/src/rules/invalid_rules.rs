@@ -7,7 +7,7 @@ use crate::store::Part;
 /// The error for rules that a limiter cannot be built with.
 ///
 /// Its text names the rule and the value, and says what is accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidRules {
     /// There is no rule.
@@ -77,6 +77,8 @@ impl InvalidRules {
     }
 }
 
+debug_as_display!(InvalidRules);
+
 impl fmt::Display for InvalidRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -134,7 +136,7 @@ impl std::error::Error for InvalidRules {
 }
 
 /// The error for a value of a [`Match`](super::Match) that is not valid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidMatch {
     setting: &'static str,
     value: String,
@@ -153,6 +155,8 @@ impl InvalidMatch {
         Self { value: value.chars().take(80).collect(), ..self }
     }
 }
+
+debug_as_display!(InvalidMatch);
 
 impl fmt::Display for InvalidMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -126,10 +126,12 @@ impl fmt::Display for Namespace {
 }
 
 /// The error for a text that is not a [`Namespace`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct InvalidNamespace {
     name: String,
 }
+
+debug_as_display!(InvalidNamespace);
 
 impl fmt::Display for InvalidNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

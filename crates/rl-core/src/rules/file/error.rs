@@ -10,7 +10,7 @@ use crate::rules::invalid_rules::InvalidRules;
 /// Its text has the path, and the line and column if the error has a place. It names the value as it
 /// stands in the file, and says what is accepted. It contains no secret, no key, and no value of a
 /// variable.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RulesFileError(Arc<Inner>);
 
 #[derive(Debug)]
@@ -56,6 +56,8 @@ impl RulesFileError {
         self.0.place.map(|(_, column)| column)
     }
 }
+
+debug_as_display!(RulesFileError);
 
 impl fmt::Display for RulesFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,7 +12,6 @@ use crate::model::{FailureKind, StoreError, TOO_MANY_STATES};
 /// The reason why a [`RedisStore`](super::RedisStore) cannot be created.
 ///
 /// The text contains no password and no key. It shows only the scheme of a URL.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The URL is not that of a Redis server.
@@ -64,6 +63,8 @@ pub enum ConnectError {
     /// The server refuses the login, for example because of a wrong password.
     Refused(StoreError),
 }
+
+debug_as_display!(ConnectError);
 
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
