@@ -46,7 +46,7 @@ impl PathTemplates {
             }
             forms.push(template.to_string());
             for form in all.others() {
-                // A decoded brace is text, and not the begin of a parameter.
+                // A decoded brace is text, and not the start of a parameter.
                 if braces(form).eq(braces(template)) && others.insert(form) {
                     forms.push(form.to_owned());
                 }

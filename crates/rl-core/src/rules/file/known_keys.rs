@@ -25,7 +25,7 @@ const MAX_NAME: usize = 64;
 pub(super) struct KnownKeys {
     from: Vec<ApiKey>,
     /// The subjects of the keys, by hash. The duration of a look-up reveals nothing about a key,
-    /// because a client that can choose hashes must invert SHA-256.
+    /// because a client cannot choose the hash of its key.
     by_sha256: HashMap<Hash, Subject>,
     by_hmac: HashMap<Hash, Subject>,
     hmac_key: Option<Secret>,

@@ -49,7 +49,7 @@ impl Watched {
     ///
     /// The file is stable without a pause in two more cases:
     ///
-    /// * At a start, two readings are equal, and the last change was more than a pause ago.
+    /// * At a start, two readings are equal, and the last change was at least a pause ago.
     /// * At a start or a request, the file cannot be read, because an error replaces no rules.
     pub(super) fn read(&mut self, disk: &dyn Disk, pause: Duration, trigger: Trigger) -> bool {
         let (begun, wall) = (disk.monotonic(), disk.wall());

@@ -21,8 +21,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// Fewer decisions in a deadline are not a flood.
 const SMALLEST_FLOOD: u64 = 256;
 
-/// If more decisions are sent than the server has recently made in the same time, by this factor, it
-/// is a flood.
+/// The factor by which sent decisions must exceed recent ones to be a flood.
 const FLOOD_FACTOR: u64 = 2;
 
 /// The time without a refusal by a server that answers, after which the bound is lifted. It is
@@ -32,7 +31,7 @@ pub(super) const CALM: Duration = Duration::from_secs(3);
 /// The load of one server, which the limiters of a store share.
 ///
 /// The store creates one for each of its servers, and reports calls and replies to it. Limiters
-/// bound the decisions in flight, and tell an outage from an overload by it.
+/// use it to bound decisions in flight and to distinguish an outage from an overload.
 ///
 /// # Examples
 ///
@@ -234,9 +233,8 @@ impl ServerLoad {
         }
     }
 
-    /// Marks the server as behind if far more decisions were sent in the `waited` time before `now`
-    /// than the server has recently made in such a time. `sent` is the number that had been sent
-    /// before.
+    /// Marks the server as behind if, during the last `waited`, more decisions were sent than it
+    /// usually makes in that time. `sent` is the counter when the wait began.
     ///
     /// At the start of a flood, the server may be busy with a few large calls, and reply to none of
     /// them for a while. No decision has been refused by then that would show the flood.
@@ -246,7 +244,8 @@ impl ServerLoad {
         let age = now.duration_since(self.origin).saturating_sub(began);
         let made = self.answered.load(Ordering::Relaxed);
         let made = made.wrapping_sub(answered.load(Ordering::Relaxed));
-        // Longer than a period and the time in which a server may be behind, nothing was made.
+        // If the period is older than a window and the drain time, no decision was made since, so the
+        // pace is 0.
         let is_current = age < WINDOW + DRAINING;
         let pace = if is_current { made.max(before.load(Ordering::Relaxed)) } else { 0 };
         let usual = (pace as f64 * waited.as_secs_f64()) as u64;
@@ -334,9 +333,9 @@ impl ServerLoad {
         if replies == 0 || sent < window.shows_from {
             return;
         }
-        // `rate` is to apply from `shows_from` on. After a pause of this process, few replies have
-        // arrived, although the server is fast. Therefore it is at least what the replies since
-        // `window.from` give, and allows at least half of the decisions that wait.
+        // Take the highest of three rates, so that a pause of this process does not lower the bound:
+        // that of the replies since this decision was sent, that of the replies since `window.from`,
+        // and the one that allows half of the decisions in flight.
         let over_window = rate_of(total.wrapping_sub(window.answered), now - window.from);
         let rate = rate_of(replies, elapsed).max(over_window).max(bounds.rate_at(waiting / 2));
         let bound = bounds.bound_at(rate);

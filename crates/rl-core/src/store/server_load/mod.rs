@@ -10,8 +10,8 @@
 //! | the server owed a reply, and sent none | it answers nothing any more: an outage |
 //! | the server sent a reply to any call, or owed none | it is late: an overload |
 //!
-//! A server that owes a reply for less than a second is late as well if far more decisions were sent
-//! than it makes in time: at the start of a flood, it may be busy with a few large calls.
+//! Exception: in the first second without a reply, a burst counts as overload, because the server
+//! may be busy with a few large calls.
 //!
 //! A request that needs several servers is undecided because of an outage if one of them is silent.
 //!

@@ -99,9 +99,9 @@ impl Replies {
         self.lock().owes_since.is_some()
     }
 
-    /// Returns whether a call that has waited for `waited`, and was to wait for `patience`, shows an
-    /// outage: the server owed a reply during the whole second half of the wait, and sent none. A
-    /// server that was behind within [`DRAINING`] may still be busy.
+    /// Returns whether a timed-out call shows an outage. `waited` is its real wait, and `deadline` the
+    /// allowed one. It does if a reply was outstanding during the whole second half of the wait, and
+    /// none was sent. A server that was behind within [`DRAINING`] may still be busy.
     ///
     /// The time by which the timer fired late does not count as silence: this process did not run, and
     /// the server may not have run either.
@@ -111,8 +111,8 @@ impl Replies {
         state.is_silent_for(waited - first_half, now) && !state.was_behind(now)
     }
 
-    /// Records that far more calls were sent than the server answers in time. Marks it as behind until
-    /// it has owed a reply for [`DRAINING`], so that this never renews itself.
+    /// Marks the server as behind from its oldest outstanding call for [`DRAINING`]. A later flood
+    /// does not extend this.
     pub(super) fn flooded(&self, now: Instant) {
         let mut state = self.lock();
         let is_recent = |since: &Instant| now.duration_since(*since) < DRAINING;
