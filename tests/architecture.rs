@@ -56,6 +56,7 @@ const LEVELS: [(&str, &[&str]); 21] = [
             "client_ip",
             "headers",
             "key",
+            "stats",
             "store",
             "observe",
             "source",
@@ -176,6 +177,28 @@ fn the_core_declares_its_modules_from_the_bottom_up() {
             assert!(is_before || is_error, "mod {module} stands before {used}");
         }
     }
+}
+
+/// A program whose `main` returns an error prints its `Debug`, so that must be a text for people.
+#[test]
+fn errors_have_the_same_text_for_debug_as_for_display() {
+    let mut errors = 0;
+    let mut wrong = Vec::new();
+    for package in packages().iter().filter(|package| package.starts_with("crates/")) {
+        for module in modules(package).into_iter().filter(|module| !module.is_test) {
+            let code = module.code();
+            for line in code.lines().filter(|line| line.starts_with("impl")) {
+                let Some((_, error)) = line.split_once("Error for ") else { continue };
+                let name = error.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+                errors += 1;
+                if !code.contains(&format!("debug_as_display!({name}")) {
+                    wrong.push(format!("{}: {name}", module.path));
+                }
+            }
+        }
+    }
+    assert_eq!(wrong, [""; 0]);
+    assert!(errors > 25, "only {errors} errors were found");
 }
 
 #[test]

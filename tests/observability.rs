@@ -74,7 +74,7 @@ impl Service {
             named("places").limit(Limit::concurrency(2).unwrap()).build().unwrap(),
         ];
         let metrics = limiters.iter().fold(Metrics::new(), Metrics::limiter);
-        let metrics = metrics.consumers(&consumers).rules_file("limits.yaml", &file);
+        let metrics = metrics.consumers(&consumers);
         Self { metrics: metrics.records("records", &source), limiters, _folder: folder }
     }
 

@@ -58,9 +58,9 @@ catalogue! {
     BUILD_INFO = "rl_build_info" Gauge ["version"]
         "1, with the version of rl-metrics.";
     CONFIG_REFUSED = "rl_config_refused" Gauge ["file"]
-        "1 while the rule file is not valid, so that the last valid rules apply.";
+        "1 while the rule file of a limiter is not valid, so that the last valid rules apply.";
     CONFIG_RELOADS = "rl_config_reloads_total" Counter ["file", "result"]
-        "Readings of a rule file, by result: applied or refused.";
+        "Readings of the rule file of a limiter, by result: applied or refused.";
     CONSUMER_DECISIONS = "rl_consumer_decisions_total" Counter ["consumer", "outcome"]
         "Decisions about a consumer of the list that the service follows.";
     DECISION_SECONDS = "rl_decision_seconds" Histogram ["limiter"]

@@ -25,7 +25,6 @@
 //! | `opentelemetry` | [`opentelemetry::register`]: observable instruments | No |
 //! | `metrics` | [`Metrics::record`]: the facade of the crate `metrics` | No |
 //! | `records` | [`Metrics::records`]: the counts of a `RecordSource` | No |
-//! | `rules-file` | [`Metrics::rules_file`]: the readings of a rule file | No |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -13,6 +13,8 @@ use crate::sample::Sample;
 pub(crate) struct LimiterSamples {
     stores: Vec<u64>,
     names: BTreeSet<String>,
+    /// The paths of the rule files that have been added.
+    files: BTreeSet<String>,
 }
 
 impl LimiterSamples {
@@ -53,6 +55,17 @@ impl LimiterSamples {
             samples.push(Sample::new(series::SOURCE_FAILURES, labels, failure.count));
         }
         add_rules_and_limits(name, stats, samples);
+        // Limiters that follow one file report the same readings.
+        if let Some(file) = &stats.rules_file
+            && self.files.insert(file.path.clone())
+        {
+            let path = &*file.path;
+            samples.extend([
+                Sample::new(series::CONFIG_RELOADS, [path, "applied"], file.applied),
+                Sample::new(series::CONFIG_RELOADS, [path, "refused"], file.refused),
+                Sample::new(series::CONFIG_REFUSED, [path], file.is_refused),
+            ]);
+        }
         match stats.store {
             StoreStats::Memory(memory) => self.add_memory(memory, samples),
             StoreStats::Redis(redis) => self.add_redis(store, redis, samples),

@@ -11,10 +11,10 @@ use crate::sample::{Sample, SampleValue};
 pub(crate) const MAX_LIMITERS: usize = 100;
 
 /// The labels whose values are replaced.
-const REPLACED: [&str; 4] = ["limit", "limiter", "rule", "store"];
+const REPLACED: [&str; 5] = ["file", "limit", "limiter", "rule", "store"];
 
-/// Adds the numbers of many limiters up, under the common name `(other)` for limiters, stores, rules
-/// and limits. [`STORE_UP`] is 0 if it is 0 for one of them. Settings of limits are left out, because
+/// Adds the numbers of many limiters up, under the common name `(other)` for limiters, stores, rule
+/// files, rules and limits. [`STORE_UP`] is 0 if it is 0 for one of them. Settings of limits are left out, because
 /// they have no sum.
 pub(crate) fn combine(samples: Vec<Sample>) -> Vec<Sample> {
     let is_sum = |sample: &Sample| ![LIMIT_MAX, LIMIT_PERIOD].contains(&sample.series);

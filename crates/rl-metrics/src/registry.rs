@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use rl_core::RateLimiter;
-#[cfg(feature = "rules-file")]
-use rl_core::rules::RulesFile;
 use rl_core::stats::OTHER_NAME;
 #[cfg(feature = "records")]
 use rl_records::RecordSource;
@@ -16,12 +14,12 @@ use crate::overflow::{MAX_LIMITERS, combine};
 use crate::sample::Sample;
 use crate::text;
 
-/// The limiters whose counts are exported, with their lists of consumers, rule files and sources of
+/// The limiters whose counts are exported, with their rule files, lists of consumers, and sources of
 /// records.
 ///
 /// Each limiter has a name, the value of the label `limiter`. No label has a value from a request,
 /// so clients cannot add series. The first 100 limiters have series of their own. Further ones are
-/// added up under the name `(other)`, with their stores, rules and limits.
+/// added up under the name `(other)`, with their stores, rule files, rules and limits.
 ///
 /// # Examples
 ///
@@ -42,8 +40,6 @@ use crate::text;
 pub struct Metrics {
     limiters: Vec<(String, RateLimiter)>,
     consumers: Vec<Arc<ConsumerCounts>>,
-    #[cfg(feature = "rules-file")]
-    rules_files: Vec<(String, RulesFile)>,
     #[cfg(feature = "records")]
     sources: Vec<(String, RecordSource)>,
 }
@@ -54,7 +50,7 @@ impl Metrics {
         Self::default()
     }
 
-    /// Adds a limiter under the name of its namespace.
+    /// Adds a limiter under the name of its namespace, with the readings of its rule file.
     pub fn limiter(self, limiter: &RateLimiter) -> Self {
         let name = limiter.namespace().to_string();
         self.named_limiter(&name, limiter)
@@ -76,15 +72,6 @@ impl Metrics {
         if !self.consumers.iter().any(|other| Arc::ptr_eq(other, consumers)) {
             self.consumers.push(Arc::clone(consumers));
         }
-        self
-    }
-
-    /// Adds the readings of a rule file under a name, such as `limits.yaml`.
-    #[cfg(feature = "rules-file")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules-file")))]
-    pub fn rules_file(mut self, name: &str, file: &RulesFile) -> Self {
-        let name = free_name(name, self.rules_files.iter().map(|(name, _)| name.as_str()));
-        self.rules_files.push((name, file.clone()));
         self
     }
 
@@ -113,15 +100,6 @@ impl Metrics {
         }
         samples.extend(combine(of_others));
         samples.extend(ConsumerCounts::samples(&self.consumers));
-        #[cfg(feature = "rules-file")]
-        for (name, file) in &self.rules_files {
-            let status = file.status();
-            let (applied, refused) = (status.applied(), status.refused());
-            let (reloads, is_refused) = (catalogue::CONFIG_RELOADS, status.error().is_some());
-            samples.push(Sample::new(reloads, [name, "applied"], applied));
-            samples.push(Sample::new(reloads, [name, "refused"], refused));
-            samples.push(Sample::new(catalogue::CONFIG_REFUSED, [name], is_refused));
-        }
         #[cfg(feature = "records")]
         for (name, source) in &self.sources {
             let stats = source.stats();

@@ -2,11 +2,12 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rl_core::adapter::{Admission, HttpLimiter};
 use rl_core::client_ip::ClientIp;
 use rl_core::key::{ApiKey, ClientAddress, KeySecret, RequestInfo};
-use rl_core::rules::{Match, Rule, Rules};
+use rl_core::rules::{Match, Rule, Rules, RulesFile};
 use rl_core::{Limit, RateLimiter, Subject};
 
 use super::*;
@@ -147,6 +148,36 @@ fn limiters_with_one_name_get_different_ones_and_a_shared_store_is_reported_once
     assert!(text.contains("rl_in_flight{limiter=\"default\"} 0"));
     assert!(text.contains("rl_in_flight{limiter=\"default-2\"} 0"));
     assert_eq!(text.matches("\nrl_memory_subjects{").count(), 1);
+}
+
+#[test]
+fn a_limiter_reports_the_readings_of_its_rule_file_once() {
+    let path = std::env::temp_dir().join(format!("rl-metrics-{}.yaml", std::process::id()));
+    std::fs::write(&path, "rules: { fleet: { limits: 5/second } }").unwrap();
+    let file = RulesFile::builder(&path).pause(Duration::from_millis(10)).watch().unwrap();
+    let limiter = || RateLimiter::builder().rules(&file).build().unwrap();
+    let metrics = Metrics::new().limiter(&limiter()).limiter(&limiter());
+    let lines = |applied: u32, refused: u32| {
+        let file = format!("file=\"{}\"", path.display());
+        let is_refused = u32::from(refused > 0);
+        vec![
+            format!("rl_config_refused{{{file}}} {is_refused}"),
+            format!("rl_config_reloads_total{{{file},result=\"applied\"}} {applied}"),
+            format!("rl_config_reloads_total{{{file},result=\"refused\"}} {refused}"),
+        ]
+    };
+    let read = || {
+        let text = metrics.render();
+        let lines = text.lines().filter(|line| line.starts_with("rl_config_"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(read(), lines(1, 0));
+    std::fs::write(&path, "rules: { fleet: { limits: 5/secnd } }").unwrap();
+    let before = file.status().refused();
+    let error = file.reload().unwrap_err();
+    std::fs::remove_file(&path).unwrap();
+    assert!(format!("{error:?}").contains(".yaml:1:27: limit"), "{error:?}");
+    assert!(read()[0].ends_with(" 1") && file.status().refused() > before, "{:?}", read());
 }
 
 #[test]

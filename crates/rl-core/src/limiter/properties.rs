@@ -56,6 +56,7 @@ impl RateLimiter {
             waiting: pipeline.wait_queues.waiting(),
             is_breaker_closed: pipeline.breaker.is_closed(),
             policies,
+            rules_file: pipeline.rules.as_ref().and_then(|rules| rules.file_stats()),
         })
     }
 

@@ -9,6 +9,7 @@ use super::invalid_rules::InvalidRules;
 use super::rule_list::Rules;
 use super::rule_set::RuleSet;
 use crate::observe::EventKind;
+use crate::stats::RulesFileStats;
 use crate::store::Namespace;
 
 /// The rules for [`RateLimiterBuilder::rules`](crate::RateLimiterBuilder::rules).
@@ -123,6 +124,15 @@ impl ActiveRules {
             Self::Fixed(_) => drop(on_reading),
             #[cfg(feature = "rules-file")]
             Self::Watched { rules, file } => file.on_reading(rules, on_reading),
+        }
+    }
+
+    /// Returns the readings of the file, if the rules are in one.
+    pub(crate) fn file_stats(&self) -> Option<RulesFileStats> {
+        match self {
+            Self::Fixed(_) => None,
+            #[cfg(feature = "rules-file")]
+            Self::Watched { file, .. } => Some(file.stats()),
         }
     }
 

@@ -32,6 +32,8 @@ pub struct LimiterStats {
     pub units: UnitCounts,
     /// The requests by rule, if the limiter has rules.
     pub rules: Vec<RuleStats>,
+    /// The readings of the rule file, if the limiter follows one.
+    pub rules_file: Option<RulesFileStats>,
     /// The counts of each limit that is configured, and of each other limit (of a policy source,
     /// for example) that has denied a request.
     pub limits: Vec<LimitStats>,
@@ -153,6 +155,20 @@ impl RuleStats {
     pub(crate) const fn new(rule: String, [over, shadow_over, within]: [u64; 3]) -> Self {
         Self { rule, within, over, shadow_over }
     }
+}
+
+/// The readings of a rule file. Limiters that follow one file report the same numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RulesFileStats {
+    /// The path, as the service gave it.
+    pub path: String,
+    /// How often the file was applied.
+    pub applied: u64,
+    /// How often the file was refused because it was not valid or could not be read.
+    pub refused: u64,
+    /// Whether the last reading was refused, so that earlier rules apply.
+    pub is_refused: bool,
 }
 
 /// The requests that one limit has denied, and how far it is used.

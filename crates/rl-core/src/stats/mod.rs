@@ -42,7 +42,7 @@ pub(crate) use decision_counts::{DecisionCounts, PartCounts, is_record_due};
 pub use histogram::Histogram;
 pub(crate) use histogram::{REQUEST_BOUNDS, TimeHistogram};
 pub use limiter_stats::{
-    DecisionCount, FailureCount, LimitStats, LimiterStats, OTHER_NAME, RuleStats,
+    DecisionCount, FailureCount, LimitStats, LimiterStats, OTHER_NAME, RuleStats, RulesFileStats,
     UncountedRequests, UnitCounts,
 };
 pub(crate) use sharded::{OwnShard, PerThread, Sharded, ThreadCount, Writer};

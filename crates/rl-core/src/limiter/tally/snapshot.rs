@@ -11,7 +11,7 @@ use crate::model::{FailureKind, Limit};
 use crate::policy::Policy;
 use crate::stats::{
     DecisionCount, FailureCount, Histogram, LimitStats, LimiterStats, OTHER_NAME, RuleStats,
-    StoreStats, ThreadCount, TimeHistogram, UncountedRequests, UnitCounts,
+    RulesFileStats, StoreStats, ThreadCount, TimeHistogram, UncountedRequests, UnitCounts,
 };
 use crate::store::Namespace;
 
@@ -42,6 +42,7 @@ pub(in crate::limiter) struct LimiterState<'a> {
     pub(in crate::limiter) in_flight: usize,
     pub(in crate::limiter) waiting: usize,
     pub(in crate::limiter) is_breaker_closed: bool,
+    pub(in crate::limiter) rules_file: Option<RulesFileStats>,
     /// The policies of each rule by tier; the tier is an empty text for subjects without one. The
     /// rule is `None` for the policy of a limiter without rules.
     pub(in crate::limiter) policies: Vec<(Option<Namespace>, PoliciesByTier)>,
@@ -85,6 +86,7 @@ impl Tally {
                 refunded: sum(|shard| &shard.refunded),
             },
             rules: self.rules(),
+            rules_file: state.rules_file,
             limits: self.limits(&configured),
             decision_seconds: TimeHistogram::seconds(times),
             store_seconds: TimeHistogram::seconds([&self.store_times]),
