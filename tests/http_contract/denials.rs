@@ -251,8 +251,7 @@ pub(super) async fn a_request_without_a_key_is_rejected<T: Target>() {
     let site = T::serve(vec![HttpLimiter::new(one()).key(Identified)]);
     for _ in 0..2 {
         let answer = site.get("/").fetch().await;
-        let body =
-            r#"{"code":403,"message":"Forbidden. No rate limit key was found in the request."}"#;
+        let body = r#"{"code":403,"message":"Forbidden. The request has no rate limit key that the service knows."}"#;
         assert_eq!((answer.standing().as_str(), answer.body.as_str()), ("403", body));
     }
     assert_eq!(site.handled(), 0);

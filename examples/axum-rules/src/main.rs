@@ -75,7 +75,7 @@ async fn read_login_name(request: Request, next: Next) -> Result<Response, Statu
     let body = to_bytes(body, 16 * 1_024).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
     let name = form_urlencoded::parse(&body).find(|(field, _)| field == "name");
     if let Some((_, name)) = name {
-        head.extensions.insert(LoginName(name.to_lowercase()));
+        head.extensions.insert(LoginName(name.trim().to_lowercase()));
     }
     Ok(next.run(Request::from_parts(head, Body::from(body))).await)
 }

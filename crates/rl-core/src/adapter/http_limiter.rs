@@ -181,7 +181,7 @@ impl HttpLimiter {
                 {
                     return self.reject_unknown_address(request);
                 }
-                MissingKey::Reject => return self.reject_missing_key(request),
+                MissingKey::Reject => return self.reject_missing_key(request, None),
             },
             Err(AmbiguousKey) => return self.reject_ambiguous_key(request),
         };
@@ -233,7 +233,9 @@ impl HttpLimiter {
         let parts = match rules.parts_of(request, &defaults) {
             Ok(Some(parts)) => Arc::new(parts),
             Ok(None) => return Some(self.exempted()),
-            Err(Uncounted::MissingKey) => return Some(self.reject_missing_key(request)),
+            Err(Uncounted::MissingKey { rule }) => {
+                return Some(self.reject_missing_key(request, Some(rule)));
+            }
             Err(Uncounted::AmbiguousKey) => return Some(self.reject_ambiguous_key(request)),
             Err(Uncounted::TooManyRules) => return Some(self.reject_too_many_rules(request)),
             Err(Uncounted::UnknownAddress) => return Some(self.reject_unknown_address(request)),

@@ -16,7 +16,7 @@ use crate::key::fake_request::FakeRequest;
 use crate::key::{AmbiguousKey, ClientAddress, Constant, Header, Identified, RequestInfo};
 use crate::limiter::RateLimiter;
 use crate::model::{Limit, Realm, Subject};
-use crate::rules::MissingKey;
+use crate::rules::{MissingKey, Rule, Rules};
 
 fn limiter(limit: Limit) -> RateLimiter {
     RateLimiter::builder().limit(limit).build().unwrap()
@@ -270,6 +270,14 @@ fn an_ambiguous_key_is_logged_once_and_passes_in_shadow() {
 fn requests_without_a_key_are_logged_once() {
     use crate::observe::capture::Capture;
 
+    let rules = Rules::new().rule(Rule::named("users").per(Identified).limit(Limit::per_day(9)));
+    let limiter = RateLimiter::builder().rules(rules).build().unwrap();
+    let capture = Capture::start();
+    rejected(&HttpLimiter::new(limiter), &FakeRequest::get("/"));
+    let lines = capture.lines();
+    assert!(lines[0].contains("; rule=users"), "{lines:?}");
+    drop(capture);
+
     let capture = Capture::start();
     let [by_consumer, by_address] = [http().key(Identified), http()];
     for _ in 0..3 {
@@ -279,7 +287,7 @@ fn requests_without_a_key_are_logged_once() {
     }
     let lines = capture.lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
-    assert!(lines[0].starts_with("WARN request without a key rejected"), "{lines:?}");
+    assert!(lines[0].starts_with("WARN request without a known key rejected"), "{lines:?}");
     assert!(lines[1].starts_with("ERROR client address unknown"), "{lines:?}");
     assert!(lines[1].contains("into_make_service_with_connect_info::<SocketAddr>()"), "{lines:?}");
 }

@@ -16,12 +16,16 @@ impl HttpLimiter {
         Admission::Exempt
     }
 
-    /// Rejects a request without a key.
+    /// Rejects a request without a key that the limiter knows. `rule` is the rule that needs one.
     #[cold]
-    pub(super) fn reject_missing_key(&self, request: &dyn RequestInfo) -> Admission {
+    pub(super) fn reject_missing_key(
+        &self,
+        request: &dyn RequestInfo,
+        rule: Option<&str>,
+    ) -> Admission {
         if !self.settings.has_logged_missing_key.swap(true, Ordering::Relaxed) {
             let ids = RequestIds::read(|name| request.header(name));
-            observe::missing_key(self.settings.limiter.namespace().as_str(), &ids);
+            observe::missing_key(self.settings.limiter.namespace().as_str(), rule, &ids);
         }
         self.settings.limiter.count_uncounted(UncountedKind::MissingKey);
         self.reject(DenialReason::MissingKey, request)

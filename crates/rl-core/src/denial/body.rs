@@ -248,7 +248,9 @@ impl DenialBody {
                 "temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",
             ),
-            DenialKind::MissingKey => ("missing-key", "No rate limit key was found in the request"),
+            DenialKind::MissingKey => {
+                ("missing-key", "The request has no rate limit key that the service knows")
+            }
             DenialKind::AmbiguousKey => {
                 ("ambiguous-key", "The rate limit key can be read in two ways")
             }

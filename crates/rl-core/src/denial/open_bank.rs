@@ -22,7 +22,7 @@ pub(super) fn push_message(reason: Reason<'_>, text: &mut String, id: Option<Pus
             ". The service receives too many requests at the moment"
         }
         DenialKind::Undecided => ". The rate limiter cannot decide at the moment",
-        DenialKind::MissingKey => ". No rate limit key was found in the request",
+        DenialKind::MissingKey => ". The request has no rate limit key that the service knows",
         DenialKind::AmbiguousKey => {
             ". The credential is given more than once, or cannot be read in one way only"
         }

@@ -130,7 +130,9 @@ impl<'a> Reason<'a> {
             },
             DenialKind::Undecided => text.push_str("The rate limiter cannot decide at the moment"),
             DenialKind::MissingKey => {
-                text.push_str("Forbidden. No rate limit key was found in the request");
+                text.push_str(
+                    "Forbidden. The request has no rate limit key that the service knows",
+                );
             }
             DenialKind::AmbiguousKey => text.push_str(
                 "Bad Request. The credential is given more than once, or cannot be read in one way \

@@ -162,7 +162,8 @@ impl Headers {
     /// Omits `x-rate-limit-warning`.
     ///
     /// By default a response has this header if limits in [shadow](crate::Limit::shadow) would have
-    /// denied the request. It contains their names.
+    /// denied the request. It contains their names, each with the units that the limit allows at
+    /// once, such as `minute=5`.
     pub fn without_warning(mut self) -> Self {
         self.has_warning = false;
         self

@@ -99,7 +99,7 @@ pub(crate) const fn rules_warned(_: &std::path::Path, _: &[String]) {}
 #[cfg(feature = "rules-file")]
 pub(crate) fn rules_refused(_: &std::path::Path, _: &dyn std::error::Error) {}
 
-pub(crate) const fn missing_key(_: &str, _: &RequestIds) {}
+pub(crate) const fn missing_key(_: &str, _: Option<&str>, _: &RequestIds) {}
 
 pub(crate) const fn ambiguous_key(_: &str, _: &RequestIds) {}
 

@@ -41,7 +41,7 @@
 //! | `rules warning` | warn, once for each warning | `path`, `warning` |
 //! | `client address unknown` | error, once for each limiter of an adapter | `request_id`, `trace_id` |
 //! | `more than eight rules match a request` | error, then not before a minute without such a request | `rules`, `consequence`, `request_id`, `trace_id` |
-//! | `request without a key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
+//! | `request without a known key rejected` | warn, once for each limiter of an adapter | `rule`, `request_id`, `trace_id` |
 //! | `request with an ambiguous key rejected` | warn, once for each limiter of an adapter | `request_id`, `trace_id` |
 //!
 //! The field `limiter` contains the namespace of the limiter, and `store` the kind of the store and

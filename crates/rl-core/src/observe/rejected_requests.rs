@@ -4,11 +4,15 @@ use tracing::field::display;
 
 use super::RequestIds;
 
-pub(crate) fn missing_key(limiter: &str, RequestIds { request, trace, .. }: &RequestIds) {
+pub(crate) fn missing_key(
+    limiter: &str,
+    rule: Option<&str>,
+    RequestIds { request, trace, .. }: &RequestIds,
+) {
     let (request_id, trace_id) = (request.as_ref().map(display), trace.as_ref().map(display));
     tracing::warn!(
-        target: "rl_core", limiter, request_id, trace_id,
-        "request without a key rejected with 403; further ones are not logged",
+        target: "rl_core", limiter, rule, request_id, trace_id,
+        "request without a known key rejected with 403; further ones are not logged",
     );
 }
 

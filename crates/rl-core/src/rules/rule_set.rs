@@ -94,7 +94,7 @@ impl RuleSet {
         self: &Arc<Self>,
         request: &dyn RequestInfo,
         defaults: &Defaults<'_>,
-    ) -> Result<Option<RequestParts>, Uncounted> {
+    ) -> Result<Option<RequestParts>, Uncounted<'_>> {
         let view = self.view(request);
         if self.is_exempt(&view) {
             return Ok(None);
@@ -132,7 +132,7 @@ impl RuleSet {
         parts: &mut ArrayVec<RulePart, { Part::MAX }>,
         part: RulePart,
         request: &dyn RequestInfo,
-    ) -> Result<(), Uncounted> {
+    ) -> Result<(), Uncounted<'static>> {
         let is_shadow = |part: &RulePart| self.rules[part.place].is_shadow;
         let in_shadow = parts.iter().rposition(is_shadow);
         let (condition, consequence) = if is_shadow(&part) || in_shadow.is_some() {

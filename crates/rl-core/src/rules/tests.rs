@@ -25,11 +25,11 @@ fn parts(set: &Arc<RuleSet>, request: &FakeRequest) -> Vec<String> {
     }
 }
 
-fn parts_by(
-    set: &Arc<RuleSet>,
+fn parts_by<'a>(
+    set: &'a Arc<RuleSet>,
     request: &dyn RequestInfo,
     on_missing_key: MissingKey,
-) -> Result<Vec<String>, Uncounted> {
+) -> Result<Vec<String>, Uncounted<'a>> {
     let found = set.parts_of(request, &Defaults { on_missing_key, cost: None })?;
     let Some(found) = found else { return Ok(Vec::new()) };
     let lines = found.parts().into_iter().enumerate().map(|(place, part)| {

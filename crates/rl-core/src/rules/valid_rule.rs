@@ -48,8 +48,11 @@ pub(crate) struct Defaults<'a> {
 
 /// The reason for which rules reject a request without counting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Uncounted {
-    MissingKey,
+pub(crate) enum Uncounted<'a> {
+    /// The request has no key that this rule knows.
+    MissingKey {
+        rule: &'a str,
+    },
     AmbiguousKey,
     /// More rules match the request than a decision can have parts.
     TooManyRules,
@@ -58,7 +61,7 @@ pub(crate) enum Uncounted {
     UnknownAddress,
 }
 
-impl From<AmbiguousKey> for Uncounted {
+impl From<AmbiguousKey> for Uncounted<'_> {
     fn from(_: AmbiguousKey) -> Self {
         Self::AmbiguousKey
     }
@@ -164,7 +167,7 @@ impl ValidRule {
         &self,
         view: &RequestView<'_>,
         missing: MissingKey,
-    ) -> Result<Option<Subject>, Uncounted> {
+    ) -> Result<Option<Subject>, Uncounted<'_>> {
         let applies = self.applies(view);
         if applies == Applies::No {
             return Ok(None);
@@ -184,7 +187,7 @@ impl ValidRule {
         };
         match missing {
             MissingKey::Reject if is_fault_of_server => Err(Uncounted::UnknownAddress),
-            MissingKey::Reject => Err(Uncounted::MissingKey),
+            MissingKey::Reject => Err(Uncounted::MissingKey { rule: &self.name }),
             MissingKey::Allow => Ok(None),
             MissingKey::Share => Ok(Some(Subject::new(Realm::Unknown, ""))),
         }

@@ -38,7 +38,8 @@ async fn decide(limiter: &RateLimiter) -> Decision {
 
 async fn decide_request(limiter: &RateLimiter, request: &FakeRequest) -> Decision {
     let defaults = Defaults { on_missing_key: MissingKey::Reject, cost: None };
-    let parts = limiter.rules().unwrap().parts_of(request, &defaults);
+    let rules = limiter.rules().unwrap();
+    let parts = rules.parts_of(request, &defaults);
     limiter.decide_rules(&Arc::new(parts.unwrap().unwrap()), OverLimit::Reject, false).await
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::scalars::{FromText, Text};
 
@@ -77,7 +77,13 @@ impl<'de, K: FromText, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<K, T> 
     type Value = Named<K, T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map with names as keys")
+        write!(f, "a map, in which each key is {}", K::EXPECTED)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
+        let reason = format!("a list: expected a map, in which each key is {}", K::EXPECTED);
+        values.next_element_seed(Refused(&reason))?;
+        Err(A::Error::custom(&reason))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -86,6 +92,35 @@ impl<'de, K: FromText, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<K, T> 
             all.push((name, map.next_value()?));
         }
         Ok(Named(all))
+    }
+}
+
+/// Fails at the first text of a value, so that the error has a place. The parser knows none for a
+/// whole list.
+#[derive(Clone, Copy)]
+struct Refused<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for Refused<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Refused<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
+        Err(E::custom(self.0))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        map.next_key_seed(self).map(|_| ())
     }
 }
 

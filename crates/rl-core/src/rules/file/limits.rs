@@ -49,7 +49,8 @@ pub(super) fn hint(text: &str) -> Option<String> {
     let no_limit =
         ["unlimited", "no limit", "no-limit", "none", "off", "infinite", "infinity", "disabled"];
     if no_limit.contains(&lower.trim()) {
-        return Some("to allow every request, leave the rule out".to_owned());
+        let instead = "to allow every request, leave the rule out; a tier needs a limit, such as 1000000/second";
+        return Some(instead.to_owned());
     }
     let filler =
         ["per", "a", "an", "each", "every", "requests", "request", "calls", "call", "times"];
@@ -150,7 +151,10 @@ mod tests {
             ("10 per second", "limit \"10 per second\": write 10/second"),
             ("10 / second", "limit \"10 / second\": write 10/second"),
             ("10 requests per 5 minutes", "limit \"10 requests per 5 minutes\": write 10/5minutes"),
-            ("Unlimited", "limit \"Unlimited\": to allow every request, leave the rule out"),
+            (
+                "Unlimited",
+                "limit \"Unlimited\": to allow every request, leave the rule out; a tier needs a limit",
+            ),
             ("10/secnd", "limit \"10/secnd\", column 4: expected"),
             ("many", "limit \"many\", column 1: expected"),
         ] {

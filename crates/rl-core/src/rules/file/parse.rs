@@ -93,7 +93,8 @@ pub(super) fn read_text(
         None if must_end => Err(fail(
             end,
             format!(
-                "the last line `{mark}` of the last valid version is missing: the file may be incomplete"
+                "the last line `{mark}` of the last valid version is missing: the file may be \
+                 incomplete; after a restart it may be left out"
             ),
         )),
         // Lines after the mark could be lost unnoticed.
@@ -113,7 +114,7 @@ fn is_last(text: &str, mark: &str) -> bool {
 }
 
 /// Turns the text of the file at `path`, which consists of `bytes`, into rules. `keys` is the path
-/// of the file of keys, as errors show it, and its content.
+/// (for errors) and content of the file of keys.
 ///
 /// # Errors
 ///

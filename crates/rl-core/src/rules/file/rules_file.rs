@@ -20,6 +20,7 @@ use crate::rules::invalid_rules::InvalidRules;
 use crate::rules::rule_list::Rules;
 use crate::rules::rule_set::RuleSet;
 use crate::source::PolicySource;
+use crate::stats::RulesFileStats;
 use crate::store::Namespace;
 
 /// A rule file that is read again when it changes.
@@ -39,7 +40,7 @@ use crate::store::Namespace;
 /// * On [`reload`](Self::reload).
 ///
 /// SIGHUP and `reload` also need two equal readings, a second apart. A start does not wait for the
-/// second one if the file was changed last more than a second ago, by the clock of this machine.
+/// second one if the file was changed last at least a second ago, by the clock of this machine.
 ///
 /// A file of known keys, which `keys:` names, is read in the same way. The same applies to secrets in
 /// files of their own, when the rule file has changed or SIGHUP or `reload` asks for them.
@@ -231,6 +232,16 @@ impl RulesFile {
         self.0.file.status()
     }
 
+    pub(crate) fn stats(&self) -> RulesFileStats {
+        let status = self.status();
+        RulesFileStats {
+            path: self.0.file.path().display().to_string(),
+            applied: status.applied,
+            refused: status.refused,
+            is_refused: status.error.is_some(),
+        }
+    }
+
     /// Waits until the file has been applied or refused again since `status` was returned.
     pub async fn changed_since(&self, status: &RulesFileStatus) -> RulesFileStatus {
         let readings = |status: &RulesFileStatus| (status.applied, status.refused);
@@ -242,9 +253,14 @@ impl RulesFile {
 
     /// Applies the file now, even if it has not changed.
     ///
-    /// Blocks the thread until the file is applied: a moment if the last readings of the file had
-    /// this content for a [pause](RulesFileBuilder::pause), otherwise about a pause, and at most
-    /// three seconds or three pauses. An [observer](crate::observe::Observer) must not call it.
+    /// Blocks the thread until the file is applied:
+    ///
+    /// * a moment, if the last readings of the file had this content for a
+    ///   [pause](RulesFileBuilder::pause);
+    /// * otherwise about a pause;
+    /// * at most three pauses, or three seconds if that is longer.
+    ///
+    /// An [observer](crate::observe::Observer) must not call it.
     ///
     /// # Errors
     ///

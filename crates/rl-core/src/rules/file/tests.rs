@@ -69,6 +69,14 @@ fn error(name: &str, content: &str) -> String {
     text.strip_prefix(&path).unwrap().trim_start_matches([':', ' ']).to_owned()
 }
 
+/// A program whose `main` returns an error prints its `Debug`.
+#[test]
+fn the_debug_text_of_an_error_names_the_place_and_what_is_expected() {
+    let error = read("limits.yaml", "rules:\n  a: { limits: 5/minut }").unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert!(error.to_string().contains("limits.yaml:2:16: limit \"5/minut\""), "{error}");
+}
+
 const YAML: &str = r#"
 secret: ${RL_NO_SECRET:-sixteen bytes or more}
 proxies: [10.0.0.0/8]
@@ -224,7 +232,11 @@ fn errors_have_the_place_and_name_the_value_and_what_is_accepted() {
         ),
         ("rules:\n  a: {}", "2:6: missing field `limits`"),
         ("rules: {}", "no rules: expected at least one"),
-        ("rules: [a]", "1:1: invalid type: sequence, expected a map with names as keys"),
+        ("rules: [a]", "1:9: a list: expected a map, in which each key is the name of a rule"),
+        (
+            "proxies: []\nrules:\n  - name: a\n    limits: 1/day",
+            "3:5: a list: expected a map, in which each key is the name of a rule",
+        ),
         (
             "rule: {}",
             "1:1: unknown field `rule`, expected one of store, secret, keys, proxies, exempt, rules",
@@ -255,7 +267,7 @@ fn errors_have_the_place_and_name_the_value_and_what_is_accepted() {
         ),
         (
             "rules:\n  a: { limits: unlimited }",
-            "2:16: limit \"unlimited\": to allow every request, leave the rule out",
+            "2:16: limit \"unlimited\": to allow every request, leave the rule out; a tier needs a limit",
         ),
         (
             "rules:\n  a: { limits: 1/day, per: key }",
@@ -566,7 +578,9 @@ fn a_reload_reports_its_error_and_the_version_changes_with_the_content() {
     let first = file.status().version().to_owned();
     assert_eq!(first.len(), 16);
     directory.write("limits.yaml", "rules: 1");
-    assert!(file.reload().unwrap_err().to_string().ends_with("expected a map with names as keys"));
+    assert!(
+        file.reload().unwrap_err().to_string().ends_with("in which each key is the name of a rule")
+    );
     assert_eq!(file.status().version(), first);
     directory.write("limits.yaml", &one_rule(2));
     file.reload().unwrap();

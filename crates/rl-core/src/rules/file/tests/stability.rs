@@ -413,7 +413,8 @@ fn once_a_version_has_the_end_mark_every_later_version_needs_it() {
         assert_eq!(apply(&whole), None, "{path}");
         let error = apply(&cut).unwrap();
         let expected = format!(
-            "the last line `{mark}` of the last valid version is missing: the file may be incomplete"
+            "the last line `{mark}` of the last valid version is missing: the file may be \
+             incomplete; after a restart it may be left out"
         );
         assert!(error.ends_with(&expected), "{error}");
         assert_eq!(apply(&whole), None, "{path}");
