@@ -1,9 +1,11 @@
+//! The forms of the body of a denial.
+
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::open_bank::{self, PushId, push_json, push_plain};
 use super::response::{Denial, DenialReason, Protocol};
-use super::words::{DenialKind, Reason};
+use super::words::{DenialKind, Explanation};
 use super::{grpc, json};
 use crate::decision::{GoverningLimit, LimitStatus};
 
@@ -140,7 +142,7 @@ impl DenialBody {
         governing: GoverningLimit,
         protocol: Protocol,
     ) -> Denial {
-        let reason = Reason::new(reason, governing);
+        let reason = Explanation::new(reason, governing);
         if protocol == Protocol::Grpc {
             let message = (self.form != Form::Empty).then(|| self.message(reason));
             return grpc::denial(reason, message.as_deref());
@@ -160,14 +162,14 @@ impl DenialBody {
         Denial { status: reason.status(), content_type, body: body.into(), headers }
     }
 
-    fn message(&self, reason: Reason<'_>) -> String {
+    fn message(&self, reason: Explanation<'_>) -> String {
         let mut message = self.buffer();
         message.push_str(&self.prefix);
         self.push_message(reason, &mut message, push_plain);
         message
     }
 
-    fn code_and_message(&self, reason: Reason<'_>) -> String {
+    fn code_and_message(&self, reason: Explanation<'_>) -> String {
         let mut body = self.buffer();
         body.push_str(r#"{"code":"#);
         body.push_str(itoa::Buffer::new().format(reason.status()));
@@ -184,7 +186,7 @@ impl DenialBody {
     }
 
     /// Appends the message in the words of the form. `push_id` appends the id of a consumer.
-    fn push_message(&self, reason: Reason<'_>, text: &mut String, push_id: PushId) {
+    fn push_message(&self, reason: Explanation<'_>, text: &mut String, push_id: PushId) {
         match self.form {
             Form::OpenBank => open_bank::push_message(reason, text, self.id(push_id)),
             Form::Json | Form::Problem | Form::Text | Form::Empty => reason.push_to(text),
@@ -201,7 +203,7 @@ impl DenialBody {
         String::with_capacity(self.prefix.len() + 160)
     }
 
-    fn problem_details(&self, reason: Reason<'_>) -> String {
+    fn problem_details(&self, reason: Explanation<'_>) -> String {
         let (kind, title) = self.problem_type(reason);
         let mut body = String::from(r#"{"type":"#);
         json::push_string(&mut body, &kind);
@@ -212,7 +214,7 @@ impl DenialBody {
             reason.push_to(&mut body);
             body.push('"');
         }
-        if reason.over.is_some() {
+        if reason.disclosed_limit.is_some() {
             body.push_str(r#","violated-policies":["#);
             for (i, limit) in reason.violated().enumerate() {
                 if i != 0 {
@@ -227,7 +229,7 @@ impl DenialBody {
     }
 
     /// Returns the type of a problem, and the title of this type.
-    fn problem_type(&self, reason: Reason<'_>) -> (Cow<'_, str>, &'static str) {
+    fn problem_type(&self, reason: Explanation<'_>) -> (Cow<'_, str>, &'static str) {
         const ABOUT_BLANK: &str = "about:blank";
         use DenialKind::{AmbiguousKey, MissingKey, TooManyRules, UnknownAddress};
         let is_ours =

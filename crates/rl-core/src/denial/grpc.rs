@@ -6,7 +6,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::grpc_details;
 use super::response::{Denial, GRPC_CONTENT_TYPE};
-use super::words::Reason;
+use super::words::Explanation;
 use crate::decision::RetryAfter;
 
 /// The characters to encode in `grpc-message`: the percent sign, and all except visible ASCII and
@@ -14,7 +14,7 @@ use crate::decision::RetryAfter;
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Returns the response for `reason`, with `message` for people.
-pub(super) fn denial(reason: Reason<'_>, message: Option<&str>) -> Denial {
+pub(super) fn denial(reason: Explanation<'_>, message: Option<&str>) -> Denial {
     let (status, code) = match reason.status() {
         429 => ("8", 8),
         503 => ("14", 14),

@@ -19,7 +19,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-use super::words::{Reason, push_quota};
+use super::words::{Explanation, push_quota};
 use crate::decision::RetryAfter;
 
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
@@ -30,7 +30,7 @@ const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 ///
 /// Each limit that denies becomes a violation. Its subject is the public name of the limit; its
 /// description is the quota.
-pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<String> {
+pub(super) fn header(code: u8, message: &str, reason: Explanation<'_>) -> Option<String> {
     let decision = reason.decision?;
     let mut status = Message::default();
     status.number(1, code.into());
@@ -40,7 +40,7 @@ pub(super) fn header(code: u8, message: &str, reason: Reason<'_>) -> Option<Stri
         RetryAfter::Now => status.any(RETRY_INFO, retry_info(Duration::ZERO)),
         RetryAfter::Never => {}
     }
-    if reason.over.is_some() {
+    if reason.disclosed_limit.is_some() {
         let mut failure = Message::default();
         for limit in reason.violated() {
             let mut violation = Message::default();

@@ -2,7 +2,7 @@
 
 use super::json;
 use super::words::{
-    DenialKind, DenyingLimit, Reason, is_block, is_too_costly, push_number, push_plural_quota,
+    DenialKind, DenyingLimit, Explanation, is_block, is_too_costly, push_number, push_plural_quota,
 };
 use crate::model::{Realm, Subject};
 
@@ -14,7 +14,7 @@ pub(super) type PushId = fn(&mut String, &str);
 ///
 /// `id` writes the id of a consumer, which may need escaping. If it is `None`, the text does not
 /// name consumers.
-pub(super) fn push_message(reason: Reason<'_>, text: &mut String, id: Option<PushId>) {
+pub(super) fn push_message(reason: Explanation<'_>, text: &mut String, id: Option<PushId>) {
     text.push_str(reason.phrase());
     text.push_str(match reason.kind {
         DenialKind::OverLimit => ". ",
@@ -29,7 +29,7 @@ pub(super) fn push_message(reason: Reason<'_>, text: &mut String, id: Option<Pus
         DenialKind::TooManyRules => ". More rate limits match the request than can be applied",
         DenialKind::UnknownAddress => ". The service does not know the address of its client",
     });
-    if let Some(over) = reason.over {
+    if let Some(over) = reason.disclosed_limit {
         push_limit(over, text, reason.cost(), id);
     }
     text.push('.');
@@ -61,7 +61,7 @@ fn push_limit(over: DenyingLimit<'_>, text: &mut String, cost: u64, id: Option<P
             _ => " for anonymous access",
         });
     }
-    push_id(text, subject, id);
+    push_consumer_id(text, subject, id);
     if let Some(rule) = governing.disclosed_rule() {
         text.push_str(" under the rule ");
         text.push_str(rule);
@@ -86,7 +86,7 @@ fn printable(character: char) -> char {
 }
 
 /// Appends ` (consumer_id: abc123)` for a consumer whose id is known.
-fn push_id(text: &mut String, subject: &Subject, push: Option<PushId>) {
+fn push_consumer_id(text: &mut String, subject: &Subject, push: Option<PushId>) {
     let id = subject.owner().id().as_text().filter(|_| *subject.realm() == Realm::Consumer);
     if let (Some(push), Some(id)) = (push, id) {
         text.push_str(" (consumer_id: ");

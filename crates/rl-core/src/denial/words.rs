@@ -4,16 +4,16 @@ use super::response::DenialReason;
 use crate::decision::{Decision, GoverningLimit, LimitStatus, RetryAfter};
 use crate::model::{Algorithm, Limit, Period, Subject};
 
-/// A [`DenialReason`], and the limits that messages may name.
+/// What messages say about a denial: the [`DenialReason`], and the limits that they may name.
 #[derive(Clone, Copy)]
-pub(super) struct Reason<'a> {
+pub(super) struct Explanation<'a> {
     pub(super) kind: DenialKind,
     /// The decision. There is none if the key is missing or ambiguous, or
     /// if the address is unknown.
     pub(super) decision: Option<&'a Decision>,
     /// The governing limit, if it denies the request and clients may know it. The message of the
     /// Open Bank Project names it.
-    pub(super) over: Option<DenyingLimit<'a>>,
+    pub(super) disclosed_limit: Option<DenyingLimit<'a>>,
 }
 
 /// Why a request is denied.
@@ -53,9 +53,9 @@ pub(super) fn is_too_costly(limit: LimitStatus<'_>) -> bool {
     limit.retry_after() == RetryAfter::Never
 }
 
-impl<'a> Reason<'a> {
+impl<'a> Explanation<'a> {
     pub(super) fn new(reason: DenialReason<'a>, governing: GoverningLimit) -> Self {
-        let (kind, over) = match reason {
+        let (kind, disclosed_limit) = match reason {
             DenialReason::MissingKey => (DenialKind::MissingKey, None),
             DenialReason::AmbiguousKey => (DenialKind::AmbiguousKey, None),
             DenialReason::TooManyRules => (DenialKind::TooManyRules, None),
@@ -73,7 +73,7 @@ impl<'a> Reason<'a> {
                 }
             }
         };
-        Self { kind, decision: reason.decision(), over }
+        Self { kind, decision: reason.decision(), disclosed_limit }
     }
 
     /// Returns the HTTP status.
@@ -106,7 +106,7 @@ impl<'a> Reason<'a> {
     /// Returns the limits that deny the request, if clients may know them. The fields of the IETF
     /// drafts list them under the same names.
     pub(super) fn violated(self) -> impl Iterator<Item = LimitStatus<'a>> {
-        let known = self.decision.filter(|_| self.over.is_some());
+        let known = self.decision.filter(|_| self.disclosed_limit.is_some());
         known.into_iter().flat_map(|decision| decision.listed().filter(|limit| limit.is_over()))
     }
 
@@ -115,7 +115,7 @@ impl<'a> Reason<'a> {
     /// wait beside the limit, so no other limit may be named.
     pub(super) fn longest(self) -> Option<LimitStatus<'a>> {
         let wait = self.decision?.retry_hint();
-        let governing = self.over.map(|over| over.governing);
+        let governing = self.disclosed_limit.map(|over| over.governing);
         let mut known = governing.into_iter().chain(self.violated());
         known.find(|limit| limit.retry_hint() == wait)
     }

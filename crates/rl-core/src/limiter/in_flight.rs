@@ -142,15 +142,15 @@ impl WaitingDecision {
     }
 
     /// Records that the decision was made.
-    pub(super) fn answered(self) {
-        self.slots.answered();
+    pub(super) fn finish(self) {
+        self.slots.finish();
     }
 
-    /// Returns the kind of failure of a decision that was not made within `patience`:
+    /// Records that the decision was not made within `deadline`, and returns the kind of failure:
     /// [`TimedOut`](FailureKind::TimedOut) because of an outage, or
     /// [`Overloaded`](FailureKind::Overloaded).
-    pub(super) fn timed_out(&self, patience: Duration) -> FailureKind {
-        self.slots.timed_out(patience)
+    pub(super) fn record_timeout(&self, deadline: Duration) -> FailureKind {
+        self.slots.record_timeout(deadline)
     }
 
     /// Releases the slots of a failed decision. Returns whether a server answers that this decision

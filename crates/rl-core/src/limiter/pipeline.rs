@@ -313,11 +313,11 @@ impl Pipeline {
             this.tally.store_called(sent, this.in_flight.micros(sent), before);
             let mut is_partial = false;
             match &result {
-                Ok(_) => waiting.answered(),
+                Ok(_) => waiting.finish(),
                 // The server has answered in time.
-                Err(error) if error.kind() == FailureKind::OutOfMemory => waiting.answered(),
+                Err(error) if error.kind() == FailureKind::OutOfMemory => waiting.finish(),
                 Err(error) if error.kind() == FailureKind::TimedOut => {
-                    if waiting.timed_out(operation.deadline) == FailureKind::Overloaded {
+                    if waiting.record_timeout(operation.deadline) == FailureKind::Overloaded {
                         let figures = waiting.figures();
                         drop(waiting);
                         let parts = owned.as_parts();

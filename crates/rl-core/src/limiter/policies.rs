@@ -92,7 +92,7 @@ impl Policies {
         let found = wait_until(sent + deadline, lookup).await;
         match found.unwrap_or_else(|| Err(timed_out())) {
             Ok(found) => {
-                call.answered();
+                call.finish();
                 Ok(found)
             }
             Err(error) if error.kind() == FailureKind::TimedOut => {

@@ -47,12 +47,12 @@ impl HostSet {
     }
 
     /// Returns whether a host of the request matches. If the hosts cannot be read, one may match.
-    pub(super) fn match_some(&self, hosts: &RequestHosts) -> bool {
+    pub(super) fn may_match(&self, hosts: &RequestHosts) -> bool {
         hosts.names().is_none_or(|mut names| names.any(|name| self.contains(name)))
     }
 
     /// Returns whether each host of the request matches.
-    pub(super) fn match_all(&self, hosts: &RequestHosts) -> bool {
+    pub(super) fn surely_matches(&self, hosts: &RequestHosts) -> bool {
         hosts.names().is_some_and(|mut names| names.all(|name| self.contains(name)))
     }
 
@@ -190,7 +190,7 @@ mod tests {
     /// Returns whether a rule and an exemption with the host `known` match a request with `lines`.
     fn matches(known: &str, lines: &[(&'static str, &str)]) -> (bool, bool) {
         let (known, hosts) = (HostSet::new(&[known.into()]).unwrap(), hosts(lines));
-        (known.match_some(&hosts), known.match_all(&hosts))
+        (known.may_match(&hosts), known.surely_matches(&hosts))
     }
 
     #[test]

@@ -86,11 +86,11 @@ impl<'a> PathForms<'a> {
 
     /// Returns the forms that were found.
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&*self.sent).chain(self.others())
+        std::iter::once(&*self.sent).chain(self.other_forms())
     }
 
     /// Returns the forms that differ from the path as it was sent.
-    pub(super) fn others(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn other_forms(&self) -> impl Iterator<Item = &str> {
         self.others.iter().map(String::as_str)
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct PathTemplates {
     /// does not accept is in another router.
     routers: Vec<Router<()>>,
     /// The other forms of the templates, and the paths before their tails.
-    others: Vec<Router<()>>,
+    form_routers: Vec<Router<()>>,
     /// The templates and their other forms, without the paths before their tails.
     templates: Vec<String>,
 }
@@ -35,7 +35,7 @@ impl PathTemplates {
     ///
     /// Returns an error for the first template that is not valid.
     pub(super) fn new(templates: &[Box<str>]) -> Result<Self, InvalidMatch> {
-        let (mut written, mut others) = (Routers::default(), Routers::default());
+        let (mut written, mut form_routers) = (Routers::default(), Routers::default());
         let mut forms: Vec<String> = Vec::new();
         for template in templates {
             let all = PathForms::new(&**template);
@@ -45,9 +45,9 @@ impl PathTemplates {
                 return Err(InvalidMatch::new("path", template, EXPECTED));
             }
             forms.push(template.to_string());
-            for form in all.others() {
+            for form in all.other_forms() {
                 // A decoded brace is text, and not the start of a parameter.
-                if braces(form).eq(braces(template)) && others.insert(form) {
+                if braces(form).eq(braces(template)) && form_routers.insert(form) {
                     forms.push(form.to_owned());
                 }
             }
@@ -55,20 +55,20 @@ impl PathTemplates {
             let before_tail = template.find("{*").map(|at| &template[..at]);
             for form in before_tail.map(PathForms::new).iter().flat_map(PathForms::iter) {
                 // The path before a tail may have parameters, so some of its forms are no templates.
-                others.insert(form);
+                form_routers.insert(form);
             }
         }
-        Ok(Self { routers: written.routers, others: others.routers, templates: forms })
+        Ok(Self { routers: written.routers, form_routers: form_routers.routers, templates: forms })
     }
 
     /// Returns whether a form of a template matches a form of the path.
-    pub(super) fn match_some(&self, path: &PathForms<'_>) -> bool {
+    pub(super) fn may_match(&self, path: &PathForms<'_>) -> bool {
         !path.is_complete()
-            || path.iter().any(|form| has(&self.routers, form) || has(&self.others, form))
+            || path.iter().any(|form| has(&self.routers, form) || has(&self.form_routers, form))
     }
 
     /// Returns whether each form of the path matches a template as it is written.
-    pub(super) fn match_all(&self, path: &PathForms<'_>) -> bool {
+    pub(super) fn surely_matches(&self, path: &PathForms<'_>) -> bool {
         // In axum a parameter within a path may be empty, and in actix-web it may not.
         let is_full = |form: &str, router: &Router<()>| {
             let found = router.at(form);
@@ -159,11 +159,11 @@ mod tests {
     }
 
     fn matches(list: &PathTemplates, path: &str) -> bool {
-        list.match_some(&PathForms::new(path))
+        list.may_match(&PathForms::new(path))
     }
 
     fn matches_plainly(list: &PathTemplates, path: &str) -> bool {
-        list.match_all(&PathForms::new(path))
+        list.surely_matches(&PathForms::new(path))
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
         assert!(templates(&[&deep(MAX_PARAMETERS + 1)]).is_err());
         let alike: Vec<String> = (0..200).map(|place| format!("/{{p{place}}}/x/{{*q}}")).collect();
         let all = templates(&alike.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
-        assert_eq!((all.routers.len(), all.others.len()), (1, 1));
+        assert_eq!((all.routers.len(), all.form_routers.len()), (1, 1));
         assert!(matches(&all, "/a/x/b") && matches(&all, "/a/x") && !matches(&all, "/a/y"));
         let escaped = templates(&["/{{a}}", "/{{b}}", "/{a}"]).unwrap();
         assert!(matches(&escaped, "/{b}") && matches(&escaped, "/c"));

@@ -170,9 +170,9 @@ impl CompiledMatch {
     /// Returns whether a rule with this match applies to a request.
     pub(super) fn applies(&self, request: &RequestView<'_>) -> Applies {
         let matches = self.may_match_method(request)
-            && (self.hosts.is_empty() || self.hosts.match_some(request.hosts()))
+            && (self.hosts.is_empty() || self.hosts.may_match(request.hosts()))
             && self.matches_headers(request.info)
-            && self.paths.as_ref().is_none_or(|paths| request.paths().match_some(paths));
+            && self.paths.as_ref().is_none_or(|paths| request.paths().may_match(paths));
         match matches.then(|| self.matches_address(request)) {
             Some(Some(true)) => Applies::Yes,
             Some(None) => Applies::IfAddressMatches,
@@ -184,9 +184,9 @@ impl CompiledMatch {
     pub(super) fn exempts(&self, request: &RequestView<'_>) -> bool {
         request.methods().iter().all(|method| self.matches_method(method))
             && (self.methods.is_empty() || request.overrides().is_empty())
-            && (self.hosts.is_empty() || self.hosts.match_all(request.hosts()))
+            && (self.hosts.is_empty() || self.hosts.surely_matches(request.hosts()))
             && self.matches_headers(request.info)
-            && self.paths.as_ref().is_none_or(|paths| request.paths().match_all(paths))
+            && self.paths.as_ref().is_none_or(|paths| request.paths().surely_matches(paths))
             && self.matches_address(request) == Some(true)
     }
 
@@ -297,13 +297,13 @@ impl<'a> RequestPaths<'a> {
     }
 
     /// Returns whether a template matches a form of a path.
-    fn match_some(&self, templates: &PathTemplates) -> bool {
-        self.whole.iter().chain(&self.nested).any(|path| templates.match_some(path))
+    fn may_match(&self, templates: &PathTemplates) -> bool {
+        self.whole.iter().chain(&self.nested).any(|path| templates.may_match(path))
     }
 
     /// Returns whether templates match each form of the whole paths.
-    fn match_all(&self, templates: &PathTemplates) -> bool {
-        self.whole.iter().all(|path| templates.match_all(path))
+    fn surely_matches(&self, templates: &PathTemplates) -> bool {
+        self.whole.iter().all(|path| templates.surely_matches(path))
     }
 }
 

@@ -1,3 +1,5 @@
+//! The error of a rule file.
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};

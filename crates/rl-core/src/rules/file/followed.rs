@@ -17,7 +17,7 @@ use super::parse::Content;
 use super::reader::Timing;
 use super::status::RulesFileStatus;
 use super::subscription::{OnChange, OnReading, Subscription, event_of};
-use super::thread::{Follower, ReloadRequest};
+use super::thread::{ReadingHandler, ReloadRequest};
 use crate::key::KeySecret;
 use crate::observe;
 use crate::rules::invalid_rules::InvalidRules;
@@ -251,7 +251,7 @@ fn find<'a>(valid: &'a ValidSets, limiter: &Subscription) -> Option<&'a Arc<Rule
     found.map(|(_, set)| set)
 }
 
-impl Follower for FollowedFile {
+impl ReadingHandler for FollowedFile {
     fn handle(
         &self,
         result: Result<Content, RulesFileError>,
@@ -280,8 +280,8 @@ impl Follower for FollowedFile {
         result
     }
 
-    fn unstable(&self, within: Duration) -> RulesFileError {
-        unstable(&self.path, self.timing, within)
+    fn unstable_error(&self, within: Duration) -> RulesFileError {
+        unstable_error(&self.path, self.timing, within)
     }
 
     fn begin(&self) {
@@ -304,12 +304,12 @@ impl Follower for FollowedFile {
             }
             _ => return,
         };
-        let _ = self.handle(Err(self.unstable(overdue)), begun, true);
+        let _ = self.handle(Err(self.unstable_error(overdue)), begun, true);
     }
 }
 
 /// Returns the error for a file that is not stable, or not read, within this time.
-pub(super) fn unstable(path: &Path, timing: Timing, within: Duration) -> RulesFileError {
+pub(super) fn unstable_error(path: &Path, timing: Timing, within: Duration) -> RulesFileError {
     let pause = timing.pause;
     let text = format!(
         "no two equal readings {pause:?} apart within {within:?}: the file is still being \

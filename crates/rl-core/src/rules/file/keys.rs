@@ -140,7 +140,6 @@ impl KeyText {
         extractors: &Extractors<'_>,
     ) -> Result<Arc<dyn KeyExtractor>, String> {
         let secret = extractors.secret;
-        let invalid = |name: &String| name.clone();
         if let Some(key) = self.credential(secret) {
             return Ok(Arc::new(key));
         }
@@ -154,16 +153,16 @@ impl KeyText {
             Self::Route => Arc::new(Route),
             Self::Method => Arc::new(Method),
             Self::Header(name) | Self::Query(name) | Self::Cookie(name) => {
-                return Err(invalid(name));
+                return Err(name.clone());
             }
             Self::Bearer => return Err("bearer".to_owned()),
             Self::TrustedHeader(name) => {
-                Arc::new(Header::new(name, Realm::Consumer).map_err(|_| invalid(name))?)
+                Arc::new(Header::new(name, Realm::Consumer).map_err(|_| name.clone())?)
             }
             Self::Registered(name) => {
                 let mut known = extractors.registered.iter();
                 let found = known.find(|(known, _)| known == name);
-                found.map(|(_, key)| Arc::clone(key)).ok_or_else(|| invalid(name))?
+                found.map(|(_, key)| Arc::clone(key)).ok_or_else(|| name.clone())?
             }
             Self::Together(parts) => {
                 let parts = parts.iter().map(|part| part.extractor(extractors));

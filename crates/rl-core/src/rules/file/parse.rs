@@ -150,7 +150,7 @@ pub(super) fn convert(
     let version = version(bytes, keys.map(|(_, bytes)| bytes));
     let known_keys = known_keys.map(Arc::new);
     let (rules, store) = convert_rules(file, &key_secret, known_keys, additions)
-        .map_err(|(rule, Unknown { value, reason })| fail(find(&text, &rule, &value), reason))?;
+        .map_err(|error| fail(find(&text, &error.rule, &error.name), error.reason))?;
     RuleSet::new(&rules, &Namespace::default()).map_err(|error| {
         let place = match &error {
             InvalidRules::Cost { rule, .. } => find(&text, rule, "cost"),
@@ -226,19 +226,23 @@ fn version(rules: &[u8], keys: Option<&[u8]>) -> String {
 }
 
 /// A name that a rule uses, but that the service has not registered.
-struct Unknown {
-    value: String,
+struct UnregisteredName {
+    rule: String,
+    name: String,
     reason: String,
 }
 
-/// Returns the rules of a file and its store. If a name in it is unknown, returns the name of the
-/// rule with the error.
+/// Returns the rules of a file and its store.
+///
+/// # Errors
+///
+/// Returns an error for the first name that the service has not registered.
 fn convert_rules(
     file: FileText,
     secret: &KeySecret,
     known_keys: Option<Arc<KnownKeys>>,
     additions: &Additions,
-) -> Result<(Rules, Option<Secret>), (String, Unknown)> {
+) -> Result<(Rules, Option<Secret>), UnregisteredName> {
     let proxies = file.proxies.0.iter().map(|Proxy(text)| &**text);
     // This cannot fail, because each entry was checked when the file was read.
     let proxies = TrustedProxies::new(proxies).unwrap_or_default();
@@ -252,8 +256,7 @@ fn convert_rules(
     let mut rules = Rules::new();
     for (name, rule) in file.rules.0 {
         let rule = convert_rule(&name.0, rule, &extractors, &additions.sources);
-        let rule = rule.map_err(|unknown| (name.0, unknown))?;
-        rules = rules.rule(rule);
+        rules = rules.rule(rule?);
     }
     rules.exempt = file.exempt.into_iter().map(|exempt| exempt.0).collect();
     rules.client = ClientAddress::new(client_ip);
@@ -272,17 +275,20 @@ fn tier_by(of_service: Option<TierBy>, known_keys: Option<Arc<KnownKeys>>) -> Op
 }
 
 fn convert_rule(
-    name: &str,
+    rule_name: &str,
     rule: RuleText,
     extractors: &Extractors<'_>,
     sources: &[(String, Arc<dyn PolicySource>)],
-) -> Result<Rule, Unknown> {
-    let of_limits = |limits: &LimitTexts| convert_limits(limits, sources);
+) -> Result<Rule, UnregisteredName> {
+    let of_limits = |limits: &LimitTexts| convert_limits(rule_name, limits, sources);
     let tiers = rule.tiers.0.iter();
     let tiers = tiers.map(|(Name(tier), limits)| Ok((tier.as_str().into(), of_limits(limits)?)));
-    let unregistered = |value: String| Unknown { reason: extractors.unknown(&value), value };
+    let unregistered = |name: String| {
+        let reason = extractors.unknown(&name);
+        UnregisteredName { rule: rule_name.to_owned(), name, reason }
+    };
     let per = rule.per.0.iter().map(|key| key.extractor(extractors).map_err(unregistered));
-    let mut result = Rule::named(name);
+    let mut result = Rule::named(rule_name);
     result.matches = rule.matches.map(|matches| matches.0);
     result.exempt = rule.exempt.into_iter().map(|exempt| exempt.0).collect();
     result.per = per.collect::<Result<_, _>>()?;
@@ -303,9 +309,10 @@ fn convert_rule(
 
 /// Returns the limits of a rule or a tier.
 fn convert_limits(
+    rule_name: &str,
     limits: &LimitTexts,
     sources: &[(String, Arc<dyn PolicySource>)],
-) -> Result<RuleLimits, Unknown> {
+) -> Result<RuleLimits, UnregisteredName> {
     match limits {
         // The limits are checked together with the rules.
         LimitTexts::Limits(limits) => {
@@ -328,7 +335,11 @@ fn convert_limits(
                 None => format!("limit {name:?}: expected {limit}, or {}", known()),
             };
             let source = source.map(|(_, source)| RuleLimits::Source(Arc::clone(source)));
-            source.ok_or_else(|| Unknown { value: name.clone(), reason: reason() })
+            source.ok_or_else(|| UnregisteredName {
+                rule: rule_name.to_owned(),
+                name: name.clone(),
+                reason: reason(),
+            })
         }
     }
 }

@@ -18,14 +18,14 @@ pub(super) struct Timing {
     /// The time between two readings that have to agree.
     pub(super) pause: Duration,
     /// The longest time that a start or a reload waits for a file that is stable.
-    pub(super) patience: Duration,
+    pub(super) deadline: Duration,
 }
 
 impl Timing {
     /// Waits for three pauses, but at least for three seconds, because a busy machine may be late.
     pub(super) fn with_pause(pause: Duration) -> Self {
         let pause = pause.max(Duration::from_millis(10));
-        Self { pause, patience: (3 * pause).max(Duration::from_secs(3)) }
+        Self { pause, deadline: (3 * pause).max(Duration::from_secs(3)) }
     }
 
     /// Returns the time after which a file that is never stable, or whose reading hangs, is reported:
@@ -115,9 +115,9 @@ impl FileReader {
         self.handled = None;
     }
 
-    /// Returns whether the files have not been stable for [`Timing::overdue`]. It returns true once,
-    /// until they are stable again.
-    pub(super) fn is_newly_overdue(&mut self) -> bool {
+    /// Reports that the files have not been stable for [`Timing::overdue`]. Returns true once, until
+    /// they are stable again.
+    pub(super) fn report_overdue(&mut self) -> bool {
         let now = self.now();
         let Some((since, is_reported)) = &mut self.unstable else { return false };
         let is_overdue = now.saturating_duration_since(*since) >= self.timing.overdue();

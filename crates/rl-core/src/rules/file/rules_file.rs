@@ -1,3 +1,5 @@
+//! A rule file that services follow, and its builder.
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,12 +9,12 @@ use arc_swap::ArcSwap;
 
 use super::disk::{Disk, MAX_LEN, RealDisk};
 use super::error::{FileFailure, RulesFileError};
-use super::followed::{FollowedFile, unstable};
+use super::followed::{FollowedFile, unstable_error};
 use super::parse::{Additions, Content};
 use super::reader::{FileReader, Timing};
 use super::scalars::Secret;
 use super::status::RulesFileStatus;
-use super::thread::{Follower, ReaderThread, ReloadRequest};
+use super::thread::{ReaderThread, ReadingHandler, ReloadRequest};
 use crate::key::{KeyExtractor, KeySecret, Tier};
 use crate::model::Subject;
 use crate::observe::{self, EventKind};
@@ -163,7 +165,8 @@ impl RulesFileBuilder {
         let reader = FileReader::new(path.clone(), Arc::new(additions), disk, timing);
         let started = ReaderThread::start(reader)
             .map_err(|error| RulesFileError::new(&path, None, FileFailure::Thread(error)))?;
-        let (thread, content) = started.ok_or_else(|| unstable(&path, timing, timing.patience))?;
+        let (thread, content) =
+            started.ok_or_else(|| unstable_error(&path, timing, timing.deadline))?;
         Ok((thread, content?))
     }
 }
@@ -271,8 +274,8 @@ impl RulesFile {
         let (request, result) = ReloadRequest::with_reply();
         let file = &self.0.file;
         let sent = file.requests.send(request).ok();
-        let result = sent.and_then(|()| result.recv_timeout(file.timing().patience).ok());
-        result.unwrap_or_else(|| Err(file.unstable(file.timing().patience)))
+        let result = sent.and_then(|()| result.recv_timeout(file.timing().deadline).ok());
+        result.unwrap_or_else(|| Err(file.unstable_error(file.timing().deadline)))
     }
 
     /// Returns the rules of a limiter with this namespace. They change with the file. `is_shared`

@@ -254,6 +254,10 @@ impl FromText for Span {
     }
 }
 
+/// The name of a rule.
+#[derive(Clone, Debug)]
+pub(super) struct RuleName(pub(super) String);
+
 impl FromText for RuleName {
     const EXPECTED: &'static str = "the name of a rule";
 
@@ -269,10 +273,6 @@ impl FromText for RuleName {
         }
     }
 }
-
-/// The name of a rule.
-#[derive(Clone, Debug)]
-pub(super) struct RuleName(pub(super) String);
 
 /// A number of units.
 #[derive(Clone, Copy, Debug)]

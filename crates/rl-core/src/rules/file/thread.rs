@@ -18,7 +18,7 @@ use super::stability::Trigger;
 
 /// A request to apply the file now, even if it has not changed.
 pub(super) struct ReloadRequest {
-    asked: Instant,
+    requested_at: Instant,
     /// The channel for the result; `None` if the result is only logged.
     reply: Option<SyncSender<Result<(), RulesFileError>>>,
 }
@@ -27,16 +27,16 @@ impl ReloadRequest {
     /// Creates a request, and the receiver of its result.
     pub(super) fn with_reply() -> (Self, Receiver<Result<(), RulesFileError>>) {
         let (reply, result) = mpsc::sync_channel(1);
-        (Self { asked: Instant::now(), reply: Some(reply) }, result)
+        (Self { requested_at: Instant::now(), reply: Some(reply) }, result)
     }
 
     pub(super) fn of_signal() -> Self {
-        Self { asked: Instant::now(), reply: None }
+        Self { requested_at: Instant::now(), reply: None }
     }
 }
 
-/// A rule file that is in use.
-pub(super) trait Follower: Send + Sync + 'static {
+/// Handles the readings of a rule file that is in use.
+pub(super) trait ReadingHandler: Send + Sync + 'static {
     /// Handles valid content or an error. `is_logged` is false if only callers get the result.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ pub(super) trait Follower: Send + Sync + 'static {
     ) -> Result<(), RulesFileError>;
 
     /// Returns the error for a file that did not become stable within this time.
-    fn unstable(&self, within: Duration) -> RulesFileError;
+    fn unstable_error(&self, within: Duration) -> RulesFileError;
 
     /// Records that the thread begins to read the file.
     fn begin(&self);
@@ -64,12 +64,12 @@ pub(super) trait Follower: Send + Sync + 'static {
 }
 
 /// The thread of a rule file, which has read the file for the first time.
-pub(super) struct ReaderThread<F> {
-    follower: Sender<Weak<F>>,
+pub(super) struct ReaderThread<H> {
+    handler: Sender<Weak<H>>,
     pub(super) requests: Sender<ReloadRequest>,
 }
 
-impl<F: Follower> ReaderThread<F> {
+impl<H: ReadingHandler> ReaderThread<H> {
     /// Starts the thread, and waits for valid content. Returns `None` if the file was not stable
     /// or not read in time.
     ///
@@ -79,40 +79,40 @@ impl<F: Follower> ReaderThread<F> {
     pub(super) fn start(
         mut reader: FileReader,
     ) -> io::Result<Option<(Self, Result<Content, RulesFileError>)>> {
-        let patience = reader.timing().patience;
+        let deadline = reader.timing().deadline;
         let (requests, received) = mpsc::channel();
-        let (follower, followers) = mpsc::channel::<Weak<F>>();
+        let (handler, handlers) = mpsc::channel::<Weak<H>>();
         let (sender, content) = mpsc::sync_channel(1);
         thread::Builder::new().name("rl-rules-file".to_owned()).spawn(move || {
             let Some(content) = first_content(&mut reader, &received) else { return };
             if sender.send(content).is_err() {
                 return;
             }
-            if let Ok(follower) = followers.recv() {
-                run(&mut reader, &received, &follower);
+            if let Ok(handler) = handlers.recv() {
+                run(&mut reader, &received, &handler);
             }
         })?;
-        let content = content.recv_timeout(patience).ok();
-        Ok(content.map(|content| (Self { follower, requests }, content)))
+        let content = content.recv_timeout(deadline).ok();
+        Ok(content.map(|content| (Self { handler, requests }, content)))
     }
 
-    /// Continues to read the file for `follower`, until it is dropped. Returns the handle of the
+    /// Continues to read the file for `handler`, until it is dropped. Returns the handle of the
     /// task that forwards signals, if there is one.
-    pub(super) fn follow(self, follower: &Arc<F>, pause: Duration) -> Option<AbortHandle> {
+    pub(super) fn follow(self, handler: &Arc<H>, pause: Duration) -> Option<AbortHandle> {
         // This fails only if the thread has ended.
-        let _ = self.follower.send(Arc::downgrade(follower));
-        report_hangs(Arc::downgrade(follower), pause);
+        let _ = self.handler.send(Arc::downgrade(handler));
+        report_hangs(Arc::downgrade(handler), pause);
         forward_signals(self.requests)
     }
 }
 
 /// Starts a thread that reports hangs, because a thread that hangs cannot report that itself. If no
 /// thread can be started, hangs are not reported.
-fn report_hangs<F: Follower>(follower: Weak<F>, pause: Duration) {
+fn report_hangs<H: ReadingHandler>(handler: Weak<H>, pause: Duration) {
     let watchdog = move || {
-        while let Some(follower) = follower.upgrade() {
-            follower.report_hang();
-            drop(follower);
+        while let Some(handler) = handler.upgrade() {
+            handler.report_hang();
+            drop(handler);
             thread::park_timeout(pause);
         }
     };
@@ -124,7 +124,7 @@ fn first_content(
     reader: &mut FileReader,
     requests: &Receiver<ReloadRequest>,
 ) -> Option<Result<Content, RulesFileError>> {
-    let Timing { patience, .. } = reader.timing();
+    let Timing { deadline, .. } = reader.timing();
     let begun = reader.now();
     loop {
         match reader.step(Trigger::Start) {
@@ -137,7 +137,7 @@ fn first_content(
             ReadStep::Refused(error) => return Some(Err(error)),
             ReadStep::Unstable | ReadStep::Unchanged => {}
         }
-        if reader.now().saturating_duration_since(begun) >= patience {
+        if reader.now().saturating_duration_since(begun) >= deadline {
             return None;
         }
         // No caller sends requests yet. The channel ends if the caller waits no longer.
@@ -147,11 +147,11 @@ fn first_content(
     }
 }
 
-/// Reads the file after each pause and after each request, until the follower is dropped.
-fn run<F: Follower>(
+/// Reads the file after each pause and after each request, until the handler is dropped.
+fn run<H: ReadingHandler>(
     reader: &mut FileReader,
     requests: &Receiver<ReloadRequest>,
-    follower: &Weak<F>,
+    handler: &Weak<H>,
 ) {
     let mut pending = Vec::new();
     let mut wait = reader.timing().pause;
@@ -162,11 +162,12 @@ fn run<F: Follower>(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         pending.extend(requests.try_iter());
-        let Some(follower) = follower.upgrade() else { return };
-        follower.begin();
+        let Some(handler) = handler.upgrade() else { return };
+        handler.begin();
         // The thread must outlive an observer that panics, so that later changes are applied.
-        let result = catch_unwind(AssertUnwindSafe(|| round(reader, &mut pending, &*follower)));
-        if follower.end() {
+        let result =
+            catch_unwind(AssertUnwindSafe(|| read_and_handle(reader, &mut pending, &*handler)));
+        if handler.end() {
             // The content was refused, so it is handled again even if it has not changed.
             reader.forget();
         }
@@ -175,18 +176,18 @@ fn run<F: Follower>(
 }
 
 /// Reads the file once, and handles the result and the pending requests. Returns the time until the
-/// next round.
-pub(super) fn round<F: Follower>(
+/// next reading.
+pub(super) fn read_and_handle<H: ReadingHandler>(
     reader: &mut FileReader,
     pending: &mut Vec<ReloadRequest>,
-    follower: &F,
+    handler: &H,
 ) -> Duration {
-    let Timing { pause, patience } = reader.timing();
+    let Timing { pause, deadline } = reader.timing();
     let begun = reader.now();
     let trigger = if pending.is_empty() { Trigger::Pause } else { Trigger::Request };
     let step = reader.step(trigger);
-    if reader.is_newly_overdue() {
-        let _ = follower.handle(Err(follower.unstable(reader.timing().overdue())), begun, true);
+    if reader.report_overdue() {
+        let _ = handler.handle(Err(handler.unstable_error(reader.timing().overdue())), begun, true);
     }
     let result = match step {
         ReadStep::Valid(content) => Ok(*content),
@@ -195,10 +196,10 @@ pub(super) fn round<F: Follower>(
         ReadStep::Unstable if pending.is_empty() => return pause,
         ReadStep::Unstable => {
             // Callers have stopped waiting by now, and have got an error.
-            let expired = |request: &mut ReloadRequest| begun >= request.asked + patience;
+            let expired = |request: &mut ReloadRequest| begun >= request.requested_at + deadline;
             let expired: Vec<ReloadRequest> = pending.extract_if(.., expired).collect();
             if expired.iter().any(|request| request.reply.is_none()) {
-                let _ = follower.handle(Err(follower.unstable(patience)), begun, true);
+                let _ = handler.handle(Err(handler.unstable_error(deadline)), begun, true);
             }
             return if pending.is_empty() { pause } else { reader.remaining() };
         }
@@ -206,7 +207,7 @@ pub(super) fn round<F: Follower>(
     let requests = std::mem::take(pending);
     let is_logged = requests.is_empty() || requests.iter().any(|one| one.reply.is_none());
     let has_end = result.as_ref().is_ok_and(|content| content.has_end);
-    let result = follower.handle(result, begun, is_logged);
+    let result = handler.handle(result, begun, is_logged);
     if result.is_ok() && has_end {
         reader.require_end();
     }

@@ -18,12 +18,12 @@ impl ServerGroup {
         *self.lock() = servers;
     }
 
-    /// Returns whether a server other than `own` can be reached, and has not owed a reply for
-    /// longer than `time`.
+    /// Returns whether a server other than `own` can be reached, and has not had an outstanding reply
+    /// for longer than `time`.
     pub(super) fn has_other(&self, own: &Replies, time: Duration, now: Instant) -> bool {
         let servers: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
         let mut others = servers.iter().filter(|other| !std::ptr::eq(&***other, own));
-        others.any(|other| !other.is_silent_for(time, now))
+        others.any(|other| !other.has_not_replied_for(time, now))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Replies>>> {

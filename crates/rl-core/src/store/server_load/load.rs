@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -26,7 +25,7 @@ const FLOOD_FACTOR: u64 = 2;
 
 /// The time without a refusal by a server that answers, after which the bound is lifted. It is
 /// longer than the `Retry-After` of a refusal, so that the bound applies when clients return.
-pub(super) const CALM: Duration = Duration::from_secs(3);
+pub(super) const QUIET_PERIOD: Duration = Duration::from_secs(3);
 
 /// The load of one server, which the limiters of a store share.
 ///
@@ -42,7 +41,7 @@ pub(super) const CALM: Duration = Duration::from_secs(3);
 /// async fn send(load: &ServerLoad, command: &[u8]) -> std::io::Result<Vec<u8>> {
 ///     let call = load.begin_call();
 ///     let reply = exchange(command).await?;
-///     call.answered();
+///     call.finish();
 ///     Ok(reply)
 /// }
 /// ```
@@ -50,13 +49,13 @@ pub(super) const CALM: Duration = Duration::from_secs(3);
 pub struct ServerLoad {
     origin: Instant,
     /// The number of decisions in flight.
-    pub(super) waiting: AtomicUsize,
+    pub(super) in_flight: AtomicUsize,
     /// The number of decisions that the server makes in a second, which determines the bound;
     /// `u64::MAX` if no overload has lowered it.
     rate: AtomicU64,
     /// The last time at which the bound was lowered, or a decision was refused by a server that
     /// answers, in microseconds from `origin`.
-    needed: AtomicU64,
+    last_needed_at: AtomicU64,
     /// The number of decisions that were sent.
     pub(super) sent: AtomicU64,
     /// The number of decisions that were made in time.
@@ -64,7 +63,7 @@ pub struct ServerLoad {
     recent: RecentDecisions,
     /// The time at which the decision with the newest reply was sent, in microseconds from
     /// `origin`.
-    pub(super) newest: AtomicU64,
+    newest_reply_sent_at: AtomicU64,
     // Only late and refused decisions lock it.
     window: Mutex<ReplyWindow>,
     pub(super) replies: Arc<Replies>,
@@ -83,9 +82,9 @@ struct RecentDecisions {
     /// least [`WINDOW`].
     began: AtomicU64,
     /// The number of decisions that had been made when it began.
-    answered: AtomicU64,
+    answered_before: AtomicU64,
     /// The decisions per second in the period before.
-    before: AtomicU64,
+    previous_rate: AtomicU64,
 }
 
 /// The replies since a point in time. They determine the rate.
@@ -93,25 +92,13 @@ struct RecentDecisions {
 struct ReplyWindow {
     from: Instant,
     /// The number of decisions that had been made at `from`.
-    answered: u64,
+    answered_before: u64,
     /// Decisions that were sent before this time say nothing about the current rate, because the
     /// server was still working on calls that had timed out.
-    shows_from: Instant,
-    /// The rate that applies from `shows_from` on. A lower one may apply before, so that the server
+    valid_from: Instant,
+    /// The rate that applies from `valid_from` on. A lower one may apply before, so that the server
     /// can finish the calls that timed out.
-    then: u64,
-}
-
-/// The loads of the servers that decide a request.
-#[derive(Debug, Default)]
-pub struct ServerLoads<'a>(Loads<'a>);
-
-#[derive(Debug, Default)]
-enum Loads<'a> {
-    #[default]
-    None,
-    One(&'a Arc<ServerLoad>),
-    Several(SmallVec<[Arc<ServerLoad>; 2]>),
+    target_rate: u64,
 }
 
 impl Default for ServerLoad {
@@ -154,17 +141,17 @@ impl ServerLoad {
         runtime: Option<Handle>,
     ) -> Self {
         let origin = Instant::now();
-        let (from, shows_from, then) = (origin, origin, u64::MAX);
+        let (from, valid_from, target_rate) = (origin, origin, u64::MAX);
         Self {
             origin,
-            waiting: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             rate: AtomicU64::new(u64::MAX),
-            needed: AtomicU64::new(0),
+            last_needed_at: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             recent: RecentDecisions::default(),
-            newest: AtomicU64::new(0),
-            window: Mutex::new(ReplyWindow { from, answered: 0, shows_from, then }),
+            newest_reply_sent_at: AtomicU64::new(0),
+            window: Mutex::new(ReplyWindow { from, answered_before: 0, valid_from, target_rate }),
             replies: Arc::new(Replies::new(is_up)),
             has_own_calls,
             group,
@@ -178,20 +165,20 @@ impl ServerLoad {
     }
 
     /// Records that the server has sent a reply, whether or not its caller still waits for it.
-    pub fn replied(&self) {
-        self.replies.replied();
+    pub fn record_reply(&self) {
+        self.replies.record_reply();
     }
 
     /// Records that a connection to the server was opened.
     #[cfg(feature = "redis")]
-    pub(crate) fn connected(&self) {
-        self.replies.connected();
+    pub(crate) fn record_connection(&self) {
+        self.replies.record_connection();
     }
 
     /// Records that the connections to the server have failed.
     #[cfg(feature = "redis")]
-    pub(crate) fn connections_failed(&self) {
-        self.replies.failed();
+    pub(crate) fn record_connection_failure(&self) {
+        self.replies.record_connection_failure();
     }
 
     /// Returns the record of the server's replies.
@@ -201,8 +188,8 @@ impl ServerLoad {
     }
 
     /// Returns the number of decisions in flight.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     /// Returns the number of decisions that may be in flight now.
@@ -215,79 +202,88 @@ impl ServerLoad {
         u64::try_from(at.duration_since(self.origin).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Records that a decision was made, which was sent at `sent`.
-    pub(super) fn count_answered(&self, sent: Instant) {
+    /// Records that a decision was made, which was sent at `sent_at`.
+    pub(super) fn count_answered(&self, sent_at: Instant) {
         let answered = self.answered.fetch_add(1, Ordering::Relaxed) + 1;
-        let sent = self.micros(sent);
-        self.newest.store(sent, Ordering::Relaxed);
-        let RecentDecisions { began, answered: at_begin, before } = &self.recent;
+        let sent_at = self.micros(sent_at);
+        self.newest_reply_sent_at.store(sent_at, Ordering::Relaxed);
+        let RecentDecisions { began, answered_before, previous_rate } = &self.recent;
         let from = began.load(Ordering::Relaxed);
-        let period = Duration::from_micros(sent.saturating_sub(from));
+        let period = Duration::from_micros(sent_at.saturating_sub(from));
         let is_over = period >= WINDOW;
         // If another thread begins the next period, that thread counts this one.
         if is_over
-            && began.compare_exchange(from, sent, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && began.compare_exchange(from, sent_at, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            let made = answered.wrapping_sub(at_begin.swap(answered, Ordering::Relaxed));
-            before.store(rate_of(made, period), Ordering::Relaxed);
+            let made = answered.wrapping_sub(answered_before.swap(answered, Ordering::Relaxed));
+            previous_rate.store(rate_of(made, period), Ordering::Relaxed);
         }
     }
 
     /// Marks the server as behind if, during the last `waited`, more decisions were sent than it
-    /// usually makes in that time. `sent` is the counter when the wait began.
+    /// usually makes in that time. `sent_before` is the counter when the wait began.
     ///
     /// At the start of a flood, the server may be busy with a few large calls, and reply to none of
     /// them for a while. No decision has been refused by then that would show the flood.
-    pub(super) fn detect_flood(&self, sent: u64, waited: Duration, now: Instant) {
-        let RecentDecisions { began, answered, before } = &self.recent;
+    pub(super) fn detect_flood(&self, sent_before: u64, waited: Duration, now: Instant) {
+        let RecentDecisions { began, answered_before, previous_rate } = &self.recent;
         let began = Duration::from_micros(began.load(Ordering::Relaxed));
         let age = now.duration_since(self.origin).saturating_sub(began);
         let made = self.answered.load(Ordering::Relaxed);
-        let made = made.wrapping_sub(answered.load(Ordering::Relaxed));
+        let made = made.wrapping_sub(answered_before.load(Ordering::Relaxed));
         // If the period is older than a window and the drain time, no decision was made since, so the
         // pace is 0.
         let is_current = age < WINDOW + DRAINING;
-        let pace = if is_current { made.max(before.load(Ordering::Relaxed)) } else { 0 };
+        let pace = if is_current { made.max(previous_rate.load(Ordering::Relaxed)) } else { 0 };
         let usual = (pace as f64 * waited.as_secs_f64()) as u64;
-        let sent = self.sent.load(Ordering::Relaxed).wrapping_sub(sent);
+        let sent = self.sent.load(Ordering::Relaxed).wrapping_sub(sent_before);
         if sent > SMALLEST_FLOOD.max(usual.saturating_mul(FLOOD_FACTOR)) {
-            self.replies.flooded(now);
+            self.replies.record_flood(now);
         }
     }
 
-    /// Refuses a decision because `in_flight` others have reached the bound. Raises the bound if the
-    /// server makes more decisions in time than the bound allows.
+    /// Checks the bound again after `in_flight` decisions have reached it. Lifts a bound that has not
+    /// been needed for some seconds. Raises it for later decisions if the server makes more of them in
+    /// time than it allows.
     ///
     /// # Errors
     ///
-    /// Returns the refusal, unless the bound has not been needed for some seconds. In that case it is
-    /// lifted.
+    /// Returns a refusal, unless the bound has just been lifted.
     #[cold]
-    pub(super) fn refuse(&self, bounds: CallBounds, in_flight: usize) -> Result<(), FullServer> {
+    pub(super) fn recheck_bound(
+        &self,
+        bounds: CallBounds,
+        in_flight: usize,
+    ) -> Result<(), FullServer> {
         let now = Instant::now();
-        self.lift_if_calm(now);
+        self.lift_if_unneeded(now);
         let bound = self.bound(bounds);
         if in_flight < bound {
             return Ok(());
         }
-        if self.replies.refused(bounds.deadline, now) {
-            self.needed.store(self.micros(now), Ordering::Relaxed);
+        if self.replies.record_refusal(bounds.deadline, now) {
+            self.last_needed_at.store(self.micros(now), Ordering::Relaxed);
             self.raise(bounds, now);
         }
         Err(FullServer { in_flight, bound })
     }
 
     /// Lifts a bound that has not been needed for some seconds.
-    fn lift_if_calm(&self, now: Instant) {
+    fn lift_if_unneeded(&self, now: Instant) {
         let is_lowered = self.rate.load(Ordering::Relaxed) < u64::MAX;
-        let needed = Duration::from_micros(self.needed.load(Ordering::Relaxed));
-        if !is_lowered || now.duration_since(self.origin) < needed + CALM {
+        let last_needed_at = Duration::from_micros(self.last_needed_at.load(Ordering::Relaxed));
+        if !is_lowered || now.duration_since(self.origin) < last_needed_at + QUIET_PERIOD {
             return;
         }
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         self.rate.store(u64::MAX, Ordering::Relaxed);
         let answered = self.answered.load(Ordering::Relaxed);
-        *window = ReplyWindow { from: now, answered, shows_from: now, then: u64::MAX };
+        *window = ReplyWindow {
+            from: now,
+            answered_before: answered,
+            valid_from: now,
+            target_rate: u64::MAX,
+        };
     }
 
     /// Raises the bound if the server makes more decisions in time than the bound allows.
@@ -298,92 +294,64 @@ impl ServerLoad {
         }
         // If another thread holds the lock, that thread adjusts the bound.
         let Ok(mut window) = self.window.try_lock() else { return };
-        if bound < bounds.bound_at(window.then) {
+        if bound < bounds.bound_at(window.target_rate) {
             // The bound rises again when the server has finished the calls that timed out. That is
-            // expected at `shows_from`. A reply to a call sent after `from` shows it earlier.
-            let newest = self.newest.load(Ordering::Relaxed);
-            if now >= window.shows_from || newest > self.micros(window.from) {
-                self.rate.store(window.then, Ordering::Relaxed);
-                window.shows_from = now;
+            // expected at `valid_from`. A reply to a call sent after `from` shows it earlier.
+            let sent_at = self.newest_reply_sent_at.load(Ordering::Relaxed);
+            if now >= window.valid_from || sent_at > self.micros(window.from) {
+                self.rate.store(window.target_rate, Ordering::Relaxed);
+                window.valid_from = now;
             }
             return;
         }
-        if now < window.from.max(window.shows_from) + bounds.deadline * 2 {
+        if now < window.from.max(window.valid_from) + bounds.deadline * 2 {
             return;
         }
         let answered = self.answered.load(Ordering::Relaxed);
-        let rate = rate_of(answered.wrapping_sub(window.answered), now - window.from);
+        let rate = rate_of(answered.wrapping_sub(window.answered_before), now - window.from);
         let raised = rate.min(bounds.rate_at(bound.saturating_mul(GROWTH)));
         if bounds.bound_at(raised) > bound {
             self.rate.store(raised, Ordering::Relaxed);
-            (window.shows_from, window.then) = (now, raised);
+            (window.valid_from, window.target_rate) = (now, raised);
         }
-        (window.from, window.answered) = (now, answered);
+        (window.from, window.answered_before) = (now, answered);
     }
 
     /// Lowers the bound if the server makes fewer decisions in time than are in flight. Called for
-    /// a decision that was sent at `sent`, when `answered` decisions had been made, and is late.
-    pub(super) fn shrink(&self, bounds: CallBounds, sent: Instant, answered: u64, now: Instant) {
+    /// a late decision that was sent at `sent_at`, when `answered_before` decisions had been made.
+    pub(super) fn shrink(
+        &self,
+        bounds: CallBounds,
+        sent_at: Instant,
+        answered_before: u64,
+        now: Instant,
+    ) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        let (total, waiting) = (self.answered.load(Ordering::Relaxed), self.waiting());
-        let (replies, elapsed) = (total.wrapping_sub(answered), now - sent);
+        let (total, in_flight) = (self.answered.load(Ordering::Relaxed), self.in_flight());
+        let (replies, elapsed) = (total.wrapping_sub(answered_before), now - sent_at);
         // A late decision says nothing about the bound if none was made since it was sent. It says
-        // nothing either if it was sent before `shows_from`, because the server may have been busy
+        // nothing either if it was sent before `valid_from`, because the server may have been busy
         // with calls that had timed out.
-        if replies == 0 || sent < window.shows_from {
+        if replies == 0 || sent_at < window.valid_from {
             return;
         }
         // Take the highest of three rates, so that a pause of this process does not lower the bound:
         // that of the replies since this decision was sent, that of the replies since `window.from`,
         // and the one that allows half of the decisions in flight.
-        let over_window = rate_of(total.wrapping_sub(window.answered), now - window.from);
-        let rate = rate_of(replies, elapsed).max(over_window).max(bounds.rate_at(waiting / 2));
+        let over_window = rate_of(total.wrapping_sub(window.answered_before), now - window.from);
+        let rate = rate_of(replies, elapsed).max(over_window).max(bounds.rate_at(in_flight / 2));
         let bound = bounds.bound_at(rate);
-        if bound < waiting && bound < self.bound(bounds) {
+        if bound < in_flight && bound < self.bound(bounds) {
             // The server still works on calls that timed out, so calls that are sent now would be
             // late as well. Until it has finished, a quarter of the rate applies.
             self.rate.store(rate / 4, Ordering::Relaxed);
-            self.needed.store(self.micros(now), Ordering::Relaxed);
-            let drains_for = elapsed.mul_f64(waiting as f64 / replies as f64).min(DRAINING);
-            let shows_from = now + drains_for;
-            *window = ReplyWindow { from: now, answered: total, shows_from, then: rate };
+            self.last_needed_at.store(self.micros(now), Ordering::Relaxed);
+            let drains_for = elapsed.mul_f64(in_flight as f64 / replies as f64).min(DRAINING);
+            let valid_from = now + drains_for;
+            *window =
+                ReplyWindow { from: now, answered_before: total, valid_from, target_rate: rate };
         } else if now - window.from > WINDOW {
-            (window.from, window.answered) = (now, total);
+            (window.from, window.answered_before) = (now, total);
         }
-    }
-}
-
-impl<'a> ServerLoads<'a> {
-    /// Returns whether the servers of the request are not known.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        matches!(self.0, Loads::None)
-    }
-
-    pub(super) fn as_slice(&self) -> &[Arc<ServerLoad>] {
-        match &self.0 {
-            Loads::None => &[],
-            Loads::One(load) => std::slice::from_ref(load),
-            Loads::Several(loads) => loads,
-        }
-    }
-}
-
-impl<'a> From<&'a Arc<ServerLoad>> for ServerLoads<'a> {
-    fn from(load: &'a Arc<ServerLoad>) -> Self {
-        Self(Loads::One(load))
-    }
-}
-
-/// Leaves out repeated servers.
-impl FromIterator<Arc<ServerLoad>> for ServerLoads<'_> {
-    fn from_iter<I: IntoIterator<Item = Arc<ServerLoad>>>(loads: I) -> Self {
-        let mut several = SmallVec::<[Arc<ServerLoad>; 2]>::new();
-        for load in loads {
-            if !several.iter().any(|known| Arc::ptr_eq(known, &load)) {
-                several.push(load);
-            }
-        }
-        Self(if several.is_empty() { Loads::None } else { Loads::Several(several) })
     }
 }

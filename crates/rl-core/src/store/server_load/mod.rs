@@ -7,13 +7,14 @@
 //!
 //! | in the second half of the wait | meaning |
 //! |---|---|
-//! | the server owed a reply, and sent none | it answers nothing any more: an outage |
-//! | the server sent a reply to any call, or owed none | it is late: an overload |
+//! | a reply was outstanding, and the server sent none | it answers nothing any more: an outage |
+//! | the server sent a reply to any call, or none was outstanding | it is late: an overload |
 //!
 //! Exception: in the first second without a reply, a burst counts as overload, because the server
 //! may be busy with a few large calls.
 //!
-//! A request that needs several servers is undecided because of an outage if one of them is silent.
+//! A request that needs several servers is undecided because of an outage if one of them does not
+//! reply.
 //!
 //! # The bound
 //!
@@ -30,9 +31,8 @@
 //! raises them. All other decisions only count their replies. Latency alone does not change the
 //! bound, because a process without CPU time is slow under any bound.
 //!
-//! A bound that has refused nothing for some seconds is lifted, also if the server has been
-//! silent for that time. Otherwise the bound of an old overload would reject requests during an
-//! outage.
+//! A bound that has refused nothing for some seconds is lifted, also if the server has sent no reply
+//! for that time. Otherwise the bound of an old overload would reject requests during an outage.
 
 mod bounds;
 mod group;
@@ -46,8 +46,9 @@ pub(crate) use bounds::{CallBounds, FullServer};
 #[cfg(feature = "redis-cluster")]
 pub(crate) use group::ServerGroup;
 #[cfg(test)]
-use load::CALM;
-pub use load::{ServerLoad, ServerLoads};
+use load::QUIET_PERIOD;
+pub use load::ServerLoad;
 pub(crate) use replies::Replies;
 pub use replies::ServerCall;
+pub use slots::ServerLoads;
 pub(crate) use slots::ServerSlots;

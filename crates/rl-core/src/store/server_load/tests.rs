@@ -42,16 +42,16 @@ impl Remote {
             pass(1).await;
             let answers = (self.each_deadline / 100).min(self.queue.len());
             for slots in self.queue.drain(..answers).flatten() {
-                slots.answered();
+                slots.finish();
                 self.in_time += 1;
             }
             for slots in &mut self.queue {
                 if let Some(late) = slots.take_if(|slots| slots.sent_at().elapsed() >= DEADLINE) {
-                    assert_eq!(late.timed_out(DEADLINE), FailureKind::Overloaded);
+                    assert_eq!(late.record_timeout(DEADLINE), FailureKind::Overloaded);
                     self.late += 1;
                 }
             }
-            for _ in self.load.waiting()..clients {
+            for _ in self.load.in_flight()..clients {
                 match enter(&self.load, 4_096) {
                     Ok(slots) => self.queue.push_back(Some(slots)),
                     Err(_) => break,
@@ -87,17 +87,17 @@ async fn a_bound_that_is_not_needed_for_some_seconds_is_lifted() {
         std::mem::forget(load.begin_call());
         let mut waiting: Vec<_> = (0..200).flat_map(|_| enter(&load, 4_096)).collect();
         pass(100).await;
-        load.replied();
-        waiting.drain(..60).for_each(ServerSlots::answered);
-        assert_eq!(waiting[0].timed_out(DEADLINE), FailureKind::Overloaded);
+        load.record_reply();
+        waiting.drain(..60).for_each(ServerSlots::finish);
+        assert_eq!(waiting[0].record_timeout(DEADLINE), FailureKind::Overloaded);
         assert_eq!(bound(&load), 64);
         for _ in 0..answers_for {
             pass(1_000).await;
-            load.replied();
+            load.record_reply();
             enter(&load, 4_096).unwrap_err();
         }
         // The server is silent, so these refusals do not renew the bound.
-        for _ in 0..CALM.as_millis() / 100 {
+        for _ in 0..QUIET_PERIOD.as_millis() / 100 {
             enter(&load, 4_096).unwrap_err();
             pass(100).await;
         }
@@ -115,8 +115,8 @@ async fn limiters_with_different_deadlines_have_bounds_of_their_own_on_one_serve
     let loads = ServerLoads::from(&load);
     let mut late: Vec<_> = (0..1_000).map(|_| loads.enter(quick).unwrap()).collect();
     pass(20).await;
-    late.drain(..200).for_each(ServerSlots::answered);
-    assert_eq!(late[0].timed_out(quick.deadline), FailureKind::Overloaded);
+    late.drain(..200).for_each(ServerSlots::finish);
+    assert_eq!(late[0].record_timeout(quick.deadline), FailureKind::Overloaded);
     drop(late);
     pass(1_000).await;
     let waiting: Vec<_> = (0..1_000).flat_map(|_| loads.enter(quick)).collect();
@@ -132,10 +132,10 @@ async fn a_few_late_calls_shrink_nothing() {
         let late: Vec<_> = (0..10).flat_map(|_| enter(&load, 4_096)).collect();
         advance(DEADLINE * 3 / 4).await;
         for _ in 0..8 {
-            enter(&load, 4_096).unwrap().answered();
+            enter(&load, 4_096).unwrap().finish();
         }
         advance(DEADLINE / 4).await;
-        assert!(late.iter().all(|slots| slots.timed_out(DEADLINE) == FailureKind::Overloaded));
+        assert!(late.iter().all(|slots| slots.record_timeout(DEADLINE) == FailureKind::Overloaded));
     }
     assert_eq!(bound(&load), 4_096);
 }
@@ -148,8 +148,8 @@ async fn a_process_that_gets_no_time_shrinks_nothing() {
     // The calls time out late, because the operating system has suspended this process. Then the
     // replies that were waiting are read.
     advance(DEADLINE).await;
-    (0..100).for_each(|_| enter(&load, 4_096).unwrap().answered());
-    assert!(late.iter().all(|slots| slots.timed_out(DEADLINE) == FailureKind::Overloaded));
+    (0..100).for_each(|_| enter(&load, 4_096).unwrap().finish());
+    assert!(late.iter().all(|slots| slots.record_timeout(DEADLINE) == FailureKind::Overloaded));
     assert_eq!(bound(&load), 4_096);
 }
 
@@ -160,10 +160,10 @@ async fn the_time_by_which_a_timer_is_late_is_not_a_silence_of_the_server() {
         let late = enter(&load, 4_096).unwrap();
         std::mem::forget(load.begin_call());
         pass(reply_at).await;
-        load.replied();
+        load.record_reply();
         // The operating system suspends this process for 100 ms.
         pass(200 - reply_at).await;
-        assert_eq!(late.timed_out(DEADLINE), verdict, "{reply_at}");
+        assert_eq!(late.record_timeout(DEADLINE), verdict, "{reply_at}");
     }
 }
 
@@ -176,9 +176,9 @@ async fn a_dropped_slot_is_free_again() {
     drop(first);
     let third = enter(&load, 2).unwrap();
     advance(DEADLINE).await;
-    assert_eq!(second.timed_out(DEADLINE), FailureKind::TimedOut, "nothing was ever answered");
+    assert_eq!(second.record_timeout(DEADLINE), FailureKind::TimedOut, "nothing was ever answered");
     drop((second, third));
-    assert_eq!((load.waiting(), bound(&load)), (0, 4_096));
+    assert_eq!((load.in_flight(), bound(&load)), (0, 4_096));
 }
 
 /// One server is silent, another one answers after 1 ms. The requests to both have every phase to
@@ -199,12 +199,12 @@ async fn the_silence_of_one_server_is_an_outage_whenever_the_others_answer() {
                     let slots = enter(&other, 4_096).unwrap();
                     let call = other.begin_call();
                     pass(0).await;
-                    call.answered();
-                    slots.answered();
+                    call.finish();
+                    slots.finish();
                 }
                 while late.front().is_some_and(|slots| slots.sent_at().elapsed() >= DEADLINE) {
                     let slots = late.pop_front().unwrap();
-                    assert_eq!(slots.timed_out(DEADLINE), FailureKind::TimedOut);
+                    assert_eq!(slots.record_timeout(DEADLINE), FailureKind::TimedOut);
                     judged += 1;
                 }
             }
@@ -227,11 +227,11 @@ async fn a_server_that_answers_late_but_steadily_is_overloaded() {
                     late.push_back(enter(&load, 4_096).unwrap());
                     std::mem::forget(load.begin_call());
                     if milli >= 150 {
-                        load.replied();
+                        load.record_reply();
                     }
                 }
                 while late.front().is_some_and(|slots| slots.sent_at().elapsed() >= DEADLINE) {
-                    let verdict = late.pop_front().unwrap().timed_out(DEADLINE);
+                    let verdict = late.pop_front().unwrap().record_timeout(DEADLINE);
                     // Before its first reply, the server looks like one that is down.
                     assert!(milli < 200 || verdict == FailureKind::Overloaded, "{milli}");
                     judged += 1;
@@ -248,10 +248,10 @@ async fn a_server_that_does_not_reply_at_the_start_of_a_flood_is_overloaded_for_
     for idle in [0, 3_600_000] {
         let load = Arc::new(ServerLoad::new());
         for _ in 0..300 {
-            enter(&load, 4_096).unwrap().answered();
+            enter(&load, 4_096).unwrap().finish();
             let call = load.begin_call();
             pass(10).await;
-            call.answered();
+            call.finish();
         }
         pass(idle).await;
         std::mem::forget(load.begin_call());
@@ -263,14 +263,14 @@ async fn a_server_that_does_not_reply_at_the_start_of_a_flood_is_overloaded_for_
         pass(80).await;
         for _ in 0..20 {
             for slots in flood.drain(..50) {
-                assert_eq!(slots.timed_out(DEADLINE), FailureKind::Overloaded);
+                assert_eq!(slots.record_timeout(DEADLINE), FailureKind::Overloaded);
             }
             pass(1).await;
         }
         // If the silence lasts, it is an outage, even if the flood continues.
         let flood: Vec<_> = (0..1_000).map(|_| enter(&load, 4_096).unwrap()).collect();
         pass(1_000).await;
-        assert!(flood.iter().all(|slots| slots.timed_out(DEADLINE) == FailureKind::TimedOut));
+        assert!(flood.iter().all(|slots| slots.record_timeout(DEADLINE) == FailureKind::TimedOut));
     }
 }
 
@@ -280,8 +280,8 @@ async fn the_silence_of_a_server_under_its_usual_load_is_an_outage_from_the_firs
     for answers_for in [1_000, 1_500, 2_999] {
         let load = Arc::new(ServerLoad::new());
         for _ in 0..answers_for {
-            (0..5).for_each(|_| enter(&load, 4_096).unwrap().answered());
-            load.begin_call().answered();
+            (0..5).for_each(|_| enter(&load, 4_096).unwrap().finish());
+            load.begin_call().finish();
             pass(1).await;
         }
         let mut late = VecDeque::new();
@@ -289,7 +289,7 @@ async fn the_silence_of_a_server_under_its_usual_load_is_an_outage_from_the_firs
             std::mem::forget(load.begin_call());
             late.extend((0..5).map(|_| enter(&load, 4_096).unwrap()));
             while late.front().is_some_and(|slots| slots.sent_at().elapsed() >= DEADLINE) {
-                let verdict = late.pop_front().unwrap().timed_out(DEADLINE);
+                let verdict = late.pop_front().unwrap().record_timeout(DEADLINE);
                 assert_eq!(verdict, FailureKind::TimedOut);
             }
             pass(1).await;
@@ -302,7 +302,7 @@ async fn only_refusals_of_a_server_that_answers_mark_it_as_behind() {
     let load = Arc::new(ServerLoad::new());
     let call = |load: &ServerLoad| std::mem::forget(load.begin_call());
     call(&load);
-    load.replied();
+    load.record_reply();
     let late = enter(&load, 1).unwrap();
     pass(50).await;
     // The server has answered within the last 50 ms, so it is behind for a second. Later refusals
@@ -310,13 +310,13 @@ async fn only_refusals_of_a_server_that_answers_mark_it_as_behind() {
     enter(&load, 1).unwrap_err();
     pass(100).await;
     for elapsed in (100..DRAINING.as_millis()).step_by(100) {
-        assert_eq!(late.timed_out(DEADLINE), FailureKind::Overloaded, "{elapsed}");
+        assert_eq!(late.record_timeout(DEADLINE), FailureKind::Overloaded, "{elapsed}");
         enter(&load, 1).unwrap_err();
         pass(100).await;
     }
-    assert_eq!(late.timed_out(DEADLINE), FailureKind::TimedOut);
+    assert_eq!(late.record_timeout(DEADLINE), FailureKind::TimedOut);
     enter(&load, 1).unwrap_err();
-    assert_eq!(late.timed_out(DEADLINE), FailureKind::TimedOut, "not renewed");
+    assert_eq!(late.record_timeout(DEADLINE), FailureKind::TimedOut, "not renewed");
 }
 
 /// The first server answers after 95 ms. The second one has been called for 5 ms only.
@@ -327,14 +327,14 @@ async fn a_request_on_several_servers_is_judged_by_those_that_owe_it_a_reply() {
     let request = both.enter(BOUNDS).unwrap();
     let first = servers[0].begin_call();
     pass(95).await;
-    first.answered();
+    first.finish();
     let second = servers[1].begin_call();
     pass(5).await;
-    assert_eq!(request.timed_out(DEADLINE), FailureKind::Overloaded);
+    assert_eq!(request.record_timeout(DEADLINE), FailureKind::Overloaded);
     pass(100).await;
-    assert_eq!(request.timed_out(DEADLINE * 2), FailureKind::TimedOut);
+    assert_eq!(request.record_timeout(DEADLINE * 2), FailureKind::TimedOut);
     drop((second, request));
-    assert!(servers.iter().all(|load| load.waiting() == 0));
+    assert!(servers.iter().all(|load| load.in_flight() == 0));
 }
 
 #[cfg(feature = "redis-cluster")]
@@ -346,14 +346,14 @@ async fn a_failure_concerns_a_part_of_the_store_while_another_server_answers() {
     group.set(servers.iter().map(|load| Arc::downgrade(load.replies())).collect());
     let request = enter(&servers[0], 1).unwrap();
     assert!(!request.has_other_server(), "no server is connected");
-    servers[1].connected();
+    servers[1].record_connection();
     assert!(request.has_other_server());
     let owed = servers[1].begin_call();
     pass(51).await;
     assert!(!request.has_other_server(), "the other one is silent as well");
-    owed.answered();
+    owed.finish();
     assert!(request.has_other_server());
-    servers[1].connections_failed();
+    servers[1].record_connection_failure();
     assert!(!request.has_other_server());
 }
 
@@ -368,5 +368,5 @@ async fn a_call_after_an_abandoned_one_does_not_hide_the_silence_of_the_server()
     drop(first);
     let _second = load.begin_call();
     pass(40).await;
-    assert_eq!(queued.timed_out(DEADLINE), FailureKind::TimedOut);
+    assert_eq!(queued.record_timeout(DEADLINE), FailureKind::TimedOut);
 }

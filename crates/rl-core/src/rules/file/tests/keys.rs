@@ -286,7 +286,7 @@ fn a_file_of_keys_may_have_any_number_of_keys_within_its_length() {
         .collect();
     directory.write("keys.yaml", &keys);
     let mut builder = super::builder(directory.write("limits.yaml", RULES));
-    builder.timing.patience = std::time::Duration::from_secs(60);
+    builder.timing.deadline = std::time::Duration::from_secs(60);
     let rules = builder.read().unwrap();
     assert_eq!(rules.names().collect::<Vec<_>>(), ["clients"]);
     // The parser bounds how much a file may refer to other parts of it.

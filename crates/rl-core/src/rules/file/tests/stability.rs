@@ -9,11 +9,11 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::super::disk::{Disk, FileContent, Reading, RealDisk};
-use super::super::followed::unstable;
+use super::super::followed::unstable_error;
 use super::super::parse::{Additions, Content};
 use super::super::reader::{FileReader, ReadStep, Timing};
 use super::super::stability::Trigger;
-use super::super::thread::{Follower, ReloadRequest, round};
+use super::super::thread::{ReadingHandler, ReloadRequest, read_and_handle};
 use super::super::{RulesFile, RulesFileError};
 use super::{Directory, one_rule, units};
 use crate::key::KeySecret;
@@ -299,7 +299,7 @@ fn a_file_that_never_becomes_stable_is_refused_once_and_applied_when_it_is() {
     let (mut reader, follower) = (reader(&disk, "l.yaml"), Recorder::default());
     let mut next = |units: u64| {
         disk.write("l.yaml", &one_rule(units));
-        round(&mut reader, &mut Vec::new(), &follower);
+        read_and_handle(&mut reader, &mut Vec::new(), &follower);
         disk.advance(PAUSE);
         follower.0.lock().unwrap().clone()
     };
@@ -312,10 +312,10 @@ fn a_file_that_never_becomes_stable_is_refused_once_and_applied_when_it_is() {
         assert_eq!(next(version), [error]);
     }
     // The content that applied before is applied again, which ends the refusal.
-    round(&mut reader, &mut Vec::new(), &follower);
+    read_and_handle(&mut reader, &mut Vec::new(), &follower);
     assert_eq!(*follower.0.lock().unwrap(), [error, "applied"]);
     disk.advance(PAUSE);
-    round(&mut reader, &mut Vec::new(), &follower);
+    read_and_handle(&mut reader, &mut Vec::new(), &follower);
     assert_eq!(follower.0.lock().unwrap().len(), 2);
 }
 
@@ -454,8 +454,8 @@ async fn a_file_system_that_hangs_blocks_no_caller_and_is_reported() {
     disk.advance(PAUSE);
     let mut builder = RulesFile::builder("l.yaml");
     builder.disk = disk.clone();
-    let [pause, patience] = [10, 120_000].map(Duration::from_millis);
-    builder.timing = Timing { pause, patience };
+    let [pause, deadline] = [10, 120_000].map(Duration::from_millis);
+    builder.timing = Timing { pause, deadline };
     let file = builder.watch().unwrap();
     let rules = file.subscribe(&Namespace::default(), false).unwrap();
     assert_eq!(file.status().hanging_since(), None);
@@ -495,7 +495,7 @@ async fn a_file_system_that_hangs_blocks_no_caller_and_is_reported() {
 #[derive(Default)]
 struct Recorder(Mutex<Vec<String>>);
 
-impl Follower for Recorder {
+impl ReadingHandler for Recorder {
     fn handle(
         &self,
         result: Result<Content, RulesFileError>,
@@ -508,8 +508,8 @@ impl Follower for Recorder {
         result.map(drop)
     }
 
-    fn unstable(&self, within: Duration) -> RulesFileError {
-        unstable(Path::new("l.yaml"), Timing::with_pause(PAUSE), within)
+    fn unstable_error(&self, within: Duration) -> RulesFileError {
+        unstable_error(Path::new("l.yaml"), Timing::with_pause(PAUSE), within)
     }
 
     fn begin(&self) {}
@@ -530,14 +530,14 @@ fn a_signal_is_refused_if_the_file_is_not_stable_and_a_later_version_is_applied(
     for version in 2..50 {
         disk.advance(PAUSE / 2);
         disk.write("l.yaml", &one_rule(version));
-        round(&mut reader, &mut pending, &follower);
+        read_and_handle(&mut reader, &mut pending, &follower);
     }
     let error = "l.yaml: no two equal readings 1s apart within 3s: the file is still being written, \
                  or its file system hangs";
     assert_eq!(*follower.0.lock().unwrap(), [error]);
     assert!(pending.is_empty());
     disk.advance(PAUSE);
-    assert_eq!(round(&mut reader, &mut pending, &follower), PAUSE);
+    assert_eq!(read_and_handle(&mut reader, &mut pending, &follower), PAUSE);
     assert_eq!(*follower.0.lock().unwrap(), [error, "applied"]);
 }
 
@@ -550,11 +550,11 @@ fn a_start_returns_an_error_when_a_reading_does_not_end_in_time() {
         let mut builder = RulesFile::builder("l.yaml");
         builder.disk = disk.clone();
         builder.timing =
-            Timing { pause: Duration::from_millis(10), patience: Duration::from_secs(60) };
+            Timing { pause: Duration::from_millis(10), deadline: Duration::from_secs(60) };
         builder
     };
     let mut impatient = builder();
-    impatient.timing.patience = Duration::from_millis(200);
+    impatient.timing.deadline = Duration::from_millis(200);
     disk.set_hangs(true);
     let error = impatient.watch().unwrap_err().to_string();
     let expected = "l.yaml: no two equal readings 10ms apart within 200ms: the file is still being \

@@ -77,7 +77,7 @@ impl Liveness {
     /// Marks the connection as failed, together with all connections of its generation.
     pub(super) fn fail(&self) {
         if self.generation.end(self.opened_under) {
-            self.load.connections_failed();
+            self.load.record_connection_failure();
         }
     }
 

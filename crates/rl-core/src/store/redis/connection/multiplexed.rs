@@ -77,7 +77,7 @@ impl Connection {
         let call = meter.load().begin_call();
         let reply = self.exchange(command).await;
         if reply.is_ok() {
-            call.answered();
+            call.finish();
         }
         self.read(reply)
     }

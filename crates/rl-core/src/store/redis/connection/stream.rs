@@ -49,12 +49,12 @@ impl ReplyMeter {
     /// Counts replies from now on. Records that the server can be reached.
     pub(super) fn start(&self) {
         self.is_started.store(true, Ordering::Relaxed);
-        self.load.connected();
+        self.load.record_connection();
     }
 
     fn received(&self) {
         if self.is_started.load(Ordering::Relaxed) {
-            self.load.replied();
+            self.load.record_reply();
         }
     }
 }
