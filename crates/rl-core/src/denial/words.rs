@@ -4,7 +4,7 @@ use super::response::DenialReason;
 use crate::decision::{Decision, GoverningLimit, LimitStatus, RetryAfter};
 use crate::model::{Algorithm, Limit, Period, Subject};
 
-/// What messages say about a denial: the [`DenialReason`], and the limits that they may name.
+/// The explanation of a denial: its [`DenialReason`], and the limits that messages may name.
 #[derive(Clone, Copy)]
 pub(super) struct Explanation<'a> {
     pub(super) kind: DenialKind,

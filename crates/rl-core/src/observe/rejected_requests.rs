@@ -4,11 +4,8 @@ use tracing::field::display;
 
 use super::RequestIds;
 
-pub(crate) fn missing_key(
-    limiter: &str,
-    rule: Option<&str>,
-    RequestIds { request, trace, .. }: &RequestIds,
-) {
+pub(crate) fn missing_key(limiter: &str, rule: Option<&str>, ids: &RequestIds) {
+    let RequestIds { request, trace, .. } = ids;
     let (request_id, trace_id) = (request.as_ref().map(display), trace.as_ref().map(display));
     tracing::warn!(
         target: "rl_core", limiter, rule, request_id, trace_id,

@@ -277,13 +277,9 @@ impl ServerLoad {
         }
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         self.rate.store(u64::MAX, Ordering::Relaxed);
-        let answered = self.answered.load(Ordering::Relaxed);
-        *window = ReplyWindow {
-            from: now,
-            answered_before: answered,
-            valid_from: now,
-            target_rate: u64::MAX,
-        };
+        let answered_before = self.answered.load(Ordering::Relaxed);
+        *window =
+            ReplyWindow { from: now, answered_before, valid_from: now, target_rate: u64::MAX };
     }
 
     /// Raises the bound if the server makes more decisions in time than the bound allows.
@@ -347,9 +343,8 @@ impl ServerLoad {
             self.rate.store(rate / 4, Ordering::Relaxed);
             self.last_needed_at.store(self.micros(now), Ordering::Relaxed);
             let drains_for = elapsed.mul_f64(in_flight as f64 / replies as f64).min(DRAINING);
-            let valid_from = now + drains_for;
-            *window =
-                ReplyWindow { from: now, answered_before: total, valid_from, target_rate: rate };
+            (window.from, window.answered_before) = (now, total);
+            (window.valid_from, window.target_rate) = (now + drains_for, rate);
         } else if now - window.from > WINDOW {
             (window.from, window.answered_before) = (now, total);
         }
