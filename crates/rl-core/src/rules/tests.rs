@@ -95,7 +95,7 @@ fn a_request_without_a_key_is_handled_as_the_rule_sets() {
     let alone = |rule| set(vec![rule, super::tests::rule("fleet").disclosed(true)]).unwrap();
     let request = FakeRequest::get("/");
     let fleet = "fleet global: 1 5/minute".to_owned();
-    assert_eq!(parts(&alone(by(MissingKey::Reject)), &request), ["MissingKey"]);
+    assert_eq!(parts(&alone(by(MissingKey::Reject)), &request), [r#"MissingKey { rule: "a" }"#]);
     assert_eq!(parts(&alone(by(MissingKey::Allow)), &request), [&*fleet]);
     assert_eq!(parts(&alone(by(MissingKey::Share)), &request), ["a unknown: 1 5/minute", &fleet]);
     assert_eq!(parts(&alone(by(MissingKey::Reject).shadow()), &request), [&*fleet]);
@@ -127,7 +127,7 @@ fn a_request_without_an_address_is_handled_as_one_without_a_key() {
     let local = ClientIp::with_proxies("10.0.0.0/8".parse().unwrap()).trust_local();
     let rules = Rules::new().rule(rule("a").matching(office())).client_ip(local);
     let behind_proxy = Arc::new(RuleSet::new(&rules, &Namespace::default()).unwrap());
-    assert_eq!(parts(&behind_proxy, &request), ["MissingKey"]);
+    assert_eq!(parts(&behind_proxy, &request), [r#"MissingKey { rule: "a" }"#]);
 }
 
 fn rule_of_all() -> Rule {
