@@ -30,6 +30,7 @@ mod reservations;
 mod rule_files;
 pub(crate) mod running_programs;
 mod scripted_store;
+mod settlements;
 mod two_runtimes;
 mod wrong_credentials;
 

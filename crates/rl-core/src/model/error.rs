@@ -172,7 +172,7 @@ impl StoreError {
     }
 
     /// Returns whether the operation certainly was not executed.
-    #[cfg(feature = "redis-cluster")]
+    #[cfg(feature = "redis")]
     pub(crate) const fn has_executed_nothing(&self) -> bool {
         self.has_executed_nothing
     }

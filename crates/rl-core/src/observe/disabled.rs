@@ -78,10 +78,10 @@ pub(crate) const fn healed(_: &str, _: u64) {}
 #[cfg(feature = "redis")]
 pub(crate) const fn healing_ended(_: &str, _: Ended) {}
 
-#[cfg(feature = "redis-cluster")]
+#[cfg(feature = "redis")]
 pub(crate) const fn give_back_failed(_: &str, _: &StoreError) {}
 
-#[cfg(feature = "redis-cluster")]
+#[cfg(feature = "redis")]
 pub(crate) const fn give_back_recovered(_: &str, _: Ended) {}
 
 #[cfg(feature = "redis")]

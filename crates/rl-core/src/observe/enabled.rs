@@ -345,22 +345,22 @@ pub(crate) fn healing_ended(store: &str, Ended { lasted, count }: Ended) {
     tracing::info!(target: "rl_core", store, lasted_ms, counters, "no more counters without expiry");
 }
 
-#[cfg(feature = "redis-cluster")]
+#[cfg(feature = "redis")]
 pub(crate) fn give_back_failed(store: &str, error: &StoreError) {
     let cause = cause(error);
     tracing::warn!(
         target: "rl_core", store, cause,
         consequence = "it counts until it expires",
-        "charge of a denied request not given back",
+        "charge not given back",
     );
 }
 
-#[cfg(feature = "redis-cluster")]
+#[cfg(feature = "redis")]
 pub(crate) fn give_back_recovered(store: &str, Ended { lasted, count }: Ended) {
     let (lasted_ms, charges) = (millis(lasted), count);
     tracing::info!(
         target: "rl_core", store, lasted_ms, charges,
-        "charges of denied requests given back again",
+        "charges given back again",
     );
 }
 

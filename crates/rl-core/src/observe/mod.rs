@@ -20,7 +20,7 @@
 //! | `policy of subject unreadable` | `policy of subject readable again` | `realm`, `subject`, `kind`, `cause`; `lasted_ms`, `requests` |
 //! | `fallback failing` | `fallback recovered` | `kind`, `cause`; `lasted_ms`, `undecided` |
 //! | `concurrency lease lapsed` | `concurrency leases no longer lapse` | `subject`, `is_retaken`; `lasted_ms`, `leases` |
-//! | `charge of a denied request not given back` | `charges of denied requests given back again` | `cause`; `lasted_ms`, `charges` |
+//! | `charge not given back` | `charges given back again` | `cause`; `lasted_ms`, `charges` |
 //! | `counters without expiry found` | `no more counters without expiry` | `counters`; `lasted_ms`, `counters` |
 //!
 //! The other lines describe no condition that ends:
@@ -131,7 +131,7 @@ pub(crate) use log::{
     too_many_states, unknown_policy, unknown_policy_ended, unknown_rule, unsupported,
     unsupported_ended, would_deny,
 };
-#[cfg(feature = "redis-cluster")]
+#[cfg(feature = "redis")]
 pub(crate) use log::{give_back_failed, give_back_recovered};
 #[cfg(feature = "rules-file")]
 pub(crate) use log::{rules_applied, rules_refused, rules_warned};

@@ -179,7 +179,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Resolves to an error if the refund failed or its result is unknown.
+    /// Resolves to an error if the refund failed or its result is unknown. The store may still
+    /// repeat a refund that it has not executed, so the caller does not repeat it.
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()>;
 
     /// Settles the charges of several subjects in one step: releases permits, refunds units, and

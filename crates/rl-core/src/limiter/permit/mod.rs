@@ -314,7 +314,8 @@ impl Permit {
     /// # Errors
     ///
     /// Resolves to an error if a store failed. The settlement may have been carried out
-    /// nevertheless.
+    /// nevertheless. On Redis, a settlement that certainly was not executed is repeated for a
+    /// minute, also after this error.
     pub fn settle(self) -> StoreFuture<()> {
         // The settlement runs in a task, so that it is completed even if the caller stops waiting.
         let settled = match &self.all {

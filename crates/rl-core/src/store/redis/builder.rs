@@ -24,6 +24,7 @@ use super::encoding::keys;
 use super::encoding::placement::Placement;
 use super::encoding::request::RequestEncoder;
 use super::executor::ScriptExecutor;
+use super::give_back::GiveBack;
 use super::shortcuts::{DenialCache, LeaseSettings, Leases, MonotonicClock};
 use super::{ConnectError, Layout, RedisStore, RedisStoreInner, Script, scripts};
 use crate::observe;
@@ -319,10 +320,12 @@ impl RedisStoreBuilder {
         let cache = DenialCache::new(batcher, caches_denials, Arc::clone(&clock));
         let leases =
             LeaseSettings { units: if is_packed { self.lease.units } else { 0 }, ..self.lease };
-        let layers = Leases::new(cache, leases, response_timeout, Arc::clone(&clock));
+        let give_back = GiveBack::new(executor.label(), response_timeout);
+        let layers = Leases::new(cache, leases, give_back.clone(), Arc::clone(&clock));
         #[cfg(feature = "redis-cluster")]
         let across_slots = AcrossSlots::new(
             LayerCalls::new(&layers, &parts_batcher, &clock, response_timeout),
+            give_back.clone(),
             self.status_wait,
         );
         Ok(RedisStore {
@@ -330,6 +333,7 @@ impl RedisStoreBuilder {
                 layers,
                 parts_batcher,
                 executor,
+                give_back,
                 #[cfg(feature = "redis-cluster")]
                 across_slots,
                 fingerprinter: Fingerprinter::random(),

@@ -1,15 +1,19 @@
 //! Closes a store: gives the units that it holds back to the server.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
+
 use super::RedisStore;
-#[cfg(feature = "redis-cluster")]
-use super::across_slots::join_all;
-#[cfg(feature = "redis-cluster")]
-use crate::maybe_ready::MaybeReady;
-use crate::model::StoreError;
+use crate::model::{FailureKind, StoreError};
+
+/// The longest time that closing may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl RedisStore {
     /// Returns all [leased](super::RedisStoreBuilder::lease) units to the server, and leases no
-    /// more. On a cluster, also waits until the charges of denied requests are given back.
+    /// more. Then waits until all charges are given back: those of permits that were dropped, and
+    /// those of denied requests on a cluster.
     ///
     /// A service calls it when it shuts down, after its last request. The store continues to decide
     /// afterwards, and asks the server each time. [`RateLimiter::close`](crate::RateLimiter::close)
@@ -23,15 +27,12 @@ impl RedisStore {
     /// Returns an error if some units could not be returned or given back. They stay charged until
     /// their windows end.
     pub async fn close(&self) -> Result<(), StoreError> {
-        #[cfg(feature = "redis-cluster")]
-        {
-            let layers = self.inner.layers.clone();
-            let leases = MaybeReady::later(async move { layers.close().await });
-            // Both are awaited at the same time, because each may take 5 seconds.
-            let closed = join_all(vec![leases, self.inner.across_slots.close()]).await;
-            closed.into_iter().collect()
-        }
-        #[cfg(not(feature = "redis-cluster"))]
-        self.inner.layers.close().await
+        let closing = async {
+            let returned = self.inner.layers.close().await;
+            self.inner.give_back.finish().await;
+            returned
+        };
+        let late = |_| Err(StoreError::new(FailureKind::TimedOut));
+        timeout(CLOSE_TIMEOUT, closing).await.unwrap_or_else(late)
     }
 }

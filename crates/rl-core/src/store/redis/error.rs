@@ -353,7 +353,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "redis-cluster")]
     fn only_replies_before_the_first_write_allow_a_repetition() {
         for (reply, is_repeatable) in [
             ("LOADING Redis is loading the dataset in memory", true),

@@ -26,9 +26,7 @@ use crate::observe::{self, Transition};
 use crate::policy::Policy;
 use crate::stats::{RedisCounts, RedisStats};
 use crate::store::part_groups::PartGroup;
-use crate::store::{
-    DecideRequest, Mode, Part, Refund, Reservations, Reset, ServerLoads, Settlement, StoreFuture,
-};
+use crate::store::{DecideRequest, Mode, Part, Refund, Reservations, ServerLoads, StoreFuture};
 
 /// If no counter without expiry is found for this time, the problem counts as solved.
 const HEALING_RECOVERY_PERIOD: Duration = Duration::from_secs(10);
@@ -202,31 +200,17 @@ impl ScriptExecutor {
         Ok(results.map(decision).collect())
     }
 
-    /// Settles the charges of several subjects, in one call for each slot.
-    pub(crate) fn settle(&self, settlements: &[Settlement<'_>]) -> Vec<StoreFuture<()>> {
-        self.send_all(self.shared.encoder.settle(settlements))
+    /// Returns the encoder of commands for [`send`](Self::send).
+    pub(crate) fn encoder(&self) -> &RequestEncoder {
+        &self.shared.encoder
     }
 
-    /// Resets several subjects, in one call for each slot.
-    pub(crate) fn reset(&self, resets: &[Reset<'_>]) -> Vec<StoreFuture<()>> {
-        self.send_all(self.shared.encoder.reset(resets))
-    }
-
-    /// Returns a future for each command, which sends it.
-    fn send_all(&self, commands: Result<Vec<Command>, StoreError>) -> Vec<StoreFuture<()>> {
-        let send = |command: Command| {
-            let this = self.clone();
-            MaybeReady::later(async move { this.send(command).await.map(drop) })
-        };
-        match commands {
-            Ok(commands) => commands.into_iter().map(send).collect(),
-            Err(error) => vec![MaybeReady::ready(Err(error))],
-        }
-    }
-
-    /// Sends a command. Returns the reply of its script.
-    async fn send(&self, command: Command) -> Result<Vec<u8>, StoreError> {
-        self.shared.router.send(&self.at_manual_time(command)).await
+    /// Sends a command. Resolves to the reply of its script.
+    pub(crate) fn send(&self, command: Command) -> StoreFuture<Vec<u8>> {
+        let this = self.clone();
+        MaybeReady::later(
+            async move { this.shared.router.send(&this.at_manual_time(command)).await },
+        )
     }
 
     /// Replaces the server's time if a test sets the clock.
@@ -336,9 +320,8 @@ impl Layer for ScriptExecutor {
     }
 
     fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        let this = self.clone();
         match self.shared.encoder.amend(&amendment.operation) {
-            Ok(command) => MaybeReady::later(async move { this.send(command).await }),
+            Ok(command) => self.send(command),
             Err(error) => MaybeReady::ready(Err(error)),
         }
     }

@@ -13,10 +13,12 @@ mod connection;
 mod encoding;
 mod error;
 mod executor;
+mod give_back;
 mod hash_slot;
 mod layer;
 mod listed_scripts;
 mod parts;
+mod pending;
 mod scripts;
 mod settlement;
 mod shortcuts;
@@ -41,6 +43,7 @@ use encoding::arguments;
 use encoding::policy::PolicyEncoding;
 pub use error::ConnectError;
 use executor::ScriptExecutor;
+use give_back::GiveBack;
 use layer::{AmendOperation, Amendment, Layer, PartRequest};
 pub use scripts::Script;
 use shortcuts::{DenialCache, Leases, MonotonicClock};
@@ -105,6 +108,7 @@ struct RedisStoreInner {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
     parts_batcher: PartsBatcher,
     executor: ScriptExecutor,
+    give_back: GiveBack,
     #[cfg(feature = "redis-cluster")]
     across_slots: AcrossSlots<LayerCalls>,
     fingerprinter: Fingerprinter,
@@ -187,17 +191,15 @@ impl RedisStore {
         self.inner.executor.stats()
     }
 
-    /// Returns how many charges of requests that were not allowed could not be given back, since
-    /// the store was created.
+    /// Returns how many charges could not be given back since the store was created: by releases,
+    /// refunds, settlements, returned leases, and denials of requests of several parts on a cluster.
     ///
-    /// Only requests of several parts whose keys are in different slots of a cluster leave such
-    /// charges. They count until they expire. [REDIS.md](crate::_documentation::redis) describes
-    /// when that happens.
-    #[cfg(feature = "redis-cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    /// Such a charge counts until it expires. While Redis certainly executes nothing, the store
+    /// repeats what gives the charge back, for a minute. It does not repeat a call whose reply is
+    /// lost, but counts it here. [REDIS.md](crate::_documentation::redis) describes both.
     #[must_use]
     pub fn unreturned_charges(&self) -> u64 {
-        self.inner.across_slots.unreturned()
+        self.inner.give_back.unreturned()
     }
 
     /// Gives the units of expired or idle leases back to the server.
@@ -294,8 +296,7 @@ impl Store for RedisStore {
         if refund.is_empty() {
             return MaybeReady::ready(Ok(()));
         }
-        let amended = self.amend(refund.namespace, refund.subject, AmendOperation::Refund(refund));
-        amended.map(|reply| reply.map(drop))
+        self.run_refund(&refund).map(|reply| reply.map(drop))
     }
 
     fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
@@ -318,7 +319,11 @@ impl Store for RedisStore {
     fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
         let subject = |reset: &Reset<'_>| self.keyed(reset.namespace, reset.subject).to_owned();
         let subjects = resets.iter().map(subject).collect();
-        let reset = self.inner.executor.reset(resets).into_iter().fold(done(), both);
+        let reset = |command| self.inner.executor.send(command).map(|reply| reply.map(drop));
+        let reset = match self.inner.executor.encoder().reset(resets) {
+            Ok(commands) => commands.into_iter().map(reset).fold(done(), both),
+            Err(error) => MaybeReady::ready(Err(error)),
+        };
         self.inner.layers.reset_after_leases(subjects, reset)
     }
 
@@ -328,7 +333,14 @@ impl Store for RedisStore {
         change: ReservationChange,
     ) -> StoreFuture<ReservationStatus> {
         let operation = AmendOperation::ChangeReservation(reservation, change);
-        let amended = self.amend(reservation.namespace, reservation.subject, operation);
+        let (namespace, subject) = (reservation.namespace, reservation.subject);
+        let amended = match change {
+            ReservationChange::Renew(_) => self.amend(namespace, subject, operation),
+            ReservationChange::Settle { .. } => {
+                let subject = self.keyed(namespace, subject);
+                self.settle_reservation(Amendment { subject, operation })
+            }
+        };
         let expires = reservation.expires;
         amended.map(move |reply| arguments::read_reservation_status(&reply?, expires))
     }

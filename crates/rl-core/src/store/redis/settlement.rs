@@ -1,8 +1,10 @@
-//! Settles the charges of several subjects.
+//! Settles charges. The store repeats a settlement that Redis has certainly not executed.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::RedisStore;
+use super::connection::Command;
+use super::layer::{Amendment, Layer, OwnedRefund};
 use super::subject_key::SubjectKey;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{FailureKind, StoreError};
@@ -31,9 +33,44 @@ impl RedisStore {
         let key = |settlement: &Settlement<'_>| -> SubjectKey {
             self.keyed(settlement.namespace, settlement.subject).key
         };
-        let settled = self.inner.executor.settle(&open);
-        let settled = settled.into_iter().fold(done(), both);
-        self.inner.layers.denials().invalidate_after(open.iter().map(key), settled)
+        let subjects: SmallVec<[SubjectKey; 4]> = open.iter().map(key).collect();
+        match self.inner.executor.encoder().settle(&open) {
+            Ok(commands) => {
+                let settle = |command| self.run_settlement(subjects.clone(), command);
+                let settled = commands.into_iter().map(settle);
+                settled.map(|settled| settled.map(|reply| reply.map(drop))).fold(done(), both)
+            }
+            Err(error) => MaybeReady::ready(Err(error)),
+        }
+    }
+
+    /// Settles a reservation. Resolves to the reply of the script.
+    pub(super) fn settle_reservation(&self, reservation: Amendment<'_>) -> StoreFuture<Vec<u8>> {
+        match self.inner.executor.encoder().amend(&reservation.operation) {
+            Ok(command) => self.run_settlement(smallvec![reservation.subject.key], command),
+            Err(error) => MaybeReady::ready(Err(error)),
+        }
+    }
+
+    /// Refunds units.
+    pub(super) fn run_refund(&self, refund: &Refund<'_>) -> StoreFuture<Vec<u8>> {
+        let layers = self.inner.layers.clone();
+        let subject = self.keyed(refund.namespace, refund.subject);
+        let refund = OwnedRefund::new(subject, refund);
+        self.inner.give_back.run(move || layers.amend(refund.amendment()))
+    }
+
+    /// Runs a command that settles charges of these subjects.
+    fn run_settlement(
+        &self,
+        subjects: SmallVec<[SubjectKey; 4]>,
+        command: Command,
+    ) -> StoreFuture<Vec<u8>> {
+        let (layers, executor) = (self.inner.layers.clone(), self.inner.executor.clone());
+        self.inner.give_back.run(move || {
+            let settled = executor.send(command.clone());
+            layers.denials().invalidate_after(subjects.iter().copied(), settled)
+        })
     }
 }
 

@@ -19,11 +19,6 @@ use crate::store::redis::layer::{Amendment, Layer, PartRequest};
 use crate::store::redis::shortcuts::{DenialCache, Leases, MonotonicClock, RequestStamp};
 use crate::store::redis::subject_key::SubjectKey;
 
-/// The longest time for which a command waits while only some of its keys have been migrated. A
-/// refund may take this much longer than the response timeout. After a timeout it would not be
-/// repeated, because the server may have executed it.
-const LONGEST_MIGRATION: Duration = Duration::from_secs(1);
-
 /// Runs the calls to one slot. Clones share their state. A call is sent when its future is polled,
 /// except a check, which may join a batch earlier.
 pub(crate) trait SlotCalls: Clone + Send + Sync + 'static {
@@ -37,9 +32,6 @@ pub(crate) trait SlotCalls: Clone + Send + Sync + 'static {
 
     /// Changes the counts of one subject.
     fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>>;
-
-    /// Returns the name of the store for the log.
-    fn label(&self) -> &str;
 }
 
 /// Calls slots through the layers of the store.
@@ -52,7 +44,7 @@ pub(crate) struct LayerCalls {
     layers: Leases<DenialCache<Batcher<ScriptExecutor>>>,
     parts_batcher: PartsBatcher,
     clock: Arc<MonotonicClock>,
-    /// The longest time that a call may take. The calls outlive the deadline of the request, so
+    /// The longest time that a decision may take. The calls outlive the deadline of the request, so
     /// they need a bound of their own.
     response_timeout: Duration,
 }
@@ -133,11 +125,7 @@ impl SlotCalls for LayerCalls {
     }
 
     fn amend(&self, amendment: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        within(self.response_timeout + LONGEST_MIGRATION, self.layers.amend(amendment))
-    }
-
-    fn label(&self) -> &str {
-        self.parts_batcher.label()
+        self.layers.amend(amendment)
     }
 }
 

@@ -24,9 +24,7 @@
 //! `DESIGN.md` states the bounds, and proves them.
 
 mod calls;
-mod give_back;
 mod last_seen;
-mod pending;
 #[cfg(test)]
 mod tests;
 
@@ -35,25 +33,24 @@ use std::time::Duration;
 
 use calls::SlotCalls;
 pub(super) use calls::{LayerCalls, join_all};
-use give_back::{GiveBack, owed};
 pub(super) use last_seen::Slot;
 use last_seen::{LastSeen, Stage, Stages};
-use pending::PendingTasks;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::encoding::parts::OwnedGroup;
-use super::layer::runtime_has_ended;
-use super::shortcuts::{CLOSE_TIMEOUT, RequestStamp};
+use super::give_back::GiveBack;
+use super::layer::{OwnedRefund, runtime_has_ended};
+use super::shortcuts::RequestStamp;
 use super::subject_key::SubjectKey;
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, FailureKind, Mode, StoreError};
 use crate::policy::LimitSet;
-use crate::store::StoreFuture;
 use crate::store::part_groups::{GroupDecisions, PartGroup, PartJoin};
+use crate::store::{RefundOf, StoreFuture};
 use crate::time::Timestamp;
 
 /// Decides requests whose parts are in several slots. `C` runs the call to one slot.
@@ -64,8 +61,7 @@ pub(super) struct AcrossSlots<C> {
 struct Shared<C> {
     calls: C,
     last_seen: LastSeen,
-    give_back: GiveBack<C>,
-    pending: PendingTasks,
+    give_back: GiveBack,
     /// The longest time that a denied request waits for the status of the parts that do not deny
     /// it.
     status_wait: Duration,
@@ -74,30 +70,10 @@ struct Shared<C> {
 
 impl<C: SlotCalls> AcrossSlots<C> {
     /// Creates the state that all requests share. Their tasks run in the current runtime.
-    pub(super) fn new(calls: C, status_wait: Duration) -> Self {
-        let runtime = Handle::current();
-        let pending = PendingTasks::new();
-        let give_back = GiveBack::new(calls.clone(), runtime.clone(), pending.clone());
-        let last_seen = LastSeen::new();
-        let shared = Shared { calls, last_seen, give_back, pending, status_wait, runtime };
+    pub(super) fn new(calls: C, give_back: GiveBack, status_wait: Duration) -> Self {
+        let (runtime, last_seen) = (Handle::current(), LastSeen::new());
+        let shared = Shared { calls, last_seen, give_back, status_wait, runtime };
         Self { shared: Arc::new(shared) }
-    }
-
-    /// Waits until no request is between its calls, and no charge is to be given back.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if charges are still to be given back after [`CLOSE_TIMEOUT`].
-    pub(super) fn close(&self) -> StoreFuture<()> {
-        let pending = self.shared.pending.clone();
-        MaybeReady::later(async move {
-            timeout(CLOSE_TIMEOUT, pending.wait()).await.map_err(|_| late())
-        })
-    }
-
-    /// Returns how many charges could not be given back.
-    pub(super) fn unreturned(&self) -> u64 {
-        self.shared.give_back.unreturned()
     }
 
     /// Decides a request. Each slot lists the indices of its groups, and each group is in exactly
@@ -115,7 +91,8 @@ impl<C: SlotCalls> AcrossSlots<C> {
         let request = Arc::new(Request { shared, groups, stamps, slots, mode });
         MaybeReady::later(async move {
             let (reply, received) = oneshot::channel();
-            let (runtime, task) = (request.shared.runtime.clone(), request.shared.pending.begin());
+            let Shared { runtime, give_back, .. } = &*request.shared;
+            let (runtime, task) = (runtime.clone(), give_back.begin_task());
             runtime.spawn(async move {
                 request.run(reply).await;
                 drop(task);
@@ -360,7 +337,12 @@ impl<C: SlotCalls> Request<C> {
         let groups = slots.iter().flat_map(|slot| &self.slots[*slot]);
         let owed =
             groups.filter_map(|&index| owed(&self.groups[index], decided[index].as_ref()?, kept));
-        self.shared.give_back.start(owed.collect())
+        let refund = |owed: OwnedRefund| {
+            let calls = self.shared.calls.clone();
+            self.shared.give_back.run(move || calls.amend(owed.amendment()))
+        };
+        let refunded = join_all(owed.map(refund).collect());
+        async move { drop(refunded.await) }
     }
 
     /// Returns the decisions on all groups. A group whose status is not known has no limits.
@@ -376,6 +358,20 @@ impl<C: SlotCalls> Request<C> {
         });
         decisions.collect()
     }
+}
+
+/// Returns the refund of the units that a group was charged beyond `kept`; `None` if there are none.
+fn owed(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<OwnedRefund> {
+    let units = decision.charged().saturating_sub(kept);
+    let refund = (units > 0).then(|| OwnedRefund {
+        subject: group.subject.clone(),
+        policy: group.policy.clone(),
+        charged: decision.at(),
+        units,
+        of: RefundOf::All,
+        uncharged: decision.non_refundable(units),
+    });
+    refund.filter(|refund| !refund.as_ref().is_empty())
 }
 
 const fn late() -> StoreError {

@@ -10,6 +10,7 @@ use super::*;
 use crate::model::{Limit, Subject};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
+use crate::store::redis::give_back::REPEAT_FOR;
 use crate::store::redis::layer::{AmendOperation, Amendment};
 use crate::store::redis::test_layer::keyed;
 use crate::store::{DecideRequest, Namespace, Part, Store};
@@ -155,15 +156,11 @@ impl SlotCalls for TestSlots {
             this.call(execute, |_, ()| {}).await.map(|()| Vec::new())
         })
     }
-
-    fn label(&self) -> &str {
-        "test"
-    }
 }
 
 /// Creates the component with the default of the status wait.
-fn across_slots(slots: &TestSlots) -> AcrossSlots<TestSlots> {
-    AcrossSlots::new(slots.clone(), Duration::from_millis(20))
+fn across_slots(slots: &TestSlots, give_back: &GiveBack) -> AcrossSlots<TestSlots> {
+    AcrossSlots::new(slots.clone(), give_back.clone(), Duration::from_millis(20))
 }
 
 fn test_part((subject, policy, cost, is_shadow): &TestPart) -> Part<'_> {
@@ -173,6 +170,7 @@ fn test_part((subject, policy, cost, is_shadow): &TestPart) -> Part<'_> {
 
 struct Fixture {
     slots: TestSlots,
+    give_back: GiveBack,
     across: AcrossSlots<TestSlots>,
 }
 
@@ -181,8 +179,12 @@ type TestPart = (Subject, Policy, u64, bool);
 
 impl Fixture {
     fn new(seed: u64, faults: u64) -> Self {
-        let slots = TestSlots::new(seed, faults);
-        Self { across: across_slots(&slots), slots }
+        Self::of(TestSlots::new(seed, faults))
+    }
+
+    fn of(slots: TestSlots) -> Self {
+        let give_back = GiveBack::new("test", Duration::from_secs(1));
+        Self { across: across_slots(&slots, &give_back), slots, give_back }
     }
 
     /// Begins a request. Returns it when its last part is charged, and the others are not yet
@@ -215,14 +217,9 @@ impl Fixture {
         std::mem::take(&mut self.slots.state().calls)
     }
 
-    /// Waits for longer than refunds are repeated, so that none is pending.
+    /// Waits until no request and no refund is pending.
     async fn quiet(&self) {
-        for _ in 0..300 {
-            tokio::time::advance(Duration::from_millis(50)).await;
-            for _ in 0..40 {
-                tokio::task::yield_now().await;
-            }
-        }
+        self.give_back.finish().await;
     }
 }
 
@@ -257,7 +254,7 @@ async fn a_denial_by_a_later_part_gives_back_the_earlier_charges() {
     let fixture = Fixture::new(2, 0);
     let (key, fleet) = (part("1-key", 2, 1), part("0-fleet", 3, 1));
     // Another process uses up the fleet's limit. This process has not seen the limit since.
-    let other = Fixture { slots: fixture.slots.clone(), across: across_slots(&fixture.slots) };
+    let other = Fixture::of(fixture.slots.clone());
     let user = part("2-user", 9, 3);
     assert!(other.decide(&[user, part("0-fleet", 3, 3)], Mode::Check).await.unwrap().is_allowed());
     fixture.calls();
@@ -332,7 +329,7 @@ async fn a_check_up_to_the_cost_charges_shadow_once_the_common_number_is_known()
             let request = DecideRequest::new(&namespace, &all, Mode::CheckUpTo);
             let together = memory.decide(request).await.unwrap();
             let across = fixture.decide(&parts, Mode::CheckUpTo).await.unwrap();
-            fixture.across.close().await.unwrap();
+            fixture.give_back.finish().await;
             let charged = |decision: &Decision| {
                 let parts = decision.parts().map(|part| part.charged());
                 (decision.is_allowed(), parts.collect::<Vec<_>>())
@@ -361,7 +358,7 @@ async fn a_request_that_is_cancelled_between_its_calls_leaves_no_charge() {
     for (subject, policy, ..) in &parts {
         assert_eq!(fixture.slots.used(subject, policy), 0, "{subject:?}");
     }
-    assert_eq!(fixture.across.unreturned(), 0);
+    assert_eq!(fixture.give_back.unreturned(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -369,17 +366,17 @@ async fn a_closed_store_waits_until_charges_are_given_back() {
     let fixture = Fixture::new(5, 0);
     let parts = [part("0-fleet", 100, 1), part("1-key", 10, 1)];
     drop(fixture.charge_last_part(&parts).await);
-    fixture.across.close().await.unwrap();
+    fixture.give_back.finish().await;
     assert_eq!(fixture.slots.used(&parts[1].0, &parts[1].1), 0);
 
-    // If no refund can be executed, `close` gives up after `CLOSE_TIMEOUT`.
+    // If no refund can be executed, the store gives up after `REPEAT_FOR`, and counts the charge.
     let owed = fixture.charge_last_part(&parts).await;
     fixture.slots.state().faults = 1;
     drop(owed);
     let begun = tokio::time::Instant::now();
-    let error = fixture.across.close().await.unwrap_err();
-    assert_eq!(error.kind(), FailureKind::TimedOut);
-    assert!(begun.elapsed() >= CLOSE_TIMEOUT);
+    fixture.quiet().await;
+    assert!((REPEAT_FOR..2 * REPEAT_FOR).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert_eq!(fixture.give_back.unreturned(), 1);
 }
 
 /// Makes many requests at once, with random parts, costs, faults and cancellations. Then compares

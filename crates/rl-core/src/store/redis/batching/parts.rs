@@ -250,12 +250,6 @@ impl PartsBatcher {
         Ok(PendingParts::Queued { reply, costs })
     }
 
-    /// Returns the name of the store for the log.
-    #[cfg(feature = "redis-cluster")]
-    pub(crate) fn label(&self) -> &str {
-        self.shared.executor.label()
-    }
-
     /// Waits for the reply of a batch. An overdue call no longer counts as in flight.
     async fn reply(
         &self,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A command to a server. All of its keys have the same hash tag, so they are in one slot of a
 /// cluster.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Command {
     /// Runs a script.
     Script {

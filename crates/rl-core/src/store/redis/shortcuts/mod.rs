@@ -5,7 +5,5 @@ mod leases;
 mod monotonic;
 
 pub(crate) use denial_cache::{DenialCache, Lookup, RequestStamp};
-#[cfg(feature = "redis-cluster")]
-pub(crate) use leases::CLOSE_TIMEOUT;
 pub(crate) use leases::{LeaseSettings, Leases, TakenUnits};
 pub(crate) use monotonic::MonotonicClock;

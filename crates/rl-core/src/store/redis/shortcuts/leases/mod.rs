@@ -32,8 +32,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use parts::TakenUnits;
-#[cfg(feature = "redis-cluster")]
-pub(crate) use returning::CLOSE_TIMEOUT;
 use returning::UnitReturner;
 use slot::{ActiveLease, ReturnedUnits};
 use table::{LeaseTable, RefillGuard};
@@ -47,6 +45,7 @@ use crate::model::{Cost, StoreError};
 use crate::policy::Policy;
 use crate::store::redis::encoding::policy::is_fixed_windows;
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
+use crate::store::redis::give_back::GiveBack;
 use crate::store::redis::layer::{
     Amendment, Layer, LeaseRequest, OwnedPartRequest, PartRequest, runtime_has_ended,
 };
@@ -107,7 +106,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
     pub(crate) fn new(
         inner: DenialCache<S>,
         settings: LeaseSettings,
-        response_timeout: Duration,
+        give_back: GiveBack,
         clock: Arc<MonotonicClock>,
     ) -> Self {
         let table = Arc::<LeaseTable>::default();
@@ -115,7 +114,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
             inner.clone(),
             Arc::clone(&table),
             settings.idle,
-            response_timeout,
+            give_back,
             Arc::clone(&clock),
         );
         let max_units = settings.units.min(MAX_LEASE.into());
@@ -393,7 +392,7 @@ mod tests {
         let settings = LeaseSettings { units: 4, idle, lifetime };
         let clock = Arc::new(MonotonicClock::new(None));
         let cache = DenialCache::new(inner, true, Arc::clone(&clock));
-        Leases::new(cache, settings, Duration::from_secs(1), clock)
+        Leases::new(cache, settings, GiveBack::new("test", Duration::from_secs(1)), clock)
     }
 
     fn failing() -> TestLayer {

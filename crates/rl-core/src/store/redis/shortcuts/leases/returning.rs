@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use super::slot::{ActiveLease, ReturnedUnits};
 use super::table::{FreedSlot, LeaseTable, RefillGuard};
-use crate::model::{FailureKind, StoreError};
+use crate::model::StoreError;
 use crate::policy::LimitSet;
-use crate::store::redis::layer::{AmendOperation, Amendment, Layer, runtime_has_ended};
+use crate::store::RefundOf;
+use crate::store::redis::give_back::GiveBack;
+use crate::store::redis::layer::{Layer, OwnedRefund, runtime_has_ended};
 use crate::store::redis::shortcuts::monotonic::MonotonicClock;
 use crate::store::redis::subject_key::KeyedSubject;
-use crate::store::{Refund, RefundOf};
 use crate::time::{Clock, SystemClock};
 
 /// The number of slots by which the table may exceed its bound while the units of replaced slots
@@ -29,9 +29,6 @@ const RETURNED_AT_ONCE: usize = 64;
 /// The maximum number of subjects whose units one sweep returns, so that the server has time for
 /// decisions.
 const RETURNED_PER_SWEEP: usize = 2_048;
-
-/// The longest time that closing may take.
-pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shortest and the longest pause between two sweeps.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
@@ -47,7 +44,7 @@ struct ReturnerShared<S> {
     inner: S,
     table: Arc<LeaseTable>,
     idle_micros: u64,
-    response_timeout: Duration,
+    give_back: GiveBack,
     clock: Arc<MonotonicClock>,
     runtime: Handle,
     is_closed: AtomicBool,
@@ -58,7 +55,7 @@ impl<S: Layer> UnitReturner<S> {
         inner: S,
         table: Arc<LeaseTable>,
         idle: Duration,
-        response_timeout: Duration,
+        give_back: GiveBack,
         clock: Arc<MonotonicClock>,
     ) -> Self {
         let idle_micros = u64::try_from(idle.as_micros()).unwrap_or(u64::MAX);
@@ -68,7 +65,7 @@ impl<S: Layer> UnitReturner<S> {
                 inner,
                 table,
                 idle_micros,
-                response_timeout,
+                give_back,
                 clock,
                 runtime,
                 is_closed,
@@ -89,9 +86,7 @@ impl<S: Layer> UnitReturner<S> {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         // The table already lists the slot of every task that is still leasing units, so
         // `empty_all` waits for the refill lock of that slot.
-        let emptied = self.empty_all(self.shared.table.subjects(), |_| true);
-        let emptied = timeout(CLOSE_TIMEOUT, emptied).await;
-        emptied.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut)))
+        self.empty_all(self.shared.table.subjects(), |_| true).await
     }
 
     /// Starts the task that sweeps regularly. It ends when the store is closed or dropped.
@@ -111,7 +106,7 @@ impl<S: Layer> UnitReturner<S> {
             let is_over = |lease: &ActiveLease| lease.is_over(now, idle);
             guard.slot.with(|slot| slot.lease.as_ref().is_none_or(is_over))
         };
-        // If the units cannot be returned, they stay charged. The error is ignored.
+        // `give_back` repeats, or counts, what fails. The error is ignored.
         let _ = self.empty_all(due, is_due).await;
     }
 
@@ -153,7 +148,7 @@ impl<S: Layer> UnitReturner<S> {
             FreedSlot::Replaced(guard) => {
                 let this = self.clone();
                 self.shared.runtime.spawn(async move {
-                    // If the units cannot be returned, they stay charged. The error is ignored.
+                    // `give_back` repeats, or counts, what fails. The error is ignored.
                     let _ = this.empty(&guard).await;
                 });
                 max + REPLACED_AT_ONCE
@@ -170,7 +165,7 @@ impl<S: Layer> UnitReturner<S> {
         }
     }
 
-    /// Returns units to the server. If the call fails, the units stay charged.
+    /// Returns units to the server.
     pub(super) async fn give_back(
         &self,
         subject: &KeyedSubject,
@@ -179,19 +174,10 @@ impl<S: Layer> UnitReturner<S> {
         if units == 0 {
             return Ok(());
         }
-        let refund = Refund {
-            namespace: &subject.namespace,
-            subject: &subject.subject,
-            policy: &policy,
-            charged,
-            units,
-            of: RefundOf::All,
-            uncharged: LimitSet::EMPTY,
-        };
-        let operation = AmendOperation::Refund(refund);
-        let amended = self.shared.inner.amend(Amendment { subject: subject.as_ref(), operation });
-        let amended = timeout(self.shared.response_timeout, amended).await;
-        amended.unwrap_or_else(|_| Err(StoreError::new(FailureKind::TimedOut))).map(drop)
+        let (subject, of, uncharged) = (subject.clone(), RefundOf::All, LimitSet::EMPTY);
+        let refund = OwnedRefund { subject, policy, charged, units, of, uncharged };
+        let inner = self.shared.inner.clone();
+        self.shared.give_back.run(move || inner.amend(refund.amendment())).await.map(drop)
     }
 }
 
