@@ -226,7 +226,7 @@ mod tests {
                 let forms = PathForms::new(path);
                 assert!(forms.iter().count() <= MAX_FORMS, "{pattern}");
                 let len = forms.iter().map(str::len).sum::<usize>();
-                assert!(len <= MAX_LEN || forms.others().next().is_none(), "{pattern}");
+                assert!(len <= MAX_LEN || forms.other_forms().next().is_none(), "{pattern}");
             }
         }
         // Servers usually accept paths of up to 8 KiB.
