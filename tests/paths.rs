@@ -423,9 +423,9 @@ fn for_each_case(check: impl Fn(&Case) -> usize) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     for place in PLACES {
         let reached = Cell::new(0);
-        let mut runner = TestRunner::new(config.clone());
         for round in 1.. {
-            let result = runner.run(&case(place), |case| {
+            // A runner stops after its number of cases, so each round needs a new one.
+            let result = TestRunner::new(config.clone()).run(&case(place), |case| {
                 reached.set(reached.get() + check(&case));
                 Ok(())
             });
