@@ -255,12 +255,6 @@ impl LimitStatuses {
         Some(LimitStatus { limit, outcome, part: PartLabels::NONE, lag: ClockLag::NONE })
     }
 
-    /// Returns the positions of the limits that deny the request.
-    pub(super) fn over(&self) -> LimitSet {
-        let limits = self.policy().map_or(&[][..], Policy::limits);
-        self.outcomes.over(limits).unwrap_or_else(|| self.positions(|limit| limit.is_over()))
-    }
-
     /// Returns the positions of the limits that satisfy `condition`.
     pub(super) fn positions(&self, condition: impl Fn(&LimitStatus<'_>) -> bool) -> LimitSet {
         let limits = self.iter().enumerate();

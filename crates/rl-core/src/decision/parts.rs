@@ -10,7 +10,7 @@ use super::recycled::Recycled;
 use super::{Decision, LimitStatus, Origin, RetryAfter, Verdict};
 use crate::algorithm::fixed_window::{Lanes, PackedStates, PackedTime};
 use crate::model::Cost;
-use crate::policy::{LimitSet, Policy};
+use crate::policy::Policy;
 use crate::time::Timestamp;
 
 /// The status of one part of a request: a subject, its policy and its cost.
@@ -345,12 +345,6 @@ impl Decision {
             None => self.charged,
             Some(parts) => parts.all().iter().map(|part| part.charged).fold(0, u64::saturating_add),
         }
-    }
-
-    /// Returns the limits that deny a request of one part, or would deny it if they were not in
-    /// shadow.
-    pub(crate) fn over(&self) -> LimitSet {
-        self.statuses.over()
     }
 
     /// Returns the limits of all parts that can deny the request.

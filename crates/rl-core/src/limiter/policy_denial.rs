@@ -17,18 +17,15 @@ use crate::time::{Clock, Timestamp};
 pub(super) fn deny(
     stores: &Stores,
     parts: &[Part<'_>],
-    operation: Operation,
+    operation: &Operation,
     clock: &dyn Clock,
 ) -> Option<Decision> {
     if let [part] = parts
         && part.is_plain()
     {
         let needed = operation.needed(part.cost);
-        return if part.policy.may_deny_alone(needed) {
-            find_reason(part, needed, clock.now())
-        } else {
-            None
-        };
+        let may_deny = part.policy.may_deny_alone(needed);
+        return if may_deny { find_reason(part, needed, clock.now()) } else { None };
     }
     // Parts with the same counters need the sum of their costs. That is at most the sum of all
     // costs, so a policy that grants the sum of all costs denies nothing here.
@@ -61,7 +58,7 @@ fn find_reason(part: &Part<'_>, needed: u64, now: Timestamp) -> Option<Decision>
 fn find_reason_of_parts(
     own: &Namespace,
     parts: &[Part<'_>],
-    operation: Operation,
+    operation: &Operation,
     clock: &dyn Clock,
 ) -> Option<Decision> {
     let mut is_denied = false;

@@ -152,24 +152,18 @@ impl WaitingRequest {
         match &self.counted {
             Counted::Subject(subject, cost, _) => {
                 let policy = pipeline.policies.cached(subject)?;
-                pipeline.try_deny_by_policy(&[Part::new(subject, policy, *cost)], *operation)
+                pipeline.try_deny_by_policy(&[Part::new(subject, policy, *cost)], operation)
             }
-            Counted::Parts(parts, _) => pipeline.try_deny_by_policy(&parts.as_parts(), *operation),
-            Counted::Rules(parts, _) => pipeline.try_deny_by_policy(&parts.parts(), *operation),
+            Counted::Parts(parts, _) => pipeline.try_deny_by_policy(&parts.as_parts(), operation),
+            Counted::Rules(parts, _) => pipeline.try_deny_by_policy(&parts.parts(), operation),
         }
     }
 
     fn decide(&self, operation: Operation) -> MaybeReady<Decision> {
         match &self.counted {
-            Counted::Subject(subject, cost, _) => {
-                self.pipeline.decide_by_steps(subject, *cost, operation)
-            }
-            Counted::Parts(parts, _) => {
-                self.pipeline.decide_parts_by_steps(&parts.as_parts(), operation)
-            }
-            Counted::Rules(parts, _) => {
-                self.pipeline.decide_parts_by_steps(&parts.parts(), operation)
-            }
+            Counted::Subject(subject, cost, _) => self.pipeline.decide(subject, *cost, &operation),
+            Counted::Parts(parts, _) => self.pipeline.decide_parts(&parts.as_parts(), &operation),
+            Counted::Rules(parts, _) => self.pipeline.decide_parts(&parts.parts(), &operation),
         }
     }
 
