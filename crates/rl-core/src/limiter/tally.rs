@@ -19,8 +19,8 @@ use crate::model::{FailureKind, Limit, Mode};
 use crate::policy::{NamedLimit, Policy};
 use crate::stats::{
     DecisionCount, FailureCount, Histogram, LimitStats, LimiterStats, OTHER_NAME, OwnShard,
-    REQUEST_BOUNDS, RuleStats, RulesFileStats, Sharded, StoreStats, ThreadCount, TimeHistogram, TopSubjects,
-    UncountedRequests, UnitCounts, Writer,
+    REQUEST_BOUNDS, RuleStats, RulesFileStats, Sharded, StoreStats, ThreadCount, TimeHistogram,
+    TopSubjects, UncountedRequests, UnitCounts, Writer,
 };
 use crate::store::Namespace;
 use crate::time::Timestamp;
