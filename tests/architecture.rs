@@ -179,7 +179,7 @@ fn the_core_declares_its_modules_from_the_bottom_up() {
     }
 }
 
-/// A program whose `main` returns an error prints its `Debug`, so that must be a text for people.
+/// If `main` returns an error, the program prints its `Debug`, so that must be a text for people.
 #[test]
 fn errors_have_the_same_text_for_debug_as_for_display() {
     let mut errors = 0;

@@ -407,8 +407,8 @@ pub(crate) fn tier_of(rule: &CountingRule, tier: Option<&str>) -> Option<String>
     }
 }
 
-/// Returns a sentence about the rules that have other limits for requests in a tier. A rule whose
-/// tier for the subject is known is shown with the limits of that tier.
+/// Returns a sentence about the rules that have other limits for requests in a tier. It names no rule
+/// for which the tier of the subject is known, because the limits of this tier are shown.
 pub(crate) fn note_on_tiers<'a>(rules: impl Iterator<Item = &'a CountingRule>) -> Option<String> {
     let tiered = rules.filter(|rule| !rule.tiers.is_empty() && rule.tier.is_none());
     let named = tiered.map(|rule| format!("{} ({})", rule.name, rule.tiers.join(", ")));

@@ -14,7 +14,7 @@ use crate::overflow::{MAX_LIMITERS, combine};
 use crate::sample::Sample;
 use crate::text;
 
-/// The limiters whose counts are exported, with their rule files, lists of consumers, and sources of
+/// The limiters on a page of metrics, with their rule files, lists of consumers, and sources of
 /// records.
 ///
 /// Each limiter has a name, the value of the label `limiter`. No label has a value from a request,

@@ -23,7 +23,7 @@
 
 /// Implements `Debug` of an error as its `Display`.
 ///
-/// A program whose `main` returns an error prints its `Debug`, as `unwrap` does.
+/// If `main` returns an error, the program prints its `Debug`, as `unwrap` does.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_as_display {

@@ -65,7 +65,7 @@ enum HostKey {
     /// The match has no host.
     None,
     Number(usize),
-    /// The match has some host. A request whose host is unknown may match it.
+    /// The match has a host. A request with an unknown host may match it.
     Some,
 }
 

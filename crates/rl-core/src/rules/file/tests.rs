@@ -69,7 +69,7 @@ fn error(name: &str, content: &str) -> String {
     text.strip_prefix(&path).unwrap().trim_start_matches([':', ' ']).to_owned()
 }
 
-/// A program whose `main` returns an error prints its `Debug`.
+/// If `main` returns an error, the program prints its `Debug`.
 #[test]
 fn the_debug_text_of_an_error_names_the_place_and_what_is_expected() {
     let error = read("limits.yaml", "rules:\n  a: { limits: 5/minut }").unwrap_err();

@@ -1,8 +1,8 @@
 //! Gives charges back: runs the calls that release places, refund units and settle charges.
 //!
 //! * **Completed**: a call runs in a task of its own, also if its caller does not wait for it.
-//! * **Once**: a call whose result is unknown is not repeated, because the repetition might lower
-//!   a count twice. Its units stay charged until they expire.
+//! * **Once**: if the result of a call is unknown, the call is not repeated, because the repetition
+//!   might lower a count twice. Its units stay charged until they expire.
 //! * **Again, if nothing was executed**: while a server cannot be reached, is full, or is a
 //!   replica, a call is repeated for [`REPEAT_FOR`] at most.
 //! * **Bounded**: at most [`MAX_REPEATED`] calls are repeated at the same time, with pauses that

@@ -195,8 +195,8 @@ impl RedisStore {
     /// refunds, settlements, returned leases, and denials of requests of several parts on a cluster.
     ///
     /// Such a charge counts until it expires. While Redis certainly executes nothing, the store
-    /// repeats what gives the charge back, for a minute. It does not repeat a call whose reply is
-    /// lost, but counts it here. [REDIS.md](crate::_documentation::redis) describes both.
+    /// repeats the call that gives the charge back, for a minute. If the reply to a call is lost, the
+    /// store counts it here and does not repeat it. [REDIS.md](crate::_documentation::redis) describes both.
     #[must_use]
     pub fn unreturned_charges(&self) -> u64 {
         self.inner.give_back.unreturned()

@@ -50,7 +50,7 @@ impl Replies {
     /// Records that a call is sent now, without a guard.
     pub(super) fn record_call(&self) {
         let mut state = self.lock();
-        // The replies to calls whose callers have stopped waiting are still outstanding.
+        // A reply is still outstanding after the caller has stopped waiting for it.
         state.outstanding_since.get_or_insert_with(Instant::now);
         state.pending += 1;
     }

@@ -335,13 +335,13 @@ impl<C: SlotCalls> Request<C> {
         kept: u64,
     ) -> impl Future<Output = ()> + Send + 'static + use<C> {
         let groups = slots.iter().flat_map(|slot| &self.slots[*slot]);
-        let owed =
-            groups.filter_map(|&index| owed(&self.groups[index], decided[index].as_ref()?, kept));
-        let refund = |owed: OwnedRefund| {
+        let refunds = groups
+            .filter_map(|&index| refund_of(&self.groups[index], decided[index].as_ref()?, kept));
+        let run = |refund: OwnedRefund| {
             let calls = self.shared.calls.clone();
-            self.shared.give_back.run(move || calls.amend(owed.amendment()))
+            self.shared.give_back.run(move || calls.amend(refund.amendment()))
         };
-        let refunded = join_all(owed.map(refund).collect());
+        let refunded = join_all(refunds.map(run).collect());
         async move { drop(refunded.await) }
     }
 
@@ -361,7 +361,7 @@ impl<C: SlotCalls> Request<C> {
 }
 
 /// Returns the refund of the units that a group was charged beyond `kept`; `None` if there are none.
-fn owed(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<OwnedRefund> {
+fn refund_of(group: &OwnedGroup, decision: &Decision, kept: u64) -> Option<OwnedRefund> {
     let units = decision.charged().saturating_sub(kept);
     let refund = (units > 0).then(|| OwnedRefund {
         subject: group.subject.clone(),
