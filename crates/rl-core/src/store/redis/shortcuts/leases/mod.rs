@@ -92,10 +92,10 @@ struct LeaseRefill {
     stamp: Option<RequestStamp>,
 }
 
-/// The result of a refill.
-struct Refilled {
-    /// The decision. `None` if too few units are left, because others have expired or other tasks
-    /// have spent them, and the server may have more.
+/// The result of a call that leases units.
+struct Leased {
+    /// The decision. `None` if the slot has too few units, because others have expired or other
+    /// tasks have spent them, but has enough together with those that remain on the server.
     decision: Option<Decision>,
     /// The units that were leased.
     units: u64,
@@ -209,65 +209,70 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
         // Units are returned and leased in a separate task, so that none are lost if the request is
         // cancelled.
-        if cost.units() > *max_units {
-            let returner = returner.clone();
-            let emptied = runtime.spawn(async move { returner.empty(&guard).await }).await;
-            // Only the end of the runtime is an error. If the units cannot be returned, they stay
-            // charged, and the request is decided all the same.
-            let _ = emptied.map_err(|_| runtime_has_ended())?;
-            return inner.decide(request).await;
-        }
         let refill = LeaseRefill { policy: policy.clone(), cost, stamp };
-        let this = self.clone();
+        let (this, is_too_dear) = (self.clone(), cost.units() > *max_units);
         // Boxed, so that only a pointer is moved while the task is spawned.
-        let decided = Box::pin(async move { this.refill(&mut guard, &refill).await });
-        runtime.spawn(decided).await.unwrap_or_else(|_| Err(runtime_has_ended()))
+        let decided = runtime.spawn(Box::pin(async move {
+            if is_too_dear {
+                this.empty(&guard).await;
+                return Ok(None);
+            }
+            this.refill(&mut guard, &refill).await
+        }));
+        match decided.await.unwrap_or_else(|_| Err(runtime_has_ended()))? {
+            Some(decision) => Ok(decision),
+            None => inner.decide(request).await,
+        }
     }
 
-    /// Leases units, and decides the request that needs them.
+    /// Leases units, and decides the request that needs them. Returns `None` if the server has to
+    /// decide the request: all units of the subject have been returned to it.
     async fn refill(
         &self,
         guard: &mut RefillGuard,
         refill: &LeaseRefill,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Option<Decision>, StoreError> {
         let LeasesShared { inner, returner, .. } = &*self.shared;
-        let mut refilled = self.lease_more(guard, refill, true).await?;
-        if refilled.decision.is_none() {
-            // The unspent units have expired, or other requests have spent them, so the whole cost
-            // is leased.
-            let units = refilled.units;
-            refilled = self.lease_more(guard, refill, false).await?;
-            refilled.units += units;
+        let mut units = 0;
+        // If the unspent units do not last until the reply, the whole cost is leased.
+        for counts_unspent in [true, false] {
+            let leased = self.lease_more(guard, refill, counts_unspent).await?;
+            units += leased.units;
+            let Some(decision) = leased.decision else { continue };
+            if !decision.is_allowed()
+                && let Some(returned) = guard.slot.with(|slot| slot.take_back(units))
+            {
+                // A denied request charges nothing, so the units that were leased for it are
+                // returned. If that fails, they stay charged, and the error is ignored.
+                let _ = returner.give_back(&guard.slot.subject, returned).await;
+            }
+            inner.remember(guard.slot.subject.key, &decision, refill.stamp);
+            return Ok(Some(decision));
         }
-        let decision = refilled.decision.ok_or_else(runtime_has_ended)?;
-        if !decision.is_allowed()
-            && let Some(returned) = guard.slot.with(|slot| slot.take_back(refilled.units))
-        {
-            // A denied request charges nothing, so the units that were leased for it are returned.
-            // If that fails, they stay charged, and the error is ignored.
-            let _ = returner.give_back(&guard.slot.subject, returned).await;
-        }
-        inner.remember(guard.slot.subject.key, &decision, refill.stamp);
-        Ok(decision)
+        self.empty(guard).await;
+        Ok(None)
+    }
+
+    /// Returns all unspent units of a slot to the server. If that fails, they stay charged, and the
+    /// error is ignored.
+    async fn empty(&self, guard: &RefillGuard) {
+        let _ = self.shared.returner.empty(guard).await;
     }
 
     /// Leases at least enough units to cover the cost, then decides.
     ///
     /// If `counts_unspent`, the unspent units in the slot reduce the number that must be leased.
-    /// The result has no decision if those unspent units have been spent by other requests or have
-    /// expired, and the server may have more.
     async fn lease_more(
         &self,
         guard: &mut RefillGuard,
         refill: &LeaseRefill,
         counts_unspent: bool,
-    ) -> Result<Refilled, StoreError> {
+    ) -> Result<Leased, StoreError> {
         let LeasesShared { inner, returner, max_units, lifetime_micros, clock, .. } = &*self.shared;
         let LeaseRefill { policy, cost, .. } = refill;
         let now = clock.now();
         if guard.slot.with(|slot| slot.open(policy, now).is_none()) {
-            // If the units cannot be returned, they stay charged. The error is ignored.
-            let _ = returner.empty(guard).await;
+            self.empty(guard).await;
         }
         let (unspent, server_remaining) = guard.slot.with(|slot| match &slot.lease {
             Some(lease) => (if counts_unspent { lease.unspent } else { 0 }, lease.server_remaining),
@@ -302,13 +307,12 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if leased > 0 || remaining == 0 {
             guard.state.last_units = leased;
         }
-        let is_exhausted = leased < units.into();
-        let added = guard.slot.with(|slot| slot.add(lease, *cost, is_exhausted));
+        let added = guard.slot.with(|slot| slot.add(lease, *cost));
         if let Some(expired) = added.expired {
             // If the units cannot be returned, they stay charged. The error is ignored.
             let _ = returner.give_back(&guard.slot.subject, ReturnedUnits::from(expired)).await;
         }
-        Ok(Refilled { decision: added.decision, units: leased })
+        Ok(Leased { decision: added.decision, units: leased })
     }
 
     /// Runs `reset`, which resets these subjects, after their leased units are dropped.

@@ -116,7 +116,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
         mut guard: RefillGuard,
         refill: LeaseRefill,
     ) -> Option<TakenUnits<S>> {
-        let decision = self.refill(&mut guard, &refill).await.ok()?;
+        let decision = self.refill(&mut guard, &refill).await.ok()??;
         if !decision.is_allowed() {
             return None;
         }

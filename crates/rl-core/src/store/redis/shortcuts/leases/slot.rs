@@ -49,7 +49,8 @@ pub(super) struct ActiveLease {
 
 /// The result of [`LeaseSlot::add`].
 pub(super) struct Added {
-    /// The decision, or `None` if too few units are left in the slot and the server may have more.
+    /// The decision. `None` if the slot has too few units, but has enough together with those that
+    /// remain on the server.
     pub(super) decision: Option<Decision>,
     /// The replaced lease, if there was one that had expired or belonged to another policy.
     pub(super) expired: Option<ActiveLease>,
@@ -83,9 +84,7 @@ impl LeaseSlot {
     }
 
     /// Adds the units of `new` to the unspent ones, and decides on `cost`.
-    ///
-    /// `is_exhausted` means that the server granted fewer units than requested, so it has no more.
-    pub(super) fn add(&mut self, mut new: ActiveLease, cost: Cost, is_exhausted: bool) -> Added {
+    pub(super) fn add(&mut self, mut new: ActiveLease, cost: Cost) -> Added {
         let mut expired = None;
         // If the older lease has not expired, both leases belong to the same windows, so the new
         // units are added to its unspent ones.
@@ -104,7 +103,11 @@ impl LeaseSlot {
         // first.
         let granted = if lease.unspent >= cost.units() { cost.units() } else { 0 };
         lease.unspent -= granted;
-        let decision = (is_exhausted || granted == cost.units())
+        // Without enough units in the slot, only a denial is a decision: the server has too few
+        // units to make up the difference.
+        let remaining = lease.unspent.saturating_add(lease.server_remaining);
+        let is_decided = granted == cost.units() || remaining < cost.units();
+        let decision = is_decided
             .then(|| lease.decision(cost, granted, lease.received_at).with_origin(Origin::Store));
         Added { decision, expired }
     }
@@ -170,5 +173,54 @@ impl ActiveLease {
 impl From<ActiveLease> for ReturnedUnits {
     fn from(ActiveLease { policy, charged, unspent: units, .. }: ActiveLease) -> Self {
         Self { policy, charged, units }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Limit, Subject};
+    use crate::store::Namespace;
+    use crate::store::redis::encoding::reply::{FinalState, ReplyBody};
+    use crate::store::redis::test_layer::keyed;
+
+    /// The lease of a subject after the server has counted `used` units, of which `unspent` are in
+    /// the lease.
+    fn lease(policy: &Policy, used: u64, unspent: u64) -> ActiveLease {
+        let (now, max) = (1_700_000_000_000_000, policy.limits()[0].limit().max());
+        let last = FinalState::of_windows(policy, now, &[[now, used]]);
+        let allowed = u16::try_from(unspent).unwrap();
+        let body = ReplyBody::Counted { allowed, last };
+        ActiveLease {
+            policy: policy.clone(),
+            reply: ScriptReply { healed: 0, body, server_time: None },
+            charged: Timestamp::from_micros(now),
+            since: Timestamp::from_micros(now),
+            received_at: 0,
+            expires: 1_000_000,
+            last_spent: 0,
+            unspent,
+            server_remaining: max - used,
+        }
+    }
+
+    /// A denied request of several parts may put units back while another request leases some.
+    #[test]
+    fn units_that_are_put_back_during_a_lease_allow_no_request_without_a_charge() {
+        let policy = Policy::new([Limit::per_second(25)]).unwrap();
+        let subject = keyed(&Namespace::default(), &Subject::user("alice")).to_owned();
+        let mut slot = LeaseSlot::new(subject);
+        slot.lease = Some(lease(&policy, 24, 1));
+        let since = slot.lease.as_ref().unwrap().since;
+        assert!(slot.put_back(since, 1));
+
+        // The server leased nothing for a request of 3, because it had one unit and 2 were missing.
+        let added = slot.add(lease(&policy, 24, 0), Cost::new(3));
+        assert!(added.decision.is_none(), "{:?}", added.decision);
+        let decision = slot.add(lease(&policy, 24, 0), Cost::new(4)).decision.unwrap();
+        assert!(!decision.is_allowed(), "{decision:?}");
+        let decision = slot.add(lease(&policy, 25, 1), Cost::new(3)).decision.unwrap();
+        assert!(decision.is_allowed(), "{decision:?}");
+        assert_eq!((decision.charged(), slot.unspent()), (3, 0));
     }
 }
