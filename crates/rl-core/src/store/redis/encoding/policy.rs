@@ -6,7 +6,7 @@
 //!   byte 0     1           2                3 …
 //!   ┌─────────┬───────────┬────────────────┬──────────────────────┐
 //!   │ version │ width of  │ code           │ one tag per limit,   │
-//!   │ 5       │ a count   │                │ if the code is ≥ 128 │
+//!   │ 6       │ a count   │                │ if the code is ≥ 128 │
 //!   └─────────┴───────────┴────────────────┴──────────────────────┘
 //!   code < 64    fixed windows from the first request, one bit for each named period
 //!   code < 128   sliding window counters, 64 + one bit for each named period
