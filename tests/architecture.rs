@@ -2,6 +2,7 @@
 
 mod disorder;
 mod imports;
+mod named_tests;
 mod names;
 mod prose;
 mod public_api;
@@ -423,30 +424,6 @@ fn every_public_module_of_the_core_shows_an_example() {
         shown += 1;
     }
     assert!(shown > 8);
-}
-
-/// The tests that the table of known faults names must exist.
-#[test]
-fn every_known_fault_names_tests_that_exist() {
-    let sources: String = ["crates", "tests"]
-        .iter()
-        .flat_map(|folder| files(folder, ".rs"))
-        .map(|file| read(&file))
-        .collect();
-    let table = read("tests/known_faults/README.md");
-    let paths: Vec<&str> = table
-        .lines()
-        .filter(|line| line.starts_with("| "))
-        .flat_map(|row| row.split('`').skip(1).step_by(2))
-        .filter(|code| code.contains("::") && !code.contains(' '))
-        .collect();
-    assert!(paths.len() > 100, "{}", paths.len());
-    for path in paths {
-        let name = path.rsplit("::").next().unwrap_or_default();
-        let is_there =
-            ["fn ", "mod "].iter().any(|item| sources.contains(&format!("{item}{name}")));
-        assert!(is_there, "{path}");
-    }
 }
 
 /// Each row of SECURITY.md gives a command `tests/run NAME`. If no test had that name, the command

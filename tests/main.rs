@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot unwrap has failed")]
 
-mod acceptance;
 mod algorithms;
 mod architecture;
 mod capacity;
