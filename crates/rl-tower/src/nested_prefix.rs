@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::{Extensions, Request};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rl_core::key::NestedPrefix;
 
 /// The characters that are encoded in a segment of a path: all but the unreserved ones of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -14,26 +15,31 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// Puts the values of the request in place of the parameters of a pattern such as `/{tenant}`.
 ///
 /// The pattern alone does not show which path the router has seen, because a middleware may have
-/// rewritten it. A value that is not UTF-8 stays a parameter: it equals no literal of a rule.
-pub(crate) fn with_values<'a>(pattern: &'a str, extensions: &Extensions) -> Cow<'a, str> {
+/// rewritten it. The prefix is unknown if a value is not UTF-8, or if two routers have a parameter
+/// of the same name: axum then lists both values, and does not say whose they are.
+pub(crate) fn with_values<'a>(pattern: &'a str, extensions: &Extensions) -> NestedPrefix<'a> {
     if !pattern.contains('{') {
-        return Cow::Borrowed(pattern);
+        return NestedPrefix::Known(Cow::Borrowed(pattern));
     }
-    let Some(values) = values(extensions) else { return Cow::Borrowed(pattern) };
+    let filled = values(extensions).and_then(|values| fill(pattern, &values));
+    filled.map_or(NestedPrefix::Unknown, |prefix| NestedPrefix::Known(Cow::Owned(prefix)))
+}
+
+/// Returns `None` if the value of a parameter is missing or ambiguous.
+fn fill(pattern: &str, values: &RawPathParams) -> Option<String> {
     let mut filled = String::new();
     let mut rest = pattern;
     while let Some((before, (name, after))) =
         rest.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
     {
+        let mut known = values.iter().filter(|(known, _)| *known == name);
+        let (Some((_, value)), None) = (known.next(), known.next()) else { return None };
         filled.push_str(before);
-        match values.iter().find(|(known, _)| *known == name) {
-            Some((_, value)) => filled.extend(utf8_percent_encode(value, ENCODED)),
-            None => filled.extend(["{", name, "}"]),
-        }
+        filled.extend(utf8_percent_encode(value, ENCODED));
         rest = after;
     }
     filled.push_str(rest);
-    Cow::Owned(filled)
+    Some(filled)
 }
 
 /// Returns the values of the parameters of the route that matched.

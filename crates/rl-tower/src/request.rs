@@ -1,7 +1,6 @@
 //! The view of an `http` request that the limiter reads.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 #[cfg(feature = "axum")]
@@ -10,7 +9,7 @@ use http::{Method, Request};
 use http_body::Body;
 use rl_core::Subject;
 use rl_core::adapter::Extensions;
-use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
+use rl_core::key::{IntoSubject, KeyExtractor, NestedPrefix, RequestInfo, Tier};
 
 use crate::grpc::may_reach_grpc;
 #[cfg(feature = "axum")]
@@ -103,12 +102,12 @@ impl<B: Body + 'static> RequestInfo for HttpRequest<'_, B> {
         self.0.uri().path()
     }
 
-    fn nested_prefix(&self) -> Option<Cow<'_, str>> {
+    fn nested_prefix(&self) -> NestedPrefix<'_> {
         #[cfg(feature = "axum")]
         if let Some(prefix) = self.0.extensions().get::<axum::extract::NestedPath>() {
-            return Some(nested_prefix::with_values(prefix.as_str(), self.0.extensions()));
+            return nested_prefix::with_values(prefix.as_str(), self.0.extensions());
         }
-        None
+        NestedPrefix::None
     }
 
     fn query(&self) -> Option<&str> {
@@ -246,6 +245,8 @@ mod tests {
             ("/{tenant}", "/{{tenant}}/login", false),
             ("/a{rest}", "/acme/login", true),
             ("/{tenant}/{tenant2}", "/acme/login/login", false),
+            // The value is not UTF-8, so the path is not known.
+            ("/{tenant}", "/%FF/login", true),
         ] {
             let login = Rule::named("login").on("GET", "/acme/login").limit(Limit::per_hour(1));
             let limiter = RateLimiter::builder().rules(Rules::new().rule(login)).build().unwrap();
@@ -261,6 +262,34 @@ mod tests {
                 let status = app.call(request).await.unwrap().status();
                 assert_eq!(status, expected, "{pattern} {rewritten}");
             }
+        }
+    }
+
+    /// Fault: if a router before the nested one had a parameter of the same name, its value was taken
+    /// for the prefix, so a rule for the rewritten path counted nothing.
+    #[cfg(feature = "axum")]
+    #[tokio::test]
+    async fn a_parameter_whose_name_occurs_twice_avoids_no_rule() {
+        use axum::Router;
+        use axum::body::Body;
+        use axum::routing::get;
+        use rl_core::rules::{Rule, Rules};
+        use rl_core::{Limit, RateLimiter};
+        use tower_service::Service;
+
+        let login = Rule::named("login").on("GET", "/acme/login").limit(Limit::per_hour(1));
+        let limiter = RateLimiter::builder().rules(Rules::new().rule(login)).build().unwrap();
+        let layer = crate::RateLimitLayer::new(limiter);
+        let inner = Router::new().route("/login", get(async || "in")).layer(layer);
+        let nested = Router::new().nest("/{tenant}", inner);
+        let rewrite = get(async move |mut request: Request<Body>| {
+            *request.uri_mut() = request.uri().path().to_ascii_lowercase().parse().unwrap();
+            nested.clone().call(request).await
+        });
+        let mut app = Router::new().route("/{tenant}/{*rest}", rewrite);
+        for expected in [200, 429] {
+            let request = Request::builder().uri("/ACME/login").body(Body::empty()).unwrap();
+            assert_eq!(app.call(request).await.unwrap().status(), expected);
         }
     }
 

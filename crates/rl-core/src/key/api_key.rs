@@ -60,7 +60,8 @@ impl ApiKey {
     /// Creates an extractor that reads the header `name`, in any case.
     ///
     /// For `Authorization` use [`bearer`](Self::bearer) or [`authorization`](Self::authorization),
-    /// which read the scheme.
+    /// which read the scheme. In binary metadata of gRPC, such as `x-key-bin`, the key is the text
+    /// without the padding `=` at its end.
     ///
     /// # Errors
     ///
@@ -135,6 +136,19 @@ mod tests {
     use super::*;
 
     const KEY: &str = "sk_live_51H8xQ2eZvKYlo2C";
+
+    /// Fault: one key in binary metadata of gRPC was several subjects, because services read it with
+    /// and without padding.
+    #[test]
+    fn the_padding_of_binary_metadata_makes_no_other_subject() {
+        let secret = KeySecret::new(&[7; 32]).unwrap();
+        let key = ApiKey::header("x-key-bin", secret).unwrap();
+        let subject =
+            |value: &[u8]| key.subject(&FakeRequest::get("/").header("x-key-bin", value)).unwrap();
+        assert_eq!(subject(b"YWxpY2U="), subject(b"YWxpY2U"));
+        assert_ne!(subject(b"YWxpY2U"), subject(b"YWxpY2"));
+        assert_eq!(subject(b"=="), None);
+    }
 
     /// The expected result of reading a request: a key, no key, or an ambiguous key.
     #[derive(Clone, Copy)]

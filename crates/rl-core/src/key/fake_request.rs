@@ -1,11 +1,10 @@
 //! A request made by hand, for tests.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{RequestInfo, Tier};
+use super::{NestedPrefix, RequestInfo, Tier};
 use crate::model::Subject;
 
 #[derive(Debug, Default)]
@@ -15,7 +14,7 @@ pub(crate) struct FakeRequest {
     may_have_body: bool,
     path: String,
     routed_path: Option<String>,
-    nested_prefix: Option<String>,
+    nested_prefix: Option<NestedPrefix<'static>>,
     query: Option<String>,
     route: Option<String>,
     headers: Vec<(&'static str, Vec<u8>)>,
@@ -55,7 +54,12 @@ impl FakeRequest {
     }
 
     pub(crate) fn nested_prefix(mut self, prefix: &str) -> Self {
-        self.nested_prefix = Some(prefix.into());
+        self.nested_prefix = Some(NestedPrefix::Known(prefix.to_owned().into()));
+        self
+    }
+
+    pub(crate) fn unknown_prefix(mut self) -> Self {
+        self.nested_prefix = Some(NestedPrefix::Unknown);
         self
     }
 
@@ -111,8 +115,8 @@ impl RequestInfo for FakeRequest {
         self.routed_path.as_deref().unwrap_or(&self.path)
     }
 
-    fn nested_prefix(&self) -> Option<Cow<'_, str>> {
-        self.nested_prefix.as_deref().map(Cow::Borrowed)
+    fn nested_prefix(&self) -> NestedPrefix<'_> {
+        self.nested_prefix.clone().unwrap_or(NestedPrefix::None)
     }
 
     fn query(&self) -> Option<&str> {

@@ -92,7 +92,7 @@ pub use api_key::ApiKey;
 pub use client_address::ClientAddress;
 pub use extractor::{CountedAs, KeyExtractor, Recognized};
 pub use extractors::{Constant, Header, Identified, Method, Route};
-pub use request::RequestInfo;
+pub use request::{NestedPrefix, RequestInfo};
 pub use secret::{InvalidSecret, KeySecret};
 pub use tier::Tier;
 

@@ -5,6 +5,18 @@ use std::net::IpAddr;
 use super::{AmbiguousKey, Tier};
 use crate::model::Subject;
 
+/// The prefix that nested routers have removed from the path of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NestedPrefix<'a> {
+    /// No router has removed a prefix.
+    None,
+    /// This prefix, such as `/api`, or `/acme` if the pattern of the router is `/{tenant}`.
+    Known(Cow<'a, str>),
+    /// The prefix has a parameter whose value is not known. So the path may be any, all rules with a
+    /// path apply, and no exemption with a path does.
+    Unknown,
+}
+
 /// A view of a request that is the same in every framework.
 ///
 /// The adapters implement it, so that one [`KeyExtractor`](super::KeyExtractor) works in all of
@@ -40,10 +52,10 @@ pub trait RequestInfo {
         self.path()
     }
 
-    /// Returns the prefix that nested routers have removed from [`routed_path`](Self::routed_path),
-    /// such as `/api`, or `/acme` if their pattern is `/{tenant}`. The default returns `None`.
-    fn nested_prefix(&self) -> Option<Cow<'_, str>> {
-        None
+    /// Returns the prefix that nested routers have removed from [`routed_path`](Self::routed_path).
+    /// The default returns [`NestedPrefix::None`].
+    fn nested_prefix(&self) -> NestedPrefix<'_> {
+        NestedPrefix::None
     }
 
     /// Returns the text after the `?`, if there is one.
@@ -116,6 +128,11 @@ pub trait RequestInfo {
             value = line;
             lines += 1;
         });
+        if name.ends_with("-bin") {
+            // Services of gRPC read the value with and without padding.
+            let padding = value.iter().rev().take_while(|byte| **byte == b'=').count();
+            value = &value[..value.len() - padding];
+        }
         match value {
             _ if lines > 1 => Err(AmbiguousKey),
             [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => Err(AmbiguousKey),

@@ -28,7 +28,7 @@ pub(super) struct PathForms<'a> {
     sent: Cow<'a, str>,
     /// The forms that differ from `sent` and from each other.
     others: Vec<String>,
-    /// Whether all forms were found. Otherwise they are too many or too long.
+    /// Whether all forms were found. Otherwise they are too many or too long, or not known.
     is_complete: bool,
 }
 
@@ -44,6 +44,11 @@ impl<'a> PathForms<'a> {
             forms.is_complete = forms.find_others();
         }
         forms
+    }
+
+    /// Creates the forms of a path that is not known.
+    pub(super) const fn unknown() -> Self {
+        Self { sent: Cow::Borrowed(""), others: Vec::new(), is_complete: false }
     }
 
     /// Adds the other forms. Returns false if they are too many or too long.

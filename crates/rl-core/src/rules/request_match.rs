@@ -11,7 +11,7 @@ use super::invalid_rules::InvalidMatch;
 use super::path_forms::PathForms;
 use super::path_templates::PathTemplates;
 use crate::client_ip::{header_name, is_token_byte};
-use crate::key::{ClientAddress, METHOD_OVERRIDES, RequestInfo};
+use crate::key::{ClientAddress, METHOD_OVERRIDES, NestedPrefix, RequestInfo};
 
 /// The requests to which a [`Rule`](super::Rule) applies, or which are exempt from it.
 ///
@@ -275,12 +275,17 @@ impl<'a> RequestPaths<'a> {
     fn new(request: &'a dyn RequestInfo) -> Self {
         let (sent, routed) = (request.path(), request.routed_path());
         let mut paths = Self { whole: smallvec![PathForms::new(sent)], nested: None };
-        if routed == sent {
-            return paths;
-        }
-        let Some(prefix) = request.nested_prefix() else {
-            paths.whole.push(PathForms::new(routed));
-            return paths;
+        let prefix = match request.nested_prefix() {
+            NestedPrefix::Known(prefix) => prefix,
+            NestedPrefix::Unknown => {
+                paths.whole.push(PathForms::unknown());
+                return paths;
+            }
+            NestedPrefix::None if routed == sent => return paths,
+            NestedPrefix::None => {
+                paths.whole.push(PathForms::new(routed));
+                return paths;
+            }
         };
         paths.nested = Some(PathForms::new(routed));
         let prefix = prefix.trim_end_matches('/');
@@ -492,6 +497,9 @@ mod tests {
     fn one_of_both_paths_matches_a_rule_and_both_an_exemption() {
         let text = Match::new().path("/export/{name}").path("/api/health");
         let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
+        let unknown = FakeRequest::get("/api/health").routed_path("/health").unknown_prefix();
+        let view = RequestView::new(&unknown, &client);
+        assert_eq!((compiled.applies(&view), compiled.exempts(&view)), (Applies::Yes, false));
         for (sent, routed, nested_prefix, applies, exempts) in [
             ("/export/a", "/export/a", None, true, true),
             ("//export/a%2Fb", "/export/a%2Fb", None, true, false),
@@ -510,6 +518,8 @@ mod tests {
             // Fault: a path that was rewritten before a nested router avoided the rule.
             ("/v1/api/health", "/health", Some("/api"), true, false),
             ("/v1/x/health", "/health", Some("/x"), false, false),
+            // Fault: such a path avoided the rule if it was rewritten by adding the prefix.
+            ("/health", "/health", Some("/api"), true, false),
             ("/v1/export/a", "/a", Some("/export"), true, false),
             ("/v1/export/a", "/a", Some("/export/"), true, false),
             ("/api/health", "/a", Some("/other"), true, false),
