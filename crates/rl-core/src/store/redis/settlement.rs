@@ -1,10 +1,10 @@
 //! Settles charges. The store repeats a settlement that Redis has certainly not executed.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::RedisStore;
 use super::connection::Command;
-use super::layer::{Amendment, Layer, OwnedRefund};
+use super::layer::{Amendment, Layer};
 use super::subject_key::SubjectKey;
 use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{FailureKind, StoreError};
@@ -44,20 +44,10 @@ impl RedisStore {
         }
     }
 
-    /// Settles a reservation. Resolves to the reply of the script.
-    pub(super) fn settle_reservation(&self, reservation: Amendment<'_>) -> StoreFuture<Vec<u8>> {
-        match self.inner.executor.encoder().amend(&reservation.operation) {
-            Ok(command) => self.run_settlement(smallvec![reservation.subject.key], command),
-            Err(error) => MaybeReady::ready(Err(error)),
-        }
-    }
-
-    /// Refunds units.
-    pub(super) fn run_refund(&self, refund: &Refund<'_>) -> StoreFuture<Vec<u8>> {
+    /// Makes a refund, or ends a reservation. Resolves to the reply of the script.
+    pub(super) fn run_amendment(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
         let layers = self.inner.layers.clone();
-        let subject = self.keyed(refund.namespace, refund.subject);
-        let refund = OwnedRefund::new(subject, refund);
-        self.inner.give_back.run(move || layers.amend(refund.amendment()))
+        self.inner.give_back.run(move || layers.amend(amendment.clone()))
     }
 
     /// Runs a command that settles charges of these subjects.

@@ -1,15 +1,17 @@
 //! The calls that wait to be sent. No I/O.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 
 use super::batch::QueuedCall;
 use super::pace::{Pace, Queue};
-use crate::policy::Policy;
 use crate::store::redis::encoding::placement::Placement;
 use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path};
-use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
+use crate::store::redis::layer::Request;
+use crate::store::redis::subject_key::IdentityHasher;
 
 /// The largest number of shared calls in flight, if there are few slot groups. Further calls
 /// are collected until one of them returns.
@@ -21,8 +23,27 @@ const MAX_IN_FLIGHT: usize = 4;
 /// four groups, a request waits for about two round trips at most.
 const GROUPS_PER_CALL: usize = 4;
 
-/// The bounds on the size and the number of *shared calls*: script calls for several subjects of
-/// one slot group.
+/// A request as the key of a map: requests of the same subjects are equal.
+#[derive(Clone, Debug)]
+pub(super) struct BySubjects(pub(super) Arc<Request>);
+
+impl PartialEq for BySubjects {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.has_subjects_of(&other.0)
+    }
+}
+
+impl Eq for BySubjects {}
+
+impl Hash for BySubjects {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let bits = self.0.parts.iter().map(|part| part.subject.key.bits());
+        state.write_u64(bits.fold(0, |all, bits| all.rotate_left(1) ^ bits));
+    }
+}
+
+/// The bounds on the size and the number of *shared calls*: script calls for the subjects of several
+/// requests, all of one slot group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchLimits {
     /// The largest number of subjects in a call.
@@ -34,8 +55,9 @@ pub(super) struct BatchLimits {
 
 #[derive(Default)]
 pub(crate) struct BatchQueue {
-    /// The waiting calls of each subject that has a call in flight or due.
-    pub(super) subjects: SubjectMap<VecDeque<QueuedCall>>,
+    /// The waiting calls of the subjects that have a call in flight or due.
+    pub(super) subjects:
+        IndexMap<BySubjects, VecDeque<QueuedCall>, BuildHasherDefault<IdentityHasher>>,
     /// Subjects to send with the next flush.
     ready: Vec<QueuedSubject>,
     /// Subjects that wait until fewer shared calls are in flight. The group that has waited longest
@@ -47,9 +69,9 @@ pub(crate) struct BatchQueue {
     pub(super) pace: Pace,
 }
 
-/// A subject with calls that wait to be sent.
+/// The subjects of a request, with calls that wait to be sent.
 pub(super) struct QueuedSubject {
-    pub(super) subject: KeyedSubject,
+    pub(super) subjects: BySubjects,
     /// Only subjects of one group share a call.
     pub(super) group: u16,
 }
@@ -65,17 +87,17 @@ impl BatchLimits {
         Self { max_subjects, max_in_flight: MAX_IN_FLIGHT.max(groups / GROUPS_PER_CALL) }
     }
 
-    /// Returns whether subjects under this policy can share a call.
-    pub(super) fn can_share_call(self, policy: &Policy) -> bool {
-        self.max_subjects > 1 && has_fast_path(policy)
+    /// Returns whether a check can share a call with checks of other subjects.
+    pub(super) fn can_share_call(self, request: &Request) -> bool {
+        self.max_subjects > 1 && request.parts.iter().all(|part| has_fast_path(&part.policy))
     }
 }
 
 impl BatchQueue {
     /// Marks the calls of a subject as due.
     pub(super) fn make_ready(&mut self, subject: QueuedSubject, limits: BatchLimits) {
-        let first = self.subjects.get(&subject.subject.key).and_then(VecDeque::front);
-        if !first.is_some_and(|call| limits.can_share_call(&call.policy)) {
+        let first = self.subjects.get(&subject.subjects).and_then(VecDeque::front);
+        if !first.is_some_and(|call| limits.can_share_call(&call.request)) {
             self.ready.push(subject);
             return;
         }
@@ -127,7 +149,7 @@ impl Queue for BatchQueue {
         self.full.clear();
         let collected = std::mem::take(&mut self.collected).into_values().flatten();
         for queued in self.ready.drain(..).chain(collected) {
-            self.subjects.swap_remove(&queued.subject.key);
+            self.subjects.swap_remove(&queued.subjects);
         }
     }
 }

@@ -11,7 +11,8 @@ use super::kind::Kind;
 use super::policy::PolicyEncoding;
 use crate::model::{Cost, FailureKind, Limit, MAX_UNITS, StoreError};
 use crate::policy::{LimitSet, Policy};
-use crate::store::{Mode, Refund, Renewal, Reservation, ReservationStatus, Settlement};
+use crate::store::redis::layer::{Amendment, HeldReservation};
+use crate::store::{Mode, ReservationStatus, Settlement};
 use crate::time::Timestamp;
 
 /// Returns the plan of `decide.lua` for `calls` calls, each with the cost `cost`. If fewer than
@@ -87,28 +88,26 @@ pub(crate) fn costs(costs: &[Cost]) -> Vec<u8> {
 }
 
 /// Returns the plan of `amend.lua` that refunds units.
-pub(crate) fn refund_plan(refund: &Refund<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
-    let units = |place| refund.units_of(place);
-    amend_plan(refund.policy, encoding, 0, refund.charged, units)
+pub(crate) fn refund_plan(amendment: &Amendment, encoding: &PolicyEncoding) -> Vec<u8> {
+    let Amendment { policy, charged, units, .. } = amendment;
+    amend_plan(policy, encoding, 0, *charged, |place| units[place])
 }
 
 /// Returns the argument of `refund_shape.lua` that lists the charges of several subjects, under one
 /// policy.
-pub(crate) fn refund_charges(refunds: &[Refund<'_>], encoding: &PolicyEncoding) -> Vec<u8> {
+pub(crate) fn refund_charges(refunds: &[&Amendment], encoding: &PolicyEncoding) -> Vec<u8> {
     let mut charges = Vec::with_capacity(7 * (1 + encoding.order.len()) * refunds.len());
     for refund in refunds {
         push_u56(&mut charges, refund.charged.as_micros());
-        let units = encoding.order.iter().map(|place| refund.units_of(*place));
-        units.for_each(|units| push_u56(&mut charges, units));
+        encoding.order.iter().for_each(|place| push_u56(&mut charges, refund.units[*place]));
     }
     charges
 }
 
 /// Returns the plan of `amend.lua` that renews a permit.
-pub(crate) fn renew_plan(renewal: &Renewal<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
-    let refund = renewal.as_refund();
-    let units = |place| refund.units_of(place);
-    amend_plan(refund.policy, encoding, 1, refund.charged, units)
+pub(crate) fn renew_plan(amendment: &Amendment, encoding: &PolicyEncoding) -> Vec<u8> {
+    let Amendment { policy, charged, units, .. } = amendment;
+    amend_plan(policy, encoding, 1, *charged, |place| units[place])
 }
 
 /// Returns the plan of `amend.lua` that resets the limit at this index.
@@ -156,14 +155,19 @@ pub(crate) fn lifetime(lifetime: Option<Duration>) -> Vec<u8> {
     bytes
 }
 
-/// Returns the member of the sorted set that `reserve.lua` added for a reservation.
-pub(crate) fn reservation(reservation: &Reservation<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
+/// Returns the member of the sorted set that `reserve.lua` added for a reservation of the charge at
+/// the time `charged`.
+pub(crate) fn reservation(
+    charged: Timestamp,
+    held: &HeldReservation,
+    encoding: &PolicyEncoding,
+) -> Vec<u8> {
     let uncharged = encoding.order.iter().enumerate();
-    let uncharged = uncharged.filter(|(_, place)| reservation.uncharged.contains(**place));
+    let uncharged = uncharged.filter(|(_, place)| held.uncharged.contains(**place));
     let uncharged: LimitSet = uncharged.map(|(index, _)| index).collect();
     let mut member = Vec::with_capacity(16 + encoding.shape.len());
-    push_u56(&mut member, reservation.charged.as_micros());
-    push_u56(&mut member, reservation.units);
+    push_u56(&mut member, charged.as_micros());
+    push_u56(&mut member, held.units);
     member.extend_from_slice(&uncharged.bits().to_be_bytes());
     // The shape without its first two bytes, which are the version and the width.
     member.extend_from_slice(&encoding.shape[2..]);
@@ -171,9 +175,9 @@ pub(crate) fn reservation(reservation: &Reservation<'_>, encoding: &PolicyEncodi
 }
 
 /// Returns the argument of `reservation.lua` with the time at which a reservation expires, in µs.
-pub(crate) fn expires(reservation: &Reservation<'_>) -> Vec<u8> {
+pub(crate) fn expires(held: &HeldReservation) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(7);
-    push_u56(&mut bytes, reservation.expires.as_micros().min(MAX_UNITS));
+    push_u56(&mut bytes, held.expires.as_micros().min(MAX_UNITS));
     bytes
 }
 
@@ -233,12 +237,10 @@ pub(crate) fn readable_plan(
 }
 
 /// Returns the plan of `readable_refund.lua`.
-pub(crate) fn readable_refund_plan(refund: &Refund<'_>, encoding: &PolicyEncoding) -> Vec<u8> {
-    let mut plan = Vec::with_capacity(7 + 7 * refund.policy.limits().len());
-    push_u56(&mut plan, refund.charged.as_micros());
-    for &place in &encoding.order {
-        push_u56(&mut plan, refund.units_of(place));
-    }
+pub(crate) fn readable_refund_plan(amendment: &Amendment, encoding: &PolicyEncoding) -> Vec<u8> {
+    let mut plan = Vec::with_capacity(7 + 7 * encoding.order.len());
+    push_u56(&mut plan, amendment.charged.as_micros());
+    encoding.order.iter().for_each(|place| push_u56(&mut plan, amendment.units[*place]));
     plan
 }
 
@@ -308,7 +310,8 @@ pub(super) fn read_u56(number: [u8; 7]) -> u64 {
 mod tests {
     use super::*;
     use crate::model::{Algorithm, Period, Subject};
-    use crate::store::{Namespace, RefundOf};
+    use crate::store::redis::test_layer::keyed;
+    use crate::store::{Namespace, Refund, RefundOf, Renewal};
 
     #[test]
     fn arguments_have_the_length_that_the_scripts_expect() {
@@ -357,13 +360,16 @@ mod tests {
             units: 3,
             uncharged: LimitSet::EMPTY,
         };
+        let keyed = || keyed(namespace, subject);
+        let renewal = Amendment::renewal(keyed(), &renewal);
         assert_eq!(units(renew_plan(&renewal, &encoding)), [0, 3]);
-        let refunded = |of| units(refund_plan(&Refund { of, ..refund }, &encoding));
+        let plan = |refund| refund_plan(&Amendment::refund(keyed(), &refund), &encoding);
+        let refunded = |of| units(plan(Refund { of, ..refund }));
         assert_eq!(refunded(RefundOf::All), [3, 3]);
         assert_eq!(refunded(RefundOf::Rates), [3, 0]);
         assert_eq!(refunded(RefundOf::Permits), [0, 3]);
         let uncharged = LimitSet::from_iter([1]);
-        assert_eq!(units(refund_plan(&Refund { uncharged, ..refund }, &encoding)), [3, 0]);
+        assert_eq!(units(plan(Refund { uncharged, ..refund })), [3, 0]);
         assert_eq!(units(forget_plan(&policy, &encoding, 1)), [0, 1]);
     }
 

@@ -2,18 +2,15 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use super::arguments;
-use super::parts::{EncodedPart, OwnedGroups};
-use super::policy::PolicyEncoding;
+use super::parts::EncodedPart;
 use super::reply::CallArgs;
 use super::reply_reader;
 use super::request::RequestEncoder;
-use crate::decision::Decision;
 use crate::model::{Cost, FailureKind, Mode, StoreError};
-use crate::policy::Policy;
+use crate::store::part_groups::GroupDecisions;
 use crate::store::redis::connection::Command;
+use crate::store::redis::layer::{Request, RequestPart};
 use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 use crate::time::Timestamp;
 
@@ -39,34 +36,31 @@ pub(crate) struct PartsReplies {
 }
 
 impl RequestEncoder {
-    /// Creates the command that decides `requests`, one after the other. The parts of each request
-    /// have these `policies`, in this order. Returns `None` if no script has a fast path for them.
+    /// Creates the command that decides `requests`, one after the other. The parts of all requests
+    /// have the same policies, in the same order. Returns `None` if no script has a fast path for
+    /// them.
     pub(crate) fn decide_batch(
         &self,
-        policies: &[Policy],
-        requests: &[&OwnedGroups],
+        requests: &[&Request],
     ) -> Result<Option<(Command, Vec<EncodedPart>)>, StoreError> {
-        let encode = |policy: &Policy| EncodedPart {
-            policy: policy.clone(),
-            encoding: PolicyEncoding::new(policy),
-            cost: Cost::ZERO,
-        };
-        let parts: Vec<_> = policies.iter().map(encode).collect();
+        let Some(first) = requests.first() else { return Ok(None) };
+        let encode = |part: &RequestPart| EncodedPart::new(&part.policy, Cost::ZERO);
+        let parts: Vec<_> = first.parts.iter().map(encode).collect();
         let shapes: Vec<_> = parts.iter().map(|part| part.encoding.script_shape()).collect();
         let Some(script) = self.batch_scripts.get(&shapes) else { return Ok(None) };
         let (mut keys, mut known) = (Vec::new(), SubjectMap::default());
         let mut table = Vec::with_capacity(9 * parts.len() * requests.len());
         for request in requests {
-            for (group, part) in request.iter().zip(&parts) {
-                let KeyedSubject { namespace, subject, key } = &group.subject;
+            for (part, encoded) in request.parts.iter().zip(&parts) {
+                let KeyedSubject { namespace, subject, key } = &part.subject;
                 let (index, added) = known.insert_full(*key, ());
                 if added.is_none() {
-                    self.push_keys(&mut keys, namespace, subject, &group.policy, &part.encoding)?;
+                    self.push_keys(&mut keys, namespace, subject, &part.policy, &encoded.encoding)?;
                 }
                 let index =
                     u16::try_from(index + 1).expect("a batch has at most a few hundred keys");
                 table.extend_from_slice(&index.to_be_bytes());
-                arguments::push_u56(&mut table, group.cost.units());
+                arguments::push_u56(&mut table, part.cost.units());
             }
         }
         let mut arguments = vec![table];
@@ -117,21 +111,20 @@ impl PartsReplies {
         self.ranges.iter().cloned()
     }
 
-    /// Returns the decision on each group of a request. `bytes` is the position of the reply to it,
-    /// and `costs` are those of the groups.
+    /// Returns the decision on each part of a request. `bytes` is the position of the reply to it.
     pub(crate) fn decisions(
         &self,
         bytes: Range<usize>,
-        costs: &[Cost],
-    ) -> Result<SmallVec<[Decision; 4]>, StoreError> {
+        request: &Request,
+    ) -> Result<GroupDecisions, StoreError> {
         let is_allowed = match self.bytes[bytes.start] {
             DENIED => false,
             ALLOWED => true,
             _ => return Err(malformed(&self.bytes, self.ranges.len())),
         };
         let mut rest = &self.bytes[bytes.start + 1..bytes.end];
-        let mut decisions = SmallVec::new();
-        for (part, cost) in self.parts.iter().zip(costs) {
+        let mut decisions = GroupDecisions::new();
+        for (part, RequestPart { cost, .. }) in self.parts.iter().zip(&request.parts) {
             let (state, after) = rest.split_at(part.encoding.state_len.into());
             let last = reply_reader::read_state(state, part)?;
             let args = CallArgs { policy: &part.policy, mode: Mode::Check, cost: *cost };
