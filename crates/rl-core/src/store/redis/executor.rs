@@ -19,13 +19,13 @@ use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall, RequestEncoder};
 #[cfg(feature = "redis-cluster")]
 use super::layer::RequestPart;
-use super::layer::{Amendment, Layer, LeaseRequest, Request};
-use crate::maybe_ready::MaybeReady;
+use super::layer::{Amendment, Amendments, Layer, LeaseRequest, Request};
+use crate::maybe_ready::{MaybeReady, both, done};
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::observe::{self, Transition};
 use crate::stats::{RedisCounts, RedisStats};
 use crate::store::part_groups::GroupDecisions;
-use crate::store::{DecideRequest, Mode, Part, Reservations, ServerLoads, StoreFuture};
+use crate::store::{DecideRequest, Mode, Part, Reservations, Reset, ServerLoads, StoreFuture};
 
 /// If no counter without expiry is found for this time, the problem counts as solved.
 const HEALING_RECOVERY_PERIOD: Duration = Duration::from_secs(10);
@@ -172,13 +172,22 @@ impl ScriptExecutor {
         Ok(results.map(decision).collect())
     }
 
-    /// Returns the encoder of commands for [`send`](Self::send).
-    pub(crate) fn encoder(&self) -> &RequestEncoder {
-        &self.shared.encoder
+    /// Divides changes into calls: on a cluster, one for each slot.
+    pub(crate) fn calls_of(&self, amendments: Amendments) -> Vec<Amendments> {
+        self.shared.encoder.calls_of(amendments)
+    }
+
+    /// Resets several subjects, in one call for each slot.
+    pub(crate) fn reset(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
+        let reset = |command| self.send(command).map(|reply| reply.map(drop));
+        match self.shared.encoder.reset(resets) {
+            Ok(commands) => commands.into_iter().map(reset).fold(done(), both),
+            Err(error) => MaybeReady::ready(Err(error)),
+        }
     }
 
     /// Sends a command. Resolves to the reply of its script.
-    pub(crate) fn send(&self, command: Command) -> StoreFuture<Vec<u8>> {
+    fn send(&self, command: Command) -> StoreFuture<Vec<u8>> {
         let this = self.clone();
         MaybeReady::later(
             async move { this.shared.router.send(&this.at_manual_time(command)).await },
@@ -302,8 +311,8 @@ impl Layer for ScriptExecutor {
         })
     }
 
-    fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
-        match self.shared.encoder.amend(&amendment) {
+    fn amend(&self, amendments: Amendments) -> StoreFuture<Vec<u8>> {
+        match self.shared.encoder.amend(&amendments) {
             Ok(command) => self.send(command),
             Err(error) => MaybeReady::ready(Err(error)),
         }

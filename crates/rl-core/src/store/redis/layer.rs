@@ -28,7 +28,7 @@ use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::{LimitSet, Policy};
 use crate::store::part_groups::GroupDecisions;
 use crate::store::{
-    Mode, Refund, Renewal, Reservation, ReservationChange, Reservations, StoreFuture,
+    Mode, Refund, Renewal, Reservation, ReservationChange, Reservations, Settlement, StoreFuture,
 };
 use crate::time::Timestamp;
 
@@ -40,8 +40,9 @@ pub(crate) trait Layer: Clone + Send + Sync + 'static {
     /// Charges units ahead of the requests that will spend them.
     fn lease(&self, request: LeaseRequest) -> StoreFuture<ScriptReply>;
 
-    /// Changes counts outside a decision. Resolves to the reply of the script.
-    fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>>;
+    /// Changes the counts of different subjects outside a decision, in one step. Resolves to the
+    /// reply of the script, which concerns the first of them.
+    fn amend(&self, amendments: Amendments) -> StoreFuture<Vec<u8>>;
 }
 
 /// A request to decide. It owns its parts, because it may wait in queues and tasks.
@@ -157,15 +158,30 @@ pub(crate) struct Amendment {
     pub(crate) policy: Policy,
     /// The time of the charge.
     pub(crate) charged: Timestamp,
-    /// The units of each limit, in the order of the policy. A limit with 0 units does not change.
-    pub(crate) units: SmallVec<[u64; 6]>,
+    /// The time at which the current leases of the permits began.
+    pub(crate) leased: Timestamp,
+    /// The units to refund to each limit, and the further units to charge to it, in the order of the
+    /// policy.
+    pub(crate) units: SmallVec<[ChangedUnits; 6]>,
     pub(crate) operation: AmendOperation,
+}
+
+/// The changes of one operation, each of another subject.
+pub(crate) type Amendments = SmallVec<[Amendment; 1]>;
+
+/// The change of one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChangedUnits {
+    pub(crate) refunded: u64,
+    pub(crate) added: u64,
 }
 
 /// The operation of an [`Amendment`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AmendOperation {
-    Refund,
+    /// Refunds units, releases permits, and charges further units.
+    Settle,
+    /// Refunds permits, and charges them again.
     Renew,
     /// Renews a reservation, or ends it and refunds the units.
     ChangeReservation(HeldReservation),
@@ -186,9 +202,27 @@ pub(crate) struct HeldReservation {
 impl Amendment {
     pub(crate) fn refund(subject: KeyedSubject, refund: &Refund<'_>) -> Self {
         let limits = 0..refund.policy.limits().len();
-        let units = limits.map(|place| refund.units_of(place)).collect();
+        let units = |place| ChangedUnits { refunded: refund.units_of(place), added: 0 };
         let (policy, charged) = (refund.policy.clone(), refund.charged);
-        Self { subject, policy, charged, units, operation: AmendOperation::Refund }
+        let (units, operation) = (limits.map(units).collect(), AmendOperation::Settle);
+        Self { subject, policy, charged, leased: charged, units, operation }
+    }
+
+    pub(crate) fn settlement(subject: KeyedSubject, settlement: &Settlement<'_>) -> Self {
+        let (release, refund) = (settlement.release(), settlement.refund());
+        // A limit is either released or refunded.
+        let units = (0..settlement.policy.limits().len()).map(|place| ChangedUnits {
+            refunded: release.units_of(place).max(refund.units_of(place)),
+            added: Cost::new(settlement.units_added_to(place)).units(),
+        });
+        // Only one of the times matters if only permits are released, or if none is.
+        let (charged, leased) = match (release.is_empty(), refund.is_empty()) {
+            (true, _) => (settlement.charged, settlement.charged),
+            (false, true) => (settlement.leased, settlement.leased),
+            (false, false) => (settlement.charged, settlement.leased),
+        };
+        let (policy, operation) = (settlement.policy.clone(), AmendOperation::Settle);
+        Self { subject, policy, charged, leased, units: units.collect(), operation }
     }
 
     pub(crate) fn renewal(subject: KeyedSubject, renewal: &Renewal<'_>) -> Self {
@@ -212,6 +246,19 @@ impl Amendment {
         let held = HeldReservation { units, uncharged, expires, renewed_for };
         let operation = AmendOperation::ChangeReservation(held);
         Self { operation, ..Self::refund(subject, &refund) }
+    }
+
+    /// Returns whether the amendment only refunds units that were charged at one time. Such
+    /// amendments have a fast path.
+    pub(crate) fn is_refund(&self) -> bool {
+        matches!(self.operation, AmendOperation::Settle)
+            && self.charged == self.leased
+            && self.units.iter().all(|units| units.added == 0)
+    }
+
+    /// Returns whether the amendment changes no limit.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.units.iter().all(|units| *units == ChangedUnits::default())
     }
 
     /// Returns whether requests that were denied may be allowed after the change.

@@ -19,7 +19,6 @@ mod layer;
 mod listed_scripts;
 mod pending;
 mod scripts;
-mod settlement;
 mod shortcuts;
 mod subject_key;
 #[cfg(test)]
@@ -43,7 +42,7 @@ use encoding::policy::PolicyEncoding;
 pub use error::ConnectError;
 use executor::ScriptExecutor;
 use give_back::GiveBack;
-use layer::{Amendment, Layer, Request, RequestPart};
+use layer::{Amendment, Amendments, Layer, Request, RequestPart};
 pub use scripts::Script;
 use shortcuts::{DenialCache, Leases};
 use smallvec::smallvec;
@@ -59,7 +58,7 @@ use crate::decision::Decision;
 use crate::maybe_ready::{MaybeReady, both, done};
 #[cfg(feature = "conformance")]
 use crate::model::Cost;
-use crate::model::{StoreError, Subject};
+use crate::model::{FailureKind, StoreError, Subject};
 #[cfg(feature = "conformance")]
 use crate::policy::Policy;
 use crate::stats::{RedisStats, StoreStats};
@@ -267,6 +266,31 @@ impl RedisStore {
         Ok((grouped, Arc::new(request)))
     }
 
+    /// Gives charges back in one step, or on a cluster in one step for each slot.
+    fn settle_all(&self, amendments: impl IntoIterator<Item = Amendment>) -> StoreFuture<()> {
+        let changes = amendments.into_iter().filter(|amendment| !amendment.is_empty());
+        let changes: Amendments = changes.collect();
+        let is_repeated = |(index, change): (usize, &Amendment)| {
+            changes[index + 1..].iter().any(|other| other.subject.key == change.subject.key)
+        };
+        if changes.is_empty() {
+            return done();
+        }
+        if changes.iter().enumerate().any(is_repeated) {
+            let error = StoreError::new(FailureKind::Unsupported);
+            let error = error.with_detail("several settlements of one subject in one call");
+            return MaybeReady::ready(Err(error));
+        }
+        let calls = self.inner.executor.calls_of(changes).into_iter();
+        calls.map(|call| self.give_back(call).map(|reply| reply.map(drop))).fold(done(), both)
+    }
+
+    /// Makes changes in one call, which is repeated while Redis certainly executes nothing.
+    fn give_back(&self, amendments: Amendments) -> StoreFuture<Vec<u8>> {
+        let layers = self.inner.layers.clone();
+        self.inner.give_back.run(move || layers.amend(amendments.clone()))
+    }
+
     /// Decides the parts of a request in one script call, or on a cluster in one call for each slot.
     fn decide_parts(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
         #[cfg(feature = "redis-cluster")]
@@ -325,15 +349,14 @@ impl Store for RedisStore {
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if refund.is_empty() {
-            return MaybeReady::ready(Ok(()));
-        }
         let subject = self.keyed(refund.namespace, refund.subject);
-        self.run_amendment(Amendment::refund(subject, &refund)).map(|reply| reply.map(drop))
+        self.settle_all([Amendment::refund(subject, &refund)])
     }
 
     fn settle(&self, settlements: &[Settlement<'_>]) -> StoreFuture<()> {
-        self.settle_all(settlements)
+        self.settle_all(settlements.iter().map(|settlement| {
+            Amendment::settlement(self.keyed(settlement.namespace, settlement.subject), settlement)
+        }))
     }
 
     fn renew(&self, renewal: Renewal<'_>) -> StoreFuture<Option<Timestamp>> {
@@ -341,7 +364,7 @@ impl Store for RedisStore {
             return MaybeReady::ready(Ok(Some(renewal.charged)));
         }
         let subject = self.keyed(renewal.namespace, renewal.subject);
-        let amended = self.inner.layers.amend(Amendment::renewal(subject, &renewal));
+        let amended = self.inner.layers.amend(smallvec![Amendment::renewal(subject, &renewal)]);
         amended.map(|reply| arguments::read_renewed(&reply?))
     }
 
@@ -352,11 +375,7 @@ impl Store for RedisStore {
     fn reset_all(&self, resets: &[Reset<'_>]) -> StoreFuture<()> {
         let subject = |reset: &Reset<'_>| self.keyed(reset.namespace, reset.subject);
         let subjects = resets.iter().map(subject).collect();
-        let reset = |command| self.inner.executor.send(command).map(|reply| reply.map(drop));
-        let reset = match self.inner.executor.encoder().reset(resets) {
-            Ok(commands) => commands.into_iter().map(reset).fold(done(), both),
-            Err(error) => MaybeReady::ready(Err(error)),
-        };
+        let reset = self.inner.executor.reset(resets);
         self.inner.layers.reset_after_leases(subjects, reset)
     }
 
@@ -366,10 +385,10 @@ impl Store for RedisStore {
         change: ReservationChange,
     ) -> StoreFuture<ReservationStatus> {
         let subject = self.keyed(reservation.namespace, reservation.subject);
-        let amendment = Amendment::of_reservation(subject, &reservation, change);
+        let amendments = smallvec![Amendment::of_reservation(subject, &reservation, change)];
         let amended = match change {
-            ReservationChange::Renew(_) => self.inner.layers.amend(amendment),
-            ReservationChange::Settle { .. } => self.run_amendment(amendment),
+            ReservationChange::Renew(_) => self.inner.layers.amend(amendments),
+            ReservationChange::Settle { .. } => self.give_back(amendments),
         };
         let expires = reservation.expires;
         amended.map(move |reply| arguments::read_reservation_status(&reply?, expires))

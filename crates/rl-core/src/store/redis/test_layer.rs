@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::encoding::reply::ScriptReply;
-use super::layer::{Amendment, Layer, LeaseRequest, Request, RequestPart};
+use super::layer::{Amendments, Layer, LeaseRequest, Request, RequestPart};
 use super::subject_key::{KeyedSubject, SubjectKey};
 use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
@@ -48,7 +48,7 @@ impl Layer for TestLayer {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 
-    fn amend(&self, _: Amendment) -> StoreFuture<Vec<u8>> {
+    fn amend(&self, _: Amendments) -> StoreFuture<Vec<u8>> {
         MaybeReady::ready(Ok(Vec::new()))
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use smallvec::smallvec;
 use tokio::time::timeout;
 
 use crate::maybe_ready::MaybeReady;
@@ -64,7 +65,7 @@ impl SlotCalls for LayerCalls {
     }
 
     fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
-        self.layers.amend(amendment)
+        self.layers.amend(smallvec![amendment])
     }
 }
 

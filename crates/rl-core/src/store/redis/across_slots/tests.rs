@@ -12,7 +12,6 @@ use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 use crate::store::part_groups::PartGroups;
 use crate::store::redis::give_back::REPEAT_FOR;
-use crate::store::redis::layer::AmendOperation;
 use crate::store::redis::test_layer::keyed;
 use crate::store::{DecideRequest, Namespace, Part, Reservations, Store};
 use crate::time::{ManualClock, Timestamp as Time};
@@ -136,9 +135,7 @@ impl SlotCalls for TestSlots {
     }
 
     fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
-        let AmendOperation::Refund = amendment.operation else {
-            panic!("charges are given back by refunds");
-        };
+        assert!(amendment.is_refund(), "charges are given back by refunds");
         let this = self.clone();
         MaybeReady::later(async move {
             let Amendment { subject: keyed, policy, charged, units, .. } = &amendment;
@@ -148,7 +145,7 @@ impl SlotCalls for TestSlots {
                 subject: &keyed.subject,
                 policy,
                 charged: *charged,
-                units: units[0],
+                units: units[0].refunded,
                 of: RefundOf::All,
                 uncharged: LimitSet::default(),
             };

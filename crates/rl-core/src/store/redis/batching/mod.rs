@@ -81,7 +81,7 @@ use super::encoding::reply::ScriptReply;
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall};
 use super::executor::Execute;
-use super::layer::{AmendOperation, Amendment, Layer, LeaseRequest, Request};
+use super::layer::{Amendment, Amendments, Layer, LeaseRequest, Request};
 use super::subject_key::KeyedSubject;
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, StoreError};
@@ -281,16 +281,22 @@ impl<E: Execute> Layer for Batcher<E> {
         }
     }
 
-    fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
+    fn amend(&self, mut amendments: Amendments) -> StoreFuture<Vec<u8>> {
         let BatcherShared { inner, settings, limits, refunds, .. } = &*self.shared;
-        let is_refund = matches!(amendment.operation, AmendOperation::Refund);
-        let can_share = limits.max_subjects > 1 && has_fast_path(&amendment.policy);
-        if !settings.is_enabled || !is_refund || !can_share {
-            return inner.amend(amendment);
+        let can_share = |amendment: &Amendment| {
+            limits.max_subjects > 1 && has_fast_path(&amendment.policy) && amendment.is_refund()
+        };
+        match amendments.pop() {
+            Some(refund) if amendments.is_empty() && settings.is_enabled && can_share(&refund) => {
+                let KeyedSubject { namespace, subject, .. } = &refund.subject;
+                let group = settings.placement.group_of(namespace, subject);
+                refunds.enqueue(refund, group)
+            }
+            last => {
+                amendments.extend(last);
+                inner.amend(amendments)
+            }
         }
-        let KeyedSubject { namespace, subject, .. } = &amendment.subject;
-        let group = settings.placement.group_of(namespace, subject);
-        refunds.enqueue(amendment, group)
     }
 }
 

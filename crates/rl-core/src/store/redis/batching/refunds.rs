@@ -13,6 +13,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use smallvec::smallvec;
 use tokio::sync::oneshot;
 
 use super::overdue::within_timeout;
@@ -165,7 +166,7 @@ async fn send<E: Execute>(mut in_flight: CallInFlight<RefundBatcher<E>>, batch: 
     let overdue = || in_flight.stop_counting();
     let sent = match &batch.refunds[..] {
         [alone] => {
-            let amended = inner.amend(alone.refund.clone());
+            let amended = inner.amend(smallvec![alone.refund.clone()]);
             within_timeout(amended, *most, overdue).await.map(|_| Vec::new())
         }
         several => {

@@ -58,7 +58,7 @@ impl Layer for Undecided {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 
-    fn amend(&self, _: Amendment) -> StoreFuture<Vec<u8>> {
+    fn amend(&self, _: Amendments) -> StoreFuture<Vec<u8>> {
         MaybeReady::ready(Err(StoreError::new(FailureKind::Unavailable)))
     }
 }

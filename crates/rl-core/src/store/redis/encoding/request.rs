@@ -10,7 +10,7 @@ use crate::policy::Policy;
 use crate::store::redis::connection::Command;
 #[cfg(feature = "redis-cluster")]
 use crate::store::redis::hash_slot::slot_of;
-use crate::store::redis::layer::{AmendOperation, Amendment};
+use crate::store::redis::layer::Amendment;
 use crate::store::redis::scripts::{self, Purpose, Script, ShapeScripts};
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Namespace, Reservations};
@@ -83,7 +83,7 @@ pub(crate) struct RequestEncoder {
     prefix: String,
     pub(super) placement: Placement,
     decide_scripts: ShapeScripts,
-    refund_scripts: ShapeScripts,
+    pub(super) refund_scripts: ShapeScripts,
     pub(super) part_scripts: ShapeScripts,
     pub(super) batch_scripts: ShapeScripts,
 }
@@ -202,42 +202,6 @@ impl RequestEncoder {
         if is_fast { self.decide_scripts.get(&[encoding.script_shape()]) } else { None }
     }
 
-    /// Creates the command for an amendment.
-    ///
-    /// Renewals and reservations need no check of the layout here. In the readable layout, creating
-    /// the keys of a policy with permits returns an error, and no request makes reservations.
-    pub(crate) fn amend(&self, amendment: &Amendment) -> Result<Command, StoreError> {
-        let Amendment { subject, policy, charged, .. } = amendment;
-        let encoding = PolicyEncoding::new(policy);
-        let mut keys = self.keys(&subject.namespace, &subject.subject, policy, &encoding)?;
-        let amend = scripts::amend(self.layout);
-        let (script, arguments) = match (&amendment.operation, self.layout) {
-            (AmendOperation::Refund, Layout::Packed) => {
-                let plan = arguments::refund_plan(amendment, &encoding);
-                let script = self.refund_scripts.get(&[encoding.script_shape()]);
-                (script.unwrap_or(amend), packed_arguments(&encoding, plan))
-            }
-            (AmendOperation::Refund, Layout::Readable) => {
-                let periods = arguments::readable_periods(policy, &encoding);
-                (amend, vec![periods, arguments::readable_refund_plan(amendment, &encoding)])
-            }
-            (AmendOperation::Renew, _) => {
-                let plan = arguments::renew_plan(amendment, &encoding);
-                (amend, packed_arguments(&encoding, plan))
-            }
-            (AmendOperation::ChangeReservation(held), _) => {
-                let plan = arguments::refund_plan(amendment, &encoding);
-                let mut arguments = packed_arguments(&encoding, plan);
-                arguments.push(arguments::reservation(*charged, held, &encoding));
-                arguments.push(arguments::lifetime(held.renewed_for));
-                arguments.push(arguments::expires(held));
-                keys.push(keys::reservations(&keys[0]));
-                (scripts::change_reservation(), arguments)
-            }
-        };
-        Ok(Command::Script { script, keys, arguments })
-    }
-
     /// Creates the command that refunds units of two or more subjects under one policy. Returns
     /// `None` if no script refunds them together.
     pub(crate) fn refund_together(&self, refunds: &[&Amendment]) -> Option<Command> {
@@ -249,7 +213,7 @@ impl RequestEncoder {
         };
         let key = |of: &&Amendment| self.state_key(&of.subject.namespace, &of.subject.subject);
         let keys = refunds.iter().map(key).collect();
-        let plan = arguments::of_several_subjects(arguments::refund_plan(first, &encoding));
+        let plan = arguments::of_several_subjects(arguments::change_plan(first, &encoding));
         let mut arguments = packed_arguments(&encoding, plan);
         arguments.push(arguments::refund_charges(refunds, &encoding));
         Some(Command::Script { script, keys, arguments })

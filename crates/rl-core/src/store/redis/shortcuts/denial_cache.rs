@@ -25,7 +25,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::store::StoreFuture;
 use crate::store::part_groups::GroupDecisions;
 use crate::store::redis::encoding::reply::ScriptReply;
-use crate::store::redis::layer::{Amendment, Layer, LeaseRequest, Request, RequestPart};
+use crate::store::redis::layer::{Amendments, Layer, LeaseRequest, Request, RequestPart};
 use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
 
 /// The maximum time for which a denial is repeated, unless the server is overloaded.
@@ -177,10 +177,11 @@ impl<S: Layer> Layer for DenialCache<S> {
         self.inner.lease(request)
     }
 
-    fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
-        let (key, may_lower_counts) = (amendment.subject.key, amendment.may_lower_counts());
-        let amended = self.inner.amend(amendment);
-        if may_lower_counts { self.invalidate_after([key], amended) } else { amended }
+    fn amend(&self, amendments: Amendments) -> StoreFuture<Vec<u8>> {
+        let lowered = amendments.iter().filter(|amendment| amendment.may_lower_counts());
+        let lowered: SmallVec<[SubjectKey; 2]> = lowered.map(|of| of.subject.key).collect();
+        let amended = self.inner.amend(amendments);
+        if lowered.is_empty() { amended } else { self.invalidate_after(lowered, amended) }
     }
 }
 

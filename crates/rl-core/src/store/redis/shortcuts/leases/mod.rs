@@ -49,7 +49,7 @@ use crate::store::redis::encoding::policy::is_fixed_windows;
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
 use crate::store::redis::give_back::GiveBack;
 use crate::store::redis::layer::{
-    Amendment, Layer, LeaseRequest, Request, RequestPart, runtime_has_ended,
+    Amendments, Layer, LeaseRequest, Request, RequestPart, runtime_has_ended,
 };
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Mode, Reservations, StoreFuture};
@@ -193,6 +193,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
     }
 
     /// Returns the layer below, which caches denials.
+    #[cfg(feature = "redis-cluster")]
     pub(crate) fn denials(&self) -> &DenialCache<S> {
         &self.shared.inner
     }
@@ -504,8 +505,8 @@ impl<S: Layer> Layer for Leases<DenialCache<S>> {
         self.shared.inner.lease(request)
     }
 
-    fn amend(&self, amendment: Amendment) -> StoreFuture<Vec<u8>> {
-        self.shared.inner.amend(amendment)
+    fn amend(&self, amendments: Amendments) -> StoreFuture<Vec<u8>> {
+        self.shared.inner.amend(amendments)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
@@ -185,7 +186,8 @@ impl<S: Layer> UnitReturner<S> {
         };
         let refund = Amendment::refund(subject.clone(), &refund);
         let inner = self.shared.inner.clone();
-        self.shared.give_back.run(move || inner.amend(refund.clone())).await.map(drop)
+        let refunded = self.shared.give_back.run(move || inner.amend(smallvec![refund.clone()]));
+        refunded.await.map(drop)
     }
 }
 
