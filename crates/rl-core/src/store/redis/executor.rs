@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use super::connection::ManualTime;
 use super::connection::{Command, Router};
 use super::encoding::Layout;
-use super::encoding::parts::{self, EncodedPart};
-use super::encoding::parts_batch::PartsReplies;
+use super::encoding::parts;
+use super::encoding::parts_reply::PartsReplies;
 use super::encoding::policy::PolicyEncoding;
-use super::encoding::reply::{PartResult, ScriptReply};
+use super::encoding::reply::ScriptReply;
 use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall, RequestEncoder};
 #[cfg(feature = "redis-cluster")]
@@ -46,7 +46,7 @@ pub(crate) trait Execute: Layer {
     fn can_batch(&self, request: &Request) -> bool;
 
     /// Decides requests of several parts in one script call, one after the other. The parts of all
-    /// requests have the same policies, in the same order.
+    /// requests have the same policies, in the same order. A single request is always decided.
     fn execute_requests(
         &self,
         requests: &[&Request],
@@ -159,17 +159,9 @@ impl ScriptExecutor {
     /// Decides a request of several parts, or of a part in shadow. On a cluster, all their keys must
     /// be in one slot.
     async fn decide_parts(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
-        let (command, parts) = self.shared.encoder.decide_parts(request)?;
-        let reply = self.shared.router.send(&self.at_manual_time(command)).await;
-        self.shared.counts.add_call(parts.len(), reply.is_err());
-        let reply = reply_reader::read_parts(&reply?, &parts)?;
-        self.count_healed(reply.healed);
-        let results = reply.parts.iter().zip(&parts);
-        let decision = |(result, part): (&PartResult, &EncodedPart)| {
-            let decision = result.decision(part.args(request.mode), reply.is_allowed);
-            decision.at_server_time(reply.server_time)
-        };
-        Ok(results.map(decision).collect())
+        let replies = self.execute_requests(&[request]).await?;
+        let bytes = replies.ranges().next().flatten();
+        replies.decisions(bytes.ok_or_else(reply_reader::undecided)?, request)
     }
 
     /// Divides changes into calls: on a cluster, one for each slot.
@@ -255,11 +247,14 @@ impl Execute for ScriptExecutor {
     }
 
     async fn execute_requests(&self, requests: &[&Request]) -> Result<PartsReplies, StoreError> {
-        let Some((command, parts)) = self.shared.encoder.decide_batch(requests)? else {
+        let Some((command, parts)) = self.shared.encoder.decide_parts(requests)? else {
             return Ok(PartsReplies::undecided(requests.len()));
         };
-        let reply = self.shared.router.try_send(&self.at_manual_time(command)).await;
-        let reply = or_undecided_if_full(reply);
+        let (command, router) = (self.at_manual_time(command), &self.shared.router);
+        let reply = match requests.len() {
+            1 => router.send(&command).await.map(Some),
+            _ => or_undecided_if_full(router.try_send(&command).await),
+        };
         self.shared.counts.add_call(parts.len() * requests.len(), reply.is_err());
         // While a slot is being migrated, the server may be unable to decide its subjects together.
         let Some(reply) = reply? else { return Ok(PartsReplies::undecided(requests.len())) };

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::model::{Cost, MAX_UNITS, StoreError};
 use crate::store::part_groups::GroupDecisions;
-use crate::store::redis::encoding::parts_batch::PartsReplies;
+use crate::store::redis::encoding::parts_reply::PartsReplies;
 use crate::store::redis::encoding::policy::{
     max_evaluated_calls, max_requests, max_subjects as max_subjects_of,
 };

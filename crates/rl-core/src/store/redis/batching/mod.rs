@@ -74,7 +74,7 @@ use refunds::RefundBatcher;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::encoding::parts_batch::PartsReplies;
+use super::encoding::parts_reply::PartsReplies;
 use super::encoding::placement::Placement;
 use super::encoding::policy::has_fast_path;
 use super::encoding::reply::ScriptReply;

@@ -13,7 +13,7 @@ use crate::store::redis::connection::Command;
 use crate::store::redis::hash_slot::slot_of;
 use crate::store::redis::layer::{Request, RequestPart};
 use crate::store::redis::scripts::{Script, of_any_parts};
-use crate::store::redis::subject_key::KeyedSubject;
+use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 
 /// The encoding of one part, by which its reply is read.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct EncodedPart {
 }
 
 impl EncodedPart {
-    pub(super) fn new(policy: &Policy, cost: Cost) -> Self {
+    fn new(policy: &Policy, cost: Cost) -> Self {
         Self { policy: policy.clone(), encoding: PolicyEncoding::new(policy), cost }
     }
 
@@ -34,20 +34,12 @@ impl EncodedPart {
     }
 
     /// Returns the argument of the part in the packed layout.
-    pub(super) fn argument(&self, mode: Mode) -> Vec<u8> {
-        let mut bytes = self.argument_buffer();
-        self.push_argument(&mut bytes, mode);
+    fn argument(&self, mode: Mode) -> Vec<u8> {
+        let Self { policy, encoding, cost } = self;
+        let PolicyEncoding { shape, format, stored, .. } = encoding;
+        let mut bytes = Vec::with_capacity(shape.len() + format.len() + 21 * stored.len() + 32);
+        arguments::push_part(&mut bytes, policy, encoding, mode, *cost);
         bytes
-    }
-
-    fn push_argument(&self, bytes: &mut Vec<u8>, mode: Mode) {
-        arguments::push_part(bytes, &self.policy, &self.encoding, mode, self.cost);
-    }
-
-    /// Returns an empty buffer with room for the argument of the part, and for the flags.
-    fn argument_buffer(&self) -> Vec<u8> {
-        let PolicyEncoding { shape, format, stored, .. } = &self.encoding;
-        Vec::with_capacity(shape.len() + format.len() + 21 * stored.len() + 32)
     }
 }
 
@@ -68,32 +60,50 @@ impl RequestEncoder {
         Ok(keys.first().map_or(0, |key| slot_of(key)))
     }
 
-    /// Creates the command that decides the parts in one step, and the encoding of each part. On a
-    /// cluster, all their keys must be in one slot.
+    /// Creates the command that decides these requests, one after the other, and the encoding of the
+    /// parts. The parts of all requests have the same policies, in the same order. On a cluster, all
+    /// their keys must be in one slot. Returns `None` if no script decides several such requests.
     ///
     /// # Errors
     ///
     /// Returns an error if the layout does not support a limit.
     pub(crate) fn decide_parts(
         &self,
-        request: &Request,
-    ) -> Result<(Command, Vec<EncodedPart>), StoreError> {
+        requests: &[&Request],
+    ) -> Result<Option<(Command, Vec<EncodedPart>)>, StoreError> {
+        let Some(first) = requests.first() else { return Ok(None) };
         let encode = |part: &RequestPart| EncodedPart::new(&part.policy, part.cost);
-        let parts: Vec<_> = request.parts.iter().map(encode).collect();
-        let (mut keys, mut flags) = (Vec::with_capacity(parts.len()), Vec::with_capacity(4));
-        for (part, encoded) in request.parts.iter().zip(&parts) {
-            let (before, KeyedSubject { namespace, subject, .. }) = (keys.len(), &part.subject);
-            self.push_keys(&mut keys, namespace, subject, &part.policy, &encoded.encoding)?;
-            let count = u8::try_from(keys.len() - before).expect("a part has at most 17 keys");
-            flags.push(count | u8::from(part.is_shadow) << 7);
+        let parts: Vec<_> = first.parts.iter().map(encode).collect();
+        let script = match self.fast_script_of_parts(first, &parts) {
+            Some(script) => script,
+            None if requests.len() > 1 => return Ok(None),
+            None => of_any_parts(self.layout),
+        };
+        let (mut keys, mut known) = (Vec::with_capacity(parts.len()), SubjectMap::default());
+        let mut flags = Vec::with_capacity(parts.len());
+        let mut table = Vec::with_capacity(9 * parts.len() * requests.len());
+        for request in requests {
+            for (part, encoded) in request.parts.iter().zip(&parts) {
+                let (before, KeyedSubject { namespace, subject, key }) =
+                    (keys.len(), &part.subject);
+                let (index, added) = known.insert_full(*key, ());
+                if added.is_none() {
+                    self.push_keys(&mut keys, namespace, subject, &part.policy, &encoded.encoding)?;
+                }
+                if flags.len() < parts.len() {
+                    let count = u8::try_from(keys.len() - before).expect("at most 17 keys");
+                    flags.push(count | u8::from(part.is_shadow) << 7);
+                }
+                let index = u16::try_from(index + 1).expect("at most a few hundred keys");
+                table.extend_from_slice(&index.to_be_bytes());
+                arguments::push_u56(&mut table, part.cost.units());
+            }
         }
         let arguments = match self.layout {
-            Layout::Packed => packed_arguments(&parts, request.mode, &flags),
-            Layout::Readable => readable_arguments(&parts, request.mode, flags),
+            Layout::Packed => packed_arguments(&parts, first.mode, &flags, &table),
+            Layout::Readable => readable_arguments(&parts, first.mode, flags),
         };
-        let script = self.fast_script_of_parts(request, &parts);
-        let script = script.unwrap_or_else(|| of_any_parts(self.layout));
-        Ok((Command::Script { script, keys, arguments }, parts))
+        Ok(Some((Command::Script { script, keys, arguments }, parts)))
     }
 
     /// Returns the script with a fast path for the parts. There is one only for checks of enforced
@@ -115,19 +125,13 @@ impl RequestEncoder {
     }
 }
 
-/// Returns the arguments of the parts in the packed layout. The first one begins with the flags.
-fn packed_arguments(parts: &[EncodedPart], mode: Mode, flags: &[u8]) -> Vec<Vec<u8>> {
+/// Returns the arguments of the parts in the packed layout. `table` lists the key and the cost of
+/// each part of each request.
+fn packed_arguments(parts: &[EncodedPart], mode: Mode, flags: &[u8], table: &[u8]) -> Vec<Vec<u8>> {
     let count = u8::try_from(flags.len()).expect("a request has at most 8 parts");
-    let argument = |(index, part): (usize, &EncodedPart)| {
-        let mut bytes = part.argument_buffer();
-        if index == 0 {
-            bytes.push(count);
-            bytes.extend_from_slice(flags);
-        }
-        part.push_argument(&mut bytes, mode);
-        bytes
-    };
-    parts.iter().enumerate().map(argument).collect()
+    let mut arguments = vec![[&[count], flags, table].concat()];
+    arguments.extend(parts.iter().map(|part| part.argument(mode)));
+    arguments
 }
 
 /// Returns the arguments of the parts in the readable layout.

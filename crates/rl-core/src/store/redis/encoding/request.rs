@@ -85,13 +85,11 @@ pub(crate) struct RequestEncoder {
     decide_scripts: ShapeScripts,
     pub(super) refund_scripts: ShapeScripts,
     pub(super) part_scripts: ShapeScripts,
-    pub(super) batch_scripts: ShapeScripts,
 }
 
 impl RequestEncoder {
     /// Creates an encoder. At most `script_shapes` combinations of kinds of limits get a fast
-    /// script of their own, for each purpose: decisions, refunds, requests of parts, and batches of
-    /// these. The other combinations use the script that accepts any policy.
+    /// script of their own, for each purpose: decisions, refunds, and requests of parts. The other combinations use the script that accepts any policy.
     pub(crate) fn new(
         layout: Layout,
         prefix: String,
@@ -109,7 +107,6 @@ impl RequestEncoder {
             decide_scripts: ShapeScripts::new(decide, script_shapes),
             refund_scripts: ShapeScripts::new(Purpose::Refund, script_shapes),
             part_scripts: ShapeScripts::new(Purpose::Parts, script_shapes),
-            batch_scripts: ShapeScripts::new(Purpose::PartsBatch, script_shapes),
         }
     }
 

@@ -13,7 +13,6 @@
 //! | `readable` of a shape | `readable_shape` (composed), readable limits, `readable`, `readable_reply` |
 //! | `readable` | readable limits, `readable`, `readable_reply` |
 //! | `parts` of a list of shapes | `parts_shape` (composed), `parts_arguments`, a function of `arguments`, `stored`, packed states and `part`, `parts` |
-//! | `batch` of a list of shapes | `parts_batch` (composed) |
 //! | `readable_parts` | a function of readable limits and `readable_part`, `parts` |
 //! | `settle` | a function of `arguments`, `stored`, packed states and `change`, `settle` |
 //! | `readable_settle` | a function of `readable_counters` and `readable_change`, `settle` |
@@ -58,14 +57,9 @@ pub(super) enum Purpose {
     DecideReadable,
     /// Checks of several parts in the packed layout.
     Parts,
-    /// Checks of several parts in the packed layout, for several requests.
-    PartsBatch,
 }
 
 impl Purpose {
-    /// The purposes for which there are scripts of several parts.
-    pub(super) const OF_PARTS: [Self; 2] = [Self::Parts, Self::PartsBatch];
-
     /// Returns the purposes for which a layout has scripts of one policy.
     pub(super) const fn of_layout(layout: Layout) -> &'static [Self] {
         match layout {
@@ -290,7 +284,7 @@ impl Script {
                         .join("\n")
                 })
             }
-            Purpose::Parts | Purpose::PartsBatch => unreachable!("they have several shapes"),
+            Purpose::Parts => unreachable!("they have several shapes"),
         }
     }
 

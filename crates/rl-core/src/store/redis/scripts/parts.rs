@@ -1,7 +1,6 @@
 //! The scripts that decide requests of several parts.
 //!
 //! ```text
-//! batch      time · several requests of a list of shapes
 //! packed     time · fast path of a list of shapes
 //!            · parts_arguments · read_part { arguments, stored, packed states, limits, part } · parts
 //! readable   read_part { windows, readable limits, readable_part } · parts · time
@@ -74,15 +73,6 @@ pub(super) fn packed(shapes: &[ScriptShape]) -> Script {
         ]
         .join("\n")
     })
-}
-
-/// Creates the script of the packed layout that decides several requests with parts of these
-/// shapes.
-pub(super) fn batch(shapes: &[ScriptShape]) -> Script {
-    let code = composer::parts_batch(shapes);
-    let name =
-        shapes.iter().fold("batch".to_owned(), |name, shape| script_name(&name, shape) + ";");
-    Script::new(&name, |source| [source.time, HEAD, &code].join("\n"))
 }
 
 #[cfg(test)]

@@ -1,17 +1,13 @@
-//! The script call that decides several requests of several parts, and its reply.
+//! The replies to requests of several parts.
 
 use std::ops::Range;
 
-use super::arguments;
 use super::parts::EncodedPart;
-use super::reply::CallArgs;
-use super::reply_reader;
-use super::request::RequestEncoder;
-use crate::model::{Cost, FailureKind, Mode, StoreError};
+use super::reply::{CallArgs, CallResult};
+use super::reply_reader::{self, PartsReply};
+use crate::model::{FailureKind, Mode, StoreError};
 use crate::store::part_groups::GroupDecisions;
-use crate::store::redis::connection::Command;
 use crate::store::redis::layer::{Request, RequestPart};
-use crate::store::redis::subject_key::{KeyedSubject, SubjectMap};
 use crate::time::Timestamp;
 
 /// The first byte of the reply to a request: the script has denied, allowed or not decided it.
@@ -19,54 +15,25 @@ const DENIED: u8 = 0;
 const ALLOWED: u8 = 1;
 const UNDECIDED: u8 = 2;
 
-/// The replies to the requests of a batch.
+/// The first byte of a reply of the fast path. Other replies begin with the verdict.
+const FAST_PATH: u8 = 2;
+
+/// The replies to requests that a script has decided one after the other.
 ///
 /// ```text
-///   healed:1  for each request: { 0 denied, 1 allowed, 2 not decided }:1  a stored state for each part
+///   2  healed:1  for each request: { 0 denied, 1 allowed, 2 not decided }:1  a stored state for each part
 ///   time of the server:7  if the server's clock has stepped back
 /// ```
 pub(crate) struct PartsReplies {
     bytes: Vec<u8>,
     parts: Vec<EncodedPart>,
+    /// The reply to a single request that the fast path has not decided.
+    general: Option<PartsReply>,
     /// The position of the reply to each request in `bytes`; `None` for a request that was not
     /// decided.
     ranges: Vec<Option<Range<usize>>>,
     /// The time of the server, if its clock has stepped back.
     server_time: Option<Timestamp>,
-}
-
-impl RequestEncoder {
-    /// Creates the command that decides `requests`, one after the other. The parts of all requests
-    /// have the same policies, in the same order. Returns `None` if no script has a fast path for
-    /// them.
-    pub(crate) fn decide_batch(
-        &self,
-        requests: &[&Request],
-    ) -> Result<Option<(Command, Vec<EncodedPart>)>, StoreError> {
-        let Some(first) = requests.first() else { return Ok(None) };
-        let encode = |part: &RequestPart| EncodedPart::new(&part.policy, Cost::ZERO);
-        let parts: Vec<_> = first.parts.iter().map(encode).collect();
-        let shapes: Vec<_> = parts.iter().map(|part| part.encoding.script_shape()).collect();
-        let Some(script) = self.batch_scripts.get(&shapes) else { return Ok(None) };
-        let (mut keys, mut known) = (Vec::new(), SubjectMap::default());
-        let mut table = Vec::with_capacity(9 * parts.len() * requests.len());
-        for request in requests {
-            for (part, encoded) in request.parts.iter().zip(&parts) {
-                let KeyedSubject { namespace, subject, key } = &part.subject;
-                let (index, added) = known.insert_full(*key, ());
-                if added.is_none() {
-                    self.push_keys(&mut keys, namespace, subject, &part.policy, &encoded.encoding)?;
-                }
-                let index =
-                    u16::try_from(index + 1).expect("a batch has at most a few hundred keys");
-                table.extend_from_slice(&index.to_be_bytes());
-                arguments::push_u56(&mut table, part.cost.units());
-            }
-        }
-        let mut arguments = vec![table];
-        arguments.extend(parts.iter().map(|part| part.argument(Mode::Check)));
-        Ok(Some((Command::Script { script, keys, arguments }, parts)))
-    }
 }
 
 impl PartsReplies {
@@ -75,6 +42,7 @@ impl PartsReplies {
         Self {
             bytes: Vec::new(),
             parts: Vec::new(),
+            general: None,
             ranges: vec![None; requests],
             server_time: None,
         }
@@ -87,8 +55,14 @@ impl PartsReplies {
         parts: Vec<EncodedPart>,
         requests: usize,
     ) -> Result<(Self, u64), StoreError> {
+        if requests == 1 && bytes.first() != Some(&FAST_PATH) {
+            let (general, ranges) = (reply_reader::read_parts(&bytes, &parts)?, vec![Some(0..0)]);
+            let (healed, server_time) = (general.healed, general.server_time);
+            let general = Some(general);
+            return Ok((Self { bytes, parts, general, ranges, server_time }, healed));
+        }
         let states: usize = parts.iter().map(|part| usize::from(part.encoding.state_len)).sum();
-        let (mut ranges, mut at) = (Vec::with_capacity(requests), 1);
+        let (mut ranges, mut at) = (Vec::with_capacity(requests), 2);
         while ranges.len() < requests && at < bytes.len() {
             let end = match bytes[at] {
                 UNDECIDED => at + 1,
@@ -98,11 +72,12 @@ impl PartsReplies {
             at = end;
         }
         let server_time = bytes.get(at..).map(reply_reader::read_server_time);
-        let Some(Ok(server_time)) = server_time.filter(|_| ranges.len() == requests) else {
+        let is_whole = ranges.len() == requests && bytes[0] == FAST_PATH;
+        let Some(Ok(server_time)) = server_time.filter(|_| is_whole) else {
             return Err(malformed(&bytes, requests));
         };
-        let healed = u64::from(bytes[0]);
-        Ok((Self { bytes, parts, ranges, server_time }, healed))
+        let healed = u64::from(bytes[1]);
+        Ok((Self { bytes, parts, general: None, ranges, server_time }, healed))
     }
 
     /// Returns the position of the reply to each request; `None` for a request that was not
@@ -117,6 +92,16 @@ impl PartsReplies {
         bytes: Range<usize>,
         request: &Request,
     ) -> Result<GroupDecisions, StoreError> {
+        if let Some(PartsReply { is_allowed, parts: results, .. }) = &self.general {
+            let parts = results.iter().zip(&self.parts).zip(&request.parts);
+            let decision =
+                |((result, encoded), part): ((&CallResult, &EncodedPart), &RequestPart)| {
+                    let (policy, mode) = (&encoded.policy, request.mode);
+                    let args = CallArgs { policy, mode, cost: part.cost };
+                    result.part_decision(args, *is_allowed).at_server_time(self.server_time)
+                };
+            return Ok(parts.map(decision).collect());
+        }
         let is_allowed = match self.bytes[bytes.start] {
             DENIED => false,
             ALLOWED => true,
