@@ -140,7 +140,7 @@ impl ScriptExecutor {
         self.shared.encoder.slot_of(part)
     }
 
-    /// Decides a request of one enforced part.
+    /// Decides a request of one enforced part in the packed layout.
     async fn decide_part(&self, request: &Request) -> Result<GroupDecisions, StoreError> {
         let part = &request.parts[0];
         let call = DecideCall {
@@ -152,8 +152,7 @@ impl ScriptExecutor {
         };
         let reply = self.execute_one(&call).await?;
         let decision = reply.decision(0, call.args(part.cost));
-        let is_reserved = self.layout() == Layout::Packed && call.lifetime().is_some();
-        Ok(smallvec![if is_reserved { decision.reserved() } else { decision }])
+        Ok(smallvec![if call.lifetime().is_some() { decision.reserved() } else { decision }])
     }
 
     /// Decides a request of several parts, or of a part in shadow. On a cluster, all their keys must
@@ -278,7 +277,7 @@ impl Layer for ScriptExecutor {
     fn decide(&self, request: Arc<Request>) -> StoreFuture<GroupDecisions> {
         let this = self.clone();
         match &request.parts[..] {
-            [part] if !part.is_shadow => {
+            [part] if !part.is_shadow && self.layout() == Layout::Packed => {
                 MaybeReady::later(async move { this.decide_part(&request).await })
             }
             _ => MaybeReady::later(async move { this.decide_parts(&request).await }),

@@ -1,4 +1,4 @@
-//! The script call of a request of several parts.
+//! The script calls of requests of several parts, and in the readable layout of all requests.
 
 use super::arguments;
 use super::layout::Layout;
@@ -107,21 +107,23 @@ impl RequestEncoder {
     }
 
     /// Returns the script with a fast path for the parts. There is one only for checks of enforced
-    /// limits without logs, and only if Lua has room for their variables.
+    /// limits without logs, and only if Lua has room for their variables. In the readable layout,
+    /// there is one only for a single part.
     fn fast_script_of_parts(
         &self,
         request: &Request,
         encoded: &[EncodedPart],
     ) -> Option<&'static Script> {
         let is_fast = |part: &RequestPart| !part.is_shadow && has_fast_path(&part.policy);
-        if self.layout == Layout::Readable
-            || !request.charges_cost()
-            || !request.parts.iter().all(is_fast)
-        {
+        if !request.charges_cost() || !request.parts.iter().all(is_fast) {
             return None;
         }
         let shapes: Vec<_> = encoded.iter().map(|part| part.encoding.script_shape()).collect();
-        self.part_scripts.get(&shapes)
+        match (self.layout, &shapes[..]) {
+            (Layout::Packed, _) => self.part_scripts.get(&shapes),
+            (Layout::Readable, [_]) => self.decide_scripts.get(&shapes),
+            (Layout::Readable, _) => None,
+        }
     }
 }
 

@@ -82,7 +82,7 @@ pub(crate) struct RequestEncoder {
     pub(crate) layout: Layout,
     prefix: String,
     pub(super) placement: Placement,
-    decide_scripts: ShapeScripts,
+    pub(super) decide_scripts: ShapeScripts,
     pub(super) refund_scripts: ShapeScripts,
     pub(super) part_scripts: ShapeScripts,
 }
@@ -131,9 +131,7 @@ impl RequestEncoder {
         unreachable!("a cluster without its feature: {key}")
     }
 
-    /// Creates the command for a call of a deciding script.
-    ///
-    /// The readable layout makes no reservations.
+    /// Creates the command for a call of a deciding script, in the packed layout.
     pub(crate) fn decide(
         &self,
         call: &DecideCall<'_>,
@@ -153,20 +151,6 @@ impl RequestEncoder {
                 several.iter().map(|of| self.state_key(&of.namespace, &of.subject)).collect()
             }
         };
-        let script = || {
-            let script = self.fast_script(call, encoding);
-            script.unwrap_or_else(|| scripts::decide(self.layout))
-        };
-        if self.layout == Layout::Readable {
-            let (shape, format) = encoding.of_any_count();
-            let arguments = vec![
-                arguments::readable_periods(policy, encoding),
-                arguments::readable_plan(policy, encoding, mode, cost),
-                shape,
-                format,
-            ];
-            return Ok(Command::Script { script: script(), keys, arguments });
-        }
         let mut plan = arguments::decide_plan(policy, encoding, mode, cost, calls, least);
         if call.subjects.len() > 1 {
             plan = arguments::of_several_subjects(plan);
@@ -176,7 +160,8 @@ impl RequestEncoder {
             arguments.push(arguments::costs(costs));
         }
         if call.reservations == Reservations::Ignore {
-            return Ok(Command::Script { script: script(), keys, arguments });
+            let script = self.fast_script(call, encoding).unwrap_or_else(scripts::decide);
+            return Ok(Command::Script { script, keys, arguments });
         }
         arguments.push(arguments::lifetime(call.lifetime()));
         keys.push(keys::reservations(&keys[0]));
@@ -190,10 +175,8 @@ impl RequestEncoder {
         call: &DecideCall<'_>,
         encoding: &PolicyEncoding,
     ) -> Option<&'static Script> {
-        let makes_no_reservation =
-            self.layout == Layout::Readable || call.reservations == Reservations::Ignore;
         let is_check = call.mode == Mode::Check
-            && makes_no_reservation
+            && call.reservations == Reservations::Ignore
             && matches!(call.costs, CallCosts::Same { cost, .. } if cost > Cost::ZERO);
         let is_fast = is_check && has_fast_path(call.policy);
         if is_fast { self.decide_scripts.get(&[encoding.script_shape()]) } else { None }

@@ -10,10 +10,9 @@
 //! | `reset` | `reset` |
 //! | `reserve` | `arguments`, `stored`, packed states, `expired`, a function of `decide`, `reserve` |
 //! | `reservation` | `arguments`, `stored`, packed states, `reservation`, `change` |
-//! | `readable` of a shape | `readable_shape` (composed), readable limits, `readable`, `readable_reply` |
-//! | `readable` | readable limits, `readable`, `readable_reply` |
+//! | `readable` of a shape | `readable_shape` (composed), a function of readable limits and `readable_part`, `parts` |
+//! | `readable` | the same without `readable_shape` |
 //! | `parts` of a list of shapes | `parts_shape` (composed), `parts_arguments`, a function of `arguments`, `stored`, packed states and `part`, `parts` |
-//! | `readable_parts` | a function of readable limits and `readable_part`, `parts` |
 //! | `settle` | a function of `arguments`, `stored`, packed states and `change`, `settle` |
 //! | `readable_settle` | a function of `readable_counters` and `readable_change`, `settle` |
 //!
@@ -152,8 +151,6 @@ static READABLE_SETTLE: LazyLock<Script> = LazyLock::new(|| {
         [source.windows, READABLE_COUNTERS, change].join("\n")
     })
 });
-static READABLE: LazyLock<Script> =
-    LazyLock::new(|| Script::of_shape(Purpose::DecideReadable, &[]));
 /// Creates the script that makes changes of several subjects. `change` returns the code that reads
 /// one of them, from this number of arguments.
 ///
@@ -175,12 +172,9 @@ fn settlement(name: &str, arguments: usize, change: impl Fn(TimeSource) -> Strin
     })
 }
 
-/// Returns the script that decides under any policy.
-pub(super) fn decide(layout: Layout) -> &'static Script {
-    match layout {
-        Layout::Packed => &DECIDE,
-        Layout::Readable => &READABLE,
-    }
+/// Returns the script that decides one part under any policy, in the packed layout.
+pub(super) fn decide() -> &'static Script {
+    &DECIDE
 }
 
 /// Returns the script that changes the counts of subjects outside a decision.
@@ -208,9 +202,9 @@ pub(super) fn change_reservation() -> &'static Script {
 
 /// Returns the scripts of a layout that are not composed for a shape.
 pub(super) fn of_layout(layout: Layout) -> Vec<&'static Script> {
-    let mut scripts = vec![decide(layout), of_any_parts(layout), settle(layout)];
+    let mut scripts = vec![of_any_parts(layout), settle(layout)];
     if layout == Layout::Packed {
-        scripts.extend([reset(), reserve(), change_reservation()]);
+        scripts.extend([decide(), reset(), reserve(), change_reservation()]);
     }
     scripts
 }
@@ -273,17 +267,7 @@ impl Script {
                     [&before.join("\n"), CHANGE, MAKE_CHANGE].join("\n")
                 })
             }
-            Purpose::DecideReadable => {
-                let (decide, reply) =
-                    (include_str!("readable.lua"), include_str!("readable_reply.lua"));
-                // The time is read last. Otherwise a charge could seem older than the window that
-                // it opened.
-                Self::new(&script_name("readable", shape), |source| {
-                    let fast_path = composer::readable_fast_path(shape, source.time);
-                    [source.windows, &fast_path, READABLE_LIMITS, decide, source.time, reply]
-                        .join("\n")
-                })
-            }
+            Purpose::DecideReadable => parts::readable(shape),
             Purpose::Parts => unreachable!("they have several shapes"),
         }
     }
