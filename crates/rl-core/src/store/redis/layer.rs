@@ -88,13 +88,6 @@ impl Request {
         self.mode == Mode::Check && self.parts.iter().all(|part| part.cost > Cost::ZERO)
     }
 
-    /// Returns whether both requests charge the same subjects, in the same order.
-    pub(crate) fn has_subjects_of(&self, other: &Self) -> bool {
-        let pairs = self.parts.iter().zip(&other.parts);
-        self.parts.len() == other.parts.len()
-            && pairs.into_iter().all(|(one, other)| one.subject.key == other.subject.key)
-    }
-
     /// Returns whether the parts of both requests have the same policies, in the same order.
     pub(crate) fn has_policies_of(&self, other: &Self) -> bool {
         let mut pairs = self.parts.iter().zip(&other.parts);

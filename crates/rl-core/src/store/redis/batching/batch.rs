@@ -10,11 +10,9 @@ use tokio::sync::oneshot;
 use crate::model::{Cost, MAX_UNITS, StoreError};
 use crate::store::part_groups::GroupDecisions;
 use crate::store::redis::encoding::parts_reply::PartsReplies;
-use crate::store::redis::encoding::policy::{
-    max_evaluated_calls, max_requests, max_subjects as max_subjects_of,
-};
+use crate::store::redis::encoding::policy::{max_evaluated_calls, max_subjects as max_subjects_of};
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
-use crate::store::redis::layer::Request;
+use crate::store::redis::layer::{Request, RequestPart};
 
 /// The largest number of checks of one subject, all of one cost, in one script call. If no limit is
 /// in shadow, the script decides all of them by one division.
@@ -73,7 +71,8 @@ pub(super) enum CallKind {
     },
 }
 
-/// Calls of the same subjects under the same policies, in the order of their arrival.
+/// Calls in the order of their arrival: those of one subject under one policy, or requests of several
+/// parts whose policies are the same.
 pub(super) struct SubjectBatch {
     /// The slot group of the subjects: only subjects of one slot group share a call.
     pub(super) group: u16,
@@ -97,9 +96,9 @@ pub(super) enum BatchCosts {
 }
 
 impl QueuedCall {
-    /// Returns the cost of the first part.
-    pub(super) fn cost(&self) -> Cost {
-        self.request.parts[0].cost
+    /// Returns the first part of the request.
+    pub(super) fn part(&self) -> &RequestPart {
+        &self.request.parts[0]
     }
 }
 
@@ -116,11 +115,11 @@ impl CallKind {
 
 impl SubjectBatch {
     /// Returns the first request.
-    pub(super) fn first(&self) -> &Arc<Request> {
+    pub(super) fn first(&self) -> &Request {
         &self.calls[0].request
     }
 
-    /// Returns a batch of these subjects alone. Drops cancelled calls. Returns `None` if no call is
+    /// Returns a batch of this subject alone. Drops cancelled calls. Returns `None` if no call is
     /// left.
     pub(super) fn into_batch(self) -> Option<Batch> {
         let Self { group, calls } = self;
@@ -132,7 +131,7 @@ impl SubjectBatch {
 
 impl Batch {
     /// Returns the first request.
-    pub(super) fn first(&self) -> &Arc<Request> {
+    pub(super) fn first(&self) -> &Request {
         self.subjects[0].first()
     }
 
@@ -140,32 +139,10 @@ impl Batch {
     pub(super) fn calls(&self) -> impl Iterator<Item = &QueuedCall> {
         self.subjects.iter().flat_map(|subject| &subject.calls)
     }
-
-    /// Returns whether the calls of `subject` fit into the batch, which has at most `max_subjects`
-    /// lists of subjects.
-    fn accepts(&self, costs: BatchCosts, subject: &SubjectBatch, max_subjects: usize) -> bool {
-        let fits = |request: &Request| match &request.parts[..] {
-            [part] => {
-                costs != BatchCosts::Mixed
-                    && self.costs == costs
-                    && self.subjects.len() < max_subjects_of(&part.policy)
-            }
-            _ => self.calls().count() + subject.calls.len() <= max_requests_like(request),
-        };
-        self.group == subject.group
-            && self.subjects.len() < max_subjects
-            && self.first().has_policies_of(subject.first())
-            && fits(subject.first())
-    }
 }
 
-/// Returns the largest number of requests with these policies in one script call.
-fn max_requests_like(request: &Request) -> usize {
-    max_requests(request.parts.iter().map(|part| &part.policy))
-}
-
-/// Takes calls under the same policies from the front of a queue: a lease alone, or as many checks
-/// as fit into one script call. Drops cancelled calls. Returns `None` if no call is left.
+/// Takes calls under one policy from the front of a subject's queue: a lease alone, or as many
+/// checks as fit into one script call. Drops cancelled calls. Returns `None` if no call is left.
 pub(super) fn take_batch(
     waiting: &mut VecDeque<QueuedCall>,
 ) -> Option<(BatchCosts, Vec<QueuedCall>)> {
@@ -175,39 +152,33 @@ pub(super) fn take_batch(
         let costs = BatchCosts::Same { cost: Cost::ONE, calls: units, least };
         return Some((costs, waiting.drain(..1).collect()));
     }
+    let RequestPart { policy, cost, .. } = first.part();
     let count_checks = |max: usize, has_cost: &dyn Fn(Cost) -> bool| {
         let is_like_first = |call: &&QueuedCall| {
-            call.kind == CallKind::Check
-                && has_cost(call.cost())
-                && call.request.has_policies_of(&first.request)
+            let part = call.part();
+            call.kind == CallKind::Check && has_cost(part.cost) && part.policy == *policy
         };
         waiting.iter().take(max).take_while(is_like_first).count()
     };
-    let [part] = &first.request.parts[..] else {
-        let count = count_checks(max_requests_like(&first.request), &|_| true);
-        return Some((BatchCosts::Mixed, waiting.drain(..count).collect()));
-    };
-    let (policy, cost) = (&part.policy, part.cost);
     // The sum of all costs must be a number that Lua represents exactly.
     let max_exact = usize::try_from(MAX_UNITS / cost.units().max(1)).unwrap_or(usize::MAX).max(1);
     // If costs differ, or if a limit is in shadow, the script evaluates calls one by one. One
     // script call then contains fewer of them.
     let max_evaluated = max_evaluated_calls(policy);
     let max_same = if policy.has_shadow() { max_evaluated } else { MAX_SAME_CALLS };
-    let same = count_checks(max_same.min(max_exact), &|other| other == cost);
+    let same = count_checks(max_same.min(max_exact), &|other| other == *cost);
     let mixed = count_checks(max_evaluated, &|_| true);
     let (costs, count) = if mixed > same {
         (BatchCosts::Mixed, mixed)
     } else {
         let calls = u16::try_from(same).unwrap_or(1);
-        (BatchCosts::Same { cost, calls, least: 1 }, same)
+        (BatchCosts::Same { cost: *cost, calls, least: 1 }, same)
     };
     Some((costs, waiting.drain(..count).collect()))
 }
 
-/// Divides subjects into script calls. The subjects of a call have one slot group and the same
-/// policies. There are at most `max_subjects` of them, or fewer if the policies are heavy. If each
-/// request has one part, its subjects have equal costs.
+/// Divides subjects into script calls. The subjects of a call have one slot group, one policy and
+/// equal costs. There are at most `max_subjects` of them, or fewer if the policy is heavy.
 pub(super) fn into_batches(
     subjects: Vec<(BatchCosts, SubjectBatch)>,
     max_subjects: usize,
@@ -216,7 +187,14 @@ pub(super) fn into_batches(
     const MAX_TRIED: usize = 8;
     let mut batches: Vec<Batch> = Vec::new();
     for (costs, subject) in subjects {
-        let accepts = |batch: &&mut Batch| batch.accepts(costs, &subject, max_subjects);
+        let policy = &subject.calls[0].part().policy;
+        let accepts = |batch: &&mut Batch| {
+            batch.group == subject.group
+                && costs != BatchCosts::Mixed
+                && batch.costs == costs
+                && batch.subjects.len() < max_subjects.min(max_subjects_of(policy))
+                && batch.first().parts[0].policy == *policy
+        };
         match batches.iter_mut().rev().take(MAX_TRIED).find(accepts) {
             Some(batch) => batch.subjects.push(subject),
             None => batches.push(Batch { group: subject.group, costs, subjects: vec![subject] }),

@@ -14,11 +14,11 @@
 //!   Requests with limits in shadow are sent in calls of their own, and so are requests of several
 //!   parts with logs or with a part in shadow. On a cluster, only subjects of one
 //!   [group](super::encoding::placement) share a call.
-//! * **One call per subject at a time**: requests of the same subjects, of which one has a call in
-//!   flight, wait for it, and are then sent together. They are decided in the order of their
-//!   arrival. A request that was sent alone, because nothing was in flight, does not count as such a
-//!   call. Requests of several parts that share only some of their subjects do not wait for each
-//!   other.
+//! * **One call per subject at a time**: requests of a subject with a call in flight wait for it,
+//!   and are then sent together. They are decided in the order of their arrival. A request that was
+//!   sent alone, because nothing was in flight, does not count as such a call.
+//! * **Requests of several parts** may share subjects. The script decides those of a call one after
+//!   the other, in the order of their arrival. They wait for no call of their subjects.
 //! * **Cancel safe**: a request that is cancelled before the flush is not charged. One that is
 //!   cancelled later may be charged. Other requests of the batch are not affected.
 //! * **Refunds share calls too**: a permit that is released is such a refund. Refunds do not wait
@@ -69,7 +69,7 @@ use batch::{
 use fan_out::{FanOut, fail};
 use overdue::within_timeout;
 use pace::{CallInFlight, DeliveryTurn, Flush, SharedQueue, Solo};
-use queue::{BatchLimits, BatchQueue, BySubjects, QueuedSubject};
+use queue::{BatchLimits, BatchQueue, QueuedSubject};
 use refunds::RefundBatcher;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -82,7 +82,7 @@ use super::encoding::reply_reader;
 use super::encoding::request::{CallCosts, DecideCall};
 use super::executor::Execute;
 use super::layer::{Amendment, Amendments, Layer, LeaseRequest, Request};
-use super::subject_key::KeyedSubject;
+use super::subject_key::{KeyedSubject, SubjectKey};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, StoreError};
 use crate::store::part_groups::GroupDecisions;
@@ -133,29 +133,32 @@ impl<E: Execute> Batcher<E> {
     /// sends it in a script call of its own.
     fn enqueue(&self, request: &Arc<Request>, kind: CallKind) -> Enqueued<E> {
         let mut queue = self.lock();
-        if queue.subjects.is_empty() && !queue.pace.has_solo {
+        if queue.is_idle() {
             queue.pace.has_solo = true;
             return Enqueued::Solo(Solo(self.clone()));
         }
         let (reply, receiver) = oneshot::channel();
-        let subjects = BySubjects(Arc::clone(request));
         let call = QueuedCall { request: Arc::clone(request), kind, reply };
-        if let Some(waiting) = queue.subjects.get_mut(&subjects) {
+        // All subjects of a request are in one slot, and so in one group: that of the first.
+        let KeyedSubject { namespace, subject, key } = &request.parts[0].subject;
+        let group = || self.shared.settings.placement.group_of(namespace, subject);
+        if request.parts.len() > 1 {
+            queue.add_request(call, group());
+            self.flush_soon(queue);
+        } else if let Some(waiting) = queue.subjects.get_mut(key) {
             waiting.push_back(call);
         } else {
-            // All subjects of a request are in one slot, and so in one group: that of the first.
-            let KeyedSubject { namespace, subject, .. } = &request.parts[0].subject;
-            let group = self.shared.settings.placement.group_of(namespace, subject);
-            queue.subjects.insert(subjects.clone(), VecDeque::from([call]));
-            queue.make_ready(QueuedSubject { subjects, group }, self.shared.limits);
+            queue.subjects.insert(*key, VecDeque::from([call]));
+            let subject = QueuedSubject { subject: *key, group: group() };
+            queue.make_ready(subject, self.shared.limits);
             self.flush_soon(queue);
         }
         Enqueued::Queued(receiver)
     }
 
     fn send_soon(&self, batch: Batch, is_counted: bool) {
-        let subjects = batch.subjects.iter();
-        let subjects = subjects.map(|batch| BySubjects(Arc::clone(batch.first()))).collect();
+        let subjects = batch.subjects.iter().filter(|batch| batch.first().parts.len() == 1);
+        let subjects = subjects.map(|batch| batch.calls[0].part().subject.key).collect();
         // Created outside the task, so that the subjects are released even if the runtime has shut
         // down and drops the task.
         let (batcher, group) = (self.clone(), batch.group);
@@ -177,7 +180,7 @@ impl<E: Execute> Batcher<E> {
         let costs = match batch.costs {
             BatchCosts::Same { cost, calls, least } => CallCosts::Same { cost, calls, least },
             BatchCosts::Mixed => {
-                each = batch.calls().map(QueuedCall::cost).collect();
+                each = batch.calls().map(|call| call.part().cost).collect();
                 CallCosts::Each(&each)
             }
         };
@@ -228,11 +231,12 @@ impl<E: Execute> Flush for Batcher<E> {
         if queue.pace.in_flight == 0 {
             max_subjects = max_subjects.min(collected.div_ceil(2).max(MIN_HALF));
         }
-        for QueuedSubject { subjects: of_due, group } in due {
-            match queue.subjects.get_mut(&of_due).and_then(take_batch) {
+        let requests = queue.take_due_requests();
+        for QueuedSubject { subject, group } in due {
+            match queue.subjects.get_mut(&subject).and_then(take_batch) {
                 Some((costs, calls)) => subjects.push((costs, SubjectBatch { group, calls })),
-                // All requests of these subjects were cancelled.
-                None => drop(queue.subjects.swap_remove(&of_due)),
+                // All requests of this subject were cancelled.
+                None => drop(queue.subjects.swap_remove(&subject)),
             }
         }
         drop(queue);
@@ -242,6 +246,7 @@ impl<E: Execute> Flush for Batcher<E> {
         queue.pace.in_flight += batches.iter().filter(|batch| is_shared(batch)).count();
         // If all requests of a group were cancelled, there is room for another group.
         self.flush_soon(queue);
+        requests.into_iter().for_each(|batch| self.send_soon(batch, true));
         for batch in batches {
             let is_counted = is_shared(&batch);
             self.send_soon(batch, is_counted);
@@ -339,9 +344,9 @@ async fn deliver<E: Execute>(
             // The script changed nothing for this subject, so its requests are sent again, in a
             // call of their own, unless they were cancelled.
             None => {
-                let subjects = BySubjects(Arc::clone(subject.first()));
+                let key = subject.calls[0].part().subject.key;
                 let Some(alone) = subject.into_batch() else { continue };
-                in_flight.subjects.retain(|other| *other != subjects);
+                in_flight.subjects.retain(|other| *other != key);
                 in_flight.call.batcher.send_soon(alone, false);
             }
         }
@@ -401,7 +406,7 @@ fn hold_during<T: Send + 'static>(
 struct InFlightBatch<E: Execute> {
     call: CallInFlight<Batcher<E>>,
     group: u16,
-    subjects: Vec<BySubjects>,
+    subjects: Vec<SubjectKey>,
 }
 
 impl<E: Execute> InFlightBatch<E> {
@@ -410,12 +415,12 @@ impl<E: Execute> InFlightBatch<E> {
         let CallInFlight { batcher, is_counted } = &mut self.call;
         let mut queue = batcher.lock();
         queue.pace.in_flight -= usize::from(std::mem::take(is_counted));
-        for subjects in self.subjects.drain(..) {
-            if queue.subjects.get(&subjects).is_some_and(|waiting| !waiting.is_empty()) {
+        for subject in self.subjects.drain(..) {
+            if queue.subjects.get(&subject).is_some_and(|waiting| !waiting.is_empty()) {
                 let group = self.group;
-                queue.make_ready(QueuedSubject { subjects, group }, batcher.shared.limits);
+                queue.make_ready(QueuedSubject { subject, group }, batcher.shared.limits);
             } else {
-                queue.subjects.swap_remove(&subjects);
+                queue.subjects.swap_remove(&subject);
             }
         }
         batcher.flush_soon(queue);

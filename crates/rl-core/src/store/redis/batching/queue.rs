@@ -1,17 +1,16 @@
 //! The calls that wait to be sent. No I/O.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
-use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use super::batch::QueuedCall;
+use super::MIN_HALF;
+use super::batch::{Batch, BatchCosts, QueuedCall, SubjectBatch};
 use super::pace::{Pace, Queue};
 use crate::store::redis::encoding::placement::Placement;
-use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path};
+use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path, max_requests};
 use crate::store::redis::layer::Request;
-use crate::store::redis::subject_key::IdentityHasher;
+use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
 
 /// The largest number of shared calls in flight, if there are few slot groups. Further calls
 /// are collected until one of them returns.
@@ -23,27 +22,8 @@ const MAX_IN_FLIGHT: usize = 4;
 /// four groups, a request waits for about two round trips at most.
 const GROUPS_PER_CALL: usize = 4;
 
-/// A request as the key of a map: requests of the same subjects are equal.
-#[derive(Clone, Debug)]
-pub(super) struct BySubjects(pub(super) Arc<Request>);
-
-impl PartialEq for BySubjects {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.has_subjects_of(&other.0)
-    }
-}
-
-impl Eq for BySubjects {}
-
-impl Hash for BySubjects {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let bits = self.0.parts.iter().map(|part| part.subject.key.bits());
-        state.write_u64(bits.fold(0, |all, bits| all.rotate_left(1) ^ bits));
-    }
-}
-
-/// The bounds on the size and the number of *shared calls*: script calls for the subjects of several
-/// requests, all of one slot group.
+/// The bounds on the size and the number of *shared calls*: script calls for several subjects of
+/// one slot group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchLimits {
     /// The largest number of subjects in a call.
@@ -55,9 +35,8 @@ pub(super) struct BatchLimits {
 
 #[derive(Default)]
 pub(crate) struct BatchQueue {
-    /// The waiting calls of the subjects that have a call in flight or due.
-    pub(super) subjects:
-        IndexMap<BySubjects, VecDeque<QueuedCall>, BuildHasherDefault<IdentityHasher>>,
+    /// The waiting calls of each subject that has a call in flight or due.
+    pub(super) subjects: SubjectMap<VecDeque<QueuedCall>>,
     /// Subjects to send with the next flush.
     ready: Vec<QueuedSubject>,
     /// Subjects that wait until fewer shared calls are in flight. The group that has waited longest
@@ -65,13 +44,25 @@ pub(crate) struct BatchQueue {
     collected: IndexMap<u16, Vec<QueuedSubject>>,
     /// Groups that have collected enough subjects for a full call since the last flush.
     full: Vec<u16>,
+    /// The waiting requests of several parts, by the policies and the slot group of their parts. The
+    /// list that has waited longest comes first.
+    pub(super) lists: VecDeque<RequestList>,
     /// Counts shared calls only.
     pub(super) pace: Pace,
 }
 
-/// The subjects of a request, with calls that wait to be sent.
+/// Requests whose parts have the same policies and slot group, in the order of their arrival. They
+/// may share subjects, so this is also the order in which they are decided.
+pub(super) struct RequestList {
+    group: u16,
+    /// The largest number of requests in one call.
+    max_requests: usize,
+    calls: VecDeque<QueuedCall>,
+}
+
+/// A subject with calls that wait to be sent.
 pub(super) struct QueuedSubject {
-    pub(super) subjects: BySubjects,
+    pub(super) subject: SubjectKey,
     /// Only subjects of one group share a call.
     pub(super) group: u16,
 }
@@ -94,9 +85,58 @@ impl BatchLimits {
 }
 
 impl BatchQueue {
+    /// Returns whether no call waits or is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        let Pace { in_flight, has_solo, .. } = self.pace;
+        self.subjects.is_empty() && self.lists.is_empty() && in_flight == 0 && !has_solo
+    }
+
+    /// Adds a request of several parts to the list of its policies and slot group.
+    pub(super) fn add_request(&mut self, call: QueuedCall, group: u16) {
+        let is_same = |list: &&mut RequestList| {
+            let first = list.calls.front();
+            list.group == group
+                && first.is_some_and(|first| first.request.has_policies_of(&call.request))
+        };
+        if let Some(list) = self.lists.iter_mut().find(is_same) {
+            list.calls.push_back(call);
+            return;
+        }
+        let max_requests = max_requests(call.request.parts.iter().map(|part| &part.policy));
+        let calls = VecDeque::from([call]);
+        self.lists.push_back(RequestList { group, max_requests, calls });
+    }
+
+    /// Takes the batches of requests of several parts that are due, and counts them as in flight.
+    /// While few calls are in flight, all requests are due; otherwise only full batches are. If no
+    /// call is in flight, a long list is divided into two batches. Drops cancelled requests.
+    pub(super) fn take_due_requests(&mut self) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        let Pace { in_flight, max_in_flight, .. } = self.pace;
+        for mut list in std::mem::take(&mut self.lists) {
+            let (group, calls) = (list.group, &mut list.calls);
+            calls.retain(|call| !call.reply.is_closed());
+            let mut most = list.max_requests;
+            if in_flight == 0 {
+                most = most.min(calls.len().div_ceil(2).max(MIN_HALF));
+            }
+            let has_room = in_flight + batches.len() < max_in_flight;
+            while !calls.is_empty() && (has_room || calls.len() >= most) {
+                let calls = calls.drain(..most.min(calls.len())).collect();
+                let subjects = vec![SubjectBatch { group, calls }];
+                batches.push(Batch { group, costs: BatchCosts::Mixed, subjects });
+            }
+            if !calls.is_empty() {
+                self.lists.push_back(list);
+            }
+        }
+        self.pace.in_flight += batches.len();
+        batches
+    }
+
     /// Marks the calls of a subject as due.
     pub(super) fn make_ready(&mut self, subject: QueuedSubject, limits: BatchLimits) {
-        let first = self.subjects.get(&subject.subjects).and_then(VecDeque::front);
+        let first = self.subjects.get(&subject.subject).and_then(VecDeque::front);
         if !first.is_some_and(|call| limits.can_share_call(&call.request)) {
             self.ready.push(subject);
             return;
@@ -140,16 +180,19 @@ impl Queue for BatchQueue {
     }
 
     fn is_due(&self) -> bool {
+        let is_full = |list: &RequestList| list.calls.len() >= list.max_requests;
         !self.ready.is_empty()
             || !self.full.is_empty()
-            || (self.pace.has_room() && !self.collected.is_empty())
+            || self.lists.iter().any(is_full)
+            || (self.pace.has_room() && !(self.collected.is_empty() && self.lists.is_empty()))
     }
 
     fn discard(&mut self) {
         self.full.clear();
+        self.lists.clear();
         let collected = std::mem::take(&mut self.collected).into_values().flatten();
         for queued in self.ready.drain(..).chain(collected) {
-            self.subjects.swap_remove(&queued.subjects);
+            self.subjects.swap_remove(&queued.subject);
         }
     }
 }

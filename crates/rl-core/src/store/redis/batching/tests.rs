@@ -140,7 +140,7 @@ async fn check_two_requests_of_parts(is_silent: bool) -> (Result<CallerReply, St
     inner.waiting.close();
     let reply = tokio::time::timeout(Duration::from_secs(5), live).await;
     let reply = reply.expect("the call is bounded").unwrap();
-    while !batcher.lock().subjects.is_empty() {
+    while batcher.lock().pace.in_flight > 0 {
         yield_now().await;
     }
     let calls = inner.calls.lock().unwrap().len();
@@ -159,4 +159,38 @@ async fn a_cancelled_request_of_parts_that_a_batch_left_undecided_is_not_sent_ag
 async fn a_request_of_parts_that_is_sent_again_fails_after_the_response_timeout() {
     let (reply, _) = check_two_requests_of_parts(true).await;
     assert_eq!(reply.err().unwrap().kind(), FailureKind::TimedOut);
+}
+
+/// Adds a request of two parts to the list of `group`.
+fn add(queue: &mut BatchQueue, group: u16) -> ReplyReceiver {
+    let subjects = ["alice", "fleet"].map(Subject::user);
+    let subjects = subjects.map(|subject| keyed(&Namespace::default(), &subject));
+    let policy = Policy::new([Limit::per_second(1)]).unwrap();
+    let (reply, receiver) = oneshot::channel();
+    let (request, kind) = (check_all(&subjects, &policy, 1), CallKind::Check);
+    queue.add_request(QueuedCall { request, kind, reply }, group);
+    receiver
+}
+
+/// Otherwise, nothing would send the live request before the next one arrives.
+#[test]
+fn lists_of_cancelled_requests_do_not_count_as_calls_in_flight() {
+    let mut queue = BatchQueue::default();
+    queue.pace.max_in_flight = 4;
+    for group in 0..4 {
+        drop(add(&mut queue, group));
+    }
+    let _live = add(&mut queue, 4);
+    let due = queue.take_due_requests();
+    assert_eq!(due.iter().map(|batch| batch.group).collect::<Vec<_>>(), [4]);
+    assert_eq!((queue.pace.in_flight, queue.lists.len()), (1, 0));
+}
+
+#[test]
+fn lists_that_find_no_room_wait_for_a_call_to_return() {
+    let mut queue = BatchQueue::default();
+    queue.pace.max_in_flight = 4;
+    let _live: Vec<_> = (0..6).map(|group| add(&mut queue, group)).collect();
+    assert_eq!(queue.take_due_requests().len(), 4);
+    assert_eq!((queue.pace.in_flight, queue.lists.len()), (4, 2));
 }

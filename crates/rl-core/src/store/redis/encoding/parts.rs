@@ -4,7 +4,6 @@ use super::arguments;
 use super::layout::Layout;
 use super::placement::Placement;
 use super::policy::{PolicyEncoding, has_fast_path};
-use super::reply::CallArgs;
 use super::request::RequestEncoder;
 use crate::model::{Algorithm, Cost, Mode, StoreError};
 use crate::policy::Policy;
@@ -26,11 +25,6 @@ pub(crate) struct EncodedPart {
 impl EncodedPart {
     fn new(policy: &Policy, cost: Cost) -> Self {
         Self { policy: policy.clone(), encoding: PolicyEncoding::new(policy), cost }
-    }
-
-    /// Returns the arguments of the decision on the part.
-    pub(crate) const fn args(&self, mode: Mode) -> CallArgs<'_> {
-        CallArgs { policy: &self.policy, mode, cost: self.cost }
     }
 
     /// Returns the argument of the part in the packed layout.

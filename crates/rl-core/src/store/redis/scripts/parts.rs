@@ -105,9 +105,10 @@ mod tests {
         }
         let script = packed(&[of(Kind::FixedWindow, 2), of(Kind::Gcra, 1)]);
         assert_eq!(script.name(), "parts 2*fixed_window; 1*gcra;");
-        for line in
-            ["used_2 = used_2 + units", "local last_p2, expires_p2, micros_3, fraction_3, since_3"]
-        {
+        for line in [
+            "used_2 = used_2 + units",
+            "held_p2, last_p2, expires_p2, micros_3, fraction_3, since_3",
+        ] {
             assert!(script.text().contains(line), "{}", script.text());
         }
         assert!(!script.text().contains("* PART") && !script.text().contains("--@"));
