@@ -69,7 +69,7 @@ use batch::{
 use fan_out::{FanOut, fail};
 use overdue::within_timeout;
 use pace::{CallInFlight, DeliveryTurn, Flush, SharedQueue, Solo};
-use queue::{BatchLimits, BatchQueue, QueuedSubject};
+use queue::{BatchLimits, BatchQueue, MIN_HALF, QueuedSubject};
 use refunds::RefundBatcher;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -87,9 +87,6 @@ use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, StoreError};
 use crate::store::part_groups::GroupDecisions;
 use crate::store::{Mode, Reservations, StoreFuture};
-
-/// A batch of fewer subjects is not divided into halves.
-const MIN_HALF: usize = 8;
 
 /// The layer that batches concurrent checks.
 pub(crate) struct Batcher<E> {

@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 
 use indexmap::IndexMap;
 
-use super::MIN_HALF;
 use super::batch::{Batch, BatchCosts, QueuedCall, SubjectBatch};
 use super::pace::{Pace, Queue};
 use crate::store::redis::encoding::placement::Placement;
 use crate::store::redis::encoding::policy::{MAX_SUBJECTS, has_fast_path, max_requests};
 use crate::store::redis::layer::Request;
 use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
+
+/// A batch of fewer subjects or requests is not divided into halves.
+pub(super) const MIN_HALF: usize = 8;
 
 /// The largest number of shared calls in flight, if there are few slot groups. Further calls
 /// are collected until one of them returns.

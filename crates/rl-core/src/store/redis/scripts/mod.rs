@@ -267,8 +267,7 @@ impl Script {
                     [&before.join("\n"), CHANGE, MAKE_CHANGE].join("\n")
                 })
             }
-            Purpose::DecideReadable => parts::readable(shape),
-            Purpose::Parts => unreachable!("they have several shapes"),
+            Purpose::DecideReadable | Purpose::Parts => unreachable!("they are scripts of parts"),
         }
     }
 

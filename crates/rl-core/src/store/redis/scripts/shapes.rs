@@ -26,6 +26,7 @@ pub(crate) fn of_shapes(purpose: Purpose, shapes: &[ScriptShape]) -> Option<&'st
     let new = || -> &'static Script {
         Box::leak(Box::new(match purpose {
             Purpose::Parts => parts::packed(shapes),
+            Purpose::DecideReadable => parts::readable(&shapes[0]),
             _ => Script::of_shape(purpose, &shapes[0]),
         }))
     };
