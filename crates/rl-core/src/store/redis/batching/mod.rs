@@ -169,7 +169,7 @@ impl<E: Execute> Batcher<E> {
         let [part] = &batch.first().parts[..] else {
             let requests: Vec<_> = batch.calls().map(|call| &*call.request).collect();
             let replies = self.shared.inner.execute_requests(&requests).await?;
-            return Ok(BatchReply::Requests(replies));
+            return Ok(BatchReply::Requests(Arc::new(replies)));
         };
         let subjects = batch.subjects.iter();
         let subjects: Vec<_> = subjects.map(|batch| &batch.first().parts[0].subject).collect();
@@ -307,7 +307,7 @@ enum BatchReply {
     /// A reply for each subject; `None` for one that was not decided. Each request has one part.
     Subjects(Vec<Option<ScriptReply>>),
     /// The replies to requests of several parts.
-    Requests(PartsReplies),
+    Requests(Arc<PartsReplies>),
 }
 
 /// Sends a batch, and distributes the replies to its callers.
@@ -352,8 +352,7 @@ async fn deliver<E: Execute>(
 
 /// Wakes the callers of requests of several parts. Requests that the script has not decided are sent
 /// again.
-fn deliver_requests<E: Execute>(batcher: &Batcher<E>, batch: Batch, replies: PartsReplies) {
-    let replies = Arc::new(replies);
+fn deliver_requests<E: Execute>(batcher: &Batcher<E>, batch: Batch, replies: Arc<PartsReplies>) {
     let calls = batch.subjects.into_iter().flat_map(|subject| subject.calls);
     for (call, bytes) in calls.zip(replies.ranges()) {
         let Some(bytes) = bytes else {

@@ -83,7 +83,7 @@ impl<S: Layer> DenialCache<S> {
     /// Returns the decisions on a request that a cached denial of an enforced part denies; `None`
     /// if there is no such denial.
     pub(crate) fn denial_of(&self, request: &Request) -> Option<GroupDecisions> {
-        self.look_up_parts(request).err()
+        self.look_up_parts(request).err().map(|denied| *denied)
     }
 
     /// Looks up cached denials of all parts of a request.
@@ -91,13 +91,13 @@ impl<S: Layer> DenialCache<S> {
     /// # Errors
     ///
     /// Returns the decisions on a request that a cached denial of an enforced part denies.
-    fn look_up_parts(&self, request: &Request) -> Result<Stamps, GroupDecisions> {
+    fn look_up_parts(&self, request: &Request) -> Result<Stamps, Box<GroupDecisions>> {
         let mut stamps = Stamps::new();
         for (index, part) in request.parts.iter().enumerate() {
             stamps.push(match self.lookup(part) {
                 _ if !request.is_plain_check(part) => None,
                 Lookup::Denied(denial) if !part.is_shadow => {
-                    return Err(request.denied_by(index, denial));
+                    return Err(Box::new(request.denied_by(index, denial)));
                 }
                 Lookup::Denied(_) => None,
                 Lookup::Unknown(stamp) => stamp,
@@ -157,7 +157,7 @@ impl<S: Layer> Layer for DenialCache<S> {
         }
         let stamps = match self.look_up_parts(&request) {
             Ok(stamps) => stamps,
-            Err(denied) => return MaybeReady::ready(Ok(denied)),
+            Err(denied) => return MaybeReady::ready(Ok(*denied)),
         };
         let decided = self.inner.decide(Arc::clone(&request));
         if stamps.iter().all(Option::is_none) {
