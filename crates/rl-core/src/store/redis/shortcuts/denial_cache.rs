@@ -82,6 +82,7 @@ impl<S: Layer> DenialCache<S> {
 
     /// Returns the decisions on a request that a cached denial of an enforced part denies; `None`
     /// if there is no such denial.
+    #[cfg(feature = "redis-cluster")]
     pub(crate) fn denial_of(&self, request: &Request) -> Option<GroupDecisions> {
         self.look_up_parts(request).err().map(|denied| *denied)
     }
