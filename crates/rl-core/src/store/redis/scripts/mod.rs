@@ -151,6 +151,7 @@ static READABLE_SETTLE: LazyLock<Script> = LazyLock::new(|| {
         [source.windows, READABLE_COUNTERS, change].join("\n")
     })
 });
+
 /// Creates the script that makes changes of several subjects. `change` returns the code that reads
 /// one of them, from this number of arguments.
 ///
