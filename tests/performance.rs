@@ -28,9 +28,15 @@ fn instructions(what: &str) -> u64 {
 /// Returns the number of instructions that the program takes for one repetition of `what` under
 /// `limits`.
 fn instructions_under(what: &str, limits: &[String]) -> u64 {
+    instructions_in("rl_instructions::counted*", what, limits)
+}
+
+/// Returns the number of instructions that one repetition of `what` takes in this function and in
+/// those that it calls.
+fn instructions_in(function: &str, what: &str, limits: &[String]) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .args(["--toggle-collect=rl_instructions::counted*", &PROGRAM, what])
+        .args([&format!("--toggle-collect={function}"), &**PROGRAM, what])
         .arg(TIMES.to_string())
         .args(limits)
         .output()
@@ -81,6 +87,16 @@ fn decisions_and_responses_take_few_instructions() {
         }
     }
     assert!(beyond.is_empty(), "{beyond:#?}");
+}
+
+/// Counts the instructions that the counts for operators add to a decision.
+#[test]
+fn counting_takes_few_instructions() {
+    for (what, measured) in [("allowed", 60), ("denied", 300), ("three-parts", 150)] {
+        let count = instructions_in("*limiter::tally::Tally::count", what, &[]);
+        println!("counting, {what}: {count} instructions, {} at most", at_most(measured));
+        assert!(count <= at_most(measured), "{what}: {count} instructions");
+    }
 }
 
 /// Counts the instructions of a decision on one known subject, for each algorithm and for several

@@ -79,14 +79,6 @@ impl Estimate {
     }
 }
 
-impl Estimate {
-    /// Returns the estimate as text with one digit after the point, without a unit.
-    pub(crate) fn plain(self) -> String {
-        let Self { median, low, high } = self;
-        format!("{median:.1} [{low:.1}, {high:.1}]")
-    }
-}
-
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { median, low, high } = self;
@@ -110,7 +102,7 @@ pub(crate) fn compare(
 
 /// Runs rounds with both candidates, as [`compare`] does. Returns the nanoseconds for each decision
 /// of ours and of theirs in each round.
-pub(crate) fn in_turns(
+fn in_turns(
     rounds: usize,
     mut ours: impl FnMut(usize) -> f64,
     mut theirs: impl FnMut(usize) -> f64,

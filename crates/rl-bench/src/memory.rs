@@ -4,7 +4,6 @@
 mod algorithms;
 mod block;
 mod cases;
-mod counting;
 mod flood;
 mod growth;
 mod limiters;
@@ -26,7 +25,7 @@ use crate::machine;
 use crate::report::Report;
 
 /// The number of steps in the progress bar: the measurements, and the blocks of the flood.
-const STEPS: usize = 8 + matrix::STEPS + algorithms::STEPS + growth::STEPS + 100;
+const STEPS: usize = 7 + matrix::STEPS + algorithms::STEPS + growth::STEPS + 100;
 
 /// Runs all measurements in memory, prints them, and adds the goals to the report.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
@@ -70,10 +69,6 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
     report.step("requests of several parts");
     if report.wants(&["M13"]) {
         parts::measure(&keys, &mut goals)?;
-    }
-    report.step("counting");
-    if report.wants(&["M14"]) {
-        counting::measure(report, &mut goals)?;
     }
     report.step("memory of a million subjects");
     if report.wants(&["M6", "M8"]) {

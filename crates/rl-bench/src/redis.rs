@@ -6,7 +6,6 @@ mod algorithms;
 mod bare_refunds;
 mod candidate;
 mod cluster;
-mod counting;
 mod dedicated;
 mod fixtures;
 mod load;
@@ -56,7 +55,7 @@ const SIX_KEYS: usize = 2;
 const OURS: [usize; 3] = [3, 4, 5];
 
 /// The number of steps in the progress bar.
-const STEPS: usize = LOADS.len() + 12 + nodes::STEPS;
+const STEPS: usize = LOADS.len() + 11 + nodes::STEPS;
 
 /// Runs all measurements on Redis, prints them, and adds the goals to the report.
 pub(crate) fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
@@ -104,8 +103,6 @@ async fn measure(report: &mut Report) -> Result<Vec<Goal>, Box<dyn Error>> {
     }
     report.step("parts");
     goals.extend(parts::measure(report).await?);
-    report.step("counting");
-    goals.extend(counting::measure(report).await?);
     report.step("algorithms");
     if report.wants(&algorithms::GOALS) {
         algorithms::speed(report, &mut goals).await?;

@@ -33,6 +33,7 @@ impl Payload {
             }),
             EventKind::StoreFailing { error, on_failure, .. }
             | EventKind::StoreOutOfMemory { error, on_failure, .. }
+            | EventKind::PolicyUnsupported { error, on_failure, .. }
             | EventKind::FallbackFailing { error, on_failure, .. }
             | EventKind::LookupsFailing { error, on_failure, .. } => {
                 json!({ "failure": error.kind().as_str(), "on_failure": on_failure })
@@ -48,9 +49,29 @@ impl Payload {
             EventKind::StoreOverloaded { in_flight, bound, on_failure, .. } => {
                 json!({ "in_flight": in_flight, "bound": bound, "on_failure": on_failure })
             }
-            EventKind::StoreOverloadEnded { lasted, refused, .. } => {
+            EventKind::StoreOverloadEnded { lasted, refused, .. }
+            | EventKind::LookupOverloadEnded { lasted, refused, .. } => {
                 json!({ "seconds": lasted.as_secs_f64(), "refused": refused })
             }
+            EventKind::PolicyUnsupportedEnded { lasted, requests, .. } => {
+                json!({ "seconds": lasted.as_secs_f64(), "requests": requests })
+            }
+            EventKind::StoredValueDamaged { subject, error, on_failure, .. }
+            | EventKind::PolicyUnreadable { subject, error, on_failure, .. } => json!({
+                "subject": hashed(subject),
+                "failure": error.kind().as_str(),
+                "on_failure": on_failure,
+            }),
+            EventKind::StoredValuesDamaged { on_failure, .. }
+            | EventKind::LookupsOverloaded { on_failure, .. } => {
+                json!({ "on_failure": on_failure })
+            }
+            EventKind::StoredValueRecovered { subject, lasted, requests, .. }
+            | EventKind::PolicyReadable { subject, lasted, requests, .. } => json!({
+                "subject": { "hash": subject.to_string() },
+                "seconds": lasted.as_secs_f64(),
+                "requests": requests,
+            }),
             EventKind::FailurePolicyBegan { origin, .. } => json!({ "origin": origin.as_str() }),
             EventKind::FailurePolicyEnded { origin, lasted, requests, .. } => json!({
                 "origin": origin.as_str(),
@@ -59,6 +80,9 @@ impl Payload {
             }),
             EventKind::LeaseLapsed { subject, is_retaken, .. } => {
                 json!({ "subject": hashed(subject), "is_retaken": is_retaken })
+            }
+            EventKind::LeaseLapsesEnded { lasted, leases, .. } => {
+                json!({ "seconds": lasted.as_secs_f64(), "leases": leases })
             }
             EventKind::RulesApplied { path, version, duration, .. } => json!({
                 "path": path.display().to_string(),
@@ -112,7 +136,7 @@ mod tests {
     fn payloads_name_the_limiter_and_hash_the_subject() {
         let location = EventLocation::new("api", "redis 127.0.0.1:6379");
         let subject = Subject::user("alice");
-        let lapsed = EventKind::LeaseLapsed { subject: &subject, is_retaken: true };
+        let lapsed = EventKind::LeaseLapsed { subject: &subject, is_retaken: true, is_first: true };
         let payload = Payload::of(&Event::new(location, lapsed)).unwrap();
         let text = Value::Object(payload.values).to_string();
         assert_eq!(payload.event, "lease_lapsed");

@@ -5,7 +5,6 @@
 //! subjects are created before the measurement.
 
 use std::error::Error;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -43,12 +42,7 @@ enum Kind {
     Parts(PartsCall),
     Limiter(RateLimiter, Vec<Subject>),
     OtherLimiter(OtherLimiter),
-    Function(Decide),
 }
-
-/// Makes a request for the subject with this number. Returns whether it is allowed.
-pub(super) type Decide =
-    Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
 /// A command and its keys for each subject.
 struct Command {
@@ -233,11 +227,6 @@ impl Candidate {
         self
     }
 
-    /// Creates a candidate that calls a function, which calls scripts.
-    pub(super) fn of_function(name: &'static str, decide: Decide) -> Self {
-        Self { name, commands: EVALSHA, kind: Kind::Function(decide), order: Vec::new() }
-    }
-
     /// Sets the number of subjects, and the order in which they are visited.
     pub(super) fn with_order(mut self, subjects: usize, order: Vec<u32>) -> Self {
         match &mut self.kind {
@@ -278,7 +267,6 @@ impl Candidate {
                 later => is_allowed(&later.await),
             },
             Kind::Parts(call) => call.allows(subject).await,
-            Kind::Function(decide) => decide(subject).await,
             Kind::Store(stored) => stored.allows(&stored.subjects[subject]).await,
         }
     }

@@ -255,10 +255,14 @@ impl LimitStatuses {
         Some(LimitStatus { limit, outcome, part: PartLabels::NONE, lag: ClockLag::NONE })
     }
 
-    /// Returns the positions of the limits that deny the request.
+    /// Returns the positions of the limits that deny the request, or would deny it if they were not
+    /// in shadow.
     pub(super) fn over(&self) -> LimitSet {
-        let limits = self.policy().map_or(&[][..], Policy::limits);
-        self.outcomes.over(limits).unwrap_or_else(|| self.positions(|limit| limit.is_over()))
+        let windows = self.policy().and_then(Policy::compiled_windows);
+        match (self.outcomes.decided_windows(), windows) {
+            (Some(decided), Some(windows)) => decided.over(windows, self.decided_at).collect(),
+            _ => self.positions(|limit| limit.is_over()),
+        }
     }
 
     /// Returns the positions of the limits that satisfy `condition`.

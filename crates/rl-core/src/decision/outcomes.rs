@@ -3,7 +3,7 @@ use std::thread::LocalKey;
 use super::recycled::{Recycle, Recycled, Slots};
 use crate::algorithm::fixed_window::{CompiledWindows, DecidedWindows, Lanes, PackedStates};
 use crate::model::{Cost, Limit, Outcome};
-use crate::policy::{LimitSet, NamedLimit, Policy};
+use crate::policy::Policy;
 use crate::time::Timestamp;
 
 /// The outcomes of a decision, in the order of the policy's limits.
@@ -239,7 +239,7 @@ impl Outcomes {
 
     /// Returns the windows of lazy outcomes.
     #[inline]
-    const fn decided_windows(&self) -> Option<DecidedWindows<'_>> {
+    pub(super) const fn decided_windows(&self) -> Option<DecidedWindows<'_>> {
         match self {
             Self::Lazy { states, decided_at_low, decided_at_high, required } => {
                 let decided_at = (*decided_at_high as u64) << 32 | *decided_at_low as u64;
@@ -257,22 +257,6 @@ impl Outcomes {
         let outcomes = outcomes.get()?.iter().take(count).enumerate();
         let misfits = outcomes.fold(0, |all, (index, outcome)| all | usages.set(index, *outcome));
         (misfits == 0).then_some(usages)
-    }
-
-    /// Returns the limits that deny the request, if the outcomes are stored. Returns `None` if they
-    /// are computed only when they are read.
-    #[inline]
-    pub(super) fn over(&self, limits: &[NamedLimit]) -> Option<LimitSet> {
-        let outcomes = match self {
-            Self::None | Self::Granted(_) => return Some(LimitSet::EMPTY),
-            Self::Lazy { .. } | Self::Open(_) => return None,
-            Self::Few { outcomes, count } => &outcomes[..usize::from(*count)],
-            Self::Many { outcomes, count } => &outcomes.get()?[..usize::from(*count)],
-        };
-        let over = outcomes.iter().zip(limits).map(|(outcome, _)| outcome.is_over());
-        let bits =
-            over.enumerate().fold(0, |set, (index, is_over)| set | u16::from(is_over) << index);
-        Some(LimitSet::from_bits(bits))
     }
 
     /// Returns the outcomes as they will be in `micros` microseconds, if nothing is charged until

@@ -58,6 +58,12 @@ impl<'a> PartStatus<'a> {
         self.decision.charged
     }
 
+    /// Returns the positions of the limits that deny the request, or would deny it if they were not
+    /// in shadow.
+    pub(crate) fn over(&self) -> LimitSet {
+        self.decision.statuses.over()
+    }
+
     /// Returns whether the part denies the request, or would deny it if it were not in shadow.
     #[must_use]
     #[inline]
@@ -345,12 +351,6 @@ impl Decision {
             None => self.charged,
             Some(parts) => parts.all().iter().map(|part| part.charged).fold(0, u64::saturating_add),
         }
-    }
-
-    /// Returns the limits that deny a request of one part, or would deny it if they were not in
-    /// shadow.
-    pub(crate) fn over(&self) -> LimitSet {
-        self.statuses.over()
     }
 
     /// Returns the limits of all parts that can deny the request.

@@ -38,3 +38,23 @@ impl<'a> From<&Part<'a>> for Counters<'a> {
         Self { namespace: part.namespace, subject: part.subject }
     }
 }
+
+/// The counters of all parts of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PartCounters<'a> {
+    /// The counters of parts whose policies are known.
+    Parts(&'a [Part<'a>]),
+    /// The counters of the subject of a request that was decided without a policy.
+    Subject(&'a Subject),
+}
+
+impl<'a> PartCounters<'a> {
+    /// Returns the counters of the part at `index`.
+    #[inline]
+    pub(super) fn at(self, index: usize) -> Counters<'a> {
+        match self {
+            Self::Parts(parts) => (&parts[index]).into(),
+            Self::Subject(subject) => subject.into(),
+        }
+    }
+}

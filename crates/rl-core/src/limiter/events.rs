@@ -1,42 +1,49 @@
-//! Reports decisions and failures to the observer and to the log. Both get one report when a
-//! condition begins, and one when it ends. The observer also gets each decision and each failure.
+//! Reports decisions and conditions to the observer and to the log, which is an observer too.
+//!
+//! A condition that affects many requests, such as an outage, is reported when it begins and when it
+//! ends. Its end is noticed by the next request that the store decides. While no condition holds, a
+//! decision reads one number to find that out.
 
-mod load;
-
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::counters::Counters;
+use super::counters::{Counters, PartCounters};
 use super::damaged_subjects::{DamageReport, DamagedSubjects, LONG_RECOVERY_PERIOD};
-use super::decision_events::{DecisionEvents, EventNames};
-use super::failure_policy::{FailurePolicy, OnFailure};
+use super::failure_policy::FailurePolicy;
 use super::in_flight::InFlight;
-use super::shadow::ShadowLog;
+use super::once_per_window::{OncePerWindow, crossed_threshold};
 use super::stores::Stores;
-use crate::decision::Decision;
+use crate::decision::{Decision, Origin};
 use crate::model::{FailureKind, StoreError, Subject};
 use crate::observe::{
-    self, DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, StoreSpan, Transition,
+    self, DecisionEvent, Ended, Event, EventKind, EventLocation, EventLog, Observer, StoreSpan,
+    Transition,
 };
 use crate::rules::ActiveRules;
-use crate::store::Part;
+use crate::store::{Namespace, Part};
 
 /// A condition is considered over when it has not occurred for this time. If it comes and goes at
-/// shorter intervals, it is logged once.
+/// shorter intervals, it is reported once.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(1);
+
+/// The largest number of `near_limit` events that a limiter emits in a second.
+const MAX_NEAR_LIMITS: u64 = 100;
 
 /// Reports the events of a limiter to its observer and the log.
 pub(super) struct Events {
     observer: Option<Arc<dyn Observer>>,
-    /// Reports decisions to the observer, if there is one.
-    of_decisions: Option<DecisionEvents>,
+    observes_decisions: bool,
     failure_policy: FailurePolicy,
     in_flight: Arc<InFlight>,
     names: EventNames,
-    shadow_log: ShadowLog,
+    near_limits: OncePerWindow,
+    over_in_shadow: OncePerWindow,
+    /// The number of conditions that hold, and that a decision of the store may end.
+    holding: AtomicUsize,
     /// The outage of the store, whose beginning and end the circuit breaker determines. Counts the
     /// requests that stayed undecided during the outage.
     outage: Transition,
@@ -57,6 +64,66 @@ pub(super) struct Events {
     source_overload: Transition,
     /// Subjects whose policy cannot be read.
     unreadable: DamagedSubjects,
+    /// The actions of the failure policy: it allows requests, rejects them, or lets the fallback
+    /// decide.
+    actions: [FailureAction; 3],
+}
+
+/// The names of a limiter and its stores in events and log lines.
+struct EventNames {
+    /// The namespace of the limiter.
+    limiter: String,
+    /// The kind of store and its server.
+    store: String,
+    /// The kind of the fallback and its server; empty without a fallback.
+    fallback: String,
+}
+
+impl EventNames {
+    fn on_store(&self) -> EventLocation<'_> {
+        EventLocation::new(&self.limiter, &self.store)
+    }
+
+    fn on_fallback(&self) -> EventLocation<'_> {
+        EventLocation::new(&self.limiter, &self.fallback)
+    }
+
+    /// Returns the location of a decision with this origin.
+    fn of_origin(&self, origin: Origin) -> EventLocation<'_> {
+        match origin {
+            Origin::Fallback(_) => self.on_fallback(),
+            _ => self.on_store(),
+        }
+    }
+
+    /// Returns the name of the rule that counts in `namespace`. Returns `None` in the limiter's own
+    /// namespace, and the whole name of a namespace that belongs to no rule of the limiter.
+    fn rule<'a>(&self, namespace: Option<&'a Namespace>) -> Option<&'a str> {
+        let namespace = namespace?;
+        let name = namespace.rule_below(&self.limiter).unwrap_or(namespace.as_str());
+        Some(name).filter(|name| **name != *self.limiter)
+    }
+}
+
+/// An action of the failure policy.
+struct FailureAction {
+    /// The index of the origin of its decisions.
+    origin_index: usize,
+    /// The origin of the first decision since the action began, with its kind of failure.
+    first_origin: Mutex<Origin>,
+    /// The condition that begins and ends with the action.
+    condition: Transition,
+}
+
+impl FailureAction {
+    /// Returns the action that makes the decisions of this origin.
+    fn new(origin: Origin) -> Self {
+        Self {
+            origin_index: origin.index(),
+            first_origin: Mutex::new(origin),
+            condition: Transition::new(RECOVERY_PERIOD),
+        }
+    }
 }
 
 impl Events {
@@ -67,14 +134,23 @@ impl Events {
         in_flight: &Arc<InFlight>,
         stores: &Stores,
     ) -> Self {
-        let of_observer = |observer| DecisionEvents::new(observer, RECOVERY_PERIOD);
+        let fallback = stores.fallback.as_ref();
+        let kind = FailureKind::Unavailable;
+        let actions =
+            [Origin::FailedOpen(kind), Origin::FailedClosed(kind), Origin::Fallback(kind)];
         Self {
-            of_decisions: observer.as_ref().map(of_observer),
+            observes_decisions: observer.as_ref().is_some_and(|one| one.observes_decisions()),
             observer,
             failure_policy,
             in_flight: Arc::clone(in_flight),
-            names: EventNames::new(stores),
-            shadow_log: ShadowLog::default(),
+            names: EventNames {
+                limiter: stores.namespace.to_string(),
+                store: stores.primary.label().to_owned(),
+                fallback: fallback.map_or(String::new(), |one| one.store.label().to_owned()),
+            },
+            near_limits: OncePerWindow::at_most(MAX_NEAR_LIMITS),
+            over_in_shadow: OncePerWindow::at_most(u64::MAX),
+            holding: AtomicUsize::new(0),
             outage: Transition::new(Duration::ZERO),
             open_breaker: Transition::new(Duration::ZERO),
             overload: Transition::new(RECOVERY_PERIOD),
@@ -86,90 +162,157 @@ impl Events {
             source_outage: Transition::new(RECOVERY_PERIOD),
             source_overload: Transition::new(RECOVERY_PERIOD),
             unreadable: DamagedSubjects::default(),
+            actions: actions.map(FailureAction::new),
         }
     }
 
-    fn place(&self) -> EventLocation<'_> {
-        self.names.on_store()
+    /// Emits an event that concerns the store.
+    fn emit(&self, kind: EventKind<'_>) {
+        self.emit_at(self.names.on_store(), kind);
     }
 
-    fn fallback(&self) -> EventLocation<'_> {
-        self.names.on_fallback()
+    fn emit_at(&self, location: EventLocation<'_>, kind: EventKind<'_>) {
+        let event = Event::new(location, kind);
+        EventLog.observe(&event);
+        if let Some(observer) = &self.observer {
+            observer.observe(&event);
+        }
     }
 
-    /// Reports an event of the limiter to the observer.
-    pub(super) fn emit(&self, kind: EventKind<'_>) {
-        self.emit_at(self.place(), kind);
-    }
-
-    /// Reports the readings of a rule file to the observer, as long as the limiter lives.
+    /// Reports the readings of a rule file to the observer, as long as the limiter lives. The file
+    /// itself writes them to the log, because several limiters may have its rules.
     pub(super) fn observe_readings(self: &Arc<Self>, rules: Option<&ActiveRules>) {
         if let Some(rules) = rules.filter(|_| self.observer.is_some()) {
             let events = Arc::downgrade(self);
             rules.on_reading(move |reading| {
-                if let Some(events) = events.upgrade() {
-                    events.emit(reading);
+                if let Some(events) = events.upgrade()
+                    && let Some(observer) = &events.observer
+                {
+                    observer.observe(&Event::new(events.names.on_store(), reading));
                 }
             });
-        }
-    }
-
-    fn emit_at(&self, location: EventLocation<'_>, kind: EventKind<'_>) {
-        if let Some(observer) = &self.observer {
-            observer.observe(&Event::new(location, kind));
         }
     }
 
     /// Returns the span of a store call that decides a request of `parts`.
     pub(super) fn store_span(&self, parts: &[Part<'_>]) -> StoreSpan {
         let rule = if let [part] = parts { self.names.rule(part.namespace) } else { None };
-        StoreSpan::new(self.place().with_rule(rule), "decide")
+        StoreSpan::new(self.names.on_store().with_rule(rule), "decide")
     }
 
-    /// Returns what happens to requests that stay undecided after `failure`, as a text for the log.
-    fn consequence(&self, failure: FailureKind) -> &'static str {
-        self.failure_policy.action(failure).consequence()
-    }
-
-    /// Returns what happens to undecided requests, as a word.
+    /// Returns the handling of undecided requests, as a word.
     fn on_failure(&self, failure: FailureKind) -> &'static str {
         self.failure_policy.action(failure).as_str()
     }
 
+    /// Records an occurrence of a condition that a decision of the store may end. Returns true if
+    /// the condition begins.
+    fn begins(&self, condition: &Transition) -> bool {
+        let begins = condition.occurred();
+        if begins {
+            self.holding.fetch_add(1, Ordering::Relaxed);
+        }
+        begins
+    }
+
+    /// Ends a condition that [`begins`](Self::begins) has begun, if it has not occurred for its
+    /// recovery period.
+    fn ended(&self, condition: &Transition) -> Option<Ended> {
+        let ended = condition.ended()?;
+        self.holding.fetch_sub(1, Ordering::Relaxed);
+        Some(ended)
+    }
+
     /// Reports a decision, the limits in shadow that would have denied the request, and the limits
-    /// that it nearly used up. `counters_of` returns the counters of the part at a position.
+    /// that it nearly used up. `parts` are the counters of its parts.
     /// `begun` is the time since which the request has waited; `None` if it has not.
-    pub(super) fn decided<'a>(
+    #[inline]
+    pub(super) fn decided(
         &self,
-        counters_of: impl Fn(usize) -> Counters<'a>,
+        parts: PartCounters<'_>,
         decision: &Decision,
         begun: Option<Instant>,
     ) {
-        let is_read = self.of_decisions.is_some() || observe::may_decisions_be_logged();
-        if !is_read && !decision.has_shadow() {
-            return;
+        let is_read = self.observes_decisions || observe::may_decisions_be_logged();
+        let origin = decision.origin();
+        let is_of_failure_policy = origin.is_failure() || matches!(origin, Origin::Fallback(_));
+        if is_read || is_of_failure_policy || decision.has_shadow() {
+            self.report_decision(parts, decision, begun);
         }
+    }
+
+    #[inline(never)]
+    fn report_decision(
+        &self,
+        parts: PartCounters<'_>,
+        decision: &Decision,
+        begun: Option<Instant>,
+    ) {
+        let origin = decision.origin();
         // The event must name the subject of the part whose limits it reports.
-        let (counters, reported) = (counters_of(decision.reported_part()), decision.reported());
-        let store = self.names.of_origin(decision.origin());
+        let (counters, reported) = (parts.at(decision.reported_part()), decision.reported());
+        let store = self.names.of_origin(origin);
         let location = store.with_rule(self.names.rule(counters.namespace));
+        let mut actions = self.actions.iter();
+        if let Some(action) = actions.find(|action| action.origin_index == origin.index())
+            && self.begins(&action.condition)
+        {
+            *action.first_origin.lock().unwrap_or_else(PoisonError::into_inner) = origin;
+            self.emit_at(location, EventKind::FailurePolicyBegan { origin });
+        }
         let duration = begun.map(|begun| begun.elapsed());
         let event =
             DecisionEvent::new(location, counters.subject, &reported).with_duration(duration);
-        observe::decided(&event);
+        EventLog.decided(&event);
         if decision.has_shadow() {
-            for (index, part) in decision.parts().enumerate() {
-                let Counters { subject, namespace } = counters_of(index);
-                let location = store.with_rule(self.names.rule(namespace));
-                for limit in part.over_in_shadow() {
-                    let is_first = self.shadow_log.should_log(namespace, &limit, decision.at());
-                    observe::would_deny(location, subject, &limit, is_first);
-                    self.emit_at(location, EventKind::WouldDeny { subject, limit, is_first });
-                }
+            self.report_shadow(store, parts, decision);
+        }
+        if let Some(observer) = self.observer.as_ref().filter(|_| self.observes_decisions) {
+            observer.decided(&event);
+            self.report_near_limits(store, parts, decision);
+        }
+    }
+
+    /// Reports the limits in shadow that would have denied a request.
+    fn report_shadow(
+        &self,
+        store: EventLocation<'_>,
+        parts: PartCounters<'_>,
+        decision: &Decision,
+    ) {
+        for (index, part) in decision.parts().enumerate() {
+            let Counters { subject, namespace } = parts.at(index);
+            let location = store.with_rule(self.names.rule(namespace));
+            for limit in part.over_in_shadow() {
+                // The limits of many rules have the same name.
+                let key = (namespace.map(Namespace::as_str), limit.name());
+                let first = self.over_in_shadow.first(key, &limit, decision.at());
+                let is_first = first.is_some();
+                self.emit_at(location, EventKind::WouldDeny { subject, limit, is_first });
             }
         }
-        if let Some(of_decisions) = &self.of_decisions {
-            of_decisions.decided(&self.names, &counters_of, decision, &event);
+    }
+
+    /// Reports the limits that a request has raised to 80, 90 or 100 % of their units.
+    fn report_near_limits(
+        &self,
+        store: EventLocation<'_>,
+        parts: PartCounters<'_>,
+        decision: &Decision,
+    ) {
+        for (index, part) in decision.parts().enumerate().filter(|(_, part)| part.charged() > 0) {
+            let Counters { subject, namespace } = parts.at(index);
+            for limit in part.limits() {
+                let crossed = crossed_threshold(&limit, part.charged(), decision.origin());
+                let Some(percent) = crossed else { continue };
+                let digest = namespace.map(|namespace| namespace.digest());
+                let key = (subject, digest, limit.name(), percent);
+                let first = self.near_limits.first(key, &limit, decision.at());
+                let Some(suppressed) = first else { continue };
+                let location = store.with_rule(self.names.rule(namespace));
+                let kind = EventKind::NearLimit { subject, limit, percent, suppressed };
+                self.emit_at(location, kind);
+            }
         }
     }
 
@@ -188,35 +331,59 @@ impl Events {
     }
 
     /// Reports that the store has decided a request of `parts`. Also reports which failures are
-    /// over, as this decision proves: an outage, an overload, an unsupported policy, lapsed leases
-    /// or a damaged value.
+    /// over, as this decision proves. `charges` says whether the store has charged the request.
+    #[inline]
     pub(super) fn store_decided(
         &self,
         parts: &[Part<'_>],
         breaker: &CircuitBreaker,
         ends_outage: bool,
+        charges: bool,
+    ) {
+        if ends_outage || self.holding.load(Ordering::Relaxed) != 0 {
+            self.end_conditions(parts, breaker, ends_outage, charges);
+        }
+    }
+
+    #[cold]
+    fn end_conditions(
+        &self,
+        parts: &[Part<'_>],
+        breaker: &CircuitBreaker,
+        ends_outage: bool,
+        charges: bool,
     ) {
         if ends_outage {
             let lasted = self.outage.held_for();
             let undecided = self.outage.end().map_or(0, |ended| ended.count);
-            observe::store_recovered(self.place(), lasted, undecided);
             self.emit(EventKind::StoreRecovered { lasted, undecided });
             self.breaker_changed(breaker, FailureKind::Unavailable);
         }
-        if let Some(of_decisions) = &self.of_decisions {
-            of_decisions.failure_policy_ended(&self.names);
+        for action in &self.actions {
+            if let Some(Ended { lasted, count: requests }) = self.ended(&action.condition) {
+                let first = action.first_origin.lock();
+                let origin = *first.unwrap_or_else(PoisonError::into_inner);
+                let kind = EventKind::FailurePolicyEnded { origin, lasted, requests };
+                self.emit_at(self.names.of_origin(origin), kind);
+            }
         }
-        self.end_overload();
-        if let Some(ended) = self.unsupported.ended() {
-            observe::unsupported_ended(self.place(), ended);
+        if let Some(Ended { lasted, count: refused }) = self.ended(&self.overload) {
+            self.emit(EventKind::StoreOverloadEnded { lasted, refused });
         }
-        if let Some(ended) = self.lapses.ended() {
-            observe::lapses_ended(self.place(), ended);
+        if let Some(Ended { lasted, count: requests }) = self.ended(&self.unsupported) {
+            self.emit(EventKind::PolicyUnsupportedEnded { lasted, requests });
+        }
+        if let Some(Ended { lasted, count: leases }) = self.ended(&self.lapses) {
+            self.emit(EventKind::LeaseLapsesEnded { lasted, leases });
         }
         for part in parts {
-            for (subject, ended) in self.damaged.recover(part.subject) {
-                observe::damage_ended(self.place(), subject, ended);
+            for (subject, Ended { lasted, count: requests }) in self.damaged.recover(part.subject) {
+                self.holding.fetch_sub(1, Ordering::Relaxed);
+                self.emit(EventKind::StoredValueRecovered { subject, lasted, requests });
             }
+        }
+        if charges && let Some(Ended { lasted, count: undecided }) = self.ended(&self.memory) {
+            self.emit(EventKind::StoreOutOfMemoryEnded { lasted, undecided });
         }
     }
 
@@ -229,20 +396,28 @@ impl Events {
         (breaker, begins_outage): (&CircuitBreaker, bool),
         begun: Option<Instant>,
     ) {
-        self.observe_store_failure(error, begun);
+        self.store_call_failed(error, begun);
+        let on_failure = self.on_failure(error.kind());
         match error.kind() {
             FailureKind::Overloaded => self.store_overloaded(self.in_flight.figures()),
             FailureKind::OutOfMemory => self.store_out_of_memory(error),
-            FailureKind::Corrupt => self.stored_value_damaged(subject, error),
+            FailureKind::Corrupt => match self.damaged.add(subject.redacted()) {
+                DamageReport::Subject => {
+                    self.holding.fetch_add(1, Ordering::Relaxed);
+                    self.emit(EventKind::StoredValueDamaged { subject, error, on_failure });
+                }
+                DamageReport::TooMany => {
+                    self.emit(EventKind::StoredValuesDamaged { on_failure });
+                }
+                DamageReport::None => {}
+            },
             FailureKind::Unsupported => {
-                if self.unsupported.occurred() {
-                    observe::unsupported(self.place(), error, self.consequence(error.kind()));
+                if self.begins(&self.unsupported) {
+                    self.emit(EventKind::PolicyUnsupported { error, on_failure });
                 }
             }
-            kind if begins_outage => {
+            _ if begins_outage => {
                 self.outage.occurred();
-                observe::store_failed(self.place(), error, self.consequence(kind));
-                let on_failure = self.on_failure(kind);
                 self.emit(EventKind::StoreFailing { error, on_failure });
             }
             _ => self.outage.count_if_on(),
@@ -250,26 +425,24 @@ impl Events {
         self.breaker_changed(breaker, error.kind());
     }
 
-    fn stored_value_damaged(&self, subject: &Subject, error: &StoreError) {
-        let consequence = match self.failure_policy.action(FailureKind::Corrupt) {
-            OnFailure::Allow => "requests of this subject are allowed without limits",
-            OnFailure::Reject => {
-                "requests of this subject are rejected with 503, others are decided"
-            }
-            OnFailure::Fallback => "the fallback decides requests of this subject",
-        };
-        let tag = subject.redacted();
-        match self.damaged.add(tag) {
-            DamageReport::Subject => {
-                observe::damaged(self.place(), subject.realm().as_str(), tag, error, consequence);
-            }
-            DamageReport::TooMany => observe::more_damaged(self.place(), consequence),
-            DamageReport::None => {}
+    /// Reports that the store is overloaded: the number of decisions in flight, and its bound.
+    pub(super) fn store_overloaded(&self, (in_flight, bound): (usize, usize)) {
+        if self.begins(&self.overload) {
+            let on_failure = self.on_failure(FailureKind::Overloaded);
+            self.emit(EventKind::StoreOverloaded { in_flight, bound, on_failure });
         }
     }
 
-    /// Reports a failed call to the store to the observer only, without a log line.
-    pub(super) fn observe_store_failure(&self, error: &StoreError, begun: Option<Instant>) {
+    /// Reports that the store has no memory for a charge.
+    pub(super) fn store_out_of_memory(&self, error: &StoreError) {
+        if self.begins(&self.memory) {
+            let on_failure = self.on_failure(FailureKind::OutOfMemory);
+            self.emit(EventKind::StoreOutOfMemory { error, on_failure });
+        }
+    }
+
+    /// Reports a failed call to the store.
+    pub(super) fn store_call_failed(&self, error: &StoreError, begun: Option<Instant>) {
         let duration = begun.map(|begun| begun.elapsed());
         self.emit(EventKind::StoreCallFailed { error, duration });
     }
@@ -283,11 +456,9 @@ impl Events {
     /// `is_retaken` says whether the request was charged its units again.
     pub(super) fn lease_lapsed(&self, counters: Counters<'_>, is_retaken: bool) {
         let Counters { subject, namespace } = counters;
-        let location = self.place().with_rule(self.names.rule(namespace));
-        if self.lapses.occurred() {
-            observe::lease_lapsed(location, subject.redacted(), is_retaken);
-        }
-        self.emit_at(location, EventKind::LeaseLapsed { subject, is_retaken });
+        let location = self.names.on_store().with_rule(self.names.rule(namespace));
+        let is_first = self.begins(&self.lapses);
+        self.emit_at(location, EventKind::LeaseLapsed { subject, is_retaken, is_first });
     }
 
     /// Reports a failure of the fallback. If `error` is `None`, the fallback has decided a request:
@@ -296,20 +467,19 @@ impl Events {
         if let Some(error) = error {
             self.fallback_failed(error, begun);
         } else if let Some(ended) = self.fallback_outage.ended() {
-            observe::fallback_recovered(self.fallback(), ended);
             let Ended { lasted, count: undecided } = ended;
-            self.emit_at(self.fallback(), EventKind::FallbackRecovered { lasted, undecided });
+            let kind = EventKind::FallbackRecovered { lasted, undecided };
+            self.emit_at(self.names.on_fallback(), kind);
         }
     }
 
     /// Reports that the fallback could not decide a request, which has waited since `begun`.
     pub(super) fn fallback_failed(&self, error: &StoreError, begun: Option<Instant>) {
-        let (location, action) = (self.fallback(), self.failure_policy.on_fallback_failure);
+        let location = self.names.on_fallback();
         let duration = begun.map(|begun| begun.elapsed());
         self.emit_at(location, EventKind::StoreCallFailed { error, duration });
         if self.fallback_outage.occurred() {
-            observe::fallback_failed(location, error, action.consequence());
-            let on_failure = action.as_str();
+            let on_failure = self.failure_policy.on_fallback_failure.as_str();
             self.emit_at(location, EventKind::FallbackFailing { error, on_failure });
         }
     }
@@ -317,21 +487,19 @@ impl Events {
     /// Reports that the source has found the policy of `subject`, if this ends a failure of the
     /// source. The request had to wait for the policy.
     pub(super) fn source_answered(&self, subject: &Subject) {
-        if let Some(ended) = self.source_outage.ended() {
-            observe::source_recovered(self.place(), ended);
-            let Ended { lasted, count: undecided } = ended;
+        if let Some(Ended { lasted, count: undecided }) = self.source_outage.ended() {
             self.emit(EventKind::LookupsRecovered { lasted, undecided });
         }
-        for (subject, ended) in self.unreadable.recover(subject) {
-            observe::unknown_policy_ended(self.place(), subject, ended);
+        for (subject, Ended { lasted, count: requests }) in self.unreadable.recover(subject) {
+            self.emit(EventKind::PolicyReadable { subject, lasted, requests });
         }
         self.source_answered_at_once();
     }
 
     /// Reports the end of an overload of the source, if no look-up has been refused for a while.
     pub(super) fn source_answered_at_once(&self) {
-        if let Some(ended) = self.source_overload.ended() {
-            observe::source_overload_ended(self.place(), ended);
+        if let Some(Ended { lasted, count: refused }) = self.source_overload.ended() {
+            self.emit(EventKind::LookupOverloadEnded { lasted, refused });
         }
     }
 
@@ -344,20 +512,16 @@ impl Events {
         begun: Option<Instant>,
     ) {
         self.lookup_failed(error, begun);
-        let action = self.failure_policy.action_without_policy(error.kind());
-        let consequence = action.consequence();
+        let on_failure = self.failure_policy.action_without_policy(error.kind()).as_str();
         match error.kind() {
-            FailureKind::Overloaded => self.source_overloaded(consequence),
+            FailureKind::Overloaded => self.source_overloaded(on_failure),
             FailureKind::Corrupt | FailureKind::Unsupported => {
-                let (tag, realm) = (subject.redacted(), subject.realm().as_str());
-                if self.unreadable.add(tag) != DamageReport::None {
-                    observe::unknown_policy(self.place(), realm, tag, error, consequence);
+                if self.unreadable.add(subject.redacted()) != DamageReport::None {
+                    self.emit(EventKind::PolicyUnreadable { subject, error, on_failure });
                 }
             }
             _ => {
                 if self.source_outage.occurred() {
-                    observe::source_failed(self.place(), error, consequence);
-                    let on_failure = action.as_str();
                     self.emit(EventKind::LookupsFailing { error, on_failure });
                 }
             }
@@ -377,12 +541,12 @@ impl Events {
         begun: Option<Instant>,
     ) {
         self.lookup_failed(error, begun);
-        self.source_overloaded("the policy for overload applies");
+        self.source_overloaded("policy");
     }
 
-    fn source_overloaded(&self, consequence: &str) {
+    fn source_overloaded(&self, on_failure: &'static str) {
         if self.source_overload.occurred() {
-            observe::source_overloaded(self.place(), consequence);
+            self.emit(EventKind::LookupsOverloaded { on_failure });
         }
     }
 }

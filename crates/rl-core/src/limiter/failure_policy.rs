@@ -25,15 +25,6 @@ pub enum OnFailure {
 }
 
 impl OnFailure {
-    /// Returns what happens to undecided requests, as a text for the log.
-    pub(super) const fn consequence(self) -> &'static str {
-        match self {
-            Self::Allow => "undecided requests are allowed without limits",
-            Self::Reject => "undecided requests are rejected with 503",
-            Self::Fallback => "the fallback decides under this instance's share of the limits",
-        }
-    }
-
     /// Returns a short fixed word for the action.
     pub(super) const fn as_str(self) -> &'static str {
         match self {

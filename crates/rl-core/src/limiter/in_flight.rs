@@ -6,7 +6,7 @@
 use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ const LONGEST_CATCH_UP: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct InFlight {
     waiting: Arc<AtomicUsize>,
+    /// Whether a decision has ever waited.
+    has_waited: AtomicBool,
     bounds: CallBounds,
     /// The load of a store that does not report the loads of its servers.
     of_store: Arc<ServerLoad>,
@@ -62,6 +64,7 @@ impl InFlight {
     pub(super) fn new(max_in_flight: usize, deadline: Duration) -> Arc<Self> {
         Arc::new(Self {
             waiting: Arc::default(),
+            has_waited: AtomicBool::new(false),
             bounds: CallBounds { max_in_flight, deadline },
             of_store: Arc::new(ServerLoad::of_decisions()),
             origin: Instant::now(),
@@ -79,26 +82,41 @@ impl InFlight {
     }
 
     /// Returns the loads of the servers that decide `request`.
-    pub(super) fn loads<'a>(
-        &'a self,
-        store: &'a dyn Store,
-        request: &DecideRequest<'_>,
-    ) -> ServerLoads<'a> {
+    fn loads<'a>(&'a self, store: &'a dyn Store, request: &DecideRequest<'_>) -> ServerLoads<'a> {
         let loads = store.server_loads(request);
         if loads.is_empty() { (&self.of_store).into() } else { loads }
     }
 
-    /// Returns a refusal if too many decisions are in flight on a server.
-    pub(super) fn refusal(&self, loads: &ServerLoads<'_>) -> Option<FullServer> {
-        loads.refusal(self.bounds)
+    /// Returns a refusal if too many decisions are in flight on a server that decides `request`.
+    ///
+    /// Costs one relaxed load if the store has always decided at once.
+    #[inline]
+    pub(super) fn refusal(
+        &self,
+        store: &dyn Store,
+        request: &DecideRequest<'_>,
+    ) -> Option<FullServer> {
+        if !self.has_waited.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.loads(store, request).refusal(self.bounds)
     }
 
-    /// Takes a slot on each server, and counts the decision as waiting.
+    /// Takes a slot on each server that decides `request`, and counts the decision as waiting.
     ///
     /// # Errors
     ///
     /// Returns a refusal if too many decisions are in flight on a server.
-    pub(super) fn enter(&self, loads: &ServerLoads<'_>) -> Result<WaitingDecision, FullServer> {
+    pub(super) fn enter(
+        &self,
+        store: &dyn Store,
+        request: &DecideRequest<'_>,
+    ) -> Result<WaitingDecision, FullServer> {
+        self.has_waited.store(true, Ordering::Relaxed);
+        self.take_slots(&self.loads(store, request))
+    }
+
+    fn take_slots(&self, loads: &ServerLoads<'_>) -> Result<WaitingDecision, FullServer> {
         let slots = loads.enter(self.bounds)?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Ok(WaitingDecision { slots, _counted: WaitingUnit(Arc::clone(&self.waiting)) })
@@ -107,7 +125,7 @@ impl InFlight {
     /// Counts a pending result as waiting until it is ready. Fails as overloaded if too many wait.
     pub(super) fn limit<T: Send + 'static>(&self, result: StoreFuture<T>) -> StoreFuture<T> {
         match result {
-            MaybeReady::Boxed(pending) => match self.enter(&(&self.of_store).into()) {
+            MaybeReady::Boxed(pending) => match self.take_slots(&(&self.of_store).into()) {
                 Ok(waiting) => MaybeReady::later(async move {
                     let result = pending.await;
                     drop(waiting);

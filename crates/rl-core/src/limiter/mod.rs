@@ -7,12 +7,10 @@ mod charges;
 mod circuit_breaker;
 mod counters;
 mod damaged_subjects;
-mod decision_events;
 mod events;
 mod failure_policy;
-mod fast_path;
 mod in_flight;
-mod near_limit;
+mod once_per_window;
 mod operation;
 mod owned_parts;
 mod parts;
@@ -27,12 +25,10 @@ mod renewals;
 mod rule_policies;
 mod rules;
 mod settlements;
-mod shadow;
 mod stores;
 mod tally;
 #[cfg(test)]
 mod tests;
-mod undecided;
 mod wait_queue;
 mod waiting;
 mod weak;
@@ -46,6 +42,7 @@ use administration::{reset_named, with_policy};
 pub use build_error::BuildError;
 pub use builder::RateLimiterBuilder;
 pub use failure_policy::{OnFailure, Share};
+use operation::Operation;
 pub use permit::Permit;
 use pipeline::Pipeline;
 pub(crate) use tally::UncountedKind;
@@ -56,7 +53,7 @@ use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError, Subject};
 use crate::policy::Policy;
-use crate::store::{RefundOf, StoreFuture};
+use crate::store::{Part, RefundOf, StoreFuture};
 
 /// Decides whether requests are allowed. Clones are cheap, and share counters and settings.
 ///
@@ -162,7 +159,8 @@ impl RateLimiter {
         cost: Cost,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        self.pipeline.decide(subject, mode, cost, reserves)
+        let operation = Operation { reserves, ..self.pipeline.operation(mode) };
+        self.pipeline.decide(subject, cost, &operation)
     }
 
     /// Decides like [`check`](Self::check), under a policy for this call instead of the subject's
@@ -174,7 +172,7 @@ impl RateLimiter {
         cost: impl Into<Cost>,
     ) -> MaybeReady<Decision> {
         let operation = self.pipeline.operation(Mode::Check);
-        self.pipeline.decide_under(policy, subject, cost.into(), operation)
+        self.pipeline.decide_parts(&[Part::new(subject, policy, cost.into())], &operation)
     }
 
     /// Decides like [`check`](Self::check). If the limits deny the request, it waits until they

@@ -1,22 +1,18 @@
 //! Operations on requests that are counted under several subjects.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::administration::reset_named;
 use super::charges::Charge;
-use super::fast_path::needs_only_store;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
-use super::pipeline::Pipeline;
-use super::places::without_permits;
 use super::settlements::refund_of;
 use super::waiting::{Wait, WaitingRequest};
 use super::{Permit, RateLimiter, ResetError};
 use crate::decision::{Decision, Origin};
 use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode};
-use crate::store::{DecideRequest, Namespace, Part, StoreFuture};
+use crate::store::{Namespace, Part, StoreFuture};
 
 /// # Requests of several parts
 ///
@@ -98,7 +94,8 @@ impl RateLimiter {
         mode: Mode,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        self.pipeline.decide_parts(parts, mode, reserves)
+        let operation = Operation { reserves, ..self.pipeline.operation(mode) };
+        self.pipeline.decide_parts(parts, &operation)
     }
 
     /// Decides like [`check_parts`](Self::check_parts). If the limits deny the request, it waits
@@ -220,55 +217,5 @@ impl RateLimiter {
         name: Option<&str>,
     ) -> MaybeReady<Result<(), ResetError>> {
         reset_named(&self.pipeline, part.policy, &part, name)
-    }
-}
-
-impl Pipeline {
-    /// Decides a request of several parts, by the fast path if it applies.
-    pub(super) fn decide_parts(
-        self: &Arc<Self>,
-        parts: &[Part<'_>],
-        mode: Mode,
-        reserves: bool,
-    ) -> MaybeReady<Decision> {
-        let is_plain =
-            |part: &Part<'_>| !part.is_shadow() && needs_only_store(part.policy, mode, part.cost);
-        let is_fast = self.may_be_fast() && !parts.is_empty() && parts.iter().all(is_plain);
-        if !is_fast {
-            let operation = Operation { reserves, ..self.operation(mode) };
-            return self.decide_parts_by_steps(parts, operation);
-        }
-        let counts = match parts {
-            [part] => self.tally.counts_of_part(part, mode),
-            _ => None,
-        };
-        let request = DecideRequest::new(&self.stores.namespace, parts, mode);
-        self.decide_fast(&request, counts)
-    }
-
-    /// Decides a request of several parts step by step. The policies are known already.
-    pub(super) fn decide_parts_by_steps(
-        self: &Arc<Self>,
-        parts: &[Part<'_>],
-        operation: Operation,
-    ) -> MaybeReady<Decision> {
-        let Some(first) = parts.first() else {
-            return MaybeReady::ready(Decision::undecided(Cost::ZERO, Origin::Unlimited));
-        };
-        if !self.enabled {
-            let decision = Decision::undecided(first.cost, Origin::Disabled);
-            return MaybeReady::ready(self.finish(parts, operation, decision));
-        }
-        if operation.mode != Mode::Charge || !parts.iter().any(|part| part.policy.has_permits()) {
-            return self.decide_with_policies(parts, operation);
-        }
-        // A charge is for finished work, which needs no unit of a concurrency limit. A part without
-        // other limits is charged nothing.
-        let rates: Vec<_> = parts.iter().map(|part| without_permits(part.policy)).collect();
-        let charged = parts.iter().zip(&rates).map(|(part, rates)| match rates {
-            Some(policy) => Part { policy, ..*part },
-            None => Part { cost: Cost::ZERO, ..*part },
-        });
-        self.decide_with_policies(&charged.collect::<Vec<_>>(), operation)
     }
 }

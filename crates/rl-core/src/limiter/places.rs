@@ -9,10 +9,8 @@ use tokio::time::timeout;
 
 use super::stores::Pending;
 use crate::decision::Decision;
-use crate::maybe_ready::MaybeReady;
 use crate::model::{FailureKind, StoreError};
 use crate::policy::Policy;
-use crate::store::StoreFuture;
 
 /// Waits for the store in a separate task, for up to `lease`.
 ///
@@ -22,8 +20,8 @@ pub(super) fn claim(
     pending: Pending<Result<Decision, StoreError>>,
     lease: Duration,
     free: impl FnOnce(&Decision) + Send + 'static,
-) -> StoreFuture<Decision> {
-    MaybeReady::later(async move {
+) -> Pending<Result<Decision, StoreError>> {
+    Box::pin(async move {
         let (reply, received) = oneshot::channel();
         tokio::spawn(async move {
             if let Ok(result) = timeout(lease, pending).await {

@@ -10,39 +10,36 @@ use crate::model::Cost;
 use crate::store::{Namespace, Part};
 use crate::time::{Clock, Timestamp};
 
-/// Returns the denial of a request if the policy of one part suffices to deny it. A part without a
-/// namespace is in the namespace of `stores`.
-///
-/// Returns `None` for a request of too many parts, which is a configuration failure.
-pub(super) fn deny(
-    stores: &Stores,
-    parts: &[Part<'_>],
-    operation: Operation,
-    clock: &dyn Clock,
-) -> Option<Decision> {
-    if let [part] = parts
-        && part.is_plain()
-    {
-        let needed = operation.needed(part.cost);
-        return if part.policy.may_deny_alone(needed) {
-            find_reason(part, needed, clock.now())
-        } else {
-            None
-        };
-    }
+/// Returns whether the policy of one part may suffice to deny a request.
+#[inline]
+pub(super) fn may_deny(parts: &[Part<'_>], operation: &Operation) -> bool {
     // Parts with the same counters need the sum of their costs. That is at most the sum of all
     // costs, so a policy that grants the sum of all costs denies nothing here.
     let total = parts.iter().map(|part| part.cost.units()).fold(0, u64::saturating_add);
     let needed = operation.needed(Cost::new(total));
-    let may_deny = parts.iter().any(|part| part.policy.may_deny_alone(needed));
-    if may_deny && parts.len() <= Part::MAX {
-        find_reason_of_parts(&stores.namespace, parts, operation, clock)
-    } else {
-        None
+    parts.iter().any(|part| part.policy.may_deny_alone(needed))
+}
+
+/// Returns the denial of a request if the policy of one part suffices to deny it. A part without a
+/// namespace is in the namespace of `stores`.
+///
+/// Returns `None` for a request of too many parts, which is a configuration failure.
+#[cold]
+pub(super) fn deny(
+    stores: &Stores,
+    parts: &[Part<'_>],
+    operation: &Operation,
+    clock: &dyn Clock,
+) -> Option<Decision> {
+    match parts {
+        [part] if part.is_plain() => find_reason(part, operation.needed(part.cost), clock.now()),
+        _ if parts.len() <= Part::MAX => {
+            find_reason_of_parts(&stores.namespace, parts, operation, clock)
+        }
+        _ => None,
     }
 }
 
-#[cold]
 fn find_reason(part: &Part<'_>, needed: u64, now: Timestamp) -> Option<Decision> {
     let Part { policy, cost, .. } = *part;
     if let Some(block) = policy.block()
@@ -57,11 +54,10 @@ fn find_reason(part: &Part<'_>, needed: u64, now: Timestamp) -> Option<Decision>
 /// denial reports the other parts as unused.
 ///
 /// The costs of parts with the same counters are added, because a store charges them together.
-#[cold]
 fn find_reason_of_parts(
     own: &Namespace,
     parts: &[Part<'_>],
-    operation: Operation,
+    operation: &Operation,
     clock: &dyn Clock,
 ) -> Option<Decision> {
     let mut is_denied = false;

@@ -9,116 +9,70 @@ use tokio::time::Instant;
 
 use super::pipeline::Pipeline;
 use super::stores::Pending;
-use crate::decision::Decision;
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, Mode, StoreError, Subject};
-use crate::policy::Policy;
+use crate::model::StoreError;
 use crate::rules::RequestParts;
 use crate::source::PolicyFuture;
 use crate::store::StoreFuture;
 
-impl Pipeline {
-    /// Looks up the policies of `parts` that are not known yet, and sets them. Resolves to the time
-    /// that is left until the deadline of the decision.
-    ///
-    /// `required` selects the look-ups that the request needs. If another one fails, or takes more
-    /// than half of the deadline, the request is not counted under its rule.
-    ///
-    /// # Errors
-    ///
-    /// Resolves to the error of the first required look-up that fails. The error has been reported.
-    #[inline]
-    pub(super) fn find_policies(
-        self: &Arc<Self>,
-        parts: &Arc<RequestParts>,
-        required: RequiredLookups,
-    ) -> StoreFuture<Duration> {
-        if parts.lookups().next().is_none() {
-            return MaybeReady::ready(Ok(self.stores.deadline));
-        }
-        self.look_up(parts, required)
+/// Looks up the policies of `parts` that are not known yet, and sets them. Resolves to the time
+/// that is left until the deadline of the decision.
+///
+/// `required` selects the look-ups that the request needs. If another one fails, or takes more
+/// than half of the deadline, the request is not counted under its rule.
+///
+/// # Errors
+///
+/// Resolves to the error of the first required look-up that fails. The error has been reported.
+pub(super) fn find_policies(
+    pipeline: &Arc<Pipeline>,
+    parts: &Arc<RequestParts>,
+    required: RequiredLookups,
+) -> StoreFuture<Duration> {
+    if parts.lookups().next().is_none() {
+        return MaybeReady::ready(Ok(pipeline.stores.deadline));
     }
+    look_up(pipeline, parts, required)
+}
 
-    #[inline(never)]
-    fn look_up(
-        self: &Arc<Self>,
-        parts: &Arc<RequestParts>,
-        required: RequiredLookups,
-    ) -> StoreFuture<Duration> {
-        let (begin, deadline) = (Instant::now(), self.stores.deadline);
-        let mut pending = Vec::new();
-        for (index, source, subject) in parts.lookups() {
-            if let Some(policy) = source.cached(subject) {
-                parts.set_policy(index, Some(policy.clone()));
-                continue;
-            }
-            match source.policy(subject) {
-                MaybeReady::Ready(Some(found)) => match self.policy_found(found, subject, None) {
-                    Ok(policy) => {
-                        self.events.source_answered_at_once();
-                        parts.set_policy(index, policy);
-                    }
-                    Err(_) if !required.includes(parts, index) => parts.set_policy(index, None),
-                    Err(error) => return MaybeReady::ready(Err(error)),
-                },
-                lookup => pending.push((index, lookup)),
-            }
+fn look_up(
+    pipeline: &Arc<Pipeline>,
+    parts: &Arc<RequestParts>,
+    required: RequiredLookups,
+) -> StoreFuture<Duration> {
+    let (begin, deadline) = (Instant::now(), pipeline.stores.deadline);
+    let mut pending = Vec::new();
+    for (index, source, subject) in parts.lookups() {
+        if let Some(policy) = source.cached(subject) {
+            parts.set_policy(index, Some(policy.clone()));
+            continue;
         }
-        if pending.is_empty() {
-            return MaybeReady::ready(Ok(deadline));
-        }
-        let wait = |(index, lookup)| -> Pending<Result<(), StoreError>> {
-            let (pipeline, parts) = (Arc::clone(self), Arc::clone(parts));
-            let is_required = required.includes(&parts, index);
-            let lookup = PendingLookup { pipeline, parts, index, lookup, begin, is_required };
-            Box::pin(lookup.finish())
-        };
-        let mut pending: Vec<_> = pending.into_iter().map(wait).collect();
-        MaybeReady::later(async move {
-            poll_fn(|cx| poll_all(&mut pending, cx)).await?;
-            Ok(deadline.saturating_sub(begin.elapsed()))
-        })
-    }
-
-    /// Returns the policy that a look-up has found, or `policy_when_overloaded` if the source is
-    /// overloaded. Reports a failed look-up of a request that has waited since `begun`.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the look-up.
-    pub(super) fn policy_found(
-        &self,
-        found: Result<Option<Policy>, StoreError>,
-        subject: &Subject,
-        begun: Option<Instant>,
-    ) -> Result<Option<Policy>, StoreError> {
-        match (found, &self.policy_when_overloaded) {
-            (Err(error), Some(policy)) if error.kind() == FailureKind::Overloaded => {
-                self.tally.source_failed(error.kind());
-                self.events.policy_when_overloaded_applies(&error, begun);
-                Ok(Some(policy.clone()))
-            }
-            (Err(error), _) => {
-                self.tally.source_failed(error.kind());
-                self.events.source_failed(subject, &error, begun);
-                Err(error)
-            }
-            (found, _) => found,
+        match source.policy(subject) {
+            MaybeReady::Ready(Some(found)) => match pipeline.policy_found(found, subject, None) {
+                Ok(policy) => {
+                    pipeline.events.source_answered_at_once();
+                    parts.set_policy(index, policy);
+                }
+                Err(_) if !required.includes(parts, index) => parts.set_policy(index, None),
+                Err(error) => return MaybeReady::ready(Err(error)),
+            },
+            lookup => pending.push((index, lookup)),
         }
     }
-
-    /// Decides a request under rules whose policies were not found. Without them, a fallback cannot
-    /// decide.
-    pub(super) fn decide_without_policies(
-        &self,
-        (subject, cost): (&Subject, Cost),
-        mode: Mode,
-        error: &StoreError,
-    ) -> MaybeReady<Decision> {
-        let action = self.failure_policy.action_without_policy(error.kind());
-        let origin = action.origin(error.kind());
-        self.decide_without_store(subject, cost, self.operation(mode), origin)
+    if pending.is_empty() {
+        return MaybeReady::ready(Ok(deadline));
     }
+    let wait = |(index, lookup)| -> Pending<Result<(), StoreError>> {
+        let (pipeline, parts) = (Arc::clone(pipeline), Arc::clone(parts));
+        let is_required = required.includes(&parts, index);
+        let lookup = PendingLookup { pipeline, parts, index, lookup, begin, is_required };
+        Box::pin(lookup.finish())
+    };
+    let mut pending: Vec<_> = pending.into_iter().map(wait).collect();
+    MaybeReady::later(async move {
+        poll_fn(|cx| poll_all(&mut pending, cx)).await?;
+        Ok(deadline.saturating_sub(begin.elapsed()))
+    })
 }
 
 /// The look-ups that have to succeed. If one of them fails, the failure policy decides the request.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::administration::ResetError;
 use super::operation::Operation;
-use super::rule_policies::RequiredLookups;
+use super::rule_policies::{RequiredLookups, find_policies};
 use super::waiting::WaitingRequest;
 use super::{Permit, RateLimiter};
 use crate::decision::{Decision, Origin};
@@ -36,8 +36,7 @@ impl RateLimiter {
             let deadline = match found {
                 Ok(deadline) => deadline,
                 Err(error) => {
-                    let pipeline = &this.pipeline;
-                    return pipeline.decide_without_policies(parts.main(), Mode::Check, &error);
+                    return this.decide_without_policies(parts.main(), Mode::Check, &error);
                 }
             };
             if parts.may(default, |over_limit| matches!(over_limit, OverLimit::Wait { .. })) {
@@ -56,7 +55,18 @@ impl RateLimiter {
         mode: Mode,
     ) -> MaybeReady<Decision> {
         let operation = self.pipeline.operation(mode);
-        self.pipeline.decide_without_store(subject, cost, operation, Origin::Disabled)
+        self.pipeline.decide_without_store(subject, cost, &operation, Origin::Disabled)
+    }
+
+    /// Decides a request under rules whose policies were not found.
+    fn decide_without_policies(
+        &self,
+        (subject, cost): (&Subject, Cost),
+        mode: Mode,
+        error: &StoreError,
+    ) -> MaybeReady<Decision> {
+        let operation = self.pipeline.operation(mode);
+        self.pipeline.decide_without_policy(subject, cost, &operation, error)
     }
 
     /// Decides a request under rules until the deadline, without waiting in a queue.
@@ -67,12 +77,8 @@ impl RateLimiter {
         deadline: Duration,
         reserves: bool,
     ) -> MaybeReady<Decision> {
-        let operation = self.pipeline.operation(mode);
-        if deadline == operation.deadline {
-            return self.decide_parts(&parts.parts(), mode, reserves);
-        }
-        let operation = Operation { deadline, reserves, ..operation };
-        self.pipeline.decide_parts_by_steps(&parts.parts(), operation)
+        let operation = Operation { deadline, reserves, ..self.pipeline.operation(mode) };
+        self.pipeline.decide_parts(&parts.parts(), &operation)
     }
 
     /// Continues with `then` when the policies of `parts` are known. `then` gets the time that is
@@ -85,7 +91,7 @@ impl RateLimiter {
         + Send
         + 'static,
     ) -> MaybeReady<T> {
-        match self.pipeline.find_policies(parts, required) {
+        match find_policies(&self.pipeline, parts, required) {
             MaybeReady::Ready(Some(found)) => then(self, parts, found),
             later => {
                 let (this, parts) = (self.clone(), Arc::clone(parts));
@@ -243,7 +249,7 @@ impl RateLimiter {
         }
         let parts = rules.and_then(|rules| rules.parts_of_rule(rule, tier, subject, cost));
         let Some(parts) = parts else {
-            return self.pipeline.decide_without_policies((subject, cost), mode, &unknown(rule));
+            return self.decide_without_policies((subject, cost), mode, &unknown(rule));
         };
         let required = RequiredLookups::Enforced;
         self.with_policies(&Arc::new(parts), required, move |this, parts, found| match found {
@@ -252,7 +258,7 @@ impl RateLimiter {
                 let parts = Arc::clone(parts);
                 decision.map(|decision| decision.labelled(parts))
             }
-            Err(error) => this.pipeline.decide_without_policies(parts.main(), mode, &error),
+            Err(error) => this.decide_without_policies(parts.main(), mode, &error),
         })
     }
 

@@ -46,20 +46,20 @@ impl Stores {
         }
     }
 
-    /// Calls a store for a decision, without a deadline.
-    pub(super) fn decide(
-        &self,
-        store: &dyn Store,
-        parts: &[Part<'_>],
+    /// Returns the request to a store about `parts`.
+    #[inline]
+    pub(super) fn request<'a>(
+        &'a self,
+        parts: &'a [Part<'a>],
         mode: Mode,
         reserves: bool,
-    ) -> StoreFuture<Decision> {
+    ) -> DecideRequest<'a> {
         let request = DecideRequest::new(&self.namespace, parts, mode);
-        store.decide(request.with_reservations(match self.reservation {
+        request.with_reservations(match self.reservation {
             None => Reservations::Ignore,
             Some(lifetime) if reserves => Reservations::Reserve(lifetime),
             Some(_) => Reservations::ReturnExpired,
-        }))
+        })
     }
 
     /// Returns the namespace of the counters.
@@ -78,7 +78,7 @@ impl Stores {
 
     /// Returns the status of each limit of `parts`, as the primary store has counted it.
     pub(super) fn usage_of_parts(&self, parts: &[Part<'_>]) -> StoreFuture<Decision> {
-        let usage = self.decide(&*self.primary, parts, Mode::Peek, false);
+        let usage = self.primary.decide(self.request(parts, Mode::Peek, false));
         self.within_deadline(usage, &*self.primary, "usage")
     }
 
@@ -94,7 +94,7 @@ impl Stores {
     ) -> StoreFuture<Decision> {
         let parts = [counters.into().part(policy, Cost::new(units))];
         let store = self.store_of(decision);
-        self.within_deadline(self.decide(store, &parts, mode, false), store, "charge")
+        self.within_deadline(store.decide(self.request(&parts, mode, false)), store, "charge")
     }
 
     /// Charges more units to the rate limits that `decision` has charged, even beyond these limits.

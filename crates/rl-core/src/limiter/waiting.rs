@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::counters::Counters;
+use super::counters::{Counters, PartCounters};
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::pipeline::Pipeline;
@@ -120,7 +120,12 @@ impl WaitingRequest {
 
     /// Counts the last decision about the request, and returns it.
     fn counted(&self, decision: Decision) -> Decision {
-        self.pipeline.tally.count(Mode::Check, &decision, &|index| self.counters(index));
+        let count = |parts| self.pipeline.tally.count(Mode::Check, &decision, parts);
+        match &self.counted {
+            Counted::Subject(subject, ..) => count(PartCounters::Subject(subject)),
+            Counted::Parts(parts, _) => count(PartCounters::Parts(&parts.as_parts())),
+            Counted::Rules(parts, _) => count(PartCounters::Parts(&parts.parts())),
+        }
         decision
     }
 
@@ -152,24 +157,18 @@ impl WaitingRequest {
         match &self.counted {
             Counted::Subject(subject, cost, _) => {
                 let policy = pipeline.policies.cached(subject)?;
-                pipeline.try_deny_by_policy(&[Part::new(subject, policy, *cost)], *operation)
+                pipeline.try_deny_by_policy(&[Part::new(subject, policy, *cost)], operation)
             }
-            Counted::Parts(parts, _) => pipeline.try_deny_by_policy(&parts.as_parts(), *operation),
-            Counted::Rules(parts, _) => pipeline.try_deny_by_policy(&parts.parts(), *operation),
+            Counted::Parts(parts, _) => pipeline.try_deny_by_policy(&parts.as_parts(), operation),
+            Counted::Rules(parts, _) => pipeline.try_deny_by_policy(&parts.parts(), operation),
         }
     }
 
     fn decide(&self, operation: Operation) -> MaybeReady<Decision> {
         match &self.counted {
-            Counted::Subject(subject, cost, _) => {
-                self.pipeline.decide_by_steps(subject, *cost, operation)
-            }
-            Counted::Parts(parts, _) => {
-                self.pipeline.decide_parts_by_steps(&parts.as_parts(), operation)
-            }
-            Counted::Rules(parts, _) => {
-                self.pipeline.decide_parts_by_steps(&parts.parts(), operation)
-            }
+            Counted::Subject(subject, cost, _) => self.pipeline.decide(subject, *cost, &operation),
+            Counted::Parts(parts, _) => self.pipeline.decide_parts(&parts.as_parts(), &operation),
+            Counted::Rules(parts, _) => self.pipeline.decide_parts(&parts.parts(), &operation),
         }
     }
 

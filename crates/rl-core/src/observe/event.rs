@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::decision::{Decision, LimitStatus, Origin};
-use crate::model::{FailureKind, StoreError, Subject};
+use crate::model::{FailureKind, Redacted, StoreError, Subject};
 
 /// The names of the limiter, the rule and the store that an event concerns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,6 +185,44 @@ pub enum EventKind<'a> {
         /// The requests that could not be charged.
         undecided: u64,
     },
+    /// The store does not support the policies of some requests.
+    PolicyUnsupported {
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of these requests: `allow`, `reject` or `fallback`.
+        on_failure: &'static str,
+    },
+    /// No request has had an unsupported policy for a minute.
+    PolicyUnsupportedEnded {
+        /// The time from the first of these requests to the last.
+        lasted: Duration,
+        /// The number of these requests.
+        requests: u64,
+    },
+    /// The stored value of a subject is damaged, so its requests cannot be decided.
+    StoredValueDamaged {
+        /// The subject.
+        subject: &'a Subject,
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of these requests: `allow`, `reject` or `fallback`.
+        on_failure: &'static str,
+    },
+    /// The stored values of many subjects are damaged. No events name the further subjects.
+    StoredValuesDamaged {
+        /// The handling of their requests: `allow`, `reject` or `fallback`.
+        on_failure: &'static str,
+    },
+    /// The stored value of a subject is no longer damaged, or the subject has sent no request for a
+    /// minute.
+    StoredValueRecovered {
+        /// The subject.
+        subject: Redacted,
+        /// The time from the first request that could not be decided to the last.
+        lasted: Duration,
+        /// The number of these requests.
+        requests: u64,
+    },
     /// The failure policy begins to decide requests in the way that the origin names: it allows
     /// them ([`Origin::FailedOpen`]), rejects them ([`Origin::FailedClosed`]), or lets the fallback
     /// decide ([`Origin::Fallback`]).
@@ -237,6 +275,37 @@ pub enum EventKind<'a> {
         /// The requests whose policy was not found.
         undecided: u64,
     },
+    /// The source of policies is overloaded: it refuses look-ups, or answers them late.
+    LookupsOverloaded {
+        /// The handling of requests without a policy: `allow` or `reject`, or `policy` if the
+        /// [policy for overload](crate::RateLimiterBuilder::policy_when_overloaded) applies.
+        on_failure: &'static str,
+    },
+    /// The source of policies is no longer overloaded.
+    LookupOverloadEnded {
+        /// The time from the first refused look-up to the last.
+        lasted: Duration,
+        /// The look-ups that were refused.
+        refused: u64,
+    },
+    /// The source of policies cannot read the policy of a subject.
+    PolicyUnreadable {
+        /// The subject.
+        subject: &'a Subject,
+        /// The error.
+        error: &'a StoreError,
+        /// The handling of requests without a policy: `allow` or `reject`.
+        on_failure: &'static str,
+    },
+    /// The policy of a subject can be read again, or the subject has sent no request for a minute.
+    PolicyReadable {
+        /// The subject.
+        subject: Redacted,
+        /// The time from the first failed look-up to the last.
+        lasted: Duration,
+        /// The look-ups that failed.
+        requests: u64,
+    },
     /// A lease under a concurrency limit has ended while its request is in flight. The request
     /// continues.
     LeaseLapsed {
@@ -245,6 +314,15 @@ pub enum EventKind<'a> {
         /// Whether the units could be charged again. Otherwise the request is not counted, and the
         /// event occurs once more if the units are charged later.
         is_retaken: bool,
+        /// Whether no lease has lapsed for a minute before this one.
+        is_first: bool,
+    },
+    /// No lease has lapsed for a minute.
+    LeaseLapsesEnded {
+        /// The time from the first lapsed lease to the last.
+        lasted: Duration,
+        /// The leases that lapsed.
+        leases: u64,
     },
     /// A rule file was read again, and its rules apply.
     RulesApplied {
@@ -289,6 +367,11 @@ impl EventKind<'_> {
             Self::StoreOverloadEnded { .. } => "store_overload_ended",
             Self::StoreOutOfMemory { .. } => "store_out_of_memory",
             Self::StoreOutOfMemoryEnded { .. } => "store_out_of_memory_ended",
+            Self::PolicyUnsupported { .. } => "policy_unsupported",
+            Self::PolicyUnsupportedEnded { .. } => "policy_unsupported_ended",
+            Self::StoredValueDamaged { .. } => "stored_value_damaged",
+            Self::StoredValuesDamaged { .. } => "stored_values_damaged",
+            Self::StoredValueRecovered { .. } => "stored_value_recovered",
             Self::FailurePolicyBegan { .. } => "failure_policy_began",
             Self::FailurePolicyEnded { .. } => "failure_policy_ended",
             Self::FallbackFailing { .. } => "fallback_failing",
@@ -296,7 +379,12 @@ impl EventKind<'_> {
             Self::LookupFailed { .. } => "lookup_failed",
             Self::LookupsFailing { .. } => "lookups_failing",
             Self::LookupsRecovered { .. } => "lookups_recovered",
+            Self::LookupsOverloaded { .. } => "lookups_overloaded",
+            Self::LookupOverloadEnded { .. } => "lookup_overload_ended",
+            Self::PolicyUnreadable { .. } => "policy_unreadable",
+            Self::PolicyReadable { .. } => "policy_readable",
             Self::LeaseLapsed { .. } => "lease_lapsed",
+            Self::LeaseLapsesEnded { .. } => "lease_lapses_ended",
             Self::RulesApplied { .. } => "rules_applied",
             Self::RulesRefused { .. } => "rules_refused",
             Self::PoliciesChanged { .. } => "policies_changed",

@@ -47,8 +47,8 @@
 //! The field `limiter` contains the namespace of the limiter, and `store` the kind of the store and
 //! its server. The field `rule` contains the name of a rule. A line has these fields only if it is
 //! about one limiter, one store or one rule. Subjects are shown as sixteen hexadecimal digits of a
-//! keyed hash: [`Subject::redacted`](crate::Subject::redacted). An [`Observer`] gets most of these
-//! conditions as [events](EventKind).
+//! keyed hash: [`Subject::redacted`](crate::Subject::redacted). The log is an [`Observer`]: most lines are
+//! [events](EventKind), which other observers get too.
 //!
 //! # Spans
 //!
@@ -97,14 +97,7 @@
 #[cfg(all(test, feature = "tracing"))]
 pub(crate) mod capture;
 mod event;
-#[cfg(not(feature = "tracing"))]
-#[path = "disabled.rs"]
 mod log;
-#[cfg(feature = "tracing")]
-#[path = "enabled.rs"]
-mod log;
-#[cfg(feature = "tracing")]
-mod rejected_requests;
 mod request_ids;
 #[cfg(feature = "tracing")]
 mod spans;
@@ -119,24 +112,16 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use event::{DecisionEvent, Event, EventKind, EventLocation};
-#[cfg(not(feature = "tracing"))]
-pub(crate) use log::{ambiguous_key, missing_key, too_many_rules, unknown_address};
-#[cfg(feature = "redis")]
-pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
+#[cfg(feature = "rules-file")]
+pub(crate) use log::rules_warned;
 pub(crate) use log::{
-    damage_ended, damaged, decided, fallback_failed, fallback_recovered, lapses_ended,
-    lease_lapsed, may_decisions_be_logged, more_damaged, out_of_memory, out_of_memory_ended,
-    overload_ended, overloaded, share_raised, shared_counters, source_failed,
-    source_overload_ended, source_overloaded, source_recovered, store_failed, store_recovered,
-    too_many_states, unknown_policy, unknown_policy_ended, unknown_rule, unsupported,
-    unsupported_ended, would_deny,
+    EventLog, ambiguous_key, may_decisions_be_logged, missing_key, share_raised, shared_counters,
+    too_many_rules, too_many_states, unknown_address, unknown_rule,
 };
 #[cfg(feature = "redis")]
+pub(crate) use log::{can_evict, healed, healing_ended, not_connected};
+#[cfg(feature = "redis")]
 pub(crate) use log::{give_back_failed, give_back_recovered};
-#[cfg(feature = "rules-file")]
-pub(crate) use log::{rules_applied, rules_refused, rules_warned};
-#[cfg(feature = "tracing")]
-pub(crate) use rejected_requests::{ambiguous_key, missing_key, too_many_rules, unknown_address};
 pub(crate) use request_ids::RequestIds;
 pub(crate) use spans::{RequestSpan, StoreSpan};
 pub use transition::{Ended, Transition};
@@ -197,7 +182,7 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// once, when it is built.
     ///
     /// An observer that returns false gets neither [`decided`](Self::decided) nor
-    /// [`EventKind::NearLimit`]. Decisions in memory then cost as little as without an observer.
+    /// [`EventKind::NearLimit`]. Its limiter then decides as fast as without an observer.
     fn observes_decisions(&self) -> bool {
         true
     }

@@ -63,9 +63,6 @@ struct PolicyInner {
     // The smallest cost that is denied whatever the counters hold: one more than the enforced
     // limits grant at once, and 0 under a block.
     denied_from: u64,
-    // The smallest cost that the store must not decide alone: `denied_from`, or 0 if a limit is in
-    // shadow.
-    more_than_store_from: u64,
     block: Option<Block>,
 }
 
@@ -150,16 +147,8 @@ impl Policy {
         let shortest =
             enforced.min_by_key(|(_, named)| named.limit.period()).map(|(place, _)| place);
         let denied_from = if block.is_some() { 0 } else { smallest_denied(&limits) };
-        let inner = PolicyInner {
-            limits,
-            plan,
-            shortest_lease,
-            has_shadow,
-            shortest,
-            denied_from,
-            more_than_store_from: if has_shadow { 0 } else { denied_from },
-            block,
-        };
+        let inner =
+            PolicyInner { limits, plan, shortest_lease, has_shadow, shortest, denied_from, block };
         Self { inner: Arc::new(inner) }
     }
 
@@ -215,13 +204,6 @@ impl Policy {
     /// its limits never grant them, or there is a block, which may have ended.
     pub(crate) fn may_deny_alone(&self, needed: u64) -> bool {
         needed >= self.inner.denied_from
-    }
-
-    /// Returns whether the store alone decides a request that needs `needed` units: the policy
-    /// alone denies nothing, and no limit is in shadow.
-    #[inline]
-    pub(crate) fn needs_only_store(&self, needed: u64) -> bool {
-        needed < self.inner.more_than_store_from
     }
 
     /// Returns whether the enforced limits never grant `needed` units.

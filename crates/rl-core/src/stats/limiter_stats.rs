@@ -37,8 +37,7 @@ pub struct LimiterStats {
     /// The counts of each limit that is configured, and of each other limit (of a policy source,
     /// for example) that has denied a request.
     pub limits: Vec<LimitStats>,
-    /// The times of decisions in seconds. Each thread times one decision in a millisecond. If the
-    /// store is in memory, it times none if an observer or the log receives each decision. The
+    /// The times of decisions in seconds. Each thread times one decision in a millisecond. The
     /// fallback is not included.
     pub decision_seconds: Histogram,
     /// The times, in seconds, of store calls for which the limiter had to wait. Each thread times one

@@ -30,7 +30,6 @@
 //! # Ok(()) }
 //! ```
 
-mod decision_counts;
 mod histogram;
 mod limiter_stats;
 mod sharded;
@@ -38,21 +37,16 @@ mod store_stats;
 mod thread_slot;
 mod top;
 
-pub(crate) use decision_counts::{DecisionCounts, PartCounts, is_record_due};
 pub use histogram::Histogram;
 pub(crate) use histogram::{REQUEST_BOUNDS, TimeHistogram};
 pub use limiter_stats::{
     DecisionCount, FailureCount, LimitStats, LimiterStats, OTHER_NAME, RuleStats, RulesFileStats,
     UncountedRequests, UnitCounts,
 };
-pub(crate) use sharded::{OwnShard, PerThread, Sharded, ThreadCount, Writer};
+pub(crate) use sharded::{OwnShard, Sharded, ThreadCount, Writer};
 #[cfg(feature = "redis")]
 pub(crate) use store_stats::RedisCounts;
 pub(crate) use store_stats::next_store_id;
 pub use store_stats::{MemoryStats, RedisStats, StoreStats};
 pub use top::TopSubject;
 pub(crate) use top::TopSubjects;
-
-/// Whether limiters count. Only the package `rl-core-uncounted` counts nothing. The benchmark
-/// compares it with this one, which shows what counting costs.
-pub(crate) const IS_COUNTED: bool = !cfg!(feature = "uncounted");

@@ -3,18 +3,13 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::thread_slot::{OWN_SLOTS, SHARED_SLOT, current, sole};
+use super::thread_slot::{OWN_SLOTS, SHARED_SLOT, current};
 
-/// A value of which each thread has its own copy. All copies are allocated at once.
+/// A value of which each thread has its own copy, which is allocated when the thread first needs it.
 ///
 /// Up to 64 threads have copies of their own. Further threads share one.
 #[derive(Debug)]
-pub(crate) struct PerThread<T>(Box<[T; OWN_SLOTS + 1]>);
-
-/// A large value of which each thread has its own copy, like [`PerThread`]. A copy is allocated when
-/// its thread first needs it.
-#[derive(Debug, Default)]
-pub(crate) struct Sharded<T>(PerThread<OnceLock<Box<T>>>);
+pub(crate) struct Sharded<T>(Box<[OnceLock<Box<T>>; OWN_SLOTS + 1]>);
 
 /// The copy of the current thread.
 #[derive(Debug)]
@@ -69,49 +64,28 @@ impl ThreadCount {
     }
 }
 
-impl<T: Default> Default for PerThread<T> {
+impl<T> Default for Sharded<T> {
     fn default() -> Self {
-        Self(Box::new(std::array::from_fn(|_| T::default())))
-    }
-}
-
-impl<T> PerThread<T> {
-    /// Returns the copy that only the current thread writes; `None` if the thread has none yet, or
-    /// shares one.
-    #[inline(always)]
-    pub(crate) fn sole(&self) -> Option<&T> {
-        Some(&self.0[sole()?])
-    }
-
-    /// Returns the copy of the current thread.
-    #[inline(always)]
-    pub(crate) fn own(&self) -> OwnShard<'_, T> {
-        let slot = current();
-        let writer = if slot == SHARED_SLOT { Writer::Many } else { Writer::Sole };
-        OwnShard { counts: &self.0[slot], writer }
-    }
-
-    /// Returns the sum of a number over all copies.
-    pub(crate) fn sum(&self, number: impl Fn(&T) -> u64) -> u64 {
-        self.0.iter().map(number).fold(0, u64::wrapping_add)
+        Self(Box::new(std::array::from_fn(|_| OnceLock::new())))
     }
 }
 
 impl<T: Default> Sharded<T> {
     /// Returns the copy of the current thread.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn own(&self) -> OwnShard<'_, T> {
-        let OwnShard { counts, writer } = self.0.own();
-        let counts = match counts.get() {
+        let slot = current();
+        let writer = if slot == SHARED_SLOT { Writer::Many } else { Writer::Sole };
+        let counts = match self.0[slot].get() {
             Some(counts) => counts,
-            None => allocate(counts),
+            None => allocate(&self.0[slot]),
         };
         OwnShard { counts, writer }
     }
 
     /// Returns the copies that exist.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.0.iter().filter_map(|shard| shard.get().map(|counts| &**counts))
+        self.0.iter().filter_map(|shard| shard.get().map(|counts| &**counts))
     }
 
     /// Returns the sum of a number over all copies.

@@ -61,7 +61,6 @@
 //! # Ok(()) }
 //! ```
 
-mod fast_path;
 mod fingerprint;
 mod lane_sums;
 pub(crate) mod memory;
@@ -78,8 +77,6 @@ mod settlement;
 use std::fmt;
 use std::sync::Arc;
 
-pub use fast_path::FastPath;
-pub(crate) use fast_path::FastPathLimiter;
 pub(crate) use fingerprint::SubjectHasher;
 pub use namespace::{InvalidNamespace, Namespace};
 #[cfg(feature = "redis-tls")]
@@ -111,7 +108,7 @@ pub type StoreFuture<T> = MaybeReady<Result<T, StoreError>>;
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Decides `request`: evaluates all limits of all parts, and charges all of the limits or none.
     ///
-    /// A denial is an `Ok` result.
+    /// A denial is an `Ok` result. A store that need not wait returns a result that is ready.
     ///
     /// # Errors
     ///
@@ -121,20 +118,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// If the future is dropped before it is ready, the charge may or may not have been made.
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision>;
-
-    /// Decides `request` immediately if the store can do so without waiting, and counts the
-    /// decision with the limiter. Otherwise changes nothing, and returns
-    /// `limiter.decide_by_steps(request)`.
-    ///
-    /// This is the synchronous fast path, for requests that need no deadline, failure policy or
-    /// events. The default returns `limiter.decide_by_steps(request)`.
-    fn try_decide(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
-        limiter.decide_by_steps(request)
-    }
 
     /// Decides `request` with the state of this process, without a call to a server: by a cached
     /// denial, or with leased units.
@@ -276,14 +259,6 @@ fn settle_in_steps<S: Store + ?Sized>(store: &S, settlement: &Settlement<'_>) ->
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
         (**self).decide(request)
-    }
-
-    fn try_decide(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
-        (**self).try_decide(request, limiter)
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {

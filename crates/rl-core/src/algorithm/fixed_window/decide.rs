@@ -23,8 +23,6 @@ pub(crate) const NO_LANE: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastWindowsDecision {
     pub(crate) is_allowed: bool,
-    /// The lanes of the limits that deny the request, one bit for each.
-    pub(crate) over: u16,
     /// The relative time until which requests of this cost are denied. If a limit has no units
     /// left, it is the time until which all requests are denied. It is 0 if none are denied.
     pub(crate) denied_until: u64,
@@ -55,6 +53,19 @@ impl DecidedWindows<'_> {
         let reset = end.saturating_sub(self.decided_at);
         Outcome::of_window(windows.max[lane], used, reset, self.required)
     }
+
+    /// Returns the lanes of the limits that deny the request. `now` is the time of the decision.
+    pub(crate) fn over(
+        &self,
+        windows: &CompiledWindows,
+        now: Timestamp,
+    ) -> impl Iterator<Item = usize> {
+        (0..windows.count).filter(move |lane| {
+            // The end of a window is computed only if it has too little left while it is open.
+            let left = windows.max[*lane].saturating_sub(self.states.number(*lane));
+            self.required > left && self.outcome(windows, *lane, now).is_over()
+        })
+    }
 }
 
 /// Decides in few steps if the result is certain: all windows are open and have more than `cost`
@@ -76,14 +87,14 @@ pub(crate) fn try_decide_fast(
     let units = units_of_lane(mode, cost)?;
     let sum = windows.add(states, units);
     if !sum.is_within_limits() {
-        let (over, denied_until) = try_deny(windows, states, now, mode, cost)?;
-        return Some(FastWindowsDecision { is_allowed: false, over, denied_until });
+        let denied_until = try_deny(windows, states, now, mode, cost)?;
+        return Some(FastWindowsDecision { is_allowed: false, denied_until });
     }
     if !is_open(windows, states, first_to_end, now) || now.relative >> 48 != 0 {
         return None;
     }
     states.set_numbers(sum.sums);
-    Some(FastWindowsDecision { is_allowed: true, over: 0, denied_until: 0 })
+    Some(FastWindowsDecision { is_allowed: true, denied_until: 0 })
 }
 
 /// Charges `cost` if all windows are open and have more than it left. Returns the numbers after the
@@ -197,9 +208,8 @@ fn deny_full_slow(
     lanes.fold(0, |denying, lane| denying | u16::from(denies(lane)) << lane)
 }
 
-/// Denies `cost` if an open window has too little left. Returns the lanes of the limits that deny
-/// it, one bit for each, and the time until which it is denied. Returns `None` if it is not certain
-/// that a window denies it.
+/// Denies `cost` if an open window has too little left. Returns the time until which it is denied.
+/// Returns `None` if it is not certain that a window denies it.
 #[inline(never)]
 fn try_deny(
     windows: &CompiledWindows,
@@ -207,13 +217,12 @@ fn try_deny(
     now: PackedTime,
     mode: Mode,
     cost: Cost,
-) -> Option<(u16, u64)> {
+) -> Option<u64> {
     if mode != Mode::Check || !fits(now.relative) {
         return None;
     }
     let units = cost.units();
-    let mut over = 0;
-    let mut available = units;
+    let (mut is_denied, mut available) = (false, units);
     // `until_one` is the latest end of the windows that deny one unit, and `until_all` that of the
     // windows that deny the whole cost.
     let mut until_one = 0;
@@ -223,7 +232,7 @@ fn try_deny(
         let (end, used) = windows.window(states, lane, now);
         let remaining = max.saturating_sub(used);
         if remaining < units {
-            over |= 1 << lane;
+            is_denied = true;
             available = available.min(remaining);
             if remaining == 0 && max > 0 {
                 until_one = end.max(until_one);
@@ -234,7 +243,7 @@ fn try_deny(
         }
     }
     let until = if available == 0 { until_one } else { until_all };
-    (over != 0).then_some((over, until))
+    is_denied.then_some(until)
 }
 
 /// Returns whether a relative time fits into 48 bits and is not 0, the value for "no time".
@@ -440,9 +449,7 @@ mod tests {
                 if let Some(decided) = try_decide_fast(windows, &mut packed, first, time, mode, cost) {
                     prop_assert_eq!(packed, after);
                     prop_assert_eq!(decided.is_allowed, judgement.charged > 0 && granted);
-                    prop_assert_eq!(decided.is_allowed, decided.over == 0);
                     if !decided.is_allowed {
-                        prop_assert_eq!(decided.over, over);
                         prop_assert_eq!(decided.denied_until, until_before);
                     }
                 }

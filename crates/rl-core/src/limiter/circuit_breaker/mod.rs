@@ -72,6 +72,7 @@ impl CircuitBreaker {
     }
 
     /// Records a reply. Returns whether the reply ends an outage.
+    #[inline]
     pub(super) fn succeeded(&self, mut call: CallToken) -> bool {
         call.probe = None;
         self.state.succeeded(call.sent, || self.now())

@@ -118,7 +118,7 @@ impl Fields {
 
     /// Returns whether `call` is the current probe, and not an earlier one that was presumed lost.
     fn is_probed_by(self, call: CallSnapshot) -> bool {
-        call.is_probe && call.round == self.round
+        call.is_probe && call.round() == self.round
     }
 
     fn has_recovered(self, now: u64) -> bool {
@@ -139,11 +139,11 @@ pub(super) fn wait(doubled: u64, random: u64) -> u64 {
     whole / 2 + random % (whole / 2 + 1)
 }
 
-/// The state of the breaker when a call was sent.
+/// The state of the breaker when a call was sent. It is unpacked only when it is needed: nearly all
+/// calls are sent while the breaker is closed, and succeed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallSnapshot {
-    phase: Phase,
-    round: u64,
+    word: u64,
     is_probe: bool,
 }
 
@@ -152,12 +152,12 @@ impl CallSnapshot {
         self.is_probe
     }
 
-    pub(super) const fn phase(self) -> Phase {
-        self.phase
+    pub(super) fn phase(self) -> Phase {
+        Fields::unpack(self.word).phase
     }
 
-    fn new(state: Fields) -> Self {
-        Self { phase: state.phase, round: state.round, is_probe: false }
+    fn round(self) -> u64 {
+        Fields::unpack(self.word).round
     }
 }
 
@@ -187,14 +187,14 @@ impl<W: AtomicState> BreakerState<W> {
         let state = Fields::unpack(word);
         let now = match state.phase {
             Phase::Closed | Phase::Failing | Phase::Misconfigured => {
-                return Ok(CallSnapshot::new(state));
+                return Ok(CallSnapshot { word, is_probe: false });
             }
             Phase::Open | Phase::HalfOpen => now(),
         };
         let count = state.count;
         let probing = Fields { count, time: now + PROBE_TIMEOUT, ..state.next(Phase::HalfOpen) };
         if now >= state.time && self.0.exchange(word, probing.pack()) {
-            Ok(CallSnapshot { is_probe: true, ..CallSnapshot::new(probing) })
+            Ok(CallSnapshot { word: probing.pack(), is_probe: true })
         } else {
             Err(state.failure())
         }
@@ -202,20 +202,22 @@ impl<W: AtomicState> BreakerState<W> {
 
     /// Returns the state of the breaker for a call that is sent even while the breaker is open.
     pub(super) fn snapshot(&self) -> CallSnapshot {
-        CallSnapshot::new(Fields::unpack(self.0.load()))
+        CallSnapshot { word: self.0.load(), is_probe: false }
     }
 
     /// Records a reply. Returns whether it closes the breaker.
+    #[inline]
     pub(super) fn succeeded(&self, call: CallSnapshot, now: impl FnOnce() -> u64) -> bool {
-        if call.phase == Phase::Closed {
-            return false;
-        }
-        let now = now();
+        call.phase() != Phase::Closed && self.succeeded_after_failure(call, now())
+    }
+
+    #[cold]
+    fn succeeded_after_failure(&self, call: CallSnapshot, now: u64) -> bool {
         let made = self.transition(|state| match state.phase {
             Phase::HalfOpen if state.is_probed_by(call) => Some(state.next(Phase::Closed)),
             // A reply counts only if its call was sent after the last failure. Replies to earlier
             // calls may still arrive although the store has failed since.
-            Phase::Failing | Phase::Misconfigured if state.round == call.round => {
+            Phase::Failing | Phase::Misconfigured if state.round == call.round() => {
                 if state.has_recovered(now) {
                     Some(state.next(Phase::Closed))
                 } else {
@@ -255,7 +257,7 @@ impl<W: AtomicState> BreakerState<W> {
         random: Option<u64>,
     ) -> bool {
         let made = self.transition(|state| {
-            let counts = state.round == call.round;
+            let counts = state.round == call.round();
             let timed_out = kind == FailureKind::TimedOut;
             let count = u64::from(random.is_some());
             let failed = Fields { timed_out, time: now, ..state };
@@ -290,7 +292,7 @@ impl<W: AtomicState> BreakerState<W> {
     /// because the store did not refuse calls before.
     pub(super) fn misconfigured(&self, call: CallSnapshot, now: u64) -> bool {
         let made = self.transition(|state| {
-            let counts = state.round == call.round;
+            let counts = state.round == call.round();
             let refused = Fields { time: now, ..state };
             match state.phase {
                 Phase::HalfOpen if state.is_probed_by(call) => {
@@ -307,6 +309,7 @@ impl<W: AtomicState> BreakerState<W> {
     }
 
     /// Abandons a probe without a result. The next request becomes the probe.
+    #[cold]
     pub(super) fn abandon_probe(&self, probe: CallSnapshot) {
         self.transition(|state| {
             let is_current = state.phase == Phase::HalfOpen && state.is_probed_by(probe);

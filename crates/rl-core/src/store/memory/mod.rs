@@ -16,7 +16,6 @@
 //! comparison of the lanes of a packed entry, or one comparison of numbers for the windows of an
 //! unpacked entry.
 
-mod counting;
 mod debug;
 mod entry;
 mod layout;
@@ -34,20 +33,20 @@ mod unpacked_entry;
 
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use counting::{NotCounting, count_decision, count_fast, count_whole};
+use packed_entry::FastDecision;
 use packed_entry::TimeBase;
-use run::{DecideArgs, TooManyStates};
+use run::DecideArgs;
 use shard::{MAX_SUBJECTS, Shard};
 use steady_windows::SteadyDecision;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::{
-    DecideRequest, FastPath, LimiterRegistry, Part, Refund, RefundOf, Renewal, Reset, Settlement,
-    Store, StoreFuture,
+    DecideRequest, LimiterRegistry, Part, Refund, RefundOf, Renewal, Reset, Settlement, Store,
+    StoreFuture,
 };
 use crate::decision::{Decision, OpenWindows, PolicyHandle};
 use crate::maybe_ready::MaybeReady;
-use crate::model::{Cost, FailureKind, StoreError, TOO_MANY_STATES};
+use crate::model::{Cost, FailureKind, Mode, StoreError, TOO_MANY_STATES};
 use crate::observe;
 use crate::stats::{MemoryStats, StoreStats, next_store_id};
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -150,23 +149,22 @@ impl<C: Clock> MemoryStore<C> {
         self.len() == 0
     }
 
-    /// Decides a request of one part. If the store cannot decide it, changes nothing, and returns
-    /// `limiter.decide_by_steps(request)`.
+    /// Decides a request of one part. Fails and changes nothing if a charge would exceed the number
+    /// of states that one subject may have.
     #[inline(never)]
-    fn try_decide_part(
-        &self,
-        part: &Part<'_>,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
+    fn decide_part(&self, part: &Part<'_>, request: &DecideRequest<'_>) -> StoreFuture<Decision> {
         let subject = self.fingerprinter.fingerprint(request.namespace_of(part), part.subject);
         let mut shard = self.shard(subject);
         // The clock is read under the lock, so that decisions are made in the order of their times.
         let now = self.clock.now();
         let args = DecideArgs::new(part, request.mode, now);
         match shard.try_decide_fast(subject, args) {
-            Some(decided) => count_fast(request, args, decided, limiter),
-            None => decide_otherwise(shard, subject, request, now, limiter),
+            Some(FastDecision { at, is_allowed, states }) => {
+                let decision =
+                    Decision::from_windows(part.policy, part.cost, at, is_allowed, states);
+                MaybeReady::ready(Ok(decision))
+            }
+            None => MaybeReady::ready(decide_otherwise(shard, subject, part, request.mode, now)),
         }
     }
 
@@ -183,90 +181,33 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 /// Decides a request of one part that the comparison of lanes does not decide.
+///
+/// # Errors
+///
+/// Fails and changes nothing if a charge would exceed the number of states that one subject may
+/// have.
 #[inline(never)]
 fn decide_otherwise(
-    shard: MutexGuard<'_, Shard>,
+    mut shard: MutexGuard<'_, Shard>,
     subject: Fingerprint,
-    request: &DecideRequest<'_>,
+    part: &Part<'_>,
+    mode: Mode,
     now: Timestamp,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
-    // Build the arguments again. If the caller passed a reference to its arguments, the compiler
-    // could not keep them in registers.
-    let args = DecideArgs::new(&request.parts[0], request.mode, now);
-    if args.policy.plan().has_many_windows() {
-        decide_many_windows(shard, subject, request, args, limiter)
-    } else {
-        decide_fully(shard, subject, request, args, limiter)
+) -> Result<Decision, StoreError> {
+    let args = DecideArgs::new(part, mode, now);
+    if part.policy.plan().has_many_windows()
+        && let Some(steady) = shard.try_decide_steady(subject, args)
+    {
+        let SteadyDecision { before, at, is_allowed, charged, later } = steady;
+        let required = if is_allowed { Cost::ZERO } else { part.cost };
+        let open = OpenWindows::boxed(before, charged, required, later);
+        let policy = PolicyHandle::from(part.policy);
+        return Ok(Decision::from_open_windows(policy, part.cost, at, is_allowed, open));
     }
-}
-
-/// Decides a request under more than six fixed windows.
-#[inline(always)]
-fn decide_many_windows(
-    mut shard: MutexGuard<'_, Shard>,
-    subject: Fingerprint,
-    request: &DecideRequest<'_>,
-    args: DecideArgs<'_>,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
-    match shard.try_decide_steady(subject, args) {
-        Some(SteadyDecision { before, at, is_allowed, over, charged, later }) => {
-            let DecideArgs { policy, cost, .. } = args;
-            let is_counted = if is_allowed {
-                limiter.try_count_allowed(cost.units(), at)
-            } else {
-                limiter.try_count_denied(|| over, at)
-            };
-            // Create the box and the handle first, so that the decision is built directly in the
-            // returned value.
-            let required = if is_allowed { Cost::ZERO } else { cost };
-            let open = OpenWindows::boxed(before, charged, required, later);
-            let policy = PolicyHandle::from(policy);
-            if is_counted {
-                let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
-                return MaybeReady::ready(decision);
-            }
-            let decision = Decision::from_open_windows(policy, cost, at, is_allowed, open);
-            count_whole(request, decision, limiter)
-        }
-        None => decide_fully(shard, subject, request, args, limiter),
-    }
-}
-
-/// Decides a request that the fast paths do not cover.
-///
-/// If a charge would exceed the number of states that one subject may have, changes nothing, and
-/// returns `limiter.decide_by_steps(request)`.
-#[inline(always)]
-fn decide_fully(
-    mut shard: MutexGuard<'_, Shard>,
-    subject: Fingerprint,
-    request: &DecideRequest<'_>,
-    args: DecideArgs<'_>,
-    limiter: &FastPath<'_>,
-) -> MaybeReady<Decision> {
-    // The decision is completed inside the answer, so that it is not copied.
-    let mut answer = MaybeReady::ready(Decision::pending(args.policy, args.cost));
-    if let MaybeReady::Ready(Some(decision)) = &mut answer {
-        match shard.decide(subject, args, decision) {
-            // Counted under the lock, so that the processor need not wait for its release first.
-            Ok(()) => {
-                decision.note_clock(args.now);
-                count_decision(request, decision, limiter);
-            }
-            Err(TooManyStates) => {
-                drop(shard);
-                answer = limiter.decide_by_steps(request);
-            }
-        }
-    }
-    answer
-}
-
-/// Returns whether a request has one part, which is enforced and disclosed.
-fn is_of_one_part(request: &DecideRequest<'_>) -> bool {
-    matches!(request.parts, [part] if part.is_plain())
+    let mut decision = Decision::pending(part.policy, part.cost);
+    shard.decide(subject, args, &mut decision).map_err(|_| too_many_states())?;
+    decision.note_clock(now);
+    Ok(decision)
 }
 
 /// Returns the error of a charge that would exceed the number of states that one subject may have.
@@ -280,25 +221,10 @@ fn too_many_states() -> StoreError {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        if !is_of_one_part(&request) {
-            return MaybeReady::ready(self.decide_parts(&request));
-        }
-        let result = match self.try_decide(&request, &FastPath::new(&NotCounting, None)) {
-            MaybeReady::Ready(Some(decision)) => Ok(decision),
-            _ => Err(too_many_states()),
-        };
-        MaybeReady::ready(result)
-    }
-
-    fn try_decide(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
         // A function of its own for each case, so that neither saves registers for the other.
         match request.parts {
-            [part] if part.is_plain() => self.try_decide_part(part, request, limiter),
-            _ => self.try_decide_parts(request, limiter),
+            [part] if part.is_plain() => self.decide_part(part, &request),
+            _ => MaybeReady::ready(self.decide_parts(&request)),
         }
     }
 

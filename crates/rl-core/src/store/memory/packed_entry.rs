@@ -34,7 +34,7 @@ use crate::algorithm::fixed_window::{
 };
 use crate::algorithm::{PlanStep, SubjectStates, SubjectStatesMut};
 use crate::decision::{ClockLag, Decision, Outcomes};
-use crate::policy::{LimitSet, Policy};
+use crate::policy::Policy;
 use crate::time::Timestamp;
 
 /// The number of microseconds in a tick. The end of a denial is stored in ticks.
@@ -92,8 +92,6 @@ const fn fits(relative: u64) -> bool {
 pub(super) struct FastDecision<'a> {
     pub(super) at: PackedTime,
     pub(super) is_allowed: bool,
-    /// The limits that deny the request.
-    pub(super) over: LimitSet,
     /// The states after the decision. They are borrowed, so that they are copied only once.
     pub(super) states: &'a PackedStates,
 }
@@ -188,19 +186,17 @@ impl PackedEntry {
             0
         };
         if denied != 0 {
-            let over = LimitSet::from_bits(denied);
-            return Some(FastDecision { at, is_allowed: false, over, states: &self.states });
+            return Some(FastDecision { at, is_allowed: false, states: &self.states });
         }
         let states = &mut self.states;
-        let FastWindowsDecision { is_allowed, over, denied_until } =
+        let FastWindowsDecision { is_allowed, denied_until } =
             fixed_window::try_decide_fast(windows, states, self.first_to_end, at, mode, cost)?;
         if is_allowed {
             self.set_last_change(at.relative);
         } else if denied_until > self.denied_until() {
             self.note_denial(denied_until);
         }
-        let over = LimitSet::from_bits(over);
-        Some(FastDecision { at, is_allowed, over, states: &self.states })
+        Some(FastDecision { at, is_allowed, states: &self.states })
     }
 
     /// Grants the first request of a subject, if all limits are fixed windows that grant it.

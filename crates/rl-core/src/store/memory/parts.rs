@@ -24,39 +24,21 @@ mod room;
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-use super::counting::{count_whole, try_count_allowed};
 use super::locked_shards::{LockOrder, LockedShards};
 use super::run::{DecideArgs, TooManyStates};
 use super::shard::Shard;
 use super::{MemoryStore, too_many_states};
 use crate::decision::{Decision, DecisionList, PartFlags};
-use crate::maybe_ready::MaybeReady;
 use crate::model::{Cost, Mode, StoreError};
 use crate::store::fingerprint::Fingerprint;
 use crate::store::part_groups::{PartGroup, PartGroups, available, check_count, common_units};
-use crate::store::{DecideRequest, FastPath, Part};
+use crate::store::{DecideRequest, Part};
 use crate::time::{Clock, Timestamp};
 
 type Group<'a> = PartGroup<'a, Fingerprint>;
 
 /// The units to charge to each group. A group with `None` is not charged.
 type GroupUnits = SmallVec<[Option<u64>; 8]>;
-
-/// The decisions on the parts of a request.
-struct DecidedList {
-    list: DecisionList,
-    flags: PartFlags,
-    /// `None` if a part was not charged its cost, or if a part or a limit is in shadow.
-    charge: Option<ListCharge>,
-}
-
-/// The charge of its cost to each part of a request.
-#[derive(Clone, Copy)]
-struct ListCharge {
-    at: Timestamp,
-    /// The units that were charged to all parts together.
-    units: u64,
-}
 
 /// The result of charging the parts of a request in one pass.
 enum PackedAttempt {
@@ -74,30 +56,13 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Fails and changes nothing if the parts cannot be grouped ([`PartGroups::add`]), or if a
     /// charge would exceed the number of states that one subject may have.
-    pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
-        let DecidedList { list, flags, .. } = self.decide_list(request)?;
-        Ok(Decision::of_parts(flags, list))
-    }
-
-    /// Decides a request of several parts. If the store cannot decide it, changes nothing, and
-    /// returns `limiter.decide_by_steps(request)`.
     #[inline(never)]
-    pub(super) fn try_decide_parts(
-        &self,
-        request: &DecideRequest<'_>,
-        limiter: &FastPath<'_>,
-    ) -> MaybeReady<Decision> {
-        match self.decide_list(request) {
-            Ok(DecidedList { list, flags, charge: Some(ListCharge { at, units }) })
-                if try_count_allowed(request, units, at, limiter) =>
-            {
-                MaybeReady::ready(Decision::of_charged_parts(flags, list, at))
-            }
-            Ok(DecidedList { list, flags, .. }) => {
-                count_whole(request, Decision::of_parts(flags, list), limiter)
-            }
-            Err(_) => limiter.decide_by_steps(request),
-        }
+    pub(super) fn decide_parts(&self, request: &DecideRequest<'_>) -> Result<Decision, StoreError> {
+        let (flags, list, charged_at) = self.decide_list(request)?;
+        Ok(match charged_at {
+            Some(at) => Decision::of_charged_parts(flags, list, at),
+            None => Decision::of_parts(flags, list),
+        })
     }
 
     /// Decides for the parts of a request, and charges all of them or none.
@@ -106,26 +71,27 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Returns the errors of [`decide_parts`](Self::decide_parts).
     #[inline(always)]
-    fn decide_list(&self, request: &DecideRequest<'_>) -> Result<DecidedList, StoreError> {
+    fn decide_list(
+        &self,
+        request: &DecideRequest<'_>,
+    ) -> Result<(PartFlags, DecisionList, Option<Timestamp>), StoreError> {
         check_count(request.parts)?;
         let mut parts = KeyedParts::empty();
         parts.lock(self, request);
-        let KeyedParts { flags, units, .. } = parts;
+        let flags = parts.flags;
         // The clock is read under the locks, so that decisions are made in the order of their
         // times.
         let now = self.clock.now();
         let is_denied = match parts.try_charge_packed(request, now) {
             PackedAttempt::Charged(list) => {
                 let has_shadow = flags.has_shadow() || list.has_shadow();
-                let charge = ListCharge { at: now, units };
-                let charge = if has_shadow { None } else { Some(charge) };
-                return Ok(DecidedList { list, flags, charge });
+                return Ok((flags, list, (!has_shadow).then_some(now)));
             }
             PackedAttempt::Denied => true,
             PackedAttempt::Undecided => false,
         };
         let list = parts.decide_groups(request, is_denied, now)?;
-        Ok(DecidedList { list, flags, charge: None })
+        Ok((flags, list, None))
     }
 }
 
@@ -133,20 +99,13 @@ impl<C: Clock> MemoryStore<C> {
 struct KeyedParts<'a> {
     keys: ArrayVec<Fingerprint, { Part::MAX }>,
     flags: PartFlags,
-    /// The sum of the costs.
-    units: u64,
     shards: LockedShards<'a>,
 }
 
 impl<'a> KeyedParts<'a> {
     #[inline(always)]
     fn empty() -> Self {
-        Self {
-            keys: ArrayVec::new(),
-            flags: PartFlags::default(),
-            units: 0,
-            shards: LockedShards::none(),
-        }
+        Self { keys: ArrayVec::new(), flags: PartFlags::default(), shards: LockedShards::none() }
     }
 
     /// Adds the parts of `request` to an empty value, and locks their shards. A value that is filled
@@ -154,17 +113,13 @@ impl<'a> KeyedParts<'a> {
     #[inline(always)]
     fn lock<C>(&mut self, store: &'a MemoryStore<C>, request: &DecideRequest<'_>) {
         let mut order = LockOrder::default();
-        // Local variables stay in registers, unlike fields.
-        let (mut flags, mut units) = (PartFlags::default(), 0_u64);
         for (index, part) in request.parts.iter().enumerate() {
             let namespace = request.namespace_of(part);
             let key = store.fingerprinter.fingerprint(namespace, part.subject);
             order.add(key);
             self.keys.push(key);
-            flags.add(index, part.flags);
-            units = units.saturating_add(part.cost.units());
+            self.flags.add(index, part.flags);
         }
-        (self.flags, self.units) = (flags, units);
         self.shards.lock(store, order);
     }
 

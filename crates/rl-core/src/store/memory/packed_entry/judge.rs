@@ -3,7 +3,6 @@
 use super::{FastDecision, PackedEntry, TimeBase};
 use crate::algorithm::SubjectStates;
 use crate::algorithm::fixed_window::{self, CompiledWindows};
-use crate::policy::LimitSet;
 use crate::store::memory::run::{self, DecideArgs};
 use crate::time::Timestamp;
 
@@ -17,7 +16,7 @@ impl PackedEntry {
     ) -> Option<FastDecision<'_>> {
         let at = self.decision_time(base, args.now);
         let is_allowed = fixed_window::try_judge(windows, &self.states, at, args.cost)?;
-        Some(FastDecision { at, is_allowed, over: LimitSet::EMPTY, states: &self.states })
+        Some(FastDecision { at, is_allowed, states: &self.states })
     }
 
     /// Returns whether a check of `args` would be granted, and the time of this judgement. The

@@ -1,0 +1,148 @@
+//! Events that are reported once in each window of a limit.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Mutex, PoisonError};
+
+use crate::decision::{LimitStatus, Origin};
+use crate::time::Timestamp;
+
+/// The fractions of a limit that are reported when a request reaches them, in percent, the highest
+/// first.
+const THRESHOLDS: [u8; 3] = [100, 90, 80];
+
+/// The largest number of events to remember. With more, an event may be reported again in the same
+/// window.
+const MAX_REMEMBERED: usize = 10_000;
+
+/// Remembers the events that were reported, until the windows of their limits end.
+#[derive(Debug)]
+pub(super) struct OncePerWindow {
+    reported: Mutex<Reported>,
+    hasher: RandomState,
+    /// The largest number of events that are reported in a second.
+    max_per_second: u64,
+}
+
+#[derive(Debug, Default)]
+struct Reported {
+    /// The key is the hash of an event; the value is the end of the window.
+    until: HashMap<u64, Timestamp>,
+    /// The second in which the last event was reported or left out.
+    second: u64,
+    /// The events that were reported in this second.
+    in_second: u64,
+    suppressed: u64,
+}
+
+impl OncePerWindow {
+    /// Creates a value for at most `max_per_second` events in each second.
+    pub(super) fn at_most(max_per_second: u64) -> Self {
+        Self { reported: Mutex::default(), hasher: RandomState::new(), max_per_second }
+    }
+
+    /// Returns `None` unless the event `key` is the first of its kind in the window of `limit`.
+    /// Otherwise returns the number of events that were left out since the last one, because they
+    /// were too frequent.
+    pub(super) fn first(
+        &self,
+        key: impl Hash,
+        limit: &LimitStatus<'_>,
+        now: Timestamp,
+    ) -> Option<u64> {
+        let window = match u64::try_from(limit.reset_after_decision().as_micros()) {
+            Ok(0) | Err(_) => limit.limit().period().as_micros(),
+            Ok(until_reset) => until_reset,
+        };
+        let key = self.hasher.hash_one(key);
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.add(key, now, now.plus_micros(window), self.max_per_second)
+    }
+}
+
+impl Reported {
+    fn add(&mut self, key: u64, now: Timestamp, until: Timestamp, max: u64) -> Option<u64> {
+        if self.until.get(&key).is_some_and(|until| now < *until) {
+            return None;
+        }
+        if self.until.len() >= MAX_REMEMBERED {
+            self.until.retain(|_, until| now < *until);
+        }
+        if self.until.len() >= MAX_REMEMBERED {
+            self.until.clear();
+        }
+        self.until.insert(key, until);
+        let second = now.as_micros() / 1_000_000;
+        if second != self.second {
+            (self.second, self.in_second) = (second, 0);
+        }
+        if self.in_second >= max {
+            self.suppressed += 1;
+            return None;
+        }
+        self.in_second += 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+/// Returns the highest threshold that a charge of `charged` units has raised `limit` to.
+///
+/// A single decision shows that: the used units are below the threshold before the charge, and not
+/// after it. A limit may reach a threshold again in the same window, if units are refunded and
+/// charged again, or if it has no windows.
+pub(super) fn crossed_threshold(
+    limit: &LimitStatus<'_>,
+    charged: u64,
+    origin: Origin,
+) -> Option<u8> {
+    let charged = limit.limit().units(charged);
+    // Leased units count as used as soon as they are leased, perhaps by another instance. So the
+    // lease crosses a threshold, and not this charge. With a `before` of 0, the first charge after
+    // the lease reports it.
+    let before = match origin {
+        Origin::Leased => 0,
+        _ => limit.used().saturating_sub(charged),
+    };
+    crossed(limit.max(), before, limit.used()).filter(|_| charged > 0)
+}
+
+/// Returns the highest threshold that lies above `before` and not above `after`.
+fn crossed(max: u64, before: u64, after: u64) -> Option<u8> {
+    let reaches =
+        |used: u64, percent: u8| u128::from(used) * 100 >= u128::from(max) * u128::from(percent);
+    // Under a limit of 0, `before` already reaches every threshold, so none is new.
+    let is_new = |percent: &u8| reaches(after, *percent) && !reaches(before, *percent);
+    THRESHOLDS.into_iter().find(is_new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_charge_crosses_the_highest_threshold_that_it_reaches_first() {
+        assert_eq!(crossed(100, 79, 80), Some(80));
+        assert_eq!(crossed(100, 80, 81), None);
+        assert_eq!(crossed(100, 79, 95), Some(90));
+        assert_eq!(crossed(100, 0, 100), Some(100));
+        assert_eq!(crossed(100, 100, 250), None);
+        assert_eq!(crossed(3, 1, 2), None, "two of three are 67 %");
+        assert_eq!(crossed(3, 2, 3), Some(100));
+        assert_eq!(crossed(0, 0, 5), None);
+        assert_eq!(crossed(u64::MAX, 0, u64::MAX), Some(100));
+    }
+
+    #[test]
+    fn events_beyond_the_rate_are_counted_and_the_memory_is_bounded() {
+        let mut reported = Reported::default();
+        let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+        let mut add =
+            |key: u64, second: u64| reported.add(key, at(second), at(second + 3_600), 100);
+        let emitted = (0..30_000).filter(|key| add(*key, 1).is_some()).count();
+        assert_eq!(emitted, 100);
+        assert_eq!(add(50_000, 2), Some(30_000 - 100));
+        assert_eq!(add(50_000, 3), None, "the window has not ended");
+        assert_eq!(add(50_000, 4_000), Some(0), "this is another window");
+        assert!(reported.until.len() <= MAX_REMEMBERED);
+    }
+}

@@ -1,0 +1,411 @@
+//! The log: an observer that writes events as lines through `tracing`, and the lines about which no
+//! observer gets an event. Without the feature `tracing`, nothing is written.
+
+#![cfg_attr(not(feature = "tracing"), allow(dead_code, unused_variables))]
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+#[cfg(feature = "tracing")]
+use tracing::{debug, error, info, warn};
+
+use super::{DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, RequestIds};
+use crate::decision::GoverningLimit;
+use crate::model::{Limit, StoreError};
+
+#[cfg(not(feature = "tracing"))]
+macro_rules! no_line {
+    ($($line:tt)*) => {};
+}
+#[cfg(not(feature = "tracing"))]
+use {no_line as debug, no_line as error, no_line as info, no_line as warn};
+
+/// The observer that writes the log.
+#[derive(Debug)]
+pub(crate) struct EventLog;
+
+/// Returns whether any subscriber may record a line for each decision.
+///
+/// This is one atomic load, and nearly always `false`.
+#[inline]
+pub(crate) fn may_decisions_be_logged() -> bool {
+    #[cfg(feature = "tracing")]
+    return tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG;
+    #[cfg(not(feature = "tracing"))]
+    false
+}
+
+impl Observer for EventLog {
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        let DecisionEvent { location, subject, decision, duration } = *event;
+        let EventLocation { limiter, rule, store } = location;
+        // A field is computed only if a subscriber records the line.
+        let governing = || decision.governing(GoverningLimit::ShortestActive);
+        debug!(
+            target: "rl_core",
+            limiter, rule, store,
+            realm = subject.realm().as_str(),
+            subject = %subject.redacted(),
+            allowed = decision.is_allowed(),
+            origin = decision.origin().as_str(),
+            limit = governing().map(|limit| limit.name()),
+            used = governing().map(|limit| limit.used()),
+            duration_us = duration.map(micros),
+            "decided",
+        );
+    }
+
+    fn observe(&self, event: &Event<'_>) {
+        let EventLocation { limiter, rule, store } = event.location;
+        match event.kind {
+            EventKind::WouldDeny { subject, limit, is_first } => {
+                let (subject, name) = (subject.redacted(), limit.name());
+                let (max, used) = (limit.max(), limit.used());
+                if is_first {
+                    warn!(
+                        target: "rl_core", limiter, rule, store, %subject, limit = name, max, used,
+                        "limit in shadow would deny; others in the same window are logged at level debug",
+                    );
+                } else {
+                    debug!(
+                        target: "rl_core", limiter, rule, store, %subject, limit = name, max, used,
+                        "limit in shadow would deny",
+                    );
+                }
+            }
+            EventKind::StoreFailing { error, on_failure } => {
+                let (kind, cause) = (error.kind().as_str(), cause(error));
+                let consequence = consequence(on_failure);
+                if error.kind().is_configuration() {
+                    error!(
+                        target: "rl_core", limiter, store, kind, cause, consequence,
+                        "store failing",
+                    );
+                } else {
+                    warn!(
+                        target: "rl_core", limiter, store, kind, cause, consequence,
+                        "store failing",
+                    );
+                }
+            }
+            EventKind::StoreRecovered { lasted, undecided } => {
+                let outage_ms = millis(lasted);
+                info!(target: "rl_core", limiter, store, outage_ms, undecided, "store recovered");
+            }
+            EventKind::StoreOverloaded { in_flight, bound, on_failure } => {
+                let consequence = consequence(on_failure);
+                warn!(
+                    target: "rl_core", limiter, store, in_flight, bound, consequence,
+                    "store overloaded",
+                );
+            }
+            EventKind::StoreOverloadEnded { lasted, refused } => {
+                let lasted_ms = millis(lasted);
+                info!(target: "rl_core", limiter, store, lasted_ms, refused, "store overload ended");
+            }
+            EventKind::StoreOutOfMemory { error, on_failure } => {
+                let (cause, consequence) = (cause(error), consequence(on_failure));
+                error!(
+                    target: "rl_core", limiter, store, cause, consequence,
+                    "store out of memory",
+                );
+            }
+            EventKind::StoreOutOfMemoryEnded { lasted, undecided } => {
+                let lasted_ms = millis(lasted);
+                info!(
+                    target: "rl_core", limiter, store, lasted_ms, undecided,
+                    "store charges requests again",
+                );
+            }
+            EventKind::PolicyUnsupported { error, on_failure } => {
+                let (cause, consequence) = (cause(error), consequence(on_failure));
+                error!(
+                    target: "rl_core", limiter, store, cause, consequence,
+                    "policy not supported by the store",
+                );
+            }
+            EventKind::PolicyUnsupportedEnded { lasted, requests } => {
+                let lasted_ms = millis(lasted);
+                info!(
+                    target: "rl_core", limiter, store, lasted_ms, requests,
+                    "unsupported policies ended",
+                );
+            }
+            EventKind::StoredValueDamaged { subject, error, on_failure } => {
+                let (realm, subject) = (subject.realm().as_str(), subject.redacted());
+                let (cause, consequence) = (cause(error), consequence_of_damage(on_failure));
+                error!(
+                    target: "rl_core", limiter, store, realm, %subject, cause, consequence,
+                    "stored value damaged",
+                );
+            }
+            EventKind::StoredValuesDamaged { on_failure } => {
+                let consequence = consequence_of_damage(on_failure);
+                error!(
+                    target: "rl_core", limiter, store, consequence,
+                    "many stored values damaged: further subjects are not named",
+                );
+            }
+            EventKind::StoredValueRecovered { subject, lasted, requests } => {
+                let lasted_ms = millis(lasted);
+                info!(
+                    target: "rl_core", limiter, store, %subject, lasted_ms, requests,
+                    "stored value recovered",
+                );
+            }
+            EventKind::FallbackFailing { error, on_failure } => {
+                let (kind, cause) = (error.kind().as_str(), cause(error));
+                let consequence = consequence(on_failure);
+                warn!(
+                    target: "rl_core", limiter, store, kind, cause, consequence,
+                    "fallback failing",
+                );
+            }
+            EventKind::FallbackRecovered { lasted, undecided } => {
+                let lasted_ms = millis(lasted);
+                info!(target: "rl_core", limiter, store, lasted_ms, undecided, "fallback recovered");
+            }
+            EventKind::LookupsFailing { error, on_failure } => {
+                let (kind, cause) = (error.kind().as_str(), cause(error));
+                let consequence = consequence(on_failure);
+                warn!(
+                    target: "rl_core", limiter, kind, cause, consequence,
+                    "policy look-ups failing",
+                );
+            }
+            EventKind::LookupsRecovered { lasted, undecided } => {
+                let lasted_ms = millis(lasted);
+                info!(
+                    target: "rl_core", limiter, lasted_ms, undecided,
+                    "policy look-ups recovered",
+                );
+            }
+            EventKind::LookupsOverloaded { on_failure } => {
+                let consequence = consequence(on_failure);
+                warn!(target: "rl_core", limiter, consequence, "policy look-ups overloaded");
+            }
+            EventKind::LookupOverloadEnded { lasted, refused } => {
+                let lasted_ms = millis(lasted);
+                info!(
+                    target: "rl_core", limiter, lasted_ms, refused,
+                    "policy look-up overload ended",
+                );
+            }
+            EventKind::PolicyUnreadable { subject, error, on_failure } => {
+                let (realm, subject) = (subject.realm().as_str(), subject.redacted());
+                let (kind, cause) = (error.kind().as_str(), cause(error));
+                let consequence = consequence(on_failure);
+                error!(
+                    target: "rl_core", limiter, realm, %subject, kind, cause, consequence,
+                    "policy of subject unreadable",
+                );
+            }
+            EventKind::PolicyReadable { subject, lasted, requests } => {
+                let lasted_ms = millis(lasted);
+                info!(
+                    target: "rl_core", limiter, %subject, lasted_ms, requests,
+                    "policy of subject readable again",
+                );
+            }
+            EventKind::LeaseLapsed { subject, is_retaken, is_first: true } => {
+                let subject = subject.redacted();
+                warn!(
+                    target: "rl_core", limiter, rule, store, %subject, is_retaken,
+                    "concurrency lease lapsed while its request is in flight",
+                );
+            }
+            EventKind::LeaseLapsesEnded { lasted, leases } => {
+                let lasted_ms = millis(lasted);
+                info!(
+                    target: "rl_core", limiter, store, lasted_ms, leases,
+                    "concurrency leases no longer lapse",
+                );
+            }
+            EventKind::RulesApplied { path, version, .. } => {
+                info!(target: "rl_core", path = %path.display(), version, "rules applied");
+            }
+            EventKind::RulesRefused { path, error, .. } => {
+                error!(
+                    target: "rl_core", path = %path.display(), %error,
+                    consequence = "the last valid rules continue to apply",
+                    "rules refused",
+                );
+            }
+            EventKind::NearLimit { .. }
+            | EventKind::StoreCallFailed { .. }
+            | EventKind::BreakerOpened { .. }
+            | EventKind::BreakerClosed { .. }
+            | EventKind::FailurePolicyBegan { .. }
+            | EventKind::FailurePolicyEnded { .. }
+            | EventKind::LookupFailed { .. }
+            | EventKind::LeaseLapsed { .. }
+            | EventKind::PoliciesChanged { .. } => {}
+        }
+    }
+}
+
+/// Returns what happens to undecided requests. `on_failure` is the word of an event.
+fn consequence(on_failure: &str) -> &'static str {
+    match on_failure {
+        "allow" => "undecided requests are allowed without limits",
+        "reject" => "undecided requests are rejected with 503",
+        "policy" => "the policy for overload applies",
+        _ => "the fallback decides under this instance's share of the limits",
+    }
+}
+
+/// Returns what happens to the requests of a subject whose stored value is damaged.
+fn consequence_of_damage(on_failure: &str) -> &'static str {
+    match on_failure {
+        "allow" => "requests of this subject are allowed without limits",
+        "reject" => "requests of this subject are rejected with 503, others are decided",
+        _ => "the fallback decides requests of this subject",
+    }
+}
+
+/// Returns why a store or a source failed: the detail of the error, and the text of its cause.
+fn cause(error: &StoreError) -> Option<String> {
+    match (error.detail(), error.source()) {
+        (Some(detail), Some(source)) => Some(format!("{detail}: {source}")),
+        (Some(detail), None) => Some(detail.to_owned()),
+        (None, source) => source.map(ToString::to_string),
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn shared_counters(EventLocation { limiter, store, .. }: EventLocation<'_>) {
+    warn!(
+        target: "rl_core", limiter, store,
+        "two limiters with different limits share counters: they use one store and one namespace, so \
+         each counts the other's requests; give one of them another namespace",
+    );
+}
+
+pub(crate) fn share_raised(
+    EventLocation { limiter, rule, store }: EventLocation<'_>,
+    limit: &str,
+    configured: Limit,
+    cost: u64,
+    instances: u32,
+) {
+    warn!(
+        target: "rl_core", limiter, rule, store, limit, %configured, cost, instances,
+        "share of a limit raised to the cost of one request: while the fallback decides, all instances \
+         together may admit more than the limit",
+    );
+}
+
+pub(crate) fn unknown_rule(limiter: &str, rule: &str) {
+    let rule: String = rule.chars().take(80).collect();
+    warn!(
+        target: "rl_core", limiter, rule,
+        "cost not set: expected the name of a rule; further costs of unknown rules are not logged",
+    );
+}
+
+pub(crate) fn too_many_states(detail: &str) {
+    error!(
+        target: "rl_core", store = "memory", cause = detail,
+        "requests rejected; further rejections for this reason are not logged",
+    );
+}
+
+pub(crate) fn healed(store: &str, counters: u64) {
+    warn!(
+        target: "rl_core", store, counters,
+        "counters without expiry found, and given one",
+    );
+}
+
+pub(crate) fn healing_ended(store: &str, Ended { lasted, count }: Ended) {
+    let (lasted_ms, counters) = (millis(lasted), count);
+    info!(target: "rl_core", store, lasted_ms, counters, "no more counters without expiry");
+}
+
+pub(crate) fn give_back_failed(store: &str, error: &StoreError) {
+    let cause = cause(error);
+    warn!(
+        target: "rl_core", store, cause,
+        consequence = "it counts until it expires",
+        "charge not given back",
+    );
+}
+
+pub(crate) fn give_back_recovered(store: &str, Ended { lasted, count }: Ended) {
+    let (lasted_ms, charges) = (millis(lasted), count);
+    info!(
+        target: "rl_core", store, lasted_ms, charges,
+        "charges given back again",
+    );
+}
+
+pub(crate) fn not_connected(store: &str, error: &StoreError) {
+    let (kind, cause) = (error.kind().as_str(), cause(error));
+    let consequence = "the failure policy decides requests until the store replies";
+    warn!(target: "rl_core", store, kind, cause, consequence, "starting without the store");
+}
+
+pub(crate) fn can_evict(store: &str, policy: &str) {
+    warn!(
+        target: "rl_core", store, maxmemory_policy = policy,
+        "Redis may evict counters: when its memory is full, limits do not hold. \
+         Set maxmemory-policy to noeviction",
+    );
+}
+
+/// Logs the warnings about a rule file.
+pub(crate) fn rules_warned(path: &Path, warnings: &[String]) {
+    for warning in warnings {
+        warn!(target: "rl_core", path = %path.display(), %warning, "rules warning");
+    }
+}
+
+pub(crate) fn missing_key(limiter: &str, rule: Option<&str>, ids: &RequestIds) {
+    warn!(
+        target: "rl_core", limiter, rule,
+        request_id = ids.request.as_ref().map(display),
+        trace_id = ids.trace.as_ref().map(display),
+        "request without a known key rejected with 403; further ones are not logged",
+    );
+}
+
+pub(crate) fn unknown_address(limiter: &str, ids: &RequestIds) {
+    error!(
+        target: "rl_core", limiter,
+        request_id = ids.request.as_ref().map(display),
+        trace_id = ids.trace.as_ref().map(display),
+        "client address unknown: the server does not report the peer of the connection, so requests that are \
+         counted by address are rejected with 500; further ones are not logged. In axum, serve with \
+         `into_make_service_with_connect_info::<SocketAddr>()`. With tonic, activate the feature `tonic` of \
+         rl-tower. Elsewhere, insert the peer's `SocketAddr` into the extensions of each request. On a Unix socket \
+         behind a proxy, set `ClientIp::trust_local`",
+    );
+}
+
+pub(crate) fn ambiguous_key(limiter: &str, ids: &RequestIds) {
+    warn!(
+        target: "rl_core", limiter,
+        request_id = ids.request.as_ref().map(display),
+        trace_id = ids.trace.as_ref().map(display),
+        "request with an ambiguous key rejected with 400: its key is given twice, or can be read in two \
+         ways; further ones are not logged",
+    );
+}
+
+/// Logs the names of rules that match one request, although a decision cannot apply all of them.
+pub(crate) fn too_many_rules(limiter: &str, rules: &str, consequence: &str, ids: &RequestIds) {
+    error!(
+        target: "rl_core", limiter, rules, consequence,
+        request_id = ids.request.as_ref().map(display),
+        trace_id = ids.trace.as_ref().map(display),
+        "more than eight rules match a request; further requests are logged after a minute without one",
+    );
+}
