@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use axum::body::Body;
 use http::{Request, Response};
 use rl_core::RateLimiter;
 use rl_tower::RateLimitLayer;
@@ -17,22 +18,22 @@ use tower_service::Service;
 struct Handler;
 
 impl Service<Request<String>> for Handler {
-    type Response = Response<String>;
+    type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Ready<Result<Response<String>, Infallible>>;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, _: Request<String>) -> Self::Future {
-        ready(Ok(Response::new(String::new())))
+        ready(Ok(Response::new(Body::empty())))
     }
 }
 
 /// Sends `times` requests, after one request that is not counted.
 pub(crate) fn send(limiter: RateLimiter, times: u64) {
-    let layer = RateLimitLayer::new(limiter).hide_decision();
+    let layer = RateLimitLayer::new(limiter);
     let mut service = layer.layer(Handler);
     respond(&mut service, request());
     for request in std::iter::repeat_with(request).take(times as usize) {
