@@ -288,7 +288,7 @@ impl RateLimiterBuilder {
     /// log lines are written in any case.
     ///
     /// With an observer of decisions, a decision in memory takes some 2500 instructions instead of
-    /// 700. An observer of [other events only](Observer::observes_decisions) does not slow
+    /// 900. An observer of [other events only](Observer::observes_decisions) does not slow
     /// decisions.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(observe::add(self.observer, Arc::new(observer)));

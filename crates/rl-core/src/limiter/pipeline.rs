@@ -21,7 +21,7 @@ use super::circuit_breaker::{CallToken, CircuitBreaker};
 use super::counters::PartCounters;
 use super::events::Events;
 use super::failure_policy::{FailurePolicy, OnFailure};
-use super::in_flight::{InFlight, WaitingDecision};
+use super::in_flight::InFlight;
 use super::operation::Operation;
 use super::owned_parts::OwnedParts;
 use super::places::{self, without_permits};
@@ -205,7 +205,7 @@ impl Pipeline {
 
     /// Calls the store, unless the circuit breaker is open, or too many decisions are in flight
     /// (steps 2 and 3).
-    #[inline]
+    #[inline(always)]
     fn decide_in_store(
         self: &Arc<Self>,
         parts: &[Part<'_>],
@@ -224,39 +224,43 @@ impl Pipeline {
             return self.decide_refused(parts, operation, refusal);
         }
         let begun = self.tally.decision_begins(operation.mode);
-        match self.stores.primary.decide(request) {
-            MaybeReady::Ready(Some(Ok(mut decision))) => {
-                if let Some(begun) = begun {
-                    self.tally.decided_in_memory(begun.elapsed());
-                }
-                self.conclude(parts, operation, token, &mut decision);
-                MaybeReady::ready(decision)
+        let mut answer = self.stores.primary.decide(request);
+        if let MaybeReady::Ready(Some(Ok(decision))) = &mut answer {
+            if let Some(begun) = begun {
+                self.tally.decided_in_memory(begun.elapsed());
             }
+            // Reported before it is moved, because the processor has to wait for a value that is
+            // moved as soon as it is written.
+            self.conclude(parts, operation, token, decision);
+            return match answer {
+                MaybeReady::Ready(Some(Ok(decision))) => MaybeReady::ready(decision),
+                _ => unreachable!("the store has decided"),
+            };
+        }
+        match answer {
+            MaybeReady::Boxed(pending) => self.wait_for_store(parts, operation, token, pending),
             MaybeReady::Ready(Some(Err(error))) => {
                 self.decide_failed(parts, operation, (token, false), &error)
             }
-            MaybeReady::Ready(None) => unreachable!("a result that was not polled yet"),
-            MaybeReady::Boxed(pending) => {
-                match self.in_flight.enter(&*self.stores.primary, &request) {
-                    Ok(waiting) => {
-                        let pending = self.free_late_places(pending, parts, operation.mode);
-                        self.wait_for_store(parts, operation, (token, waiting), pending)
-                    }
-                    Err(refusal) => self.decide_refused(parts, operation, refusal),
-                }
-            }
+            MaybeReady::Ready(_) => unreachable!("a result that was not polled yet"),
         }
     }
 
-    /// Waits for the store until the deadline.
+    /// Waits for the store until the deadline, unless too many decisions are in flight.
     #[inline(never)]
     fn wait_for_store(
         self: &Arc<Self>,
         parts: &[Part<'_>],
         operation: &Operation,
-        (token, waiting): (CallToken, WaitingDecision),
+        token: CallToken,
         pending: Pending<Result<Decision, StoreError>>,
     ) -> MaybeReady<Decision> {
+        let request = self.stores.request(parts, operation.mode, operation.reserves);
+        let waiting = match self.in_flight.enter(&*self.stores.primary, &request) {
+            Ok(waiting) => waiting,
+            Err(refusal) => return self.decide_refused(parts, operation, refusal),
+        };
+        let pending = self.free_late_places(pending, parts, operation.mode);
         let (this, owned) = (Arc::clone(self), OwnedParts::new(parts));
         let sent = waiting.sent_at();
         let operation = Operation { begun: operation.begun.or(Some(sent)), ..*operation };
@@ -308,7 +312,7 @@ impl Pipeline {
     }
 
     /// Records a decision of the store with the breaker, and reports it (step 5).
-    #[inline]
+    #[inline(always)]
     fn conclude(
         &self,
         parts: &[Part<'_>],

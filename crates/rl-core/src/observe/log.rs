@@ -4,13 +4,14 @@
 #![cfg_attr(not(feature = "tracing"), allow(dead_code, unused_variables))]
 
 use std::error::Error;
-use std::path::Path;
 use std::time::Duration;
 
 #[cfg(feature = "tracing")]
 use tracing::{debug, error, info, warn};
 
-use super::{DecisionEvent, Ended, Event, EventKind, EventLocation, Observer, RequestIds};
+#[cfg(feature = "redis")]
+use super::Ended;
+use super::{DecisionEvent, Event, EventKind, EventLocation, Observer, RequestIds};
 use crate::decision::GoverningLimit;
 use crate::model::{Limit, StoreError};
 
@@ -318,6 +319,7 @@ pub(crate) fn too_many_states(detail: &str) {
     );
 }
 
+#[cfg(feature = "redis")]
 pub(crate) fn healed(store: &str, counters: u64) {
     warn!(
         target: "rl_core", store, counters,
@@ -325,11 +327,13 @@ pub(crate) fn healed(store: &str, counters: u64) {
     );
 }
 
+#[cfg(feature = "redis")]
 pub(crate) fn healing_ended(store: &str, Ended { lasted, count }: Ended) {
     let (lasted_ms, counters) = (millis(lasted), count);
     info!(target: "rl_core", store, lasted_ms, counters, "no more counters without expiry");
 }
 
+#[cfg(feature = "redis")]
 pub(crate) fn give_back_failed(store: &str, error: &StoreError) {
     let cause = cause(error);
     warn!(
@@ -339,6 +343,7 @@ pub(crate) fn give_back_failed(store: &str, error: &StoreError) {
     );
 }
 
+#[cfg(feature = "redis")]
 pub(crate) fn give_back_recovered(store: &str, Ended { lasted, count }: Ended) {
     let (lasted_ms, charges) = (millis(lasted), count);
     info!(
@@ -347,12 +352,14 @@ pub(crate) fn give_back_recovered(store: &str, Ended { lasted, count }: Ended) {
     );
 }
 
+#[cfg(feature = "redis")]
 pub(crate) fn not_connected(store: &str, error: &StoreError) {
     let (kind, cause) = (error.kind().as_str(), cause(error));
     let consequence = "the failure policy decides requests until the store replies";
     warn!(target: "rl_core", store, kind, cause, consequence, "starting without the store");
 }
 
+#[cfg(feature = "redis")]
 pub(crate) fn can_evict(store: &str, policy: &str) {
     warn!(
         target: "rl_core", store, maxmemory_policy = policy,
@@ -362,7 +369,8 @@ pub(crate) fn can_evict(store: &str, policy: &str) {
 }
 
 /// Logs the warnings about a rule file.
-pub(crate) fn rules_warned(path: &Path, warnings: &[String]) {
+#[cfg(feature = "rules-file")]
+pub(crate) fn rules_warned(path: &std::path::Path, warnings: &[String]) {
     for warning in warnings {
         warn!(target: "rl_core", path = %path.display(), %warning, "rules warning");
     }

@@ -24,16 +24,6 @@ impl LimitSet {
         assert!(place < u16::BITS as usize, "a policy has at most 16 limits");
         self.0 |= 1 << place;
     }
-
-    /// Creates a set with one bit for each position.
-    pub(crate) const fn from_bits(bits: u16) -> Self {
-        Self(bits)
-    }
-
-    /// Returns the positions, one bit for each.
-    pub(crate) const fn bits(self) -> u16 {
-        self.0
-    }
 }
 
 impl FromIterator<usize> for LimitSet {

@@ -40,6 +40,7 @@ pub(super) struct CallToken {
 }
 
 impl Drop for CallToken {
+    #[inline]
     fn drop(&mut self) {
         if let Some(breaker) = self.probe.take() {
             breaker.state.abandon_probe(self.sent);
@@ -55,6 +56,7 @@ impl CircuitBreaker {
     /// # Errors
     ///
     /// Returns the store's last failure as an error if the store must not be called.
+    #[inline]
     pub(super) fn try_acquire(self: &Arc<Self>) -> Result<CallToken, FailureKind> {
         let sent = self.state.try_acquire(|| self.now())?;
         let probe = sent.is_probe().then(|| Arc::clone(self));

@@ -179,18 +179,21 @@ impl<W: AtomicState> BreakerState<W> {
     /// # Errors
     ///
     /// Returns the last failure as an error if no call may be made.
+    #[inline]
     pub(super) fn try_acquire(
         &self,
         now: impl FnOnce() -> u64,
     ) -> Result<CallSnapshot, FailureKind> {
-        let word = self.0.load();
+        let sent = self.snapshot();
+        match sent.phase() {
+            Phase::Closed | Phase::Failing | Phase::Misconfigured => Ok(sent),
+            Phase::Open | Phase::HalfOpen => self.try_probe(sent.word, now()),
+        }
+    }
+
+    #[cold]
+    fn try_probe(&self, word: u64, now: u64) -> Result<CallSnapshot, FailureKind> {
         let state = Fields::unpack(word);
-        let now = match state.phase {
-            Phase::Closed | Phase::Failing | Phase::Misconfigured => {
-                return Ok(CallSnapshot { word, is_probe: false });
-            }
-            Phase::Open | Phase::HalfOpen => now(),
-        };
         let count = state.count;
         let probing = Fields { count, time: now + PROBE_TIMEOUT, ..state.next(Phase::HalfOpen) };
         if now >= state.time && self.0.exchange(word, probing.pack()) {
