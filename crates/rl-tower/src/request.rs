@@ -226,6 +226,19 @@ mod tests {
         assert_eq!(HttpRequest(&request).peer(), Some(real.ip()));
     }
 
+    /// Returns a router with the route `/login`, and a rule that allows one `GET` of `path` in an
+    /// hour.
+    #[cfg(feature = "axum")]
+    fn login_under_rule_for(path: &str) -> axum::Router {
+        use rl_core::rules::{Rule, Rules};
+        use rl_core::{Limit, RateLimiter};
+
+        let login = Rule::named("login").on("GET", path).limit(Limit::per_hour(1));
+        let limiter = RateLimiter::builder().rules(Rules::new().rule(login)).build().unwrap();
+        let layer = crate::RateLimitLayer::new(limiter);
+        axum::Router::new().route("/login", axum::routing::get(async || "in")).layer(layer)
+    }
+
     /// Fault: a rule for `/acme/login` counted nothing if a middleware had put this path in place of
     /// another one before a nested router with a parameter.
     #[cfg(feature = "axum")]
@@ -233,9 +246,6 @@ mod tests {
     async fn a_rewritten_path_avoids_no_rule_in_a_nested_router_with_a_parameter() {
         use axum::Router;
         use axum::body::Body;
-        use axum::routing::get;
-        use rl_core::rules::{Rule, Rules};
-        use rl_core::{Limit, RateLimiter};
         use tower_service::Service;
 
         for (pattern, rewritten, limited) in [
@@ -248,11 +258,7 @@ mod tests {
             // The value is not UTF-8, so the path is not known.
             ("/{tenant}", "/%FF/login", true),
         ] {
-            let login = Rule::named("login").on("GET", "/acme/login").limit(Limit::per_hour(1));
-            let limiter = RateLimiter::builder().rules(Rules::new().rule(login)).build().unwrap();
-            let layer = crate::RateLimitLayer::new(limiter);
-            let inner = Router::new().route("/login", get(async || "in")).layer(layer);
-            let mut nested = Router::new().nest(pattern, inner);
+            let mut nested = Router::new().nest(pattern, login_under_rule_for("/acme/login"));
             let mut app = Router::new().fallback(async move |mut request: Request<Body>| {
                 *request.uri_mut() = rewritten.parse().unwrap();
                 nested.call(request).await
@@ -273,15 +279,9 @@ mod tests {
         use axum::Router;
         use axum::body::Body;
         use axum::routing::get;
-        use rl_core::rules::{Rule, Rules};
-        use rl_core::{Limit, RateLimiter};
         use tower_service::Service;
 
-        let login = Rule::named("login").on("GET", "/acme/login").limit(Limit::per_hour(1));
-        let limiter = RateLimiter::builder().rules(Rules::new().rule(login)).build().unwrap();
-        let layer = crate::RateLimitLayer::new(limiter);
-        let inner = Router::new().route("/login", get(async || "in")).layer(layer);
-        let nested = Router::new().nest("/{tenant}", inner);
+        let nested = Router::new().nest("/{tenant}", login_under_rule_for("/acme/login"));
         let rewrite = get(async move |mut request: Request<Body>| {
             *request.uri_mut() = request.uri().path().to_ascii_lowercase().parse().unwrap();
             nested.clone().call(request).await
@@ -300,16 +300,9 @@ mod tests {
     async fn a_nested_router_does_not_change_the_path() {
         use axum::Router;
         use axum::body::Body;
-        use axum::routing::get;
-        use rl_core::rules::{Rule, Rules};
-        use rl_core::{Limit, RateLimiter};
         use tower_service::Service;
 
-        let login = Rule::named("login").on("GET", "/api/login").limit(Limit::per_hour(1));
-        let limiter = RateLimiter::builder().rules(Rules::new().rule(login)).build().unwrap();
-        let layer = crate::RateLimitLayer::new(limiter);
-        let inner = Router::new().route("/login", get(async || "in")).layer(layer);
-        let mut app = Router::new().nest("/api", inner);
+        let mut app = Router::new().nest("/api", login_under_rule_for("/api/login"));
         for expected in [200, 429] {
             let request = Request::builder().uri("/api/login").body(Body::empty()).unwrap();
             assert_eq!(app.call(request).await.unwrap().status(), expected);

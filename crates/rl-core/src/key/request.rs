@@ -114,7 +114,8 @@ pub trait RequestInfo {
     }
 
     /// Returns the value of the header called `name` (in lower case), `None` if it is missing or
-    /// empty.
+    /// empty. The padding `=` at the end of binary metadata of gRPC (`…-bin`) is not part of it,
+    /// because services read the value with and without padding.
     ///
     /// # Errors
     ///
@@ -129,7 +130,6 @@ pub trait RequestInfo {
             lines += 1;
         });
         if name.ends_with("-bin") {
-            // Services of gRPC read the value with and without padding.
             let padding = value.iter().rev().take_while(|byte| **byte == b'=').count();
             value = &value[..value.len() - padding];
         }

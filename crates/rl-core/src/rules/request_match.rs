@@ -33,6 +33,8 @@ use crate::key::{ClientAddress, METHOD_OVERRIDES, NestedPrefix, RequestInfo};
 /// * Within a nested router of axum, the path with the prefix and the path without it match a rule.
 ///   The path with the prefix matches an exemption. If a middleware has rewritten the path before,
 ///   the path that was sent and the rewritten one match a rule, and both have to match an exemption.
+///   If the prefix has a parameter whose value is not UTF-8, or whose name occurs twice, the path
+///   matches every rule, and no exemption.
 /// * If the address of the client is unknown, a rule with an address handles the request as one
 ///   without a key ([`Rule::on_missing_key`](super::Rule::on_missing_key)).
 /// * Services read the host in the target of the request, or in one of the lines `Host`,
@@ -497,9 +499,12 @@ mod tests {
     fn one_of_both_paths_matches_a_rule_and_both_an_exemption() {
         let text = Match::new().path("/export/{name}").path("/api/health");
         let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
-        let unknown = FakeRequest::get("/api/health").routed_path("/health").unknown_prefix();
-        let view = RequestView::new(&unknown, &client);
-        assert_eq!((compiled.applies(&view), compiled.exempts(&view)), (Applies::Yes, false));
+        for sent in ["/x", "/api/health"] {
+            let unknown = FakeRequest::get(sent).routed_path("/health").unknown_prefix();
+            let view = RequestView::new(&unknown, &client);
+            let found = (compiled.applies(&view), compiled.exempts(&view));
+            assert_eq!(found, (Applies::Yes, false), "{sent}");
+        }
         for (sent, routed, nested_prefix, applies, exempts) in [
             ("/export/a", "/export/a", None, true, true),
             ("//export/a%2Fb", "/export/a%2Fb", None, true, false),
