@@ -10,7 +10,8 @@ use rl_core::client_ip::ClientIp;
 use rl_core::denial::DenialBody;
 use rl_core::headers::{HeaderFamily, Headers};
 use rl_core::key::{ApiKey, ClientAddress, Constant, Header, KeyExtractor, KeySecret};
-use rl_core::{Limit, RateLimiter, Realm, RedisStore, Subject};
+use rl_core::rules::{Match, Rule, Rules};
+use rl_core::{Limit, MemoryStore, RateLimiter, Realm, RedisStore, Subject};
 use rl_tests::RedisServer;
 use rl_tests::web::{Fetch, Site, Target, eventually, limiter, new_year, statuses};
 
@@ -32,6 +33,41 @@ fn together<T: Target>(limit: &str) -> (Site, RateLimiter) {
 /// has responded.
 fn with_line(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", line, b"\r\n\r\n"].concat()
+}
+
+fn under(rules: Rules) -> RateLimiter {
+    let store = MemoryStore::builder().clock(new_year()).build();
+    RateLimiter::builder().rules(rules).store(store).build().unwrap()
+}
+
+/// Fault: the limiter read the host of a target without its user and its port, which a service may
+/// read in another way.
+pub(super) async fn the_target_of_a_request_hides_no_host<T: Target>() {
+    for authority in [
+        "api.example.org:80@free.example.org",
+        "api.example.org@free.example.org",
+        "@free.example.org",
+        "free.example.org:99999",
+        "free.example.org:+1",
+    ] {
+        let per_client = |name: &str| Rule::named(name).per(Constant).limit(Limit::per_hour(3));
+        let api = Match::new().host("api.example.org");
+        let free = Match::new().host("free.example.org");
+        for rules in [
+            Rules::new().rule(per_client("api").matching(api)),
+            Rules::new().rule(per_client("all")).exempt(free),
+        ] {
+            let site = T::serve(vec![HttpLimiter::new(under(rules))]);
+            let request = format!(
+                "GET http://{authority}/ HTTP/1.1\r\nhost: free.example.org\r\n\
+                 connection: close\r\n\r\n"
+            );
+            for _ in 0..5 {
+                site.send(&request).await;
+            }
+            assert!(site.handled() <= 3, "{authority}: {}", site.handled());
+        }
+    }
 }
 
 /// A response must repeat nothing of its request, because another client may get it from a cache.

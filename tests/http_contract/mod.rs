@@ -123,6 +123,7 @@ contract! {
         a_client_that_invents_hops_stays_the_client,
     }
     hostile {
+        the_target_of_a_request_hides_no_host,
         nothing_of_a_request_is_repeated_in_an_answer,
         control_characters_in_a_value_reach_no_header,
         values_that_are_too_long_are_rejected,

@@ -158,11 +158,19 @@ async fn a_rule_for_post_counts_grpc_calls_beside_routes_of_axum() {
         .route_service("/grpc.health.v1.Health/{method}", tonic_health::server::health_reporter().1)
         .route("/page", any(async || "page"))
         .layer(layer(mixed_rules("")));
+    let [any_path, any_service] = ["/{*rest}", "/{service}/{method}"].map(|route| {
+        let health = tonic_health::server::health_reporter().1;
+        let router =
+            Router::new().route_service(route, health).route("/page", any(async || "page"));
+        router.layer(layer(mixed_rules("")))
+    });
     let nested = Router::new().nest("/v1", mixed()).layer(layer(mixed_rules("/v1")));
     for (router, prefix) in [
         (mixed().layer(layer(mixed_rules(""))), ""),
         (Router::new().fallback_service(outside), ""),
         (by_hand, ""),
+        (any_path, ""),
+        (any_service, ""),
         (nested, "/v1"),
     ] {
         let site = axum_web::serve(router);
@@ -180,6 +188,27 @@ async fn a_rule_for_post_counts_grpc_calls_beside_routes_of_axum() {
                 format!("{method} {prefix}/page HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
             let status = rl_tests::web::statuses(&site.send(call).await);
             assert_eq!(status, [200], "no rule for POST counts {method}");
+        }
+    }
+}
+
+/// Fault: under a route that does not name the service, the method avoided every rule.
+#[tokio::test]
+async fn a_route_for_any_service_avoids_no_rule_inside_a_server_of_tonic() {
+    let preflight = [("origin", "https://example.org"), ("access-control-request-method", "PUT")];
+    for route in ["/{*rest}", "/{service}/{method}", "/{service}/{*rest}"] {
+        for (limited, lines) in [
+            (layer(posts(CHECK, 3)), &[][..]),
+            (layer(Rules::new().rule(calls(3))).exempt_preflights(), &preflight[..]),
+        ] {
+            let health = tonic_health::server::health_reporter().1;
+            let router = Router::new().route_service(route, health).layer(limited);
+            let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+            let address = incoming.local_addr().unwrap();
+            let server = Server::builder().add_routes(Routes::from(router));
+            tokio::spawn(server.serve_with_incoming(incoming));
+            let mut channel = connect(address).await;
+            assert_eq!(served(&mut channel, lines, &[]).await, 3, "{route}");
         }
     }
 }

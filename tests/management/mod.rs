@@ -124,10 +124,9 @@ impl Bank {
         // an allowed one.
         let limiter = RateLimiter::builder().policies(source.clone()).deadline(PATIENCE);
         let limiter = limiter.on_store_failure(OnFailure::Reject).clock(clock.clone());
-        let (limiter, backend) = with_store(limiter, redis.as_ref(), &clock, wait).await;
+        let (limiter, _) = with_store(limiter, redis.as_ref(), &clock, wait).await;
         let admin = Admin::builder(records.clone(), limiter.clone())
             .authorize(tokens())
-            .backend(backend)
             // The limit of failed attempts is switched off. The tests of that limit create their
             // own services.
             .failed_attempts(FailedAttempts::per_minute(u32::MAX))

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use actix_web::HttpMessage;
 use actix_web::dev::{Extensions, Payload, ServiceRequest};
+use actix_web::http::uri::Authority;
 use rl_core::key::{IntoSubject, KeyExtractor, RequestInfo, Tier};
 use rl_core::{Subject, adapter};
 
@@ -138,8 +139,8 @@ impl RequestInfo for ActixRequest<'_> {
         self.extensions.get()
     }
 
-    fn target_host(&self) -> Option<&str> {
-        self.request.uri().host()
+    fn authority(&self) -> Option<&str> {
+        self.request.uri().authority().map(Authority::as_str)
     }
 }
 

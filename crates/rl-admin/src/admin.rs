@@ -54,7 +54,7 @@ impl Admin {
             records,
             limiter,
             authorize: Vec::new(),
-            backend: Backend::default(),
+            backend: None,
             requires_if_match: false,
             client_ip: ClientIp::peer(),
             realms: Realm::custom("resource").into_iter().collect(),
@@ -103,7 +103,7 @@ pub struct AdminBuilder {
     records: Records,
     limiter: RateLimiter,
     authorize: Vec<Arc<dyn Authorize>>,
-    backend: Backend,
+    backend: Option<Backend>,
     requires_if_match: bool,
     client_ip: ClientIp,
     realms: Vec<Realm>,
@@ -123,9 +123,9 @@ impl AdminBuilder {
     }
 
     /// Sets the place that the API reports as the place of the counters. The API reads counters
-    /// through the limiter, wherever they are. Defaults to [`Backend::Memory`].
+    /// through the limiter, wherever they are. Defaults to the store of the limiter.
     pub fn backend(mut self, backend: Backend) -> Self {
-        self.backend = backend;
+        self.backend = Some(backend);
         self
     }
 
@@ -204,11 +204,12 @@ impl AdminBuilder {
     pub fn build(self) -> Admin {
         let outages = OutageLog::new(self.records.clone(), self.limiter.clone(), self.webhooks);
         let last_hour = LastHour::start(self.limiter.clone(), self.clock.clone());
+        let backend = self.backend.unwrap_or_else(|| Backend::of(&self.limiter));
         let context = Context {
             records: self.records,
             limiter: self.limiter,
             authorize: self.authorize,
-            backend: self.backend,
+            backend,
             requires_if_match: self.requires_if_match,
             client_ip: self.client_ip,
             realms: self.realms,

@@ -1,3 +1,6 @@
+use rl_core::RateLimiter;
+use rl_core::stats::StoreStats;
+
 /// The place where the limiter stores its counters. The API reports this place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -15,6 +18,19 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// Returns the place where a limiter stores its counters.
+    pub(crate) fn of(limiter: &RateLimiter) -> Self {
+        let stats = limiter.stats();
+        match stats.store {
+            // The name is `redis`, and the server.
+            StoreStats::Redis(_) => {
+                let name = &stats.store_name;
+                Self::redis(name.split_once(' ').map_or(name, |(_, server)| server))
+            }
+            _ => Self::Memory,
+        }
+    }
+
     /// Reads the host and the port from the URL of a Redis server. Ignores the user and the
     /// password.
     ///

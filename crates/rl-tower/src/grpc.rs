@@ -15,7 +15,13 @@ pub(crate) fn may_reach_grpc<B: 'static>(request: &Request<B>) -> bool {
     }
     #[cfg(feature = "axum")]
     if let Some(route) = request.extensions().get::<axum::extract::MatchedPath>() {
-        return is_route_of_service(route.as_str());
+        let route = route.as_str();
+        if is_route_of_service(route) {
+            return true;
+        }
+        if !may_name_any_service(route) {
+            return false;
+        }
     }
     has_tonic_connection(request.extensions()) || is_path_of_call(request.uri().path())
 }
@@ -45,6 +51,13 @@ fn is_route_of_service(route: &str) -> bool {
     let service = last_segment(prefix);
     let may_be_service = !service.is_empty() && !service.contains('{');
     method == "{*rest}" && may_be_service || is_name_of_service(service)
+}
+
+/// Returns whether the last two segments of a route contain a parameter, so that the path decides
+/// which service and which method the route reaches: `/{*rest}`, `/{service}/{method}`.
+#[cfg(all(feature = "tonic", feature = "axum"))]
+fn may_name_any_service(route: &str) -> bool {
+    route.rsplit('/').take(2).any(|segment| segment.contains('{'))
 }
 
 /// Returns whether the path ends like that of a call: `/package.Service/Method`.
@@ -88,6 +101,16 @@ mod tests {
             ("/v1.0/login", false),
         ] {
             assert_eq!(is_route_of_service(route), expected, "{route}");
+        }
+        for (route, expected) in [
+            ("/{*rest}", true),
+            ("/{tenant}/{*rest}", true),
+            ("/{service}/{method}", true),
+            ("/{tenant}/login", true),
+            ("/{tenant}/users/login", false),
+            ("/login", false),
+        ] {
+            assert_eq!(may_name_any_service(route), expected, "{route}");
         }
         for (path, expected) in [
             ("/hello.Greeter/SayHello", true),

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 #[cfg(feature = "axum")]
 use axum::extract::connect_info::MockConnectInfo;
+use http::uri::Authority;
 use http::{Method, Request};
 use http_body::Body;
 use rl_core::Subject;
@@ -160,8 +161,8 @@ impl<B: Body + 'static> RequestInfo for HttpRequest<'_, B> {
         self.0.extensions().get()
     }
 
-    fn target_host(&self) -> Option<&str> {
-        self.0.uri().host()
+    fn authority(&self) -> Option<&str> {
+        self.0.uri().authority().map(Authority::as_str)
     }
 }
 

@@ -150,7 +150,7 @@ impl RequestInfo for ExplainedRequest {
         Some(&self.subject)
     }
 
-    fn target_host(&self) -> Option<&str> {
+    fn authority(&self) -> Option<&str> {
         self.host.as_deref()
     }
 }

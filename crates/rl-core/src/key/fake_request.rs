@@ -16,6 +16,7 @@ pub(crate) struct FakeRequest {
     routed_path: Option<String>,
     nested_prefix: Option<NestedPrefix<'static>>,
     query: Option<String>,
+    authority: Option<String>,
     route: Option<String>,
     headers: Vec<(&'static str, Vec<u8>)>,
     peer: Option<IpAddr>,
@@ -65,6 +66,11 @@ impl FakeRequest {
 
     pub(crate) fn route(mut self, pattern: &str) -> Self {
         self.route = Some(pattern.into());
+        self
+    }
+
+    pub(crate) fn authority(mut self, authority: &str) -> Self {
+        self.authority = Some(authority.into());
         self
     }
 
@@ -149,5 +155,9 @@ impl RequestInfo for FakeRequest {
 
     fn tier(&self) -> Option<&Tier> {
         self.tier.as_ref()
+    }
+
+    fn authority(&self) -> Option<&str> {
+        self.authority.as_deref()
     }
 }

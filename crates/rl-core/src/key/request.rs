@@ -88,17 +88,17 @@ pub trait RequestInfo {
         None
     }
 
-    /// Returns the host in the target of the request, where HTTP/2 has it. The default returns
-    /// `None`.
-    fn target_host(&self) -> Option<&str> {
+    /// Returns the authority in the target of the request, where HTTP/2 has the host: with the user
+    /// and the port, if the client has sent them. The default returns `None`.
+    fn authority(&self) -> Option<&str> {
         None
     }
 
-    /// Returns the host that the client asks for, perhaps with a port: the host in the target, or
-    /// else that in the header `host`.
+    /// Returns the host that the client asks for, as the client has sent it, perhaps with a port:
+    /// the authority in the target, or else the header `host`.
     fn host(&self) -> Option<&str> {
         let header = || std::str::from_utf8(self.only_header("host").ok().flatten()?).ok();
-        self.target_host().or_else(header)
+        self.authority().or_else(header)
     }
 
     /// Returns the value of the first header line called `name` (in lower case).

@@ -102,8 +102,8 @@ impl RequestHosts {
     /// Reads the hosts of a request.
     pub(super) fn new(request: &dyn RequestInfo) -> Self {
         let mut hosts = Self::default();
-        if let Some(host) = request.target_host() {
-            hosts.read_line(host.as_bytes(), |line, each| each(line));
+        if let Some(authority) = request.authority() {
+            hosts.read_line(authority.as_bytes(), |line, each| each(line));
         }
         request.header_lines("host", &mut |line| hosts.read_line(line, |line, each| each(line)));
         hosts.may_be_any |= hosts.count == 0;
@@ -246,6 +246,9 @@ mod tests {
         ] {
             for known in ["api.example.org", "*.example.org", "[::1]"] {
                 assert_eq!(matches(known, &[("host", text)]), (true, false), "{known} {text:?}");
+                let known = HostSet::new(&[known.into()]).unwrap();
+                let hosts = RequestHosts::new(&FakeRequest::get("/").authority(text));
+                assert!(known.may_match(&hosts) && !known.surely_matches(&hosts), "{text:?}");
             }
         }
         assert_eq!(matches("api.example.org", &[]), (true, false));

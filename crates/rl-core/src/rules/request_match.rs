@@ -13,6 +13,9 @@ use super::path_templates::PathTemplates;
 use crate::client_ip::{header_name, is_token_byte};
 use crate::key::{ClientAddress, METHOD_OVERRIDES, NestedPrefix, RequestInfo};
 
+/// The number of overridden methods of a request that are compared.
+const MAX_OVERRIDES: usize = 12;
+
 /// The requests to which a [`Rule`](super::Rule) applies, or which are exempt from it.
 ///
 /// A request has to satisfy each kind of condition that is set. If a kind has several values, such
@@ -199,6 +202,7 @@ impl CompiledMatch {
     /// Returns whether a method of the request matches, or one with which the client overrides it.
     fn may_match_method(&self, request: &RequestView<'_>) -> bool {
         request.methods().iter().any(|method| self.matches_method(method))
+            || request.overrides().len() > MAX_OVERRIDES
             || request.overrides().iter().any(|method| self.matches_method(method))
     }
 
@@ -360,7 +364,8 @@ impl<'a> RequestView<'a> {
 
     /// Returns the methods with which the client overrides that of the request, in upper case.
     ///
-    /// A proxy may have joined lines by commas. A service takes the first of them or the last.
+    /// A proxy may have joined lines by commas. A service takes the first of them or the last. Of more
+    /// than [`MAX_OVERRIDES`] methods, the rest is left out, and every rule may match.
     fn overrides(&self) -> &[String] {
         self.overrides.get_or_init(|| {
             let mut methods = Vec::new();
@@ -368,8 +373,12 @@ impl<'a> RequestView<'a> {
                 self.info.header_lines(name, &mut |line| {
                     let line = String::from_utf8_lossy(line);
                     let mut joined = line.split(',').map(str::trim).filter(|it| !it.is_empty());
-                    let ends = [joined.next(), joined.next_back()];
-                    methods.extend(ends.into_iter().flatten().map(str::to_ascii_uppercase));
+                    for method in [joined.next(), joined.next_back()].into_iter().flatten() {
+                        let method = method.to_ascii_uppercase();
+                        if methods.len() <= MAX_OVERRIDES && !methods.contains(&method) {
+                            methods.push(method);
+                        }
+                    }
                 });
             }
             methods
@@ -443,6 +452,21 @@ mod tests {
                     "{overridden:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn the_number_of_compared_overrides_is_bounded_and_beyond_it_every_rule_applies() {
+        let text = Match::new().method("POST");
+        let (compiled, client) = (CompiledMatch::new(&text).unwrap(), ClientAddress::default());
+        for (count, applies) in [(MAX_OVERRIDES, false), (MAX_OVERRIDES + 1, true), (9_999, true)] {
+            let methods = (0..count).flat_map(|number| [format!("M{number}"), "M0".to_owned()]);
+            let request = methods.fold(FakeRequest::get("/"), |request, method| {
+                request.header(METHOD_OVERRIDES[0], method.as_bytes())
+            });
+            let view = RequestView::new(&request, &client);
+            assert_eq!(compiled.applies(&view) == Applies::Yes, applies, "{count}");
+            assert!(!compiled.exempts(&view) && view.overrides().len() <= MAX_OVERRIDES + 1);
         }
     }
 
