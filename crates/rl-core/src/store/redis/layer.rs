@@ -22,7 +22,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use super::encoding::reply::ScriptReply;
-use super::subject_key::KeyedSubject;
+use super::subject_key::{KeyedSubject, SubjectKey};
 use crate::decision::{Decision, Origin};
 use crate::model::{Cost, FailureKind, StoreError};
 use crate::policy::{LimitSet, Policy};
@@ -63,6 +63,26 @@ pub(crate) struct RequestPart {
     pub(crate) is_shadow: bool,
 }
 
+/// A part that a shortcut may decide. It borrows, so that a decision without the server owns
+/// nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainCheck<'a> {
+    pub(crate) key: SubjectKey,
+    pub(crate) policy: &'a Policy,
+    pub(crate) cost: Cost,
+}
+
+impl<'a> PlainCheck<'a> {
+    /// Returns the data of a part of a request in `mode`, if shortcuts may decide the part.
+    ///
+    /// A concurrency limit allows requests again as soon as a permit is released, so nothing about
+    /// it may be cached.
+    pub(crate) fn new(mode: Mode, key: SubjectKey, policy: &'a Policy, cost: Cost) -> Option<Self> {
+        let is_plain = mode == Mode::Check && cost > Cost::ZERO && !policy.has_permits();
+        is_plain.then_some(Self { key, policy, cost })
+    }
+}
+
 impl Request {
     /// Returns a request of some of the parts, in this mode.
     pub(crate) fn of_parts(
@@ -74,12 +94,9 @@ impl Request {
         Arc::new(Self { parts, mode, reservations: self.reservations })
     }
 
-    /// Returns whether shortcuts may decide a part of the request.
-    ///
-    /// A concurrency limit allows requests again as soon as a permit is released, so nothing about
-    /// it may be cached.
-    pub(crate) fn is_plain_check(&self, part: &RequestPart) -> bool {
-        self.mode == Mode::Check && part.cost > Cost::ZERO && !part.policy.has_permits()
+    /// Returns the data by which a shortcut decides a part of the request, if shortcuts may.
+    pub(crate) fn plain_check<'a>(&self, part: &'a RequestPart) -> Option<PlainCheck<'a>> {
+        PlainCheck::new(self.mode, part.subject.key, &part.policy, part.cost)
     }
 
     /// Returns whether each part is charged its whole cost or nothing. A check with a cost of 0

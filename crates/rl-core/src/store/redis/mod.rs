@@ -42,7 +42,7 @@ use encoding::policy::PolicyEncoding;
 pub use error::ConnectError;
 use executor::ScriptExecutor;
 use give_back::GiveBack;
-use layer::{Amendment, Amendments, Layer, Request, RequestPart};
+use layer::{Amendment, Amendments, Layer, PlainCheck, Request, RequestPart};
 pub use scripts::Script;
 use shortcuts::{DenialCache, Leases};
 use smallvec::smallvec;
@@ -51,8 +51,9 @@ use subject_key::{KeyedSubject, SubjectKey};
 use super::fingerprint::Fingerprinter;
 use super::part_groups::{GroupDecisions, PartGroup, PartGroups};
 use super::{
-    DecideRequest, LimiterRegistry, Namespace, Refund, Renewal, Reservation, ReservationChange,
-    ReservationStatus, Reservations, Reset, ServerLoads, Settlement, Store, StoreFuture,
+    DecideRequest, LimiterRegistry, Namespace, Part, Refund, Renewal, Reservation,
+    ReservationChange, ReservationStatus, Reservations, Reset, ServerLoads, Settlement, Store,
+    StoreFuture,
 };
 use crate::decision::Decision;
 use crate::maybe_ready::{MaybeReady, both, done};
@@ -229,21 +230,31 @@ impl RedisStore {
         Ok(reply.decision(0, CallArgs { policy, mode, cost }))
     }
 
+    fn key(&self, namespace: &Namespace, subject: &Subject) -> SubjectKey {
+        SubjectKey::new(self.inner.fingerprinter.fingerprint(namespace, subject))
+    }
+
     fn keyed(&self, namespace: &Namespace, subject: &Subject) -> KeyedSubject {
-        let key = SubjectKey::new(self.inner.fingerprinter.fingerprint(namespace, subject));
+        let key = self.key(namespace, subject);
         KeyedSubject { namespace: namespace.clone(), subject: subject.clone(), key }
     }
 
-    /// Returns the only part of a request, if it is neither in shadow nor undisclosed. Its decision
-    /// is the decision on the request.
-    fn sole_part(&self, request: &DecideRequest<'_>) -> Option<Arc<Request>> {
-        let [part] = request.parts else { return None };
-        let subject =
-            part.is_plain().then(|| self.keyed(request.namespace_of(part), part.subject))?;
+    /// Decides the only part of a request without asking the server. The shortcuts borrow the part,
+    /// because to own it takes longer than a shortcut itself.
+    fn decide_at_once(&self, request: &DecideRequest<'_>) -> Option<Decision> {
+        let part = sole_part(request)?;
+        let key = self.key(request.namespace_of(part), part.subject);
+        let check = PlainCheck::new(request.mode, key, part.policy, part.cost)?;
+        self.inner.layers.decide_at_once(check, request.reservations)
+    }
+
+    /// Returns a request that owns the only part of `request`.
+    fn owned(&self, request: &DecideRequest<'_>, part: &Part<'_>) -> Arc<Request> {
+        let subject = self.keyed(request.namespace_of(part), part.subject);
         let (policy, cost) = (part.policy.clone(), part.cost);
         let parts = smallvec![RequestPart { subject, policy, cost, is_shadow: false }];
         let (mode, reservations) = (request.mode, request.reservations);
-        Some(Arc::new(Request { parts, mode, reservations }))
+        Arc::new(Request { parts, mode, reservations })
     }
 
     /// Groups the parts of a request by their counters.
@@ -251,9 +262,7 @@ impl RedisStore {
         &self,
         request: &DecideRequest<'a>,
     ) -> Result<(PartGroups<'a, SubjectKey>, Arc<Request>), StoreError> {
-        let grouped = PartGroups::new(request, |namespace, subject| {
-            SubjectKey::new(self.inner.fingerprinter.fingerprint(namespace, subject))
-        })?;
+        let grouped = PartGroups::new(request, |namespace, subject| self.key(namespace, subject))?;
         let part = |group: &PartGroup<'_, SubjectKey>| {
             let PartGroup { key, namespace, subject, policy, cost, is_shadow } = *group;
             let (namespace, subject) = (namespace.clone(), subject.clone());
@@ -311,8 +320,11 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn decide(&self, request: DecideRequest<'_>) -> StoreFuture<Decision> {
-        if let Some(request) = self.sole_part(&request) {
-            let decided = self.inner.layers.decide(request);
+        if let Some(decision) = self.decide_at_once(&request) {
+            return MaybeReady::ready(Ok(decision));
+        }
+        if let Some(part) = sole_part(&request) {
+            let decided = self.inner.layers.decide(self.owned(&request, part));
             return decided.map(|decided| sole(decided?));
         }
         let (grouped, request) = match self.grouped(&request) {
@@ -324,8 +336,8 @@ impl Store for RedisStore {
     }
 
     fn decide_locally(&self, request: &DecideRequest<'_>) -> Option<Decision> {
-        if let Some(request) = self.sole_part(request) {
-            return sole(self.inner.layers.decide_locally(&request)?).ok();
+        if let Some(part) = sole_part(request) {
+            return sole(self.inner.layers.decide_locally(&self.owned(request, part))?).ok();
         }
         let (grouped, request) = self.grouped(request).ok()?;
         let decided = self.inner.layers.decide_locally(&request)?;
@@ -399,6 +411,13 @@ impl Store for RedisStore {
         // This calls the inherent function `close`, not the method of the trait.
         MaybeReady::later(async move { Self::close(&this).await })
     }
+}
+
+/// Returns the only part of a request, if it is neither in shadow nor undisclosed. Its decision is
+/// the decision on the request.
+fn sole_part<'a>(request: &DecideRequest<'a>) -> Option<&'a Part<'a>> {
+    let [part] = request.parts else { return None };
+    part.is_plain().then_some(part)
 }
 
 /// Returns the decision on the only part of a request.

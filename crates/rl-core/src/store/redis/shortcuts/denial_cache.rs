@@ -25,7 +25,7 @@ use crate::maybe_ready::MaybeReady;
 use crate::store::StoreFuture;
 use crate::store::part_groups::GroupDecisions;
 use crate::store::redis::encoding::reply::ScriptReply;
-use crate::store::redis::layer::{Amendments, Layer, LeaseRequest, Request, RequestPart};
+use crate::store::redis::layer::{Amendments, Layer, LeaseRequest, PlainCheck, Request};
 use crate::store::redis::subject_key::{SubjectKey, SubjectMap};
 
 /// The maximum time for which a denial is repeated, unless the server is overloaded.
@@ -72,10 +72,10 @@ impl<S: Layer> DenialCache<S> {
         Self { inner, denials: is_enabled.then(|| Arc::new(Denials::new())), clock }
     }
 
-    /// Looks up a cached denial of a part of a check.
-    pub(crate) fn lookup(&self, part: &RequestPart) -> Lookup {
+    /// Looks up a cached denial of a part.
+    pub(crate) fn lookup(&self, check: PlainCheck<'_>) -> Lookup {
         match &self.denials {
-            Some(denials) => denials.lookup(part, self.clock.now()),
+            Some(denials) => denials.lookup(check, self.clock.now()),
             None => Lookup::Unknown(None),
         }
     }
@@ -95,13 +95,12 @@ impl<S: Layer> DenialCache<S> {
     fn look_up_parts(&self, request: &Request) -> Result<Stamps, Box<GroupDecisions>> {
         let mut stamps = Stamps::new();
         for (index, part) in request.parts.iter().enumerate() {
-            stamps.push(match self.lookup(part) {
-                _ if !request.is_plain_check(part) => None,
-                Lookup::Denied(denial) if !part.is_shadow => {
+            stamps.push(match request.plain_check(part).map(|check| self.lookup(check)) {
+                Some(Lookup::Denied(denial)) if !part.is_shadow => {
                     return Err(Box::new(request.denied_by(index, denial)));
                 }
-                Lookup::Denied(_) => None,
-                Lookup::Unknown(stamp) => stamp,
+                Some(Lookup::Unknown(stamp)) => stamp,
+                Some(Lookup::Denied(_)) | None => None,
             });
         }
         Ok(stamps)
@@ -144,8 +143,8 @@ impl<S: Layer> DenialCache<S> {
     pub(crate) fn decide_locally(&self, request: &Request) -> Option<GroupDecisions> {
         let (denials, now) = (self.denials.as_ref()?, self.clock.now());
         request.parts.iter().enumerate().find_map(|(index, part)| {
-            let can_repeat = !part.is_shadow && request.is_plain_check(part);
-            let denial = denials.promised(part, now).filter(|_| can_repeat)?;
+            let check = request.plain_check(part).filter(|_| !part.is_shadow)?;
+            let denial = denials.promised(check, now)?;
             Some(request.denied_by(index, denial))
         })
     }
@@ -221,10 +220,10 @@ struct CachedDenial {
 }
 
 impl CachedDenial {
-    /// Returns the denial, updated to `now`, if it was made under the policy and cost of `part`.
-    fn repeat(&self, part: &RequestPart, now: u64) -> Option<Decision> {
+    /// Returns the denial, updated to `now`, if it was made under the policy and cost of `check`.
+    fn repeat(&self, check: PlainCheck<'_>, now: u64) -> Option<Decision> {
         let Self { decision, received_at, .. } = self;
-        let is_same = decision.cost() == part.cost && decision.policy() == Some(&part.policy);
+        let is_same = decision.cost() == check.cost && decision.policy() == Some(check.policy);
         is_same.then(|| decision.at_later(now.saturating_sub(*received_at)))
     }
 }
@@ -240,12 +239,12 @@ impl Denials {
         &self.shards[subject.shard(SHARDS)]
     }
 
-    fn lookup(&self, part: &RequestPart, now: u64) -> Lookup {
-        let shard = self.shard(part.subject.key);
+    fn lookup(&self, check: PlainCheck<'_>, now: u64) -> Lookup {
+        let shard = self.shard(check.key);
         let denials = shard.lock();
-        let cached = denials.get(&part.subject.key);
+        let cached = denials.get(&check.key);
         let denial = cached.filter(|denial| now < denial.expires);
-        match denial.and_then(|denial| denial.repeat(part, now)) {
+        match denial.and_then(|denial| denial.repeat(check, now)) {
             Some(denial) => Lookup::Denied(denial),
             None => {
                 let generation = shard.generation.load(Ordering::Acquire);
@@ -255,10 +254,10 @@ impl Denials {
         }
     }
 
-    fn promised(&self, part: &RequestPart, now: u64) -> Option<Decision> {
-        let denials = self.shard(part.subject.key).lock();
-        let denial = denials.get(&part.subject.key)?;
-        if now < denial.promised_until { denial.repeat(part, now) } else { None }
+    fn promised(&self, check: PlainCheck<'_>, now: u64) -> Option<Decision> {
+        let denials = self.shard(check.key).lock();
+        let denial = denials.get(&check.key)?;
+        if now < denial.promised_until { denial.repeat(check, now) } else { None }
     }
 
     /// Caches a denial that was received at `now`.

@@ -49,7 +49,7 @@ use crate::store::redis::encoding::policy::is_fixed_windows;
 use crate::store::redis::encoding::reply::{CallArgs, ScriptReply};
 use crate::store::redis::give_back::GiveBack;
 use crate::store::redis::layer::{
-    Amendments, Layer, LeaseRequest, Request, RequestPart, runtime_has_ended,
+    Amendments, Layer, LeaseRequest, PlainCheck, Request, RequestPart, runtime_has_ended,
 };
 use crate::store::redis::subject_key::KeyedSubject;
 use crate::store::{Mode, Reservations, StoreFuture};
@@ -209,6 +209,23 @@ impl<S: Layer> Leases<DenialCache<S>> {
         }
     }
 
+    /// Decides the only part of a request without asking the server: with leased units, or by a
+    /// cached denial.
+    pub(crate) fn decide_at_once(
+        &self,
+        check: PlainCheck<'_>,
+        reservations: Reservations,
+    ) -> Option<Decision> {
+        let can_lease = Self::is_enabled(&self.shared) && reservations == Reservations::Ignore;
+        if can_lease && let Some((decision, _)) = self.spend(check) {
+            return Some(decision);
+        }
+        match self.shared.inner.lookup(check) {
+            Lookup::Denied(denial) => Some(denial),
+            Lookup::Unknown(_) => None,
+        }
+    }
+
     /// Returns all unspent units to the server, and stops leasing.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.shared.returner.close().await
@@ -224,26 +241,28 @@ impl<S: Layer> Leases<DenialCache<S>> {
         shared.max_units > 0
     }
 
-    /// Returns whether leases may decide this part.
-    fn is_leasable(&self, request: &Request, part: &RequestPart) -> bool {
-        Self::is_enabled(&self.shared)
+    /// Returns the data by which leases decide this part, if they may.
+    fn leasable<'a>(&self, request: &Request, part: &'a RequestPart) -> Option<PlainCheck<'a>> {
+        let is_leasable = Self::is_enabled(&self.shared)
             && request.reservations == Reservations::Ignore
-            && request.is_plain_check(part)
-            && !part.is_shadow
+            && !part.is_shadow;
+        request.plain_check(part).filter(|_| is_leasable)
     }
 
     /// Takes leased units for a part, if enough are left.
     fn take(&self, request: &Request, part: &RequestPart) -> Option<TakenUnits<S>> {
-        if !self.is_leasable(request, part) {
-            return None;
-        }
+        let (decision, since) = self.spend(self.leasable(request, part)?)?;
+        Some(self.taken(part, decision, since))
+    }
+
+    /// Spends leased units for a part, if enough are left. Returns the time of the first charge of
+    /// the lease too.
+    fn spend(&self, check: PlainCheck<'_>) -> Option<(Decision, Timestamp)> {
         let now = self.shared.clock.now();
         let mut slots = self.shared.table.lock();
-        let slot = slots.get_mut(&part.subject.key)?;
-        let decision = slot.spend(&part.policy, part.cost, now)?;
-        let since = slot.lease.as_ref()?.since;
-        drop(slots);
-        Some(self.taken(part, decision, since))
+        let slot = slots.get_mut(&check.key)?;
+        let decision = slot.spend(check.policy, check.cost, now)?;
+        Some((decision, slot.lease.as_ref()?.since))
     }
 
     fn taken(&self, part: &RequestPart, decision: Decision, since: Timestamp) -> TakenUnits<S> {
@@ -253,7 +272,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
     /// Returns whether a lease could allow this part, for which too few units are left.
     fn can_lease(&self, request: &Request, part: &RequestPart) -> bool {
-        self.is_leasable(request, part)
+        self.leasable(request, part).is_some()
             && is_fixed_windows(&part.policy)
             && (part.cost.units() <= self.shared.max_units
                 || self.shared.table.lock().contains_key(&part.subject.key))
@@ -317,7 +336,8 @@ impl<S: Layer> Leases<DenialCache<S>> {
         if let Some(taken) = self.take(request, part) {
             return Ok(AfterRefill::Taken(taken));
         }
-        let Lookup::Unknown(stamp) = inner.lookup(part) else { return Ok(AfterRefill::Undecided) };
+        let looked_up = request.plain_check(part).map(|check| inner.lookup(check));
+        let Some(Lookup::Unknown(stamp)) = looked_up else { return Ok(AfterRefill::Undecided) };
         let now = clock.now();
         let is_hopeless = guard.slot.with(|slot| slot.is_hopeless(&part.policy, part.cost, now));
         if is_hopeless || returner.is_closed() {
@@ -490,7 +510,8 @@ impl<S: Layer> Layer for Leases<DenialCache<S>> {
         let taken: Taken<S> = request.parts.iter().map(|part| self.take(&request, part)).collect();
         let rest = || request.parts.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
         let is_denied = |part: &RequestPart| {
-            self.is_leasable(&request, part) && matches!(inner.lookup(part), Lookup::Denied(_))
+            let looked_up = self.leasable(&request, part).map(|check| inner.lookup(check));
+            matches!(looked_up, Some(Lookup::Denied(_)))
         };
         let needs_refill = rest().any(|(part, _)| self.can_lease(&request, part))
             && !rest().any(|(part, _)| is_denied(part));
