@@ -211,7 +211,7 @@ impl<S: Layer> Leases<DenialCache<S>> {
 
     /// Decides the only part of a request without asking the server: with leased units, or by a
     /// cached denial.
-    pub(crate) fn decide_at_once(
+    pub(crate) fn shortcut(
         &self,
         check: PlainCheck<'_>,
         reservations: Reservations,
